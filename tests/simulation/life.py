@@ -78,10 +78,12 @@ class Life:
         handles = Handles()
         self.reads = Reads(self.store, self.loop.call_soon, budget=UNTIMED)
         self.workflows: WorkflowService | None = None
+        of_runs: dict[str, Callable[[int], Any]] = {}
         if workflows:
             runs = run_slice(engine)
             assert runs is not None
             cache = runs.cache
+            of_runs = {"root_of": cache.root_of, "type_of": cache.type_of}
             self.workflows = WorkflowService(
                 self.commits, self.reads, clock, tail=cache.tail, failed_builds=cache.failed_builds
             )
@@ -108,6 +110,7 @@ class Life:
                 LogReaders(clock.monotonic, self.service.later, lambda: self.service.term),
                 retention=LOG_RETENTION,
                 is_held=lambda job_id: self.service.find_held(job_id) is not None,
+                **of_runs,
             )
         handlers = [jobs.handlers, changes.handlers, LogCalls(logs, self.service).handlers]
         if self.workflows is not None:

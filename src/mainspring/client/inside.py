@@ -44,6 +44,9 @@ class ChildCall(NamedTuple):
 class WorkflowCalls(Protocol):
     """The calls that workflow code makes on tasks."""
 
+    def log(self, line: Any, size: int) -> None:
+        """Add a line of the code, of about so many bytes, to the log of the run."""
+
     def submit(self, call: ActivityCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Schedule an activity."""
 

@@ -104,6 +104,11 @@ class Calls:
         """Note the first defect of the code."""
         self.defect = self.defect or defect
 
+    def log(self, line: Any, size: int) -> None:
+        """Add a line to the log of the run, unless an earlier execution has added it."""
+        if not (self.state.replaying or self.state.evicted):
+            self.state.lines.add(line, size)
+
     # ---- activities ----
 
     def submit(self, call: ActivityCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WorkflowJob[Any]:

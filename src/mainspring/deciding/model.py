@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from mainspring.client.validation import check_text
 from mainspring.deciding.history_size import HistorySize
+from mainspring.deciding.log_lines import LogLines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,6 +104,8 @@ class RunState:
         """Whether it belongs to a recorded decision, so that nothing new may be executed."""
         self.only_replays = False
         """Whether nothing new may be executed in any decision."""
+        self.lines = LogLines()
+        """Lines of the code for the next report."""
 
 
 class StepCall(NamedTuple):

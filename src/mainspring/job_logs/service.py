@@ -38,6 +38,8 @@ RETRY_PAUSE: Final = 1.0
 """Seconds after an operation that has failed."""
 BUSY_BYTES: Final = 2 * 2**20
 """Bytes that wait for a commit in a store that is busy."""
+EXPECTED_FOR: Final = 10.0
+"""Seconds for which readers wait for lines that follow a commit under way."""
 FORGET_AFTER: Final = 2.0
 """Seconds without a line after which a delivery that has ended is forgotten."""
 SWEEP_INTERVAL: Final = 60.0
@@ -88,6 +90,7 @@ class LogService:
         retention: float,
         is_held: Callable[[int], bool],
         root_of: Callable[[int], int] = lambda run: run,
+        type_of: Callable[[int], str | None] = lambda _: None,
     ) -> None:
         self._commits = commits
         self._reads = reads
@@ -98,7 +101,11 @@ class LogService:
         self._retention = retention
         self._is_held = is_held
         self.root_of = root_of
-        """Returns the job of a run of a workflow, which has the lines of its steps."""
+        """Returns the job of a run of a workflow, which has the lines of its code and steps."""
+        self.type_of = type_of
+        """Returns the workflow of a run; None if that is unknown."""
+        self._expected: dict[int, float] = {}
+        """The monotonic times up to which readers of these jobs wait for more lines."""
         self._deliveries: dict[tuple[bytes, bytes], Delivery] = {}
         self._last_id = 0
         self._waiting: deque[Chunk] = deque()
@@ -129,6 +136,20 @@ class LogService:
         """Accept lines of a delivery."""
         self._deliveries[key] = delivery
         return delivery
+
+    def expect(self, delivery: Delivery) -> None:
+        """Note that lines of a delivery follow a commit, unless it fails: they may be the last ones of their job."""
+        self._expected[delivery.job] = self._clock.monotonic() + EXPECTED_FOR
+
+    def committed(self, delivery: Delivery, first: int, lines: Sequence[Line]) -> None:
+        """Store the expected lines of a delivery; none if the commit has failed."""
+        self._expected.pop(delivery.job, None)
+        if lines:
+            self.append(self.begin((b"", b"%d" % delivery.delivery_us), delivery), first, lines)
+
+    def next_delivery(self) -> int:
+        """Return the time of a delivery that begins now, which no other one has."""
+        return self._next_id()
 
     def append(self, delivery: Delivery, first: int, lines: Sequence[Line]) -> None:
         """Store consecutive lines soon, without redacted fields. The first one has the number ``first``."""
@@ -214,6 +235,8 @@ class LogService:
         for key, delivery in list(self._deliveries.items()):
             if now - delivery.heard >= FORGET_AFTER and not self._is_held(delivery.job):
                 del self._deliveries[key]
+        if self._expected:
+            self._expected = {job: until for job, until in self._expected.items() if until > now}
         if now - self._swept >= SWEEP_INTERVAL and not self._is_sweeping:
             self._swept = now
             self.readers.tidy()
@@ -252,4 +275,6 @@ class LogService:
 
     def is_writing(self, job: int) -> bool:
         """Return whether lines of a job are on their way to the store."""
+        if self._expected.get(job, 0.0) > self._clock.monotonic():
+            return True
         return any(chunk.job == job for chunk in (*self._under_way, *self._waiting))

@@ -195,6 +195,7 @@ async def open_node(
             retention=jobs.log_retention,
             is_held=lambda job_id: service.find_held(job_id) is not None,
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,
+            type_of=(lambda _: None) if runs is None else runs.cache.type_of,
         )
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)

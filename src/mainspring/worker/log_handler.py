@@ -1,4 +1,4 @@
-"""A handler of `logging` that takes the records of tasks for the logs of their jobs."""
+"""A handler of `logging` that takes the records of tasks and workflows for the logs of their jobs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,37 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.client.inside import workflow_calls
 from mainspring.worker.current import running_job
 from mainspring.worker.job_log import LogLine, formatted, index_of, shorten, text_of, traceback_of, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes of every record of `logging`."""
 _OF_JOBS: Final = frozenset({"function", "handle", "attempt"})
 """The attributes that ``JobLogFilter`` adds: the log of a job needs no such fields."""
+_OF_RUNS: Final = _OF_JOBS | {"run", "workflow_id", "workflow"}
+"""The same of ``workflow.log``."""
 
 
 class JobLogHandler(logging.NullHandler):
-    """Takes the records that are logged in a task, for the log of its job; the worker adds it to the root logger.
+    """Takes the records that are logged in a task or in the code of a workflow; the worker adds it to the root logger.
 
     It is a ``NullHandler``, so other code that looks for handlers does not take it for one that writes.
     """
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Add a record to the log of the running job; outside a task, do nothing."""
-        job = running_job.get(None)
-        if job is not None:
-            with contextlib.suppress(Exception):  # as in every handler: a record must not end its task
-                job.write_log(_line_of(record))
+        """Add a record to the log of the running job, or of the run whose code is running; elsewhere, do nothing."""
+        with contextlib.suppress(Exception):  # as in every handler: a record must not end its task
+            job = running_job.get(None)
+            if job is not None:
+                job.write_log(_line_of(record, _OF_JOBS))
+            elif (calls := workflow_calls()) is not None:
+                line = _line_of(record, _OF_RUNS)
+                calls.log(line, line.size)
         last = logging.lastResort
         if last is not None and record.levelno >= last.level and _is_alone(record.name, self):
             last.handle(record)
@@ -58,7 +65,7 @@ def capturing() -> Iterator[None]:
         root.removeHandler(handler)
 
 
-def _line_of(record: logging.LogRecord) -> LogLine:
+def _line_of(record: logging.LogRecord, left_out: AbstractSet[str]) -> LogLine:
     fields: dict[str, Any]
     if isinstance(record.msg, dict):  # of structlog
         fields = {
@@ -69,7 +76,7 @@ def _line_of(record: logging.LogRecord) -> LogLine:
         text = formatted(record.msg, record.args)
         fields = {}
     for name, value in record.__dict__.items():
-        if name not in _STANDARD and name not in _OF_JOBS and not name.startswith("_"):
+        if name not in _STANDARD and name not in left_out and not name.startswith("_"):
             fields[name] = value
     if record.exc_info:
         text += traceback_of(record.exc_info)

@@ -133,6 +133,11 @@ class RunCache:
         found = self._runs.get(run)
         return run if found is None else found[0].row.root
 
+    def type_of(self, run: int) -> str | None:
+        """Return the workflow of a run; None if it is not in memory."""
+        found = self._runs.get(run)
+        return None if found is None else found[0].row.type
+
     def peek(self, run: int) -> Run | None:
         """Return a run, which the caller must not change; None if it is not there."""
         found = self._runs.get(run)

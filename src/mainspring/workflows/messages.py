@@ -39,6 +39,8 @@ class DecideMessage(msgspec.Struct, array_like=True, frozen=True):
     about: bytes = b""
     parked: Parked | None = None
     build: str = ""
+    log: bytes = b""
+    """Lines that the code has logged, as `deciding.log_lines` encodes them; a node stores them if it records the report."""
 
 
 class Lease(IntEnum):

@@ -77,11 +77,15 @@ class Collected:
         self._whole = whole
         self._is_filtered = request.level != LEVELS[0]
         self._missed = 0
+        self._last = {place.delivery_us: place.number}
+        """The numbers of the last lines, by delivery: those of a run take turns."""
 
     def add(self, chunk: Chunk, most: int) -> bool:
         """Add lines of a chunk until there are ``most``; return whether the chunk is complete."""
-        last = self.place.number if self.place.delivery_us == chunk.delivery_us else 0
-        if self._whole and not self._is_filtered and chunk.first > last + 1:
+        last = self._last.get(chunk.delivery_us)
+        goes_on = last is None and chunk.delivery_us < self.place.delivery_us  # its first lines were on an earlier page
+        last = last or 0
+        if self._whole and not self._is_filtered and not goes_on and chunk.first > last + 1:
             self._missed += chunk.first - last - 1
         self._whole = True
         self.bytes += len(chunk.body)
@@ -91,6 +95,7 @@ class Collected:
             if len(self.lines) >= most:
                 return False
             self.place = Place(chunk.id, number, chunk.delivery_us)
+            self._last[chunk.delivery_us] = number
             if line.level >= self._level:
                 missed, self._missed = self._missed, 0
                 self.lines.append(

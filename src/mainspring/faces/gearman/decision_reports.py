@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from mainspring.faces.gearman.log_lines import lines_of_report
 from mainspring.jobs.failures import failure
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.deciders import Ending
@@ -136,6 +137,9 @@ class DecisionReports:
             self._peer.name(),
             namespace=self._peer.namespace,
         )
+        store = lines_of_report(self._peer, run, held, message.log) if message.log else None
+        if store is not None:
+            done = _storing(store, done)
         if malformed:
             original, done = done, lambda _: original(Decided("refused", malformed))
         self._workflows.deciders.report(completion, held, endings, done, self._worker)
@@ -174,9 +178,20 @@ class DecisionReports:
                 self._assign(held)
 
 
+def _storing(store: Callable[[bool], None], done: Callable[[Decided], None]) -> Callable[[Decided], None]:
+    """Return ``done``, which stores the lines of a recorded report before the answer."""
+
+    def stored(decided: Decided) -> None:
+        store(decided.verdict == _RECORDED)
+        done(decided)
+
+    return stored
+
+
 def _size(message: DecideMessage) -> int:
     return (
         500
+        + len(message.log)
         + sum(len(step.result) for step in message.steps)
         + sum(len(one.result) for one in message.settlements)
         + 200 * len(message.decisions)

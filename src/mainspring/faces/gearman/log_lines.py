@@ -1,4 +1,7 @@
-"""LOG: lines of running jobs from workers of the extension. There is no answer, and lines of other jobs are ignored."""
+"""LOG: lines of running jobs from workers of the extension. There is no answer, and lines of other jobs are ignored.
+
+Lines of workflow code come with the reports of its decisions.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from mainspring import namespaces
-from mainspring.job_logs.model import Line  # noqa: TC001 - msgspec reads the annotation
+from mainspring.job_logs.model import Line
 from mainspring.job_logs.service import Delivery
 from mainspring.namespaces import split
 from mainspring.wire.gearman.packets import Type
@@ -31,6 +34,7 @@ class LoggedLines(msgspec.Struct, array_like=True):
 
 
 _decode = msgspec.msgpack.Decoder(list[LoggedLines]).decode
+_decode_report = msgspec.msgpack.Decoder(tuple[Annotated[int, msgspec.Meta(ge=1, le=2**60)], list[Line]]).decode
 
 
 def log(peer: Peer, args: list[bytes]) -> None:
@@ -78,6 +82,29 @@ def _of_run(logs: LogService, peer: Peer, held: Held, decisions: tuple[str, str,
     function = name.encode()
     hides = peer.service.arguments_of(namespaces.key(namespace, function)).hides
     return Delivery(peer, root, namespace, function, 1, held.started_us, hides)
+
+
+def lines_of_report(peer: Peer, run: int, held: Held | None, body: bytes) -> Callable[[bool], None] | None:
+    """Return a function that stores the lines in a report about a run, if it is called with True: the report was recorded.
+
+    ``held`` is the decision, unless it was fused. Lines that cannot be read are ignored.
+    """
+    logs = peer.face.logs
+    if logs is None:
+        return None
+    decisions = None if held is None else decisions_of(held.job.function)
+    name = logs.type_of(run) if decisions is None else decisions[1]
+    try:
+        first, lines = _decode_report(body)
+    except ValueError:
+        return None
+    if name is None:
+        return None
+    function = name.encode()
+    hides = peer.service.arguments_of(namespaces.key(peer.namespace, function)).hides
+    delivery = Delivery(peer, logs.root_of(run), peer.namespace, function, 1, logs.next_delivery(), hides)
+    logs.expect(delivery)
+    return lambda recorded: logs.committed(delivery, first, lines if recorded else [])
 
 
 HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {Type.LOG: log}

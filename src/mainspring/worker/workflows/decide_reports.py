@@ -107,6 +107,9 @@ def _packets(reports: Reports) -> Iterator[tuple[bytes, Reports]]:
     for run, message in reports:
         own = len(encode_message(message))
         fits = message
+        if own > limit and message.log:
+            fits = replace(message, log=b"")
+            own = len(encode_message(fits))
         if own > limit:
             fits = _parking(message, own, limit)
             own = len(encode_message(fits))

@@ -222,6 +222,11 @@ class Run:
         """Whether a report has to be sent before a step may start."""
         return bool(self.decisions or self.steps or self.settlements)
 
+    def take_lines(self) -> bytes:
+        """Return the lines that the code has logged since the last report, if the server keeps them."""
+        lines = self.instance.lines.take()
+        return lines if self.link.session.takes_logs else b""
+
     def take_ended(self) -> list[EndedActivity]:
         """Return the ended activities, which wait no longer."""
         if self.unanswered is not None:

@@ -241,6 +241,7 @@ class Turns:
             run.instance.about(),
             parked,
             self._build,
+            run.take_lines(),
         )
         run.drop_unrecorded()
         if run.key is not None and not more:

@@ -10,6 +10,7 @@ import pytest
 from tests.simulation.store import execute
 from tests.simulation.wires import Wire
 
+from mainspring.job_logs.service import PAUSE
 from mainspring.jobs.model import Options, Retry, State, encode_options
 from mainspring.wire.gearman.packets import Type, request
 from mainspring.workflows import latest_events
@@ -803,3 +804,92 @@ def test_large_signals_of_a_client_under_way_are_limited(node: Node) -> None:
     assert client.wire.paused
     node.commit()
     assert not client.wire.paused
+
+
+# ---- lines of the code ----
+
+LINES = msgspec.msgpack.encode((3, [[1_000_000, 1, "mainspring.workflow", "hello", {"n": 1}]]))
+
+
+def lines(node: Node, handle: str) -> list[dict[str, Any]]:
+    node.wait(PAUSE)
+    node.commit()
+    return list(node.connect(extended=True).call("jobs.logs", handle=handle, after="")["lines"])
+
+
+def test_lines_in_a_recorded_report_belong_to_the_log_of_the_run(node: Node, decider: Decider) -> None:
+    handle = start(node)
+    answer, _ = decider.ask(report(decider.assigned(), TASK, log=LINES))
+    assert answer.verdict == "recorded"
+    (line,) = lines(node, handle)
+    assert (line["number"], line["message"], line["missed"]) == (3, "hello", 2)
+
+
+def test_lines_in_a_report_that_is_not_recorded_are_not_stored(node: Node, decider: Decider) -> None:
+    handle = start(node)
+    decision = decider.assigned()
+    answer, _ = decider.ask(report(decision, TASK, seen=1, log=LINES))
+    assert answer.verdict != "recorded"
+    assert lines(node, handle) == []
+
+
+def test_lines_with_a_fused_decision_belong_to_the_log_of_the_run(node: Node) -> None:
+    decider = Decider(node, b"charge")
+    handle = start(node)
+    _, (activity,) = decider.ask(report(decider.assigned(), TASK))
+    ended = SettlementMessage(activity.handle, activity.token, b"1")
+    fused = DecideMessage(
+        activity.run,
+        b"",
+        b"",
+        5,
+        1,
+        0,
+        more=False,
+        decisions=(StartTimer(2, "2", 5.0),),
+        settlements=(ended,),
+        log=LINES,
+    )
+    answer, _ = decider.ask(fused)
+    assert answer.verdict == "recorded", answer.why
+    assert [line["message"] for line in lines(node, handle)] == ["hello"]
+
+
+@pytest.mark.parametrize("log", [b"\xc1", msgspec.msgpack.encode((0, [])), msgspec.msgpack.encode([1])])
+def test_lines_that_cannot_be_read_do_not_harm_the_report(node: Node, decider: Decider, log: bytes) -> None:
+    handle = start(node)
+    answer, _ = decider.ask(report(decider.assigned(), TASK, log=log))
+    assert answer.verdict == "recorded"
+    assert lines(node, handle) == []
+
+
+def test_lines_of_steps_and_of_the_code_take_turns_without_gaps(node: Node, decider: Decider) -> None:
+    handle = start(node)
+    decision = decider.assigned()
+
+    def log(first: int, *texts: str) -> None:
+        some = [[0, 1, "", text] for text in texts]
+        body = msgspec.msgpack.encode([[decision.handle, decision.token, first, some]])
+        decider.peer.request(Type.LOG, body)
+        node.wait(PAUSE)
+        node.commit()
+
+    log(1, "a", "b")
+    step = StepResult(1, 1, "charge", b"1", 7)
+    code = msgspec.msgpack.encode((1, [[0, 1, "", "code"]]))
+    decider.ask(report(decision, steps=[step], more=True, log=code))
+    node.wait(PAUSE)
+    node.commit()
+    log(3, "c")
+    client = node.connect(extended=True)
+    for limit in (1, 2, 100):
+        found, after = [], ""
+        while shown := client.call("jobs.logs", handle=handle, after=after, limit=limit)["lines"]:
+            found += shown
+            after = client.call("jobs.logs", handle=handle, after=after, limit=limit)["next"]
+        assert [(line["message"], line.get("missed")) for line in found] == [
+            ("a", None),
+            ("b", None),
+            ("code", None),
+            ("c", None),
+        ]

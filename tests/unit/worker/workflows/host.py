@@ -246,6 +246,8 @@ class Host:
         if kind == Type.SETTLE:
             self.settled.append((args[0], args[2]))
         self.packets[kind].append(args)
+        if kind == Type.CALL and args[1] == b"worker.logs":
+            answers[Type.CALL] = lambda: response(Type.ANSWER, args[0], b"{}")
         if kind in answers:
             self.loop.call_soon(self._send_if_open, self.server, answers[Type(kind)]())
 
