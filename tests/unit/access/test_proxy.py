@@ -10,7 +10,9 @@ from mainspring.errors import SettingsError
 
 PROXIES = TrustedProxies(
     parse_networks("10.0.0.5, 192.168.0.0/16, fd00::/8"),
-    parse_rules("ann@example.com=admin@*+payloads, *@example.com=viewer, group:ops=operator@shop, bot=developer"),
+    parse_rules(
+        "ann@example.com=admin@*+payloads, *@example.com=viewer, group:ops=operator@shop, bot=developer, ci*=admin"
+    ),
 )
 ANN = (Grant(Role.ADMIN, "*", payloads=True), Grant(Role.VIEWER))
 
@@ -46,6 +48,7 @@ def test_networks_contain_addresses(peer: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
+        "ci@evil.example",
         "ann@example.com.evil",
         "xann@example.com.evil",
         "ann@example.comx",

@@ -216,6 +216,7 @@ def test_a_session_is_valid_on_all_nodes_until_its_end() -> None:
         assert session is not None
         assert await fleet.b.caller_of_session(session) == Caller("ci", GRANTS, token)
         assert await fleet.b.caller_of_token(session) is None
+        assert SESSION_LIFE == 12 * 3600
         fleet.clock.now += SESSION_LIFE - 1
         assert await fleet.b.caller_of_session(session) is not None
         fleet.clock.now += 1
@@ -233,6 +234,7 @@ def test_a_session_ends_with_logout_and_with_its_token(end: str) -> None:
         assert await fleet.b.caller_of_session(session) is not None
         if end == "logout":
             await fleet.a.sign_out(session)
+            assert await fleet.a.caller_of_session(session) is None, "at once where it was done"
         elif end == "revoke":
             await fleet.revoke(token)
         elif end == "rotate":
@@ -272,6 +274,7 @@ def test_a_link_signs_in_once_as_an_administrator() -> None:
         assert caller.session != another.session
         assert await fleet.a.sign_in_by_link(link) is None
         late = await fleet.a.new_link()
+        assert LINK_LIFE == 600
         fleet.clock.now += LINK_LIFE
         assert await fleet.a.sign_in_by_link(late) is None
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from mainspring.job_logs.cleaning import clean, cut
-from mainspring.job_logs.model import CHUNK_BYTES, CHUNK_LINES, MAX_MESSAGE, Chunk, Line, lines_of, mask_from, parts_of
+from mainspring.job_logs.model import (
+    CHUNK_BYTES,
+    CHUNK_LINES,
+    MAX_MESSAGE,
+    MAX_NAME,
+    MAX_VALUE,
+    Chunk,
+    Line,
+    lines_of,
+    mask_from,
+    parts_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +52,11 @@ def test_lines_are_tidied() -> None:
     assert line.fields is not None
     assert len(line.fields) == 32
     assert line.fields["k0\ufffd"] == "v"
+    (part,) = parts_of(1, [Line(0, 1, "l" * 10**6, "", {"k" * 10**6: "v" * 10**6})])
+    (line,) = lines_of(_chunk(part))
+    assert line.fields is not None
+    ((name, value),) = line.fields.items()
+    assert len(line.logger) + len(name) + len(str(value)) < 2 * MAX_NAME + MAX_VALUE + 120
 
 
 def _chunk(part: tuple[int, int, int, bytes]) -> Chunk:

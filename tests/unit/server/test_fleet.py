@@ -218,6 +218,28 @@ def test_a_foreground_job_runs_at_another_node(unique: bytes) -> None:
     run(test())
 
 
+def test_the_text_of_progress_reaches_the_nodes_whose_clients_wait_or_ask() -> None:
+    async def test() -> None:
+        async with local_fleet() as fleet:
+            first, second, third = [await fleet.node(f"n{number}") for number in (1, 2, 3)]
+            client, hand = Client(first), Hand(second)
+            job_id = await client.submit_background()
+            client.wait(job_id)
+            held = await hand.jobs.get()
+            for text in (b"half", b""):  # a report without a text removes the last one
+                second.service.text(held, text)
+                second.service.status(held, b"1", b"2")
+                await client.progress.get()
+                assert first.service.progress_text(job_id) == text
+            second.service.text(held, b"nearly")
+            asked = asyncio.Event()
+            third.service.show(job_id, lambda *_: asked.set(), lambda _: None)
+            await asked.wait()
+            assert third.service.progress_text(job_id) == b"nearly"
+
+    run(test())
+
+
 def test_clients_of_two_nodes_join_one_computation() -> None:
     async def test() -> None:
         async with local_fleet() as fleet:

@@ -11,13 +11,16 @@ from tests.simulation.life import LOG_RETENTION
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.job_logs.service import (
     BUFFER_BYTES,
+    BUSY_BYTES,
     BUSY_PAUSE,
+    OPERATION_BYTES,
     OPERATION_ROWS,
     PAUSE,
     QUIET_GROUPS,
     RETRY_PAUSE,
     SWEEP_INTERVAL,
 )
+from mainspring.job_logs.store import SweepLogs
 from mainspring.jobs.argument_rules import ArgumentRules, Rule
 from mainspring.wire.gearman.packets import Type
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from .a_face import Peer
 
 INFO, ERROR = 1, 3
+SWEPT_ROWS = SweepLogs(0).rows
 
 
 def lines(number: int, text: str = "line", level: int = INFO) -> list[list[Any]]:
@@ -43,6 +47,16 @@ def send(worker: Peer, handle: bytes, token: bytes, some: Sequence[Any], first: 
 def read(node: Node, handle: bytes | str, **params: Any) -> Any:
     text = handle if isinstance(handle, str) else handle.decode()
     return node.connect(extended=True).call("jobs.logs", handle=text, **params)
+
+
+def kept(node: Node, handle: bytes) -> list[Any]:
+    """Return all lines of a job that are kept."""
+    found: list[Any] = []
+    after = ""
+    while page := (answer := read(node, handle, after=after))["lines"]:
+        found += page
+        after = answer["next"]
+    return found
 
 
 def messages(node: Node, handle: bytes | str, **params: Any) -> list[str]:
@@ -107,6 +121,10 @@ def test_lines_of_others_are_ignored(node: Node, running: Running) -> None:
     send(running.peer, b"H:n:1000000999999", running.token, lines(1))
     node.wait(1)
     assert messages(node, running.handle) == []
+    running.log(lines(1))
+    send(other, running.handle, running.token, lines(1, "foreign"), first=2)
+    node.wait(1)
+    assert messages(node, running.handle) == ["line 0"]
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x91\x01", msgspec.msgpack.encode([[b"h", b"t", 0, []]])])
@@ -181,11 +199,7 @@ def test_of_a_long_log_the_middle_is_deleted(running: Running) -> None:
     for first in range(1, 15_001, 500):
         running.log(lines(500), first=first)
         node.wait(PAUSE)
-    collected: list[tuple[int, int | None]] = []
-    after = ""
-    while page := (answer := read(node, running.handle, after=after))["lines"]:
-        collected += [(line["number"], line.get("missed")) for line in page]
-        after = answer["next"]
+    collected = [(line["number"], line.get("missed")) for line in kept(node, running.handle)]
     assert collected[0] == (1, None)
     gaps = [entry for entry in collected if entry[1] is not None]
     assert len(gaps) == 1
@@ -281,11 +295,52 @@ def test_a_wait_ends_with_its_time_or_with_the_job(node: Node, running: Running)
 
 
 def test_lines_wait_while_the_store_fails(running: Running) -> None:
+    node = running.node
     send(running.peer, running.handle, running.token, lines(1))
+    node.life.run_due()
+    node.fail()
+    assert messages(node, running.handle) == []
+    node.wait(RETRY_PAUSE)
+    assert messages(node, running.handle) == ["line 0"]
+
+
+def test_the_middle_is_deleted_also_after_the_store_has_failed(running: Running) -> None:
+    node = running.node
+    for first in range(1, 10_001, 500):
+        running.log(lines(500), first=first)
+        node.wait(PAUSE)
+    send(running.peer, running.handle, running.token, lines(500), first=10_001)
+    node.life.run_due()
+    node.fail()
+    node.wait(2 * RETRY_PAUSE)
+    assert kept(node, running.handle)[-1]["number"] == 10_500
+    assert len(kept(node, running.handle)) <= 10_000
+
+
+def test_of_long_lines_one_mebibyte_is_kept(running: Running) -> None:
+    long = [[0, INFO, "", "x" * 16_000, None]] * 20
+    for first in range(1, 201, 20):
+        running.log(long, first=first)
+        running.node.wait(1)
+    found = kept(running.node, running.handle)
+    assert (found[0]["number"], found[-1]["number"]) == (1, 200)
+    assert 0.9 * 2**20 < 16_000 * len(found) <= 2**20
+
+
+def test_long_lines_are_written_in_small_steps(running: Running) -> None:
+    send(running.peer, running.handle, running.token, [[0, INFO, "", "x" * 16_000, None]] * 30)
     running.node.wait(0)
-    running.node.fail()
-    running.node.wait(RETRY_PAUSE)
-    assert messages(running.node, running.handle) == ["line 0"]
+    assert 16_000 * len(messages(running.node, running.handle)) <= OPERATION_BYTES + 16_000
+
+
+def test_lines_wait_while_many_bytes_of_jobs_do(node: Node, running: Running) -> None:
+    node.connect(extended=True).request(Type.SUBMIT, b"f", b"", b"", bytes(BUSY_BYTES + 1))
+    send(running.peer, running.handle, running.token, lines(1))
+    node.life.run_due()
+    node.commit()
+    assert messages(node, running.handle) == []
+    node.wait(PAUSE)
+    assert messages(node, running.handle) == ["line 0"]
 
 
 def test_what_does_not_fit_into_memory_is_dropped_and_counted(running: Running) -> None:
@@ -319,6 +374,19 @@ def test_old_lines_are_deleted(node: Node, running: Running) -> None:
     logs.check(node.clock.monotonic())
     node.commit()
     assert messages(node, running.handle) == ["new 0"]
+
+
+def test_any_number_of_old_lines_is_deleted(node: Node, running: Running) -> None:
+    logs = node.life.logs
+    assert logs is not None
+    for number in range(SWEPT_ROWS + 100):
+        send(running.peer, running.handle, running.token, lines(1), first=1 + number)
+    node.wait(1)
+    assert len(messages(node, running.handle, tail=1000)) == SWEPT_ROWS + 100
+    node.clock.advance(LOG_RETENTION + SWEEP_INTERVAL)
+    logs.check(node.clock.monotonic())
+    node.wait(1)
+    assert messages(node, running.handle) == []
 
 
 def test_deliveries_that_have_ended_are_forgotten(node: Node, running: Running) -> None:

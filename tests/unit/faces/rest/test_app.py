@@ -98,6 +98,7 @@ def test_the_pages_of_a_list_follow_their_cursors() -> None:
                 if page.json["next"] is None:
                     assert "link" not in page.headers
                     break
+                assert page.json["searched_to"] == page.json["items"][-1]["created_at"]
                 target, _, relation = page.headers["link"].partition("; ")
                 assert relation == 'rel="next"'
                 assert target.startswith("</queue/api/v1/"), target
@@ -105,7 +106,8 @@ def test_the_pages_of_a_list_follow_their_cursors() -> None:
             assert found == handles[::-1]
             cursor = (await client.get(f"{JOBS}?limit=2&function=f")).json["next"]
             assert len((await client.get(f"{JOBS}?limit=3&function=f&cursor={cursor}")).json["items"]) == 3
-            for other in (f"{JOBS}?cursor={cursor}", f"{JOBS}?function=g&cursor={cursor}"):
+            another = f"{JOBS.replace('default', 'team')}?function=f&cursor={cursor}"
+            for other in (f"{JOBS}?cursor={cursor}", f"{JOBS}?function=g&cursor={cursor}", another):
                 refused = await client.get(other)
                 assert (refused.status, refused.json["errors"][0]["parameter"]) == (422, "cursor")
             for wrong in ("x", "%C3%A9", cursor[:-3], cursor + "AAAA", "=", "A" * 30):
@@ -230,6 +232,8 @@ def test_answers_have_the_status_and_the_headers_of_their_kind(caplog: pytest.Lo
                 assert answer.headers["x-content-type-options"] == "nosniff"
                 assert answer.headers["cache-control"] == "no-store"
                 assert answer.headers["content-security-policy"].startswith("default-src 'none'; ")
+                assert answer.headers["referrer-policy"] == "no-referrer"
+                assert answer.headers["cross-origin-resource-policy"] == "same-origin"
 
     run(test())
 
@@ -248,6 +252,20 @@ def test_a_permission_is_checked_before_the_body_is_read() -> None:
             ):
                 answer = await client.send("POST", base.format(namespace), {"number": "x"}, token=token)
                 assert answer.status == status, (token, namespace)
+
+    run(test())
+
+
+def test_a_body_that_is_too_long_is_refused_before_it_is_read() -> None:
+    async def receive() -> dict[str, Any]:
+        raise AssertionError
+
+    async def test() -> None:
+        async with serving() as (client, _):
+            length = [("content-length", str(1 << 30)), ("content-type", "application/json")]
+            refused = await client.send("POST", JOBS, headers=length, receive=receive)
+            assert (refused.status, refused.problem) == (413, "too-large")
+            assert refused.headers["connection"] == "close"
 
     run(test())
 

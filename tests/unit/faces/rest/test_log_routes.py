@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.unit.api.a_node import UNKNOWN_HANDLE, run
 
-from mainspring.access.caller import LOCAL
+from mainspring.access.caller import LOCAL, Caller
+from mainspring.access.roles import Grant, Role
 from mainspring.api.answers.logs import LogCalls
 from mainspring.api.logs import FollowLogs
 from mainspring.job_logs.model import Line
@@ -61,9 +62,9 @@ class Logged:
         self._logs.begin((self.held.handle, self.held.token), self._delivery)
         return f"{JOBS}/{self.handle}/logs"
 
-    async def log(self, *messages: str, level: int = 1) -> None:
+    async def log(self, *messages: str, level: int = 1, delivery: Delivery | None = None) -> None:
         lines = [Line(1_000_000, level, "a.b", message, {"n": 1}) for message in messages]
-        self._logs.append(self._delivery, self._number + 1, lines)
+        self._logs.append(delivery or self._delivery, self._number + 1, lines)
         self._number += len(lines)
         self.node.clock.advance(1)
         await asyncio.sleep(0)  # it is put in the next turn
@@ -125,6 +126,24 @@ def test_lines_need_the_permission_for_payloads_and_a_job() -> None:
     with_log(test)
 
 
+def test_the_lines_of_a_deleted_job_are_for_callers_with_its_function() -> None:
+    """Lines may be kept for longer than their job, so each chunk of them has the function."""
+
+    async def test(client: Client, logged: Logged, path: str) -> None:
+        del path
+        job = logged.node.service.id_of(UNKNOWN_HANDLE.encode())
+        assert job is not None
+        await logged.log("one", delivery=Delivery(None, job, "default", b"f", 1, 5))
+        path = f"{JOBS}/{UNKNOWN_HANDLE}/logs"
+        grant = Grant(Role.VIEWER, functions=("pay*",), payloads=True)
+        client.access.callers["pay"] = Caller("pay", (grant,), token="pay")
+        for query, status in (("?tail=1", 403), ("?whole=true", 403), ("/text", 403), ("/stream", 403)):
+            assert (await client.get(path + query, token="pay")).status == status
+        assert [line["message"] for line in (await client.get(path)).json["items"]] == ["one"]
+
+    with_log(test)
+
+
 async def events(reader: Reader) -> list[tuple[str, Any]]:
     found = []
     for block in (await reader.next()).decode().strip().split("\n\n"):
@@ -171,7 +190,7 @@ def test_a_slow_client_gets_no_lines_before_it_has_read_the_others() -> None:
     async def test(client: Client, logged: Logged, path: str) -> None:
         feed = client.streams.open(LOCAL)
         end = await logged.node.api.follow(FollowLogs(logged.handle), feed)
-        for _ in range(60):
+        for _ in range(100):  # more than a stream may leave unsent
             await logged.log("x" * 16_000)
             await asyncio.sleep(0)
         assert not feed.is_ended

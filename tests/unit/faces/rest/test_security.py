@@ -124,6 +124,8 @@ def test_a_session_is_the_cookie_of_the_scheme() -> None:
             ):
                 answer = await client.get(JOBS, token=None, headers=[("cookie", text)], scheme=scheme)
                 assert answer.status == status, text
+            both = [("cookie", "mainspring=session-viewer"), ("authorization", "Basic eDp5")]
+            assert (await client.get(JOBS, token=None, headers=both)).status == 401, "the header decides"
 
     run(test())
 

@@ -73,6 +73,8 @@ def test_the_audit_and_marks_have_pages() -> None:
                 assert (await client.send("POST", f"{N}/marks", {"label": f"v{number}"})).status == 201
             for path, key in ((f"{N}/marks", "label"), (f"{N}/audit", "object")):
                 first = (await client.get(f"{path}?limit=2")).json
+                if key == "object":
+                    assert first["searched_to"] == first["items"][-1]["at"]
                 second = (await client.get(f"{path}?limit=2&cursor={first['next']}")).json
                 assert [one[key] for one in (*first["items"], *second["items"])] == ["v2", "v1", "v0"]
                 assert (await client.get(f"{path}?cursor=x")).status == 422
