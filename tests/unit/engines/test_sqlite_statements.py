@@ -20,6 +20,7 @@ PLANS = {
     "live": ["SEARCH jobs USING INDEX live (function=? AND uniq=?)"],
     "kept": ["SEARCH jobs USING INDEX kept (function=? AND uniq=? AND ended_us>?)"],
     "settle": [BY_ID],
+    "settle_typical": [BY_ID],
     "assign": [BY_ID],
     "cancel": [BY_ID],
     "redrive": [BY_ID],

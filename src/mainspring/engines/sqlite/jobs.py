@@ -6,6 +6,7 @@ This module changes stored jobs.
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.sqlite import finding, rows, submitting
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
 
 _TARGETS = {event: int(rules.target(event)) for event in Event}
+_SUCCEED = Event.SUCCEED
 _SUCCEEDED = int(State.SUCCEEDED)
 _PENDING = int(State.PENDING)
 _LEASED = int(State.LEASED)
@@ -57,7 +59,9 @@ def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> boo
     before = connection.total_changes()
     if len(settlements) > 1:
         cursor.execute("SAVEPOINT settle")
-    cursor.executemany(SQL["settle"], map(_settled, kept))
+    for is_typical, alike in groupby(kept, _is_typical):
+        statement, values = ("settle_typical", _typical) if is_typical else ("settle", _settled)
+        cursor.executemany(SQL[statement], map(values, alike))
     if forgotten:
         cursor.executemany(SQL["settle_forgotten"], [(one.job.id, one.job.term) for one in forgotten])
     accepted = connection.total_changes() - before == len(settlements)
@@ -105,6 +109,27 @@ def _forgets(settlement: rules.Settlement) -> bool:
     """Return whether a settlement of a job with options deletes the row."""
     options = settlement.job.options
     return options is not None and options.forget and _TARGETS[settlement.event] >= _SUCCEEDED
+
+
+def _is_typical(settlement: rules.Settlement) -> bool:
+    """Return whether a settlement is a success that leaves the payload and has no record, as most have."""
+    return settlement.payload is None and settlement.event is _SUCCEED and not settlement.record
+
+
+def _typical(settlement: rules.Settlement) -> rows.Row:
+    """Return the values of the statement ``settle_typical``."""
+    job, result = settlement.job, settlement.result
+    return (
+        settlement.counted,
+        job.suspects,
+        settlement.due_us,
+        settlement.started_us,
+        settlement.ended_us,
+        len(result),
+        result or None,
+        job.id,
+        job.term,
+    )
 
 
 def _settled(settlement: rules.Settlement) -> rows.Row:
@@ -161,7 +186,7 @@ def _claim(tx: Transaction, term: int, want: ops.ClaimRequest) -> list[Job]:
     function = tx.functions.find(want.function)
     if function is None:
         return []  # never submitted: workers may request any name, and only submitted functions have a number
-    claimed = rows.stored(tx.cursor.execute(SQL["claim"], (term, function, want.limit)), tx.functions)
+    claimed = rows.claimed(tx.cursor.execute(SQL["claim"], (term, function, want.limit)), want.function, term)
     claimed.sort(key=lambda job: (job.priority, job.id))
     numbers: dict[int, int] = {}
     for job in claimed:

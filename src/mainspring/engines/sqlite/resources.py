@@ -72,15 +72,15 @@ def _claim_by_key(tx: Transaction, operation: job_ops.ClaimByKey) -> job_ops.Cla
         tx.count(function, _PENDING, priority, before - len(ids))
         tx.count(function, _LEASED, priority, len(ids) - before)
     more = more or len(ids) >= operation.limit
-    return job_ops.ClaimedByKey(_claim(tx, operation.term, ids), (after[0], after[1], after[2]), more)
+    return job_ops.ClaimedByKey(_claim(tx, operation, ids), (after[0], after[1], after[2]), more)
 
 
-def _claim(tx: Transaction, term: int, ids: list[int]) -> list[Job]:
+def _claim(tx: Transaction, operation: job_ops.ClaimByKey, ids: list[int]) -> list[Job]:
     """Lease these jobs, and return them in this order. One statement: each costs as much as the lookup of a few keys."""
     if not ids:
         return []
-    values = (term, json.dumps(ids))
-    jobs = {job.id: job for job in rows.stored(tx.cursor.execute(SQL["claim_these"], values), tx.functions)}
+    claimed = tx.cursor.execute(SQL["claim_these"], (operation.term, json.dumps(ids)))
+    jobs = {job.id: job for job in rows.claimed(claimed, operation.function, operation.term)}
     return [jobs[job_id] for job_id in ids]
 
 

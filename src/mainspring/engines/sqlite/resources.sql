@@ -21,5 +21,4 @@ ORDER BY id LIMIT ?;
 
 -- name: claim_these
 UPDATE jobs SET state = 2, term = ? WHERE id IN (SELECT value FROM json_each(?))
-RETURNING id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, result, payload, key;
+RETURNING id, priority, uniq, created_us, due_us, expires_us, started_us, attempt, suspects, input_size, options, error, payload, key;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring import namespaces
-from mainspring.jobs.model import NO_UNIQUE, Job, decode_options, encode_options
+from mainspring.jobs.model import NO_UNIQUE, Job, State, decode_options, encode_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import apsw
 
 Row = tuple[Any, ...]
+
+_LEASED = int(State.LEASED)
 
 LARGEST_ID = 2**63 - 1
 """The largest integer of SQLite; handles from clients may exceed it."""
@@ -94,8 +96,26 @@ def submitted(job: Job, function: int) -> Row:
     )
 
 
+def claimed(rows: Iterable[Sequence[Any]], function: bytes, term: int) -> list[Job]:
+    """Return the jobs of a function that were claimed with the statements ``claim`` and ``claim_these``.
+
+    These select only what differs between claimed jobs, because each column of a row takes time. They have no result and no end.
+    """
+    return [
+        Job(
+            job_id, function, payload or b"", unique or NO_UNIQUE, priority, _LEASED, created, due, expires,
+            None if options is None else decode_options(options),
+            term, attempt, suspects, started, 0, b"", error or b"", input_size,
+            key=key or b"",
+        )
+        for (
+            job_id, priority, unique, created, due, expires, started, attempt, suspects, input_size, options, error, payload, key,
+        ) in rows
+    ]  # fmt: skip
+
+
 def stored(rows: Iterable[Sequence[Any]], functions: Functions) -> list[Job]:
-    """Return the jobs of rows; the statements ``claim``, ``find`` and ``list`` select the same columns in the same order."""
+    """Return the jobs of rows; the statements ``find`` and ``list`` select the same columns in the same order."""
     jobs = []
     last, key_of_function = -1, b""
     for (

@@ -55,6 +55,11 @@ SET state = ?1, attempt = ?2, suspects = ?3, due_us = ?4, started_us = ?5, ended
     attempts = iif(?14 IS NULL, attempts, iif(length(attempts) + length(?14) <= 32768, attempts, '') || ?14)
 WHERE id = ?11 AND term = ?12 AND state BETWEEN 2 AND 3;
 
+-- A success that leaves its payload and has no record, as most have: few values, and a short text, which apsw hashes for each row.
+-- name: settle_typical
+UPDATE jobs SET state=4, attempt=?, suspects=?, due_us=?, started_us=?, ended_us=?, output_size=?, result=?, error=NULL
+WHERE id=? AND term=? AND state BETWEEN 2 AND 3;
+
 -- name: settle_forgotten
 DELETE FROM jobs WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;
 
@@ -73,8 +78,7 @@ WHERE id IN (
     SELECT id FROM jobs INDEXED BY queue
     WHERE state = 1 AND function = ? AND state BETWEEN 1 AND 3 AND term >= 0
     ORDER BY priority, key, id LIMIT ?)
-RETURNING id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, result, payload, key;
+RETURNING id, priority, uniq, created_us, due_us, expires_us, started_us, attempt, suspects, input_size, options, error, payload, key;
 
 -- name: assign
 UPDATE jobs SET state = 3, attempt = ? WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;

@@ -65,6 +65,8 @@ class End(NamedTuple):
     wrong_term: bool
     due: int
     text: bytes
+    keeps: bool
+    """Whether a success leaves its payload: engines may settle it in another way."""
 
 
 _NEW_JOBS = st.builds(
@@ -80,7 +82,14 @@ _NEW_JOBS = st.builds(
 )
 _SOMETIMES = st.integers(0, 9).map(lambda number: number == 0)
 _ENDINGS = st.builds(
-    End, _PICKS, _SOMETIMES, st.sampled_from(_ENDS), _SOMETIMES, _TIMES, st.sampled_from([b"", b"text", b"\0"])
+    End,
+    _PICKS,
+    _SOMETIMES,
+    st.sampled_from(_ENDS),
+    _SOMETIMES,
+    _TIMES,
+    st.sampled_from([b"", b"text", b"\0"]),
+    st.booleans(),
 )
 _PARTS = st.one_of(
     st.tuples(st.just("submit"), st.lists(_NEW_JOBS, max_size=5)),
@@ -185,6 +194,8 @@ class EngineMachine(RuleBasedStateMachine):
         (claimed,) = self.store.group(claim)
         assert claimed == expected
         settle = ops.Settle([rules.succeeded(job, b"r", self.now, self.now) for jobs in claimed for job in jobs])
+        for settlement in settle.settlements:
+            settlement.payload = None
         assert self.store.group(settle) == self.model.group([settle]) == [set()]
         self._ended(settle, set())
 
@@ -240,7 +251,7 @@ class EngineMachine(RuleBasedStateMachine):
         if end.wrong_term:
             job.term += 1
         job.suspects = end.pick % 3 * (WORKER_LOST if end.pick % 2 else 1)
-        return Settlement(
+        settlement = Settlement(
             job,
             end.event,
             job.attempt + (end.event not in {Event.RELEASE, Event.SNOOZE}),
@@ -250,6 +261,9 @@ class EngineMachine(RuleBasedStateMachine):
             result=end.text if end.event is Event.SUCCEED else b"",
             error=b"" if end.event is Event.SUCCEED else end.text,
         )
+        if end.keeps:
+            settlement.payload = None
+        return settlement
 
     def _claim(self, wants: list[tuple[bytes, int]]) -> Operation:
         return ops.Claim(self.store.term, [ops.ClaimRequest(*want) for want in wants])
