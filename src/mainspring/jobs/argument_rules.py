@@ -111,6 +111,8 @@ class ArgumentRules(dict[bytes, FunctionRules]):
         super().__init__()
         self._sizes = sizes
         self._redactions = redactions
+        self.kept_whole = -1 if redactions else min([KEPT, *(int(rule.value) for rule in sizes)])
+        """Bytes of the largest payload that is kept of any function without a look at its keys."""
 
     def __missing__(self, function: bytes) -> FunctionRules:
         """Make the rules of a function."""

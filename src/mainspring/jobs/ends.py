@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.pending_settlements import Acknowledge, SettleBatch
+    from mainspring.jobs.remembering import Remembering
     from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import LostAttempt
     from mainspring.storage.commit_queue import OperationWithCallbacks
@@ -73,7 +74,7 @@ class Ends:
     ``wake_at`` is called with the time at which a job becomes due. ``drop``, where the store is shared, drops a foreground job
     that goes back, unless clients of another node wait for it. ``attempts_ended`` are called with settlements after their commit;
     for jobs that are in memory alone at once, but for successes, which wait for more of them or for ``report_ends``.
-    ``remember`` completes settlements of stored jobs (`Remembering`).
+    ``remembering`` completes settlements of stored jobs.
     """
 
     def __init__(
@@ -84,12 +85,12 @@ class Ends:
         wake_at: Callable[[int], None],
         drop: Callable[[Settlement], None] | None = None,
         attempts_ended: Sequence[AttemptsEnded] = (),
-        remember: Callable[[Held, Settlement], None],
+        remembering: Remembering,
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._timers, self._clock, self._listeners = context.timers, context.clock, context.listeners
         self._hub = context.hub
-        self._remember = remember
+        self._remember, self._kept_whole = remembering.note, remembering.kept_whole
         self._serving = serving
         self._wake_at = wake_at
         self._drop = drop
@@ -156,9 +157,18 @@ class Ends:
         admission: AdmissionQueue[Held] | None,
     ) -> PendingSettlement:
         """Release a stored job before it is settled."""
-        worker = held.worker
-        self._remember(held, settlement)
-        options = held.job.options
+        job, worker = held.job, held.worker
+        options = job.options
+        if (
+            settlement.event is _SUCCEED
+            and settlement.counted == 1
+            and not job.suspects
+            and len(job.payload) <= self._kept_whole
+            and (options is None or not options.forget)
+        ):
+            settlement.payload = None  # what `Remembering` sets for most jobs, without a call for each
+        else:
+            self._remember(held, settlement)
         if worker is not None and options is not None and owner(options) is not None:
             settlement.worker = worker.connection.name()
         self._serving.release(held)

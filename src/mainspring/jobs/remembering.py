@@ -25,6 +25,7 @@ class Remembering:
         self._handles = handles
         self._clock = clock
         self._rules = arguments
+        self.kept_whole = arguments.kept_whole
 
     def note(self, held: Held, settlement: Settlement) -> None:
         """Set in a settlement what is to be stored, while the job has its worker."""

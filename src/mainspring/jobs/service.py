@@ -149,7 +149,7 @@ class JobService:
             wake_at=due_jobs.wake_at,
             drop=None if subscriptions is None else subscriptions.drop,
             attempts_ended=(attempts.ended, *attempts_ended),
-            remember=Remembering(handles, clock, arguments).note,
+            remembering=Remembering(handles, clock, arguments),
         )
         self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
         self.intake = intake = Intake(context, serving, root_jobs, due_jobs.wake_at, attempts.submitted)

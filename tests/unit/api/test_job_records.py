@@ -71,6 +71,25 @@ def test_each_attempt_of_a_job_has_a_record() -> None:
     run(test())
 
 
+def test_a_first_attempt_after_a_lost_worker_has_a_record() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            handle = await node.submit()
+            side = node.worker()
+            await node.committed()
+            (lost,) = side.given
+            assert lost.worker is not None
+            lost.worker.streams = True  # a worker of the extension: its loss counts no attempt
+            node.service.gone(lost.worker)
+            following = node.worker()
+            await node.committed()
+            node.service.succeeded(following.given[0], b"r")
+            await node.committed()
+            assert [attempt.outcome for attempt in await attempts(node, handle)] == ["lost", "succeeded"]
+
+    run(test())
+
+
 def test_small_arguments_of_a_success_are_kept() -> None:
     async def test() -> None:
         async with opened(arguments=ArgumentRules([Rule("*", 13)])) as node:

@@ -72,3 +72,10 @@ def test_the_cache_of_functions_is_bounded() -> None:
     for number in range(10_001):
         rules.of(b"%d" % number)
     assert len(rules) == 1
+
+
+def test_the_size_that_every_function_keeps_whole_is_the_least_of_all_rules() -> None:
+    assert ArgumentRules().kept_whole == KEPT
+    assert ArgumentRules([Rule("*", 9000), Rule("a", 5000)]).kept_whole == KEPT, "a later function may have no rule"
+    assert ArgumentRules([Rule("*", 9000), Rule("a", 13)]).kept_whole == 13
+    assert ArgumentRules([Rule("a", 13)], [Rule("b", "pin")]).kept_whole == -1
