@@ -20,6 +20,7 @@ from mainspring.worker.extra_places import ExtraPlaces
 from mainspring.worker.failed_attempts import FailedAttempts
 from mainspring.worker.heartbeats import Heartbeats
 from mainspring.worker.held_jobs import HeldJobs
+from mainspring.worker.job_requests import JobRequests
 from mainspring.worker.link import Connector, Link
 from mainspring.worker.log_handler import capturing
 from mainspring.worker.memory import resident_bytes
@@ -117,6 +118,7 @@ class Worker:
             ended=self._jobs_ended,
             decider=decider,
         )
+        self._requests = JobRequests(self._links, self._prefetch, self._held_jobs)
         self._ending = Ending.STOPPED
         self._stop_requested = False  # by its owner; a second request skips the grace, which recycling must not
         self._draining = asyncio.Event()
@@ -323,27 +325,9 @@ class Worker:
             link.write()
 
     def _request_jobs(self) -> None:
-        """Request as many jobs from the servers as the worker can hold.
-
-        Each server may assign all of them, because the worker cannot know which servers have jobs. While jobs are long, an
-        assignment of one server reduces the requests to the others.
-        """
-        if self._draining.is_set():
-            return
-        target = self._prefetch.target()
-        capacity = max(0, target - self._held_jobs.outside_extra_places)
-        for link in self._links:
-            session = link.session
-            if not session.agreed:
-                continue
-            missing = capacity - session.credit
-            if missing < 0 and not session.pausing and not self._prefetch.brief:
-                session.pause()
-                missing = capacity
-            # Combine several requests in one packet while the server has enough credit.
-            if missing > 0 and (missing * 4 >= target or session.credit <= missing):
-                session.ready(missing)
-            link.flush()
+        """Request as many jobs from the servers as the worker can hold, unless it stops."""
+        if not self._draining.is_set():
+            self._requests.send()
 
     # Periodic checks and the stop.
 
