@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.clock import to_us
 from mainspring.ids import Term
 from mainspring.jobs.accounts import open_own
 from mainspring.jobs.argument_rules import ArgumentRules
@@ -36,7 +35,7 @@ from mainspring.jobs.serving import Serving
 from mainspring.jobs.settled_deliveries import SettledDeliveries
 from mainspring.jobs.settling import Settling
 from mainspring.jobs.sharing import Sharing
-from mainspring.jobs.store import Recover
+from mainspring.jobs.startup import Startup
 from mainspring.jobs.stored_changes import StoredChanges
 from mainspring.jobs.subscriptions import Subscriptions
 from mainspring.jobs.table import JobTable
@@ -51,14 +50,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.clock import Clock
-    from mainspring.errors import StoreError
     from mainspring.events.hub import Hub
     from mainspring.ids import Handles
     from mainspring.jobs.ends import AttemptsEnded
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.roots import Roots
     from mainspring.jobs.sharing import Shared
-    from mainspring.jobs.store import Recovered
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
 
@@ -139,7 +136,7 @@ class JobService:
             leased=leased,
             share=None if shared is None else shared.share,
         )
-        self._due_jobs = due_jobs = DueJobs(context, serving)
+        due_jobs = DueJobs(context, serving)
         self.subscriptions = subscriptions = None if alone else Subscriptions(context, serving, self._noted)
         self.outcomes = outcomes = OutcomeReader(context) if subscriptions is None else subscriptions.outcomes
         self.attempts = attempts = Attempts(lambda: round(clock.wall() * 1_000_000))
@@ -203,9 +200,11 @@ class JobService:
                 due_jobs.wake_at,
             )
         self.lifecycle = NodeJobLifecycle(context, serving, ends, intake, clients)
+        startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
         self._ends = False
 
         # The methods that faces and the server call; their docstrings are at their definitions.
+        self.start = startup.run
         self.monotonic, self.wall = clock.monotonic, clock.wall
         self.next_id = table.next_id
         self.handle_of, self.id_of = handles.of, handles.parse
@@ -246,29 +245,6 @@ class JobService:
         self.attempt_figures = self.attempts.figures
         self.limited_functions, self.spec_of = self.functions.names, self.functions.limits_of
         self.change_limits = self.functions.change
-
-    def start(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
-        """Give back the jobs that an earlier run of this node held, and count the waiting jobs; then call ``ready``.
-
-        ``ready`` takes the number of jobs given back. On a shared store it is 0: the nodes agree on who recovers jobs, and when.
-        """
-
-        def loaded() -> None:
-            if self.sharing is not None:
-                self.sharing.look(lambda: ready(0), failed)
-            else:
-                self.commits.put(Recover(self.table.term, now_us=to_us(self.clock.wall())), recovered, failed)
-
-        def recovered(outcome: Recovered) -> None:
-            self.ends.recovered(outcome.lost)
-            self._counting.begin(lambda: counted(outcome.number), failed)
-
-        def counted(number: int) -> None:
-            self._due_jobs.wake()
-            self._roots.begin_counted()
-            ready(number)
-
-        self.functions.load(loaded, failed)
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function after some seconds."""
