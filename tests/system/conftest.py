@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.upgrades.old import BEFORE_HTTP_API, unpack_source
 
 from .fleet import Fleet, ForkServer
 from .servers import Server, serving
@@ -58,6 +59,19 @@ def healthy(shared: Server) -> Iterator[Server]:
 def fork_server() -> Iterator[ForkServer]:
     with ForkServer() as fork_server:
         yield fork_server
+
+
+@pytest.fixture(scope="session")
+def last_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory with the code of the last version."""
+    return unpack_source(tmp_path_factory.mktemp("last"), BEFORE_HTTP_API)
+
+
+@pytest.fixture(scope="session")
+def last(last_source: Path) -> Iterator[ForkServer]:
+    """Return a server that starts nodes of the last version."""
+    with ForkServer(last_source) as server:
+        yield server
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import time
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from tests.interop.packets import ARGUMENTS, RESPONSE, Kind, Packet, Peer, encode
 
 if TYPE_CHECKING:
@@ -240,6 +241,11 @@ class ExtensionPeer(Peer):
         """Wait for STOP, and return handle, token and reason."""
         handle, token, reason = self.expect(ExtensionKind.STOP)
         return handle, token, reason
+
+    def log(self, job: Assigned, first: int, *messages: str) -> None:
+        """Send LOG: lines of a job, the first with this number."""
+        lines = [[1, 1, "", message, None] for message in messages]
+        self.write(encode(ExtensionKind.LOG, msgspec.msgpack.encode([[job.handle, job.token, first, lines]])))
 
     def pause(self) -> None:
         """Send PAUSE and wait for PAUSED."""

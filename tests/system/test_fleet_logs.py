@@ -6,13 +6,10 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
-from tests.interop.packets import encode
 
 from mainspring import App
 
-from .extension import ExtensionKind
 from .fleet import Fleet, ForkServer, addresses
 from .servers import eventually
 from .stores import POSTGRESQL, STORES
@@ -20,15 +17,7 @@ from .stores import POSTGRESQL, STORES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .extension import Assigned, ExtensionPeer
-
 pytestmark = pytest.mark.system
-
-
-def log(worker: ExtensionPeer, job: Assigned, *numbers: int) -> None:
-    lines = [[1, 1, "", f"line {number}", None] for number in numbers]
-    body = msgspec.msgpack.encode([[job.handle, job.token, numbers[0], lines]])
-    worker.write(encode(ExtensionKind.LOG, body))
 
 
 def test_a_reader_of_a_log_goes_on_when_its_node_is_killed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -50,7 +39,7 @@ def test_a_reader_of_a_log_goes_on_when_its_node_is_killed(tmp_path: Path, reque
         reader = threading.Thread(target=follow, daemon=True)
         reader.start()
         for number in (1, 2, 3):
-            log(worker, job, 2 * number - 1, 2 * number)
+            worker.log(job, 2 * number - 1, f"line {2 * number - 1}", f"line {2 * number}")
             if number == 2:
                 readers_node.kill()
             seen = [f"line {one + 1}" for one in range(2 * number)]

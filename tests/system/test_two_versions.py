@@ -10,17 +10,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.upgrades.old import BEFORE_HTTP_API, unpack_source, with_source
+from tests.upgrades.old import with_source
 
 from mainspring import App, RefusedError, ServerError, UsageError
 from mainspring.client.streaming import Progress
 
+from . import processes
 from .fleet import Fleet, ForkServer
-from .processes import node
 from .servers import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -28,19 +28,6 @@ if TYPE_CHECKING:
     from .fleet import FleetNode
     from .processes import Node
     from .stores import Store
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory with the code of the last version."""
-    return unpack_source(tmp_path_factory.mktemp("last"), BEFORE_HTTP_API)
-
-
-@pytest.fixture(scope="module")
-def last(source: Path) -> Iterator[ForkServer]:
-    """Return a server that starts nodes of the last version."""
-    with ForkServer(source) as server:
-        yield server
 
 
 class Pair:
@@ -122,25 +109,40 @@ def handles_of(listed: dict[str, Any]) -> set[bytes]:
 
 def test_jobs_remember_what_nodes_of_this_version_have_seen(pair: Pair) -> None:
     new, old = pair.client(pair.new), pair.client(pair.old)
-    retry = {"max_attempts": 2, "initial": 0.001}
     courses = {
         b"new": ((pair.new, pair.new), [(1, "failed", "new"), (2, "succeeded", "new")]),
         b"old at the end": ((pair.new, pair.old), [(2, "succeeded", "old")]),
         b"old at first": ((pair.old, pair.new), [(2, "succeeded", "new")]),
     }
     for function, (nodes, expected) in courses.items():
-        handle = new.submit_new(function, b'{"x": 1}', tags=["seen"], retry=retry).decode()
-        for of_worker, outcome in zip(nodes, (b"failed", b"succeeded"), strict=True):
-            with of_worker.worker(function) as worker:
-                job = worker.job()
-                assert (job.handle.decode(), job.payload) == (handle, b'{"x": 1}')
-                assert worker.settle_as(job, outcome, error={"type": "E", "message": "no"}) == b"recorded"
+        handle, lines = run_twice(pair, function, nodes)
         attempts = new.call("jobs.attempts", handle=handle)["attempts"]
         assert [(one["number"], one["outcome"], one["node"]) for one in attempts] == expected
+        assert lines == [f"attempt {number}" for number, node in enumerate(nodes, 1) if node is pair.new]
         assert new.call("jobs.arguments", handle=handle)["kept"] == (nodes[1] is pair.new)
         assert old.call("jobs.show", handle=handle)["state"] == "succeeded"
     tagged = new.call("jobs.list", tag="seen")
     assert [job["function"].encode() for job in tagged["jobs"]] == list(reversed(courses))
+
+
+def run_twice(pair: Pair, function: bytes, nodes: Sequence[FleetNode]) -> tuple[str, list[str]]:
+    """Submit a job with a tag whose first attempt fails, run it at two nodes, and return its handle and the lines of its log."""
+    client = pair.client(pair.new)
+    retry = {"max_attempts": 2, "initial": 0.001}
+    handle = client.submit_new(function, b'{"x": 1}', tags=["seen"], retry=retry).decode()
+    for node, outcome in zip(nodes, (b"failed", b"succeeded"), strict=True):
+        with node.worker(function) as worker:
+            job = worker.job()
+            assert (job.handle.decode(), job.payload) == (handle, b'{"x": 1}')
+            if node is pair.new:
+                worker.log(job, 1, f"attempt {job.info['attempt']}")
+            assert worker.settle_as(job, outcome, error={"type": "E", "message": "no"}) == b"recorded"
+
+    def lines() -> list[str]:
+        return [line["message"] for line in client.call("jobs.logs", handle=handle)["lines"]]
+
+    eventually(lambda: len(lines()) >= nodes.count(pair.new), "the lines are stored")
+    return handle, lines()
 
 
 def test_operations_change_jobs_at_nodes_of_both_versions(pair: Pair) -> None:
@@ -191,14 +193,14 @@ def chat() -> str:
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest, source: Path, tmp_path: Path) -> Iterator[tuple[Node, Path]]:
+def server(request: pytest.FixtureRequest, last_source: Path, tmp_path: Path) -> Iterator[tuple[Node, Path]]:
     """Run a node of one version with a worker of the other; return the node, and the log of the worker."""
     (tmp_path / "app.py").write_text(APP)
-    old: dict[str, Any] = with_source(source, {})
+    old: dict[str, Any] = with_source(last_source, {})
     of_node, of_worker = (old, {}) if request.param == "old node" else ({}, old)
     with (
-        node("serve", "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path, **of_node) as server,
-        node("worker", "app.py", "--server", server.address, cwd=tmp_path, faces=(), **of_worker) as worker,
+        processes.node("serve", "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path, **of_node) as server,
+        processes.node("worker", "app.py", "--server", server.address, cwd=tmp_path, faces=(), **of_worker) as worker,
     ):
         yield server, worker.log
 

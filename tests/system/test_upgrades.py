@@ -96,6 +96,12 @@ def test_a_fleet_is_upgraded_node_by_node_under_load(
     upgrade({"old": old, "new": fork_server}, tmp_path, store, seed)
 
 
+def test_a_fleet_of_the_last_version_is_upgraded_under_load(
+    last: ForkServer, fork_server: ForkServer, tmp_path: Path, store: Store
+) -> None:
+    upgrade({"old": last, "new": fork_server}, tmp_path, store, seed=0)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(SEEDS, LONG_SEEDS))
 def test_many_fleets_are_upgraded(
