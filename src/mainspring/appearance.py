@@ -47,6 +47,10 @@ _OF_STATE: Final = {
     "expired": "late",
     # functions and schedules
     "paused": "stopped",
+    # operations
+    "done": "good",
+    "aborted": "stopped",
+    "stopped": "stopped",
     # attempts
     "retried": "bad",
     "timed_out": "late",

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
     from .a_site import Site
 
-PAGES = ("/jobs", "/functions", "/functions/resize", "/nodes", "/nothing")
+PAGES = (
+    "/jobs",
+    "/functions",
+    "/functions/resize",
+    "/nodes",
+    "/operations",
+    "/operations/new?action=retry&state=failed",
+    "/nothing",
+)
 WIDTHS = (1280, 320)
 
 

@@ -141,16 +141,18 @@ class Dashboard:
         return response
 
     async def _visited(self, visit: Visit, method: str, receive: Receive) -> Response:
-        if method == "POST":
-            if visit.path.startswith(actions.PATH):
-                action = self._actions.get(visit.path.removeprefix(actions.PATH))
-                if action is not None:
-                    return await self._act(visit, action, await _form(receive))
-            elif visit.path == SETTINGS:
-                return self._set_view(visit, await _form(receive))
-        elif method in {"GET", "HEAD"} and (found := self._table.find(visit.path)) is not None:
+        if method == "POST" and visit.path.startswith(actions.PATH):
+            action = self._actions.get(visit.path.removeprefix(actions.PATH))
+            if action is not None:
+                return await self._act(visit, action, await _form(receive))
+        elif method == "POST" and visit.path == SETTINGS:
+            return self._set_view(visit, await _form(receive))
+        elif (found := self._table.find(visit.path)) is not None:
             page, visit.parameters = found
-            return await page.handler(visit)
+            if method == "POST" and page.post is not None:
+                return await page.post(visit, await _form(receive))
+            if method in {"GET", "HEAD"}:
+                return await page.handler(visit)
         return visit.problem(Problem("", "There is no such page", 404, f"There is no page {visit.path[:200]}."))
 
     async def _act(self, visit: Visit, action: Action, form: dict[str, str]) -> Response:

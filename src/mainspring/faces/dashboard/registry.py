@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from mainspring.faces.dashboard.visit import Response, Visit
 
@@ -21,6 +21,8 @@ class Page:
 
     path: str
     handler: Callable[[Visit], Awaitable[Response]]
+    post: Callable[[Visit, Mapping[str, str]], Awaitable[Response]] | None = None
+    """Answers a form that is sent to the page's own path, for forms that are more than one `Action`."""
     menu: str = ""
     """Its words in the menu; empty: it is not in the menu."""
 

@@ -23,10 +23,10 @@ def test_jobs_are_listed_and_filtered() -> None:
             first = await browser.submit("resize", unique="cat", tags=["red"])
             second = await browser.submit("mail", delay=60)
             page = await browser.open("/jobs")
-            assert [row[1:3] for row in page.rows()] == [[second, "mail"], [f"{first} cat", "resize"]]
-            assert [row[0] for row in page.rows()] == ["◷ scheduled", "○ pending"]
+            assert [row[2:4] for row in page.rows()] == [[second, "mail"], [f"{first} cat", "resize"]]
+            assert [row[1] for row in page.rows()] == ["◷ scheduled", "○ pending"]
             for query in ("function=resize", "tag=red", "unique=cat", "state=pending&state=running"):
-                assert [row[2] for row in (await browser.open(f"/jobs?{query}")).rows()] == ["resize"]
+                assert [row[3] for row in (await browser.open(f"/jobs?{query}")).rows()] == ["resize"]
             page = await browser.open("/jobs?state=pending&function=resize")
             current = [one for one in page.main.all("a") if one.attributes.get("aria-current")]
             assert [one.text for one in current] == ["pending 1"]
@@ -40,11 +40,11 @@ def test_a_list_goes_on_with_older_jobs() -> None:
         async with browsing(prefix="/queue") as (browser, _):
             handles = [await browser.submit("f", unique=str(number)) for number in range(60)]
             page = await browser.open("/jobs?function=f")
-            rows = [row[1].split()[0] for row in page.rows()]
+            rows = [row[2].split()[0] for row in page.rows()]
             older = page.main.one("a", rel="next").attributes["href"]
             assert older.startswith("/queue/jobs?")
             page = await browser.open(older.removeprefix("/queue"))
-            rows += [row[1].split()[0] for row in page.rows()]
+            rows += [row[2].split()[0] for row in page.rows()]
             assert rows == handles[::-1]
             assert not page.main.all("a", rel="next")
 
@@ -92,7 +92,7 @@ def test_a_job_is_cancelled_retried_cloned_and_deleted() -> None:
             assert "dog.png" in page.main.text
             page = await browser.act(page, "jobs_cancel")
             page = await browser.act(page, "jobs_delete")
-            assert [row[1] for row in page.rows()] == [handle]
+            assert [row[2] for row in page.rows()] == [handle]
 
     run(test())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.access.roles import Permission
 from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
 from mainspring.faces.dashboard.actions import Field, read_field
@@ -77,6 +78,7 @@ async def jobs(visit: Visit) -> Response:
         tabs=tabs(counts),
         states=tuple(states),
         filters=FILTERS,
+        may_change=visit.may(Permission.OPERATE),
         is_filtered=bool(states) or any(criteria.values()),
     )
 

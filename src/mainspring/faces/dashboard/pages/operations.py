@@ -1,0 +1,174 @@
+"""Operations on many jobs: what would change, the confirmation, the progress, and the results."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.api.operations import OperationDetails, OperationInfo, Started, TouchedJob
+from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, read_field
+from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.pages.jobs import FILTERS
+from mainspring.faces.dashboard.registry import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mainspring.faces.dashboard.visit import Response, Visit
+
+ROWS: Final = 50
+OPERATIONS: Final = f"{N}/operations"
+OPERATION: Final = f"{OPERATIONS}/{{id}}"
+NAMES: Final = ("retry", "cancel", "delete", "reschedule")
+TYPED: Final = 100
+"""From so many jobs on, the viewer types their number."""
+RATE: Final = Field(
+    name="rate", label="At most so many a second", kind="number", option="--rate", hint="empty: no limit"
+)
+RUN_AT: Final = Field(name="run_at", label="New time", kind="time", required=True)
+_OPTIONS: Final = {
+    "state": "--state",
+    "function": "--function",
+    "unique": "--unique",
+    "key": "--key",
+    "schedule": "--schedule",
+    "workflow": "--workflow",
+    "error_type": "--error",
+    "tag": "--tag",
+    "created_from": "--created-after",
+    "created_to": "--created-before",
+}
+"""The options of the command for the criteria."""
+
+ABORT: Final = Action(
+    operation="operations_abort",
+    label="Abort",
+    done="The operation ends. Jobs that it has changed stay changed.",
+    path=f"{OPERATION}/abort",
+    fields=(REASON,),
+    command="operations abort {id}",
+    warning="Jobs that had their turn stay changed; the others stay as they are.",
+)
+ACTIONS: Final = (ABORT,)
+
+
+async def operations(visit: Visit) -> Response:
+    """Show all operations, newest first."""
+    query = {"cursor": visit.field("cursor"), "limit": ROWS}
+    listed = await visit.calls.get(Items[OperationInfo], OPERATIONS, query=query)
+    return visit.render("operations.html", listed=listed, rows=ROWS)
+
+
+async def operation(visit: Visit) -> Response:
+    """Show an operation with its jobs."""
+    parameters = dict(visit.parameters)
+    shown, touched = await asyncio.gather(
+        visit.calls.get(OperationDetails, OPERATION, parameters),
+        visit.optional(
+            visit.calls.get(Items[TouchedJob], f"{OPERATION}/jobs", parameters, query={"cursor": visit.field("cursor")})
+        ),
+    )
+    actions = [ABORT] if shown.state == "running" and visit.may(ABORT.permission) else []
+    criteria = {} if shown.filter is None else msgspec.to_builtins(shown.filter)
+    return visit.render(
+        "operation.html",
+        operation=shown,
+        criteria=criteria,
+        touched=None if isinstance(touched, Problem) else touched,
+        actions=actions,
+    )
+
+
+async def new(visit: Visit) -> Response:
+    """Show how many jobs an operation would change, with examples, and ask for a confirmation."""
+    name = visit.field("action")
+    if name not in NAMES:
+        raise FormError(f"There is no action {name[:40]!r}: choose one of {', '.join(NAMES)}.")
+    handles = visit.fields("handle")
+    criteria = _criteria({one: visit.fields(one) for one in _OPTIONS})
+    subject = _subject(handles, criteria)
+    # A reschedule needs a time: any does for the count.
+    body = {
+        "action": name,
+        **subject,
+        "dry_run": True,
+        **({"run_at": "2100-01-01T00:00:00Z"} if name == "reschedule" else {}),
+    }
+    answer = await visit.calls.send("POST", OPERATIONS, body=body)
+    started = msgspec.json.decode(answer.body, type=Started)
+    return visit.render(
+        "new_operation.html",
+        name=name,
+        started=started,
+        subject=msgspec.json.encode(subject).decode(),
+        criteria=criteria,
+        handles=handles,
+        fields=[*([RUN_AT] if name == "reschedule" else []), REASON, RATE],
+        is_typed=started.matched >= TYPED,
+        command=_command(visit, name, handles, criteria, started.matched),
+    )
+
+
+async def start(visit: Visit, form: Mapping[str, str]) -> Response:
+    """Start an operation that its viewer has confirmed."""
+    matched = form.get("matched", "")
+    if form.get("is_typed") == "1" and form.get("typed", "").strip() != matched:
+        raise FormError(f"To change {matched} jobs, type their number, {matched}.")
+    fields = [*([RUN_AT] if form.get("action") == "reschedule" else []), REASON, RATE]
+    values = {one.name: read_field(one, form.get(one.name, "")) for one in fields}
+    try:
+        subject = msgspec.json.decode(form.get("subject", ""), type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise FormError("The form is incomplete: go back to the jobs and choose them again.") from None
+    body: dict[str, Any] = {
+        "action": form.get("action"),
+        **{name: subject[name] for name in ("filter", "handles") if name in subject},
+        **{name: value for name, value in values.items() if value is not None},
+    }
+    if matched.isdigit():
+        body["expect"] = int(matched)
+    started = msgspec.json.decode((await visit.calls.send("POST", OPERATIONS, body=body)).body, type=Started)
+    return visit.redirect(visit.url("/operations/{id}", id=started.id or ""))
+
+
+def _criteria(query: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return the filter of a query."""
+    filters = {one.name: one for one in FILTERS}
+    found: dict[str, Any] = {}
+    for name, values in query.items():
+        if values:
+            found[name] = values if name == "state" else read_field(filters[name], values[0])
+    return found
+
+
+def _subject(handles: list[str], criteria: dict[str, Any]) -> dict[str, Any]:
+    if handles:
+        return {"handles": handles}
+    if not criteria:
+        raise FormError("No jobs are chosen: select some, or filter the list first.")
+    return {"filter": criteria}
+
+
+def _command(visit: Visit, name: str, handles: list[str], criteria: dict[str, Any], matched: int) -> str:
+    """Return the command that does the same; empty if there is none."""
+    if name == "reschedule":
+        return ""
+    words = ["mainspring", "jobs", name, *handles]
+    for one, value in criteria.items():
+        for text in value if isinstance(value, list) else [value]:
+            words += [_OPTIONS[one], text]
+    if not handles:
+        words += ["--expect", str(matched)]
+    if visit.namespace != "default":
+        words += ["--namespace", visit.namespace]
+    return shlex.join(words)
+
+
+PAGES: Final = (
+    Page(path="/operations", handler=operations, menu="Operations"),
+    Page(path="/operations/new", handler=new, post=start),
+    Page(path="/operations/{id}", handler=operation),
+)

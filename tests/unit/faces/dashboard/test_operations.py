@@ -1,0 +1,102 @@
+"""Operations on many jobs, from the list of jobs to their results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.unit.api.a_node import run
+
+from .a_browser import browsing
+
+if TYPE_CHECKING:
+    from .a_browser import Browser, Shown
+
+
+async def _confirmed(browser: Browser, page: Shown, **fields: str) -> Shown:
+    """Send the form of a confirmation, and return the page of the operation once it is done."""
+    form = page.main.one("form", action="/operations/new")
+    filled = {one.attributes["name"]: one.attributes.get("value", "") for one in form.all("input")}
+    answer = await browser.send("/operations/new", {**filled, **fields})
+    assert answer.status == 303, answer.body.decode()
+    path = answer.headers["location"]
+    await browser.done(path.rpartition("/")[2])
+    return await browser.open(path)
+
+
+def test_all_jobs_that_match_are_counted_first_and_then_changed() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for number in range(7):
+                await browser.submit("resize", unique=str(number))
+            other = await browser.submit("mail")
+            page = await browser.open("/jobs?function=resize&state=pending")
+            (form,) = [one for one in page.main.all("form", action="/operations/new") if "id" not in one.attributes]
+            hidden = {one.attributes["name"]: one.attributes["value"] for one in form.all("input")}
+            assert hidden == {"state": "pending", "function": "resize"}
+            page = await browser.open("/operations/new?action=cancel&function=resize&state=pending")
+            assert page.main.one("h1").text == "Cancel 7 jobs?"
+            assert len(page.rows()) == 5
+            assert "mainspring jobs cancel --state pending --function resize --expect 7" in page.main.text
+            page = await _confirmed(browser, page, reason="not needed")
+            assert "✔ done · 7 of 7" in page.main.text
+            assert [row[0] for row in (await browser.open("/jobs?state=pending")).rows()] == [""]
+            assert other in (await browser.open("/jobs?state=pending")).main.text
+            assert (await browser.open("/operations")).rows()[0][2] == "7 of 7"
+
+    run(test())
+
+
+def test_selected_jobs_alone_are_changed() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            first, second, third = [await browser.submit("resize", unique=str(number)) for number in range(3)]
+            page = await browser.open("/jobs")
+            boxes = page.main.all("input", type="checkbox", form="selection")
+            assert [one.attributes["value"] for one in boxes] == [third, second, first]
+            page = await browser.open(f"/operations/new?action=cancel&handle={first}&handle={third}")
+            await _confirmed(browser, page)
+            assert second in (await browser.open("/jobs?state=pending")).rows()[0][2]
+            assert len((await browser.open("/jobs?state=cancelled")).rows()) == 2
+
+    run(test())
+
+
+def test_many_jobs_need_their_number_typed() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for number in range(100):
+                await browser.submit("resize", unique=str(number))
+            page = await browser.open("/operations/new?action=cancel&function=resize")
+            form = page.main.one("form", action="/operations/new")
+            filled = {one.attributes["name"]: one.attributes.get("value", "") for one in form.all("input")}
+            refused = await browser.send("/operations/new", {**filled, "typed": "10"})
+            assert refused.status == 422
+            assert (await browser.open("/operations")).main.all("tbody") == []
+            page = await _confirmed(browser, page, typed="100")
+            assert "100 of 100" in page.main.text
+
+    run(test())
+
+
+def test_more_jobs_than_were_counted_are_not_changed() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.submit("resize", unique="1")
+            page = await browser.open("/operations/new?action=cancel&function=resize")
+            await browser.submit("resize", unique="2")
+            form = page.main.one("form", action="/operations/new")
+            filled = {one.attributes["name"]: one.attributes.get("value", "") for one in form.all("input")}
+            assert (await browser.send("/operations/new", filled)).status == 409
+
+    run(test())
+
+
+def test_an_operation_needs_a_filter_or_handles() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            assert (await browser.open("/operations/new?action=delete")).status == 422
+            assert (await browser.open("/operations/new?action=explode&function=f")).status == 422
+            assert (await browser.send("/operations/new", {"action": "delete"})).status == 422
+            assert (await browser.open("/operations/new?action=delete&function=f", token="viewer")).status == 403
+
+    run(test())
