@@ -47,6 +47,8 @@ _OF_STATE: Final = {
     "expired": "late",
     # functions and schedules
     "paused": "stopped",
+    # acts
+    "refused": "bad",
     # operations
     "done": "good",
     "aborted": "stopped",

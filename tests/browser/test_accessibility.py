@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
@@ -49,4 +50,12 @@ def pages_of(site: Site) -> list[str]:
     """Return the paths of all pages, with one of each kind of object."""
     jobs = site.call("GET", "namespaces/default/jobs?state=succeeded&state=failed&state=cancelled&limit=1000")["items"]
     newest = {job["state"]: job["handle"] for job in jobs}
-    return [*PAGES, "/jobs?state=failed", *(f"/jobs/{handle}" for handle in newest.values())]
+    workers = site.call("GET", "namespaces/default/workers")["items"]
+    operations = site.call("GET", "namespaces/default/operations")["items"]
+    return [
+        *PAGES,
+        "/jobs?state=failed",
+        *(f"/workers/{quote(worker['id'], safe='')}" for worker in workers),
+        *(f"/operations/{operation['id']}" for operation in operations),
+        *(f"/jobs/{handle}" for handle in newest.values()),
+    ]

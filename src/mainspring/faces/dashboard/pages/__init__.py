@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.faces.dashboard.pages import functions, job, jobs, nodes, operations
+from mainspring.faces.dashboard.pages import audit, functions, job, jobs, nodes, operations, tokens, workers
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.actions import Action
     from mainspring.faces.dashboard.registry import Page
 
-PAGES: Final[tuple[Page, ...]] = (*jobs.PAGES, *job.PAGES, *functions.PAGES, *nodes.PAGES, *operations.PAGES)
-ACTIONS: Final[tuple[Action, ...]] = (*job.ACTIONS, *functions.ACTIONS, *nodes.ACTIONS, *operations.ACTIONS)
+PAGES: Final[tuple[Page, ...]] = (
+    *jobs.PAGES,
+    *job.PAGES,
+    *functions.PAGES,
+    *workers.PAGES,
+    *nodes.PAGES,
+    *operations.PAGES,
+    *audit.PAGES,
+    *tokens.PAGES,
+)
+ACTIONS: Final[tuple[Action, ...]] = (
+    *job.ACTIONS,
+    *functions.ACTIONS,
+    *workers.ACTIONS,
+    *nodes.ACTIONS,
+    *operations.ACTIONS,
+    *audit.ACTIONS,
+    *tokens.ACTIONS,
+)

@@ -1,0 +1,56 @@
+"""The audit: who did what, to what, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.access.roles import Permission
+from mainspring.api.audit import ActInfo
+from mainspring.faces.dashboard.actions import Action, Field
+from mainspring.faces.dashboard.calls import Items, N
+from mainspring.faces.dashboard.registry import Page
+
+if TYPE_CHECKING:
+    from mainspring.faces.dashboard.visit import Response, Visit
+
+ROWS: Final = 50
+_LONGEST: Final = 300
+"""Characters of a value."""
+
+MARK: Final = Action(
+    operation="marks_add",
+    label="Add a mark",
+    done="The mark is a line in all drawings over time.",
+    path=f"{N}/marks",
+    permission=Permission.OPERATE,
+    fields=(Field(name="label", label="Label", required=True, longest=200, hint="such as: web 4.2"),),
+)
+ACTIONS: Final = (MARK,)
+
+
+def brief(value: Any) -> str:
+    """Return a value of an act as short text."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+async def audit(visit: Visit) -> Response:
+    """Show acts, newest first."""
+    query = {name: visit.field(name) for name in ("who", "what", "cursor")}
+    listed = await visit.calls.get(Items[ActInfo], f"{N}/audit", query={**query, "limit": ROWS})
+    return visit.render(
+        "audit.html",
+        listed=listed,
+        rows=ROWS,
+        brief=brief,
+        who=query["who"],
+        what=query["what"],
+        actions=[MARK] if visit.may(MARK.permission) else [],
+    )
+
+
+PAGES: Final = (Page(path="/audit", handler=audit, menu="Audit"),)

@@ -1,0 +1,60 @@
+"""The pages of connected workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.api.workers import WorkerDetails, WorkerInfo
+from mainspring.faces.dashboard.actions import Action
+from mainspring.faces.dashboard.calls import Items, N
+from mainspring.faces.dashboard.registry import Page
+
+if TYPE_CHECKING:
+    from mainspring.faces.dashboard.visit import Response, Visit
+
+ROWS: Final = 100
+WORKER: Final = f"{N}/workers/{{worker}}"
+
+DRAIN: Final = Action(
+    operation="workers_drain",
+    label="Drain",
+    done="The worker gets no more jobs of tasks. Its running jobs go on.",
+    path=f"{WORKER}/drain",
+    command="workers drain {worker}",
+)
+UNDRAIN: Final = Action(
+    operation="workers_undrain",
+    label="Let it work again",
+    done="The worker gets jobs again.",
+    path=f"{WORKER}/undrain",
+    command="workers drain {worker} --off",
+)
+STOP: Final = Action(
+    operation="workers_stop",
+    label="Stop",
+    done="The worker was asked to stop once its jobs have ended.",
+    path=f"{WORKER}/stop",
+    command="workers stop {worker}",
+    warning="The process ends once its jobs have ended. A supervisor or a person has to start it again.",
+)
+ACTIONS: Final = (DRAIN, UNDRAIN, STOP)
+
+
+async def workers(visit: Visit) -> Response:
+    """Show all workers."""
+    query = {"cursor": visit.field("cursor"), "limit": ROWS}
+    listed = await visit.calls.get(Items[WorkerInfo], f"{N}/workers", query=query)
+    return visit.render("workers.html", listed=listed, rows=ROWS)
+
+
+async def worker(visit: Visit) -> Response:
+    """Show a worker with its functions and its jobs."""
+    shown = await visit.calls.get(WorkerDetails, WORKER, dict(visit.parameters))
+    fitting = [UNDRAIN if shown.state == "draining" else DRAIN, *([STOP] if shown.stops else [])]
+    return visit.render("worker.html", worker=shown, actions=[one for one in fitting if visit.may(one.permission)])
+
+
+PAGES: Final = (
+    Page(path="/workers", handler=workers, menu="Workers"),
+    Page(path="/workers/{worker}", handler=worker),
+)

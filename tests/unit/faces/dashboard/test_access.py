@@ -1,0 +1,71 @@
+"""The pages of workers, of the audit, and of tokens."""
+
+from __future__ import annotations
+
+from tests.unit.api.a_node import run
+
+from .a_browser import browsing
+
+
+def test_no_workers_is_a_page_that_says_how_to_start_one() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            assert "mainspring run app.py" in (await browser.open("/workers")).main.text
+            page = await browser.open("/workers/1-1")
+            assert page.status == 404
+
+    run(test())
+
+
+def test_the_audit_shows_acts_with_their_objects_and_filters_them() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f")
+            await browser.call("POST", f"jobs/{handle}/cancel", {"reason": "<b>not needed</b>"})
+            await browser.call("POST", "functions/f/pause", {})
+            page = await browser.open("/audit")
+            assert [row[1:4] for row in page.rows()] == [
+                ["admin", "functions.pause", "f"],
+                ["admin", "jobs.cancel", handle],
+            ]
+            assert page.rows()[1][5] == "<b>not needed</b>"
+            page = await browser.open("/audit?what=jobs.cancel")
+            assert len(page.rows()) == 1
+            page = await browser.act(page, "marks_add", {"label": "web 4.2"})
+            assert "line in all drawings" in page.main.text
+            assert (await browser.open("/audit", token="operator")).status == 403
+
+    run(test())
+
+
+def test_a_token_is_created_shown_once_rotated_and_revoked() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            assert "no tokens" in (await browser.open("/settings/tokens")).main.text
+            fields = {"name": "ci", "role": "developer", "functions": "pay* mail", "payloads": "1", "namespace": ""}
+            answer = await browser.send("/settings/tokens", fields)
+            secret = answer.body.decode().partition('<pre tabindex="0">')[2].partition("<")[0]
+            assert secret.startswith("ms_")
+            page = await browser.open("/settings/tokens")
+            assert secret not in page.answer.body.decode()
+            assert page.rows()[0][1] == "developer in default for pay*, mail, with payloads"
+            token = page.main.all("input", name="rotate")[0].attributes["value"]
+            answer = await browser.send("/settings/tokens", {"rotate": token})
+            assert b"ms_" in answer.body
+            assert secret.encode() not in answer.body
+            page = await browser.act(await browser.open("/settings/tokens"), "tokens_revoke")
+            assert page.main.all("tbody") == []
+
+    run(test())
+
+
+def test_nobody_grants_more_than_he_has() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for role in ("viewer", "developer"):
+                answer = await browser.send("/settings/tokens", {"name": "x", "role": "admin"}, token=role)
+                assert answer.status == 403
+            wrong = await browser.send("/settings/tokens", {"role": "admin"})
+            assert (wrong.status, b"Name is missing" in wrong.body) == (422, True)
+
+    run(test())
