@@ -18,10 +18,11 @@ from mainspring.client.options import (
 )
 from mainspring.client.submission import Key, Unique, check_keep_unique
 from mainspring.client.tokens import token_of_environment
-from mainspring.client.validation import check_key, check_text_or_function, check_unique
+from mainspring.client.validation import check_key, check_text_or_function, check_unique, check_whole
 from mainspring.deciding.channels import Channel
 from mainspring.deciding.model import PARK_ON
 from mainspring.errors import UsageError
+from mainspring.jobs.argument_rules import MOST_KEPT
 from mainspring.stores import ZooKeeper, check_options, check_store
 from mainspring.tasks import CoroutineTask, Define, Definitions, Schedule, Task
 from mainspring.worker.functions import check_definition
@@ -124,6 +125,7 @@ class App(AppClient):
         schedule_to_close: Duration | None = None,
         cancel: CancelMode | None = None,
         tags: Iterable[str] | None = None,
+        keep_arguments: int | None = None,
     ) -> Define: ...
     def task(
         self,
@@ -149,6 +151,7 @@ class App(AppClient):
         schedule_to_close: Duration | None = None,
         cancel: CancelMode | None = None,
         tags: Iterable[str] | None = None,
+        keep_arguments: int | None = None,
     ) -> Any:
         """Define a task.
 
@@ -159,6 +162,9 @@ class App(AppClient):
         together. ``concurrency_per_key`` and ``rate_per_key`` limit the jobs of each ``concurrency_key``. The limits apply to all
         clients while workers with this task are connected; ``mainspring functions`` shows and overrides them. An App on
         ZooKeeper has no limits and keys.
+
+        The server keeps the arguments of a job that has succeeded if they have at most ``keep_arguments`` bytes, by default
+        1,024; 0 for none. Settings of the server may limit it.
 
         The other options are defaults for the task's jobs; see ``Submission.options``. ``schedule_to_start``,
         ``schedule_to_close`` and ``cancel`` apply where a workflow submits the task as an activity. With a constant ``unique``,
@@ -189,13 +195,17 @@ class App(AppClient):
             }
         )
         limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
+        if keep_arguments is not None:
+            check_whole(keep_arguments, "keep_arguments", 0, MOST_KEPT)
         check_definition(name, executor)
         check_text_or_function(unique, "unique", check_unique)
         check_keep_unique(options.keep_unique, unique)
         check_text_or_function(concurrency_key, "concurrency_key", check_key)
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._definitions.task(call, name, executor, options, unique, limits, concurrency_key)
+            return self._definitions.task(
+                call, name, executor, options, unique, limits, concurrency_key, keep_arguments
+            )
 
         return define(call) if call is not None else Define(define)
 

@@ -142,6 +142,7 @@ class Definitions:
         unique: Unique,
         limits: Limits = UNLIMITED,
         key: Key = "",
+        keep_arguments: int | None = None,
     ) -> Any:
         """Define a task. Raises UsageError if the function cannot be a task, or the name is taken."""
         if isinstance(call, Workflow):
@@ -149,7 +150,7 @@ class Definitions:
                 f"{call.name} is a workflow, and not a function for a task: schedule it with @app.scheduled(…)"
             )
         given = call.function.call if isinstance(call, Defined) else call
-        function = build_function(given, name, executor, options, limits)
+        function = build_function(given, name, executor, options, limits, keep_arguments=keep_arguments)
         self._registry.add(function)
         kind: Any = CoroutineTask if function.executor == "coroutine" else Task
         return kind(function.call, function, self._connections, options, unique, key, self._check)

@@ -9,14 +9,10 @@ from cyclopts import Group, Parameter
 
 from mainspring.cli.options import option, reading
 from mainspring.errors import SettingsError
-from mainspring.jobs.argument_rules import Rule
+from mainspring.jobs.argument_rules import MOST_KEPT, Rule
 from mainspring.quantities import parse_size
-from mainspring.server.settings import MIB
 
 ARGUMENTS_GROUP = Group("Arguments of jobs", sort_key=4.5)
-
-MOST_KEPT = 1 * MIB
-"""Bytes. Each success is written together with what is kept of its arguments."""
 
 
 def kept_sizes(text: str) -> tuple[Rule, ...]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 KEPT: Final = 1024
 """The default of the largest payload in bytes that is kept after a success."""
+MOST_KEPT: Final = 2**20
+"""The largest such size. Each success is written together with what is kept of its arguments."""
 REDACTED: Final = "[redacted]"
 _REDACTED: Final = msgspec.json.encode(REDACTED)
 MOST_FUNCTIONS: Final = 10_000
@@ -104,32 +106,50 @@ class Rule(NamedTuple):
 class ArgumentRules(dict[bytes, FunctionRules]):
     """The rules of all functions, by function: made when they are looked up first.
 
-    Of ``sizes``, the last that matches a function applies; without any, `KEPT`. Of ``redactions``, all that match it.
+    Of ``sizes``, the last that matches a function applies; without any, `KEPT`. Its workers may declare another size: at most
+    that one, if there is any. Of ``redactions``, all that match it.
     """
 
     def __init__(self, sizes: Sequence[Rule] = (), redactions: Sequence[Rule] = ()) -> None:
         super().__init__()
         self._sizes = sizes
         self._redactions = redactions
-        self.kept_whole = -1 if redactions else min([KEPT, *(int(rule.value) for rule in sizes)])
-        """Bytes of the largest payload that is kept of any function without a look at its keys."""
+        self._declared: dict[bytes, int] = {}
+        self.kept_whole = self._kept_whole()
+        """Bytes of the largest payload that is kept of any function without a look at its keys. Declarations change it."""
 
     def __missing__(self, function: bytes) -> FunctionRules:
         """Make the rules of a function."""
         if len(self) >= MOST_FUNCTIONS:
             self.clear()
-        rules = self[function] = self._build(split(function)[1].decode("utf-8", "backslashreplace"))
+        rules = self[function] = self._build(function)
         return rules
 
     def of(self, function: bytes) -> FunctionRules:
         """Return the rules of a function."""
         return self[function]
 
-    def _build(self, name: str) -> FunctionRules:
-        kept = KEPT
-        for rule in self._sizes:
-            if _pattern(rule.functions).fullmatch(name):
-                kept = int(rule.value)
+    def declare(self, function: bytes, kept: int | None) -> None:
+        """Set the size that the workers of a function declare; None: they declare none."""
+        if self._declared.get(function) == kept:
+            return
+        if kept is None:
+            del self._declared[function]
+        elif len(self._declared) < MOST_FUNCTIONS:
+            self._declared[function] = kept
+        self.pop(function, None)
+        self.kept_whole = self._kept_whole()
+
+    def _kept_whole(self) -> int:
+        if self._redactions:
+            return -1
+        return min([KEPT, *(int(rule.value) for rule in self._sizes), *self._declared.values()])
+
+    def _build(self, function: bytes) -> FunctionRules:
+        name = split(function)[1].decode("utf-8", "backslashreplace")
+        sizes = [int(rule.value) for rule in self._sizes if _pattern(rule.functions).fullmatch(name)]
+        declared = self._declared.get(function, sizes[-1] if sizes else KEPT)
+        kept = min(declared, sizes[-1]) if sizes else declared
         keys = [str(rule.value) for rule in self._redactions if _pattern(rule.functions).fullmatch(name)]
         joined = "|".join(_pattern(key).pattern for key in keys)
         return FunctionRules(kept, re.compile(joined, re.DOTALL | re.IGNORECASE) if keys else None)

@@ -90,7 +90,7 @@ class Ends:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._timers, self._clock, self._listeners = context.timers, context.clock, context.listeners
         self._hub = context.hub
-        self._remember, self._kept_whole = remembering.note, remembering.kept_whole
+        self._remember, self._arguments = remembering.note, remembering.rules
         self._serving = serving
         self._wake_at = wake_at
         self._drop = drop
@@ -163,7 +163,7 @@ class Ends:
             settlement.event is _SUCCEED
             and settlement.counted == 1
             and not job.suspects
-            and len(job.payload) <= self._kept_whole
+            and len(job.payload) <= self._arguments.kept_whole
             and (options is None or not options.forget)
         ):
             settlement.payload = None  # what `Remembering` sets for most jobs, without a call for each

@@ -24,8 +24,7 @@ class Remembering:
     def __init__(self, handles: Handles, clock: Clock, arguments: ArgumentRules) -> None:
         self._handles = handles
         self._clock = clock
-        self._rules = arguments
-        self.kept_whole = arguments.kept_whole
+        self.rules = arguments
 
     def note(self, held: Held, settlement: Settlement) -> None:
         """Set in a settlement what is to be stored, while the job has its worker."""
@@ -33,7 +32,7 @@ class Remembering:
         if job.options is not None and job.options.forget:
             return
         if settlement.event is _SUCCEED:
-            rules, payload = self._rules[job.function], job.payload
+            rules, payload = self.rules[job.function], job.payload
             settlement.payload = None if len(payload) <= rules.kept_whole else rules.kept(payload)
             if settlement.counted == 1 and not job.suspects:
                 return

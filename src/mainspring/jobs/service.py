@@ -99,6 +99,7 @@ class JobService:
         self.commits = commits
         arguments = ArgumentRules() if arguments is None else arguments
         self.arguments_of, self.node_of = arguments.of, handles.node
+        self.declare_kept = arguments.declare
         self.clock = clock
         self.term = Term(0)
         self.handles = handles

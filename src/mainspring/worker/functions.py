@@ -38,6 +38,7 @@ def build_function(
     limits: Limits = UNLIMITED,
     *,
     kind: str = "task",
+    keep_arguments: int | None = None,
 ) -> Function:
     """Return the worker's function for a callable, under the callable's own name if ``name`` is None.
 
@@ -68,6 +69,7 @@ def build_function(
         timeout=options.timeout,
         heartbeat=options.heartbeat,
         limits=limits,
+        keep_arguments=keep_arguments,
     )
 
 

@@ -36,6 +36,8 @@ class Function:
     timeout: float | None = None
     heartbeat: float | None = None
     limits: Limits = UNLIMITED
+    keep_arguments: int | None = None
+    """Bytes of the largest arguments that are kept when a job has succeeded; None: as the node's settings say."""
 
     def registration(self) -> bytes:
         """Return the function's options for the protocol's REGISTER; empty if there are none."""

@@ -100,6 +100,7 @@ class Worker:
         registrations = {function.name: function.registration() for function in registry}
         functions = [(name.encode(), options) for name, options in registrations.items() if name not in self._left_out]
         self._servers = dict(servers)
+        self._keeps = {one.name: one.keep_arguments for one in registry if one.keep_arguments is not None}
         self._links = self._new_links(functions)
         self._all_links = [*self._links]  # including those for extra places
         self._prefetch = PrefetchController(self.settings.concurrency)
@@ -137,6 +138,7 @@ class Worker:
                 slots,
                 isolates=isolates,
                 stops=not extra,
+                keeps=None if extra else self._keeps,
                 token=self._token,
                 namespace=self._namespace,
             )

@@ -22,7 +22,7 @@ from mainspring.wire.gearman.connection import FATAL, Connection
 from mainspring.wire.gearman.packets import Type
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mainspring.worker.execution import Settlement
 
@@ -50,8 +50,12 @@ _DESCRIBE_CALL: Final = b"describe"
 """The id of the call by which a worker describes itself."""
 _ISOLATES_CALL: Final = b"isolates"
 """The id of the call by which a worker declares that it can run a job in a process of its own."""
+_KEEPS_CALL: Final = b"keeps"
+"""The id of the call by which a worker declares which arguments its functions keep."""
 
-_CALLS_WITHOUT_ANSWERS: Final = frozenset({_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL, _DESCRIBE_CALL})
+_CALLS_WITHOUT_ANSWERS: Final = frozenset(
+    {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL, _DESCRIBE_CALL, _KEEPS_CALL}
+)
 
 Key: TypeAlias = tuple[bytes, bytes]
 """The handle and the delivery token, which identify one delivery."""
@@ -124,7 +128,7 @@ class WorkerSession:
 
     ``functions`` are names with options of REGISTER. ``slots`` is the number of jobs that the worker runs at a time; None: the
     server uses the worker's credit. ``isolates``: on request, it runs a job in a process of its own.
-    ``stops``: it stops on request.
+    ``stops``: it stops on request. ``keeps`` has the bytes of arguments that its functions keep, by function.
     """
 
     def __init__(
@@ -135,6 +139,7 @@ class WorkerSession:
         *,
         isolates: bool = False,
         stops: bool = False,
+        keeps: Mapping[str, int] | None = None,
         token: str | None = None,
         namespace: str = DEFAULT,
     ) -> None:
@@ -147,6 +152,7 @@ class WorkerSession:
         self._name = name.encode()
         self._slots = slots
         self._isolates = isolates
+        self._keeps = keeps
         self._connection: Connection | None = None
         self._output: list[bytes] = []
         self._unsettled: dict[Key, bytes] = {}
@@ -174,6 +180,13 @@ class WorkerSession:
             self._functions.append((function, options))
             if self.agreed:
                 self._output.append(packets.request(Type.REGISTER, function, options))
+                self._declare_kept()
+
+    def _declare_kept(self) -> None:
+        """Declare which arguments the registered functions keep."""
+        if self._keeps is not None:
+            kept = msgspec.json.encode({"arguments": self._keeps})
+            self._output.append(packets.request(Type.CALL, _KEEPS_CALL, b"worker.keeps", kept))
 
     def show(self, handle: str) -> None:
         """Query a job; the answer is a ``Shown``."""
@@ -357,6 +370,7 @@ class WorkerSession:
             self._output.append(packets.request(Type.CALL, _SLOTS_CALL, b"worker.slots", b'{"slots":%d}' % self._slots))
         if self._isolates:
             self._output.append(packets.request(Type.CALL, _ISOLATES_CALL, b"worker.isolates", b"{}"))
+        self._declare_kept()
         self._output.append(packets.request(Type.CALL, _LOGS_CALL, b"worker.logs", b"{}"))
         self._output.append(packets.request(Type.CALL, _TEXTS_CALL, b"progress.texts", b"{}"))
         if self._stops:

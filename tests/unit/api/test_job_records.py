@@ -111,6 +111,21 @@ def test_small_arguments_of_a_success_are_kept() -> None:
     run(test())
 
 
+@pytest.mark.parametrize(("declared", "kept"), [(0, [False, False]), (3, [True, False]), (9, [True, True])])
+def test_the_size_that_workers_declare_counts_from_then_on(declared: int, kept: list[bool]) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            side = node.worker(places=2)
+            handles = [await node.submit(payload=payload) for payload in (b"123", b"1234")]
+            node.service.declare_kept(b"f", declared)
+            for held in side.given:
+                node.service.succeeded(held, b"r")
+            await node.committed()
+            assert [(await arguments(node, handle)).kept for handle in handles] == kept
+
+    run(test())
+
+
 def test_redacted_values_are_neither_shown_nor_kept_after_a_success() -> None:
     async def test() -> None:
         async with opened(arguments=ArgumentRules([], [Rule("f", "pin")])) as node:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mainspring.jobs import argument_rules
 from mainspring.jobs.argument_rules import KEPT, ArgumentRules, Rule
 
 
@@ -79,3 +80,31 @@ def test_the_size_that_every_function_keeps_whole_is_the_least_of_all_rules() ->
     assert ArgumentRules([Rule("*", 9000), Rule("a", 5000)]).kept_whole == KEPT, "a later function may have no rule"
     assert ArgumentRules([Rule("*", 9000), Rule("a", 13)]).kept_whole == 13
     assert ArgumentRules([Rule("a", 13)], [Rule("b", "pin")]).kept_whole == -1
+    rules = ArgumentRules()
+    for declared, kept in ((7, 7), (9000, KEPT), (None, KEPT)):
+        rules.declare(b"f", declared)
+        assert rules.kept_whole == kept
+
+
+def test_workers_declare_another_size_within_the_nodes_settings() -> None:
+    rules = ArgumentRules([Rule("limited", 100), Rule("none*", 0)])
+    for function, declared, kept in (
+        (b"f", 5000, 5000),
+        (b"f", 0, 0),
+        (b"f", None, KEPT),
+        (b"limited", 5000, 100),
+        (b"limited", 10, 10),
+        (b"none", 10, 0),
+        (b"shop\x1ff", 7, 7),
+        (b"f", None, KEPT),
+    ):
+        rules.declare(function, declared)
+        assert rules.of(function).limit == kept, (function, declared)
+
+
+def test_the_declarations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argument_rules, "MOST_FUNCTIONS", 2)
+    rules = ArgumentRules()
+    for name in (b"a", b"b", b"c"):
+        rules.declare(name, 1)
+    assert [rules.of(name).limit for name in (b"a", b"b", b"c")] == [1, 1, KEPT]

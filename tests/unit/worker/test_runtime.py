@@ -6,10 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.unit.client.extension_server import ExtensionServer
 
 from mainspring import App, Snooze, current_job
-from mainspring.errors import ServerError, SettingsError
+from mainspring.errors import ServerError, SettingsError, UsageError
 from mainspring.wire.gearman.packets import Type
 from mainspring.worker.link import connector
 from mainspring.worker.runtime import Ending, Worker
@@ -52,6 +53,26 @@ def test_registrations_carry_the_tasks_options(server: ExtensionServer, run: Run
     run(app)
     server.wait_for(lambda: server.seen_of(Type.REGISTER))
     assert server.seen_of(Type.REGISTER) == [[b"slow", b'{"timeout":5,"heartbeat":2}']]
+
+
+def test_workers_declare_the_arguments_that_their_tasks_keep(server: ExtensionServer, run: Run) -> None:
+    app = App()
+
+    @app.task(keep_arguments=0)
+    def sign_in() -> None: ...
+
+    @app.task
+    def other() -> None: ...
+
+    run(app)
+    server.wait_for(lambda: any(args[1] == b"worker.keeps" for args in server.seen_of(Type.CALL)))
+    assert [b"keeps", b"worker.keeps", b'{"arguments":{"sign_in":0}}'] in server.seen_of(Type.CALL)
+
+
+@pytest.mark.parametrize("size", [-1, 2**20 + 1, "1K", True])
+def test_a_task_keeps_arguments_of_a_valid_size(size: Any) -> None:
+    with pytest.raises(UsageError, match="keep_arguments"):
+        App().task(keep_arguments=size)
 
 
 def test_functions_that_are_left_out_are_registered_later(server: ExtensionServer) -> None:

@@ -77,6 +77,19 @@ def test_isolation_is_declared_and_older_servers_may_refuse_it() -> None:
     assert session.receive(packets.response(Type.FAULT, b"isolates", b"usage", b"there is no method")) == []
 
 
+def test_kept_arguments_are_declared_after_each_registration_and_older_servers_may_refuse_it() -> None:
+    session = WorkerSession([(b"f", b"")], "w1", keeps={"f": 7})
+    session.connected()
+    sent(session)
+    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+    declared = (Type.CALL, [b"keeps", b"worker.keeps", b'{"arguments":{"f":7}}'])
+    packets_sent = sent(session)
+    assert packets_sent.index(declared) > packets_sent.index((Type.REGISTER, [b"f", b""]))
+    assert session.receive(packets.response(Type.FAULT, b"keeps", b"usage", b"there is no method")) == []
+    session.register(b"g", b"")
+    assert sent(session) == [(Type.REGISTER, [b"g", b""]), declared]
+
+
 def test_a_worker_that_stops_on_request_says_so_and_older_servers_may_refuse_it() -> None:
     session = WorkerSession([], "w1", stops=True)
     session.connected()

@@ -14,12 +14,13 @@ from mainspring.api.jobs import Watch
 from mainspring.api.request import Request, read, write
 from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.worker_about import About
+from mainspring.jobs.argument_rules import MOST_KEPT
 from mainspring.namespaces import DEFAULT
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.decider_workers import CacheReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from mainspring.access.caller import Caller as Identity
     from mainspring.api.answers.jobs import JobCalls
@@ -86,6 +87,9 @@ class Caller(Protocol):
     def describe_worker(self, about: About) -> None:
         """Keep a worker's description of itself; create the worker on first use."""
 
+    def declare_kept(self, sizes: Mapping[str, int]) -> None:
+        """Set the bytes of arguments that the functions of this peer's worker keep after a success; none for others."""
+
     def receive_texts(self) -> None:
         """Send the texts of progress to this peer."""
 
@@ -113,6 +117,15 @@ class Drains(Request[None]):
 
     permission = Permission.DEVELOP
     call = "worker.drains"
+
+
+class Keeps(Request[None]):
+    """Declare which arguments of succeeded jobs the functions of the worker on this connection keep."""
+
+    permission = Permission.DEVELOP
+    call = "worker.keeps"
+    arguments: dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_KEPT)]]
+    """Bytes, by function; other functions declare nothing."""
 
 
 class TakesLogs(Request[None]):
@@ -162,6 +175,7 @@ class Calls:
         self._own: dict[type[Request[Any]], Callable[[Caller, bytes, Any], None]] = {
             Isolates: _isolates,
             Slots: _slots,
+            Keeps: _keeps,
             Drains: _drains,
             Describe: _describe,
             Cache: _cache,
@@ -262,6 +276,11 @@ def _texts(peer: Caller, call_id: bytes, _: Texts) -> None:
 
 def _slots(peer: Caller, call_id: bytes, request: Slots) -> None:
     peer.as_worker().slots = request.slots
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _keeps(peer: Caller, call_id: bytes, request: Keeps) -> None:
+    peer.declare_kept(request.arguments)
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

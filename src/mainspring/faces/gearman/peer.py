@@ -13,13 +13,13 @@ from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.faces.gearman.reading import UNREAD, Reading
 from mainspring.faces.gearman.submits import Submits
 from mainspring.faces.gearman.worker_side import WorkerSide
-from mainspring.namespaces import DEFAULT
+from mainspring.namespaces import DEFAULT, key
 from mainspring.wire.gearman.connection import Connection
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.access.caller import Caller
     from mainspring.api.answers.waiting import CallInProgress
@@ -165,6 +165,12 @@ class Peer:
             or self.end_watch is not None
             or self.service.waits(self.plain, self.results)
         )
+
+    def declare_kept(self, sizes: Mapping[str, int]) -> None:
+        """Set the bytes of arguments that the functions of the worker keep after a success; none for others."""
+        declared = {key(self.namespace, name.encode()): size for name, size in sizes.items()}
+        for queue in self.as_worker().abilities:
+            self.service.declare_kept(queue.name, declared.get(queue.name))
 
     def receive_texts(self) -> None:
         """Send the texts of progress to this peer."""

@@ -10,6 +10,7 @@ import pytest
 from mainspring.api.answers.status import StatusCalls
 from mainspring.api.status import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, Waiting
 from mainspring.faces.gearman.calls import WATCHER_BACKLOG
+from mainspring.jobs.argument_rules import KEPT
 from mainspring.storage.query import Budget
 from mainspring.wire.gearman.packets import Type
 
@@ -55,6 +56,16 @@ def test_a_worker_declares_its_slots(node: Node) -> None:
     assert stream.call("worker.slots", slots=4) == {}
     (worker,) = node.service.dispatch.workers
     assert (worker.slots, worker.credit) == (4, 20)
+
+
+def test_a_worker_declares_which_arguments_its_functions_keep(node: Node) -> None:
+    worker = node.stream(F)
+    assert worker.call("worker.keeps", arguments={"f": 7, "other": 9}) == {}
+    rules = node.service.arguments_of
+    assert (rules(F).limit, rules(b"other").limit) == (7, KEPT), "it has not registered the other one"
+    assert worker.call("worker.keeps", arguments={"f": 2**20 + 1}) == "usage"
+    assert worker.call("worker.keeps", arguments={}) == {}
+    assert rules(F).limit == KEPT
 
 
 def test_a_worker_declares_that_it_isolates_jobs(node: Node) -> None:
