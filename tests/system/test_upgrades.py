@@ -119,6 +119,8 @@ def upgrade(versions: dict[str, ForkServer], directory: Path, store: Store, seed
     assert not findings.violations, findings
     assert findings.overlap <= STOP_DELAY, findings
     assert findings.acknowledged > 20, findings
+    for log in directory.rglob("*.log"):  # a client would repeat a refused request, and so hide that a version cannot write
+        assert "refused a group" not in log.read_text("utf-8", "replace"), log
 
 
 def test_schedules_fire_once_on_nodes_of_two_versions(
