@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .event_source import EventSource
 from .fleet import Fleet
@@ -19,12 +19,25 @@ if TYPE_CHECKING:
 
 def bearer(peer: ExtensionPeer, role: str = "viewer") -> dict[str, str]:
     """Return the header of a new token."""
-    secret = peer.call("tokens.create", name=role, grants=[{"role": role}])["token"]
+    secret = peer.call("tokens.create", name=role, grants=[{"role": role, "payloads": True}])["token"]
     return {"Authorization": f"Bearer {secret}"}
 
 
 def stream_of(handle: bytes) -> str:
     return f"/api/v1/namespaces/default/jobs/{handle.decode()}/stream"
+
+
+def logs_of(handle: bytes) -> str:
+    return f"/api/v1/namespaces/default/jobs/{handle.decode()}/logs/stream"
+
+
+def next_lines(source: EventSource) -> list[str]:
+    """Return the messages of the next event of a log."""
+    event = source.next()
+    assert event is not None
+    assert event.kind == "lines"
+    lines: Any = event.data
+    return [line["message"] for line in lines]
 
 
 class States:
@@ -85,17 +98,25 @@ def test_a_stream_goes_on_when_the_nodes_of_its_job_and_of_its_client_die(
     source = stack.enter_context(EventSource(addresses, stream_of(handle), bearer(client)))
     states = States(source)
     assert states.next() == ("pending", 0)
-    stack.enter_context(jobs_node.worker(b"f")).job()
+    lines = stack.enter_context(EventSource(addresses, logs_of(handle), bearer(client))).begin()
+    worker = stack.enter_context(jobs_node.worker(b"f"))
+    job = worker.job()
+    worker.log(job, 1, "one", "two")
+    assert next_lines(lines) == ["one", "two"]
     clients_node.kill()
     assert states.next() == ("running", 1), "at its node"
+    worker.log(job, 3, "three")
+    assert next_lines(lines) == ["three"], "the client has sent the id of its last event"
+    assert lines.connections == 2
     clients_node = fleet.start("n1")
     addresses[0] = clients_node.http
     jobs_node.kill()
-    # Until the lease of the dead node ends, its job is held.
-    assert states.next() in {("leased", 0), ("pending", 0)}
+    shown = states.next()
+    assert shown in {("leased", 0), ("running", 0), ("pending", 0)}, "the job is held until its node's lease ends"
     worker = stack.enter_context(clients_node.worker(b"f"))
     job = worker.job()
-    assert (job.handle, states.next()) == (handle, ("running", 1)), "the same stream shows it at the next node"
+    attempt = job.info["attempt"]  # the lost one counts if its start was recorded
+    assert (job.handle, states.next()) == (handle, ("running", attempt)), "the same stream shows it at the next node"
     assert worker.settle_as(job, b"succeeded") == b"recorded"
-    assert [states.next(), states.next()] == [("succeeded", 1), None]
+    assert [states.next(), states.next()] == [("succeeded", attempt), None]
     assert source.connections == 3

@@ -119,7 +119,9 @@ def upgrade(versions: dict[str, ForkServer], directory: Path, store: Store, seed
     assert not findings.violations, findings
     assert findings.overlap <= STOP_DELAY, findings
     assert findings.acknowledged > 20, findings
-    for log in directory.rglob("*.log"):  # a client would repeat a refused request, and so hide that a version cannot write
+    for log in directory.rglob(
+        "*.log"
+    ):  # a client would repeat a refused request, and so hide that a version cannot write
         assert "refused a group" not in log.read_text("utf-8", "replace"), log
 
 
