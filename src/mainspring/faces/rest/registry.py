@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from mainspring.faces.rest.problems import HttpError
 from mainspring.faces.rest.replies import page_of
@@ -34,6 +34,11 @@ N: Final = ROOT + "/namespaces/{namespace}"
 BODY_LIMIT: Final = 1 << 20
 """Bytes of a request's body, unless its route has a limit of its own."""
 _PARAMETER: Final = re.compile(r"\{([a-z_]+)\}")
+
+
+def path_in(namespace: str, *segments: str) -> str:
+    """Return the path of an object in a namespace, for ``Location``: ``path_in("default", "jobs", handle)``."""
+    return "/".join([N.format(namespace=namespace), *(quote(segment, safe=":") for segment in segments)])
 
 
 class Context(NamedTuple):

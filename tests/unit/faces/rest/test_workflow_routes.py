@@ -57,7 +57,7 @@ def test_requests_to_runs_have_their_roles() -> None:
             assert (await client.send("POST", WORKFLOWS, body, token="operator")).status == 403
             started = await client.send("POST", WORKFLOWS, body, token="developer")
             assert (started.status, started.json["joined"]) == (201, False)
-            assert started.headers["location"].startswith(f"{WORKFLOWS}/H%3A")
+            assert started.headers["location"].startswith(f"{WORKFLOWS}/H:")
             assert fake.requests[-1][0].payload == b'{"amount":100}'
             signal = await client.send("POST", f"{WORKFLOWS}/order-17/signal", {"name": "go", "input": [1]})
             assert (signal.status, fake.requests[-1].input) == (202, b"[1]")

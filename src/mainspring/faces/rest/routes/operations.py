@@ -6,14 +6,14 @@ from typing import Final
 
 from mainspring.api import operations
 from mainspring.api.errors import Code
-from mainspring.faces.rest.registry import ROOT, N, Route
+from mainspring.faces.rest.registry import N, Route, path_in
 from mainspring.faces.rest.replies import Items, Reply
 
 
 def _started(started: operations.Started, request: operations.Start) -> object:
     if started.id is None:
         return started
-    return Reply(started, 202, {"Location": f"{ROOT}/namespaces/{request.namespace}/operations/{started.id}"})
+    return Reply(started, 202, {"Location": path_in(request.namespace, "operations", started.id)})
 
 
 ROUTES: Final = (

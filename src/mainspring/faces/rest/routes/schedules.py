@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 from mainspring.api import backfills, schedules
 from mainspring.api.errors import Code
-from mainspring.faces.rest.registry import ROOT, N, Route
+from mainspring.faces.rest.registry import N, Route, path_in
 from mainspring.faces.rest.replies import Items, Reply
 from mainspring.faces.rest.versions import version_of
 
@@ -16,15 +15,13 @@ if TYPE_CHECKING:
 
 
 def _created(info: schedules.ScheduleInfo, given: schedules.Add) -> Reply:
-    return Reply(
-        info, 201, {"Location": f"{N.format(namespace=given.namespace)}/schedules/{quote(info.name, safe='')}"}
-    )
+    return Reply(info, 201, {"Location": path_in(given.namespace, "schedules", info.name)})
 
 
 def _begun(begun: backfills.Begun, request: backfills.Backfill) -> object:
     if begun.id is None:
         return begun
-    return Reply(begun, 202, {"Location": f"{ROOT}/namespaces/{request.namespace}/operations/{begun.id}"})
+    return Reply(begun, 202, {"Location": path_in(request.namespace, "operations", begun.id)})
 
 
 S: Final = f"{N}/schedules/{{name}}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 import msgspec
 
@@ -13,7 +12,7 @@ from mainspring.api import job_changes, job_data
 from mainspring.api.errors import Code
 from mainspring.api.submitting import NewJob, SubmitJob, SubmitJobs
 from mainspring.faces.rest.problems import OF_CALLS
-from mainspring.faces.rest.registry import ROOT, N, Route
+from mainspring.faces.rest.registry import N, Route, path_in
 from mainspring.faces.rest.replies import Reply
 from mainspring.faces.rest.routes.jobs import JOB
 from mainspring.faces.rest.shapes import LONGEST_WAIT
@@ -83,7 +82,7 @@ async def _submit(context: Context) -> Reply:
 
 def _stored(stored: Submission, inputs: SubmitJob) -> Reply:
     assert stored.handle is not None
-    headers = {"Location": _location(inputs.namespace, stored.handle)}
+    headers = {"Location": path_in(inputs.namespace, "jobs", stored.handle)}
     return Reply(Submitted(stored.handle, bool(stored.joined)), 200 if stored.joined else 201, headers)
 
 
@@ -93,14 +92,10 @@ def _seconds(prefer: bytes | None) -> float | None:
     return None if found is None else min(float(found[1]), LONGEST_WAIT)
 
 
-def _location(namespace: str, handle: str) -> str:
-    return f"{ROOT}/namespaces/{quote(namespace, safe='')}/jobs/{quote(handle, safe=':')}"
-
-
 def _created(submission: Submission, clone: job_changes.Clone) -> Reply:
     assert submission.handle is not None
     status = 200 if submission.joined else 201
-    return Reply(submission, status, {"Location": _location(clone.namespace, submission.handle)})
+    return Reply(submission, status, {"Location": path_in(clone.namespace, "jobs", submission.handle)})
 
 
 def _batch(submissions: Submissions, _: SubmitJobs) -> Any:

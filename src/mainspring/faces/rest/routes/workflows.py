@@ -6,14 +6,13 @@ A run has a key: the handle of its root job, the same with ``@`` and a number, o
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import quote
 
 import msgspec
 
 from mainspring.api import workflow_versions, workflows
 from mainspring.api.errors import Code
 from mainspring.faces.rest.paging import number
-from mainspring.faces.rest.registry import Context, N, Route
+from mainspring.faces.rest.registry import Context, N, Route, path_in
 from mainspring.faces.rest.replies import Items, Reply
 from mainspring.faces.rest.shapes import Limit  # noqa: TC001 - msgspec reads the annotation
 
@@ -121,8 +120,8 @@ async def _history(context: Context) -> Items[dict[str, Any]]:
 
 
 def _started(started: workflows.Started, given: workflows.Start) -> Reply:
-    path = f"{N.format(namespace=given.namespace)}/workflows/{quote(started.run, safe='')}"
-    return Reply(started, 200 if started.joined else 201, {"Location": path})
+    location = path_in(given.namespace, "workflows", started.run)
+    return Reply(started, 200 if started.joined else 201, {"Location": location})
 
 
 def _pending(details: workflows.RunDetails, _: workflows.Show) -> Pending:
