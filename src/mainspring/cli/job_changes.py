@@ -14,7 +14,7 @@ from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_json
 from mainspring.cli.failures import EXIT_DONE, exit_code, explain, print_error
 from mainspring.cli.job_selection import DEFAULT_OPTIONS, NO_SELECTION, Handle, JobSelection, OperationOptions, utc
-from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
+from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Expires, Json, RunAt, ServerOptions, plain
 from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.tags import check_tags
 
@@ -166,18 +166,8 @@ def clone(
         plain("--priority", "The priority. By default it is that of the other job."),
     ] = None,
     delay: Delay = None,
-    run_at: Annotated[
-        float | None,
-        plain(
-            ("--run-at", "--at"),
-            "Start the job at this time or later, such as 2030-01-31T12:00:00Z.",
-            **TIME_OPTION,
-        ),
-    ] = None,
-    expires: Annotated[
-        float | None,
-        plain("--expires", "End the job as expired if it has not started within this time.", **DURATION_OPTION),
-    ] = None,
+    run_at: RunAt = None,
+    expires: Expires = None,
     concurrency_key: Annotated[
         str | None, plain("--concurrency-key", "The key for limits. By default it is that of the other job.")
     ] = None,

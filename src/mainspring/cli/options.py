@@ -104,6 +104,14 @@ def at_least(least: Number, parse: Callable[[str], Number], show: Callable[[Numb
 DURATION_OPTION: dict[str, Any] = {"converter": reading(parse_duration), "metavar": "DURATION"}
 TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
 SIZE_OPTION: dict[str, Any] = {"converter": reading(parse_size), "metavar": "SIZE"}
+RunAt = Annotated[
+    float | None,
+    plain(("--run-at", "--at"), "Start the job at this time or later, such as 2030-01-31T12:00:00Z.", **TIME_OPTION),
+]
+Expires = Annotated[
+    float | None,
+    plain("--expires", "End the job as expired if it has not started within this time.", **DURATION_OPTION),
+]
 FILE_OPTION: dict[str, Any] = {"metavar": "FILE", "show_default": False}
 
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from mainspring.cli.display import print_json, printable
 from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.following import follow_job, view_of
-from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
+from mainspring.cli.options import DURATION_OPTION, LOCAL, Expires, Json, RunAt, ServerOptions, plain
 from mainspring.cli.results import waiting_for, write_outcome
 from mainspring.cli.unregistered import no_worker
 from mainspring.client.options import Options, Retry
@@ -59,14 +59,7 @@ def submit(
     delay: Annotated[
         float | None, plain(("--delay", "--in"), "Start the job this long from now, or later.", **DURATION_OPTION)
     ] = None,
-    run_at: Annotated[
-        float | None,
-        plain(
-            ("--run-at", "--at"),
-            "Start the job at this time or later, such as 2030-01-31T12:00:00Z.",
-            **TIME_OPTION,
-        ),
-    ] = None,
+    run_at: RunAt = None,
     timeout: Annotated[
         float | None, plain("--timeout", "Wait at most this long for the result.", **DURATION_OPTION)
     ] = None,
@@ -80,10 +73,7 @@ def submit(
     run_timeout: Annotated[
         float | None, plain("--run-timeout", "Stop an attempt that runs longer than this.", **DURATION_OPTION)
     ] = None,
-    expires: Annotated[
-        float | None,
-        plain("--expires", "End the job as expired if it has not started within this time.", **DURATION_OPTION),
-    ] = None,
+    expires: Expires = None,
     tag: Annotated[
         list[str] | None,
         plain("--tag", "A tag of the job, by which mainspring jobs list --tag finds it; may be repeated.", negative=""),
