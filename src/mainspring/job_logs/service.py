@@ -48,7 +48,7 @@ SWEEP_INTERVAL: Final = 60.0
 class Delivery:
     """The log of one delivery, as long as lines of it may come. ``owner`` is the connection that may send them."""
 
-    __slots__ = ("attempt", "delivery_us", "function", "heard", "hides", "job", "keeping", "namespace", "owner")
+    __slots__ = ("attempt", "delivery_us", "function", "hides", "job", "keeping", "namespace", "owner", "received_at")
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Delivery:
         self.keeping = HeadAndTail()
         self.hides = hides
         """Returns whether the values of a field are redacted."""
-        self.heard = 0.0
+        self.received_at = 0.0
         """The monotonic time of its last lines."""
 
 
@@ -153,7 +153,7 @@ class LogService:
 
     def append(self, delivery: Delivery, first: int, lines: Sequence[Line]) -> None:
         """Store consecutive lines soon, without redacted fields. The first one has the number ``first``."""
-        delivery.heard = self._clock.monotonic()
+        delivery.received_at = self._clock.monotonic()
         self.lines += len(lines)
         for part in parts_of(first, lines, delivery.hides):
             chunk = Chunk(
@@ -233,7 +233,7 @@ class LogService:
     def check(self, now: float) -> None:
         """Forget deliveries that have ended, and delete old lines. Call it about every second."""
         for key, delivery in list(self._deliveries.items()):
-            if now - delivery.heard >= FORGET_AFTER and not self._is_held(delivery.job):
+            if now - delivery.received_at >= FORGET_AFTER and not self._is_held(delivery.job):
                 del self._deliveries[key]
         if self._expected:
             self._expected = {job: until for job, until in self._expected.items() if until > now}
