@@ -202,5 +202,12 @@ def test_the_tags_of_dropped_jobs_are_deleted(database: str) -> None:
             rows = await other.fetch("SELECT tag, job FROM tags ORDER BY 1, 2")
             kept = sorted(job.id for job in (*live, *dead))
             assert [tuple(row) for row in rows] == [(tag, job_id) for tag in "ab" for job_id in kept]
+            await other.execute("INSERT INTO tags (namespace, tag, job, created_us) VALUES ('default', 'c', 1, 1)")
+            await one.group(sweep(0, 0))  # as a node does from time to time
+
+            async def is_gone() -> bool:
+                return not await other.fetch("SELECT FROM tags WHERE tag = 'c'")
+
+            await eventually(is_gone, "the sweep of tags")
 
     asyncio.run(test())

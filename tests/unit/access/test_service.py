@@ -233,6 +233,7 @@ def test_a_session_ends_with_logout_and_with_its_token(end: str) -> None:
         assert session is not None
         assert await fleet.b.caller_of_session(session) is not None
         if end == "logout":
+            assert await fleet.a.caller_of_session(session) is not None
             await fleet.a.sign_out(session)
             assert await fleet.a.caller_of_session(session) is None, "at once where it was done"
         elif end == "revoke":

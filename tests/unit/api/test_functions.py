@@ -147,6 +147,7 @@ def test_registered_functions_of_all_nodes_are_found() -> None:
         (functions.Limit("f", concurrency=0), Code.INVALID),
         (functions.Limit("f", concurrency=1, declared=True), Code.INVALID),
         (functions.Pause(""), Code.INVALID),
+        (functions.Pause("f\x1f"), Code.INVALID),
         (functions.Pause("f" * (FUNCTION_LIMIT + 1)), Code.TOO_LARGE),
     ],
 )

@@ -8,8 +8,8 @@ import pytest
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import functions, schedules, workflows
-from mainspring.api.answers.grants import without_payloads
+from mainspring.api import functions, schedules, workflow_versions, workflows
+from mainspring.api.answers.grants import RunGrants, without_payloads
 from mainspring.api.errors import ApiError, Code
 from mainspring.schedules.specification import Specification
 from mainspring.workflows.history import TimerStarted
@@ -18,6 +18,7 @@ from .a_node import opened, run
 from .runs_of_a_node import START_US, a_run, with_runs
 
 if TYPE_CHECKING:
+    from mainspring.api.answers.registry import Handlers
     from mainspring.api.request import Request
 
     from .a_node import Node
@@ -136,6 +137,50 @@ def test_runs_of_other_workflows_are_left_out_and_forbidden() -> None:
             assert (await node.api.call(workflows.Show("order-17"), caller=own)).type == "order"
             await node.api.call(workflows.Signal(key="order-17", name="go"), caller=own)
             assert fake.requests[-1].name == "go"
+
+    run(test())
+
+
+def test_versions_of_other_workflows_are_left_out_and_forbidden() -> None:
+    async def versions(_: object) -> workflow_versions.VersionList:
+        info = ("1", 0, 0, 1, None, True, True)
+        return workflow_versions.VersionList([workflow_versions.VersionInfo(name, *info) for name in ("pay", "order")])
+
+    async def workers(_: object) -> workflow_versions.DeciderList:
+        listed = (["pay@1", "order@1"], ["order@2"])
+        return workflow_versions.DeciderList(
+            [workflow_versions.DeciderInfo("w", names, 0, draining=False, cache=None) for names in listed]
+        )
+
+    async def remove(request: workflow_versions.Remove) -> str:
+        return request.type
+
+    async def test() -> None:
+        async with opened() as node:
+            inner: Handlers = {
+                workflows.Start: remove,
+                workflow_versions.Versions: versions,
+                workflow_versions.Workers: workers,
+                workflow_versions.Remove: remove,
+            }
+            node.api.add(
+                {
+                    kind: one
+                    for kind, one in RunGrants(inner).handlers.items()
+                    if kind in inner and kind is not workflows.Start
+                }
+            )
+            call = node.api.call
+            for caller, names, decided in (
+                (PAY, ["pay"], [["pay@1"]]),
+                (BLIND, ["pay", "order"], [["pay@1", "order@1"], ["order@2"]]),
+            ):
+                found = (await call(workflow_versions.Versions(), caller=caller)).versions
+                assert [one.type for one in found] == names
+                listed = (await call(workflow_versions.Workers(), caller=caller)).workers
+                assert [one.versions for one in listed] == decided
+            assert await refused(node, workflow_versions.Remove("order", "1"))
+            await call(workflow_versions.Remove("pay", "1"), caller=PAY)
 
     run(test())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -16,6 +16,11 @@ from mainspring.api.errors import ApiError, Code, Kind
 from mainspring.api.request import Request, read, write
 
 from .a_node import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.api.feeds import Feed
 
 
 class Double(Request[int]):
@@ -94,6 +99,22 @@ def test_a_request_is_refused_to_callers_without_its_permission() -> None:
         assert caught.value.problem.code is Code.FORBIDDEN
         with pytest.raises(ApiError, match="lacks the permission 'read'"):
             await api.call(Named("x"), caller=Caller("nobody", ()))
+
+    run(test())
+
+
+def test_a_stream_is_refused_to_callers_without_its_permission() -> None:
+    def end() -> None: ...
+
+    async def follow(_request: Named, _caller: Caller, _feed: Feed) -> Callable[[], None]:
+        return end
+
+    async def test() -> None:
+        api, feed = Api(), cast("Feed", object())
+        api.add_streams({Named: follow})
+        assert await api.follow(Named("x"), feed, caller=Caller("v", (Grant(Role.VIEWER),))) is end
+        with pytest.raises(ApiError, match="lacks the permission 'read'"):
+            await api.follow(Named("x", namespace="other"), feed, caller=Caller("v", (Grant(Role.VIEWER),)))
 
     run(test())
 

@@ -12,11 +12,13 @@ import pytest
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
+from mainspring.events.relay import ProgressText
 from mainspring.ids import node_id
 from mainspring.jobs import registered as registered_module
 from mainspring.jobs import sharing
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.reports import MOST_TEXTS
 from mainspring.server.build import open_node
 from mainspring.server.clock import SystemClock
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
@@ -236,6 +238,11 @@ def test_the_text_of_progress_reaches_the_nodes_whose_clients_wait_or_ask() -> N
             third.service.show(job_id, lambda *_: asked.set(), lambda _: None)
             await asked.wait()
             assert third.service.progress_text(job_id) == b"nearly"
+            assert third.service.sharing is not None
+            third.service.sharing.receive(ProgressText(7, "first"))
+            for number in range(MOST_TEXTS):
+                third.service.sharing.receive(ProgressText(1000 + number, "x"))
+            assert third.service.progress_text(7) == b"", "a node keeps the newest texts"
 
     run(test())
 

@@ -18,6 +18,7 @@ from mainspring.workflows.decisions.model import (
     CompleteWorkflowExecution,
     RecordMarker,
     ScheduleActivityTask,
+    StartChildWorkflowExecution,
     StartTimer,
     StepResult,
 )
@@ -552,6 +553,7 @@ STEP = StepResult(1, 1, "price", b"5", 7)
             {"decisions": (msgspec.structs.replace(TASK, function=ORDER),)},
             "order is a workflow, and an activity is a task's",
         ),
+        ({"decisions": (StartChildWorkflowExecution(1, "id", "team\x1forder", "1"),)}, "the name of a workflow"),
         ({"decisions": (msgspec.structs.replace(TASK, task_priority=3),)}, "priority 3"),
         ({"decisions": (msgspec.structs.replace(TASK, key=b"k" * 257),)}, "key"),
         ({"decisions": (msgspec.structs.replace(TASK, options=b"\xc1"),)}, "options cannot be read"),

@@ -365,6 +365,45 @@ def test_jobs_elsewhere_change_no_answer() -> None:
     asyncio.run(test())
 
 
+PAYLOADS = ("/arguments", "/logs", "/logs/stream", "/logs/text", "/payload", "/result")
+"""The ends of the paths of users' data."""
+HARMLESS = {("POST", "/schedules/preview")}
+"""Requests that change nothing although their method could."""
+MAKING = {
+    ("POST", "/jobs"),
+    ("POST", "/jobs/batch"),
+    ("POST", "/jobs/{handle}/clone"),
+    ("POST", "/schedules"),
+    ("PUT", "/schedules/{name}"),
+    ("PATCH", "/schedules/{name}"),
+    ("DELETE", "/schedules/{name}"),
+    ("PUT", "/functions/{function}/limits"),
+    ("DELETE", "/functions/{function}/limits"),
+    ("POST", "/workflows"),
+}
+"""Requests of developers."""
+
+
+def test_no_permission_is_weaker_than_the_deeds_of_its_operation() -> None:
+    """The matrix compares the routes with their own permissions; this compares the permissions with the roles' meaning."""
+    wrong = []
+    for method, path, one in operations():
+        permission, place = Permission(one["x-permission"]), path.partition("/namespaces/{namespace}")[2]
+        if path.endswith(PAYLOADS):
+            allowed = {Permission.PAYLOADS}
+        elif "/tokens" in path or "/audit" in path or (not place and method != "GET"):
+            allowed = {Permission.ADMIN}
+        elif (method, place) in MAKING:
+            allowed = {Permission.DEVELOP}
+        elif method != "GET" and (method, place) not in HARMLESS:
+            allowed = {Permission.OPERATE}
+        else:
+            allowed = {Permission.READ, Permission.SIGNED_IN}
+        if permission not in allowed:
+            wrong.append((method, path, permission))
+    assert wrong == []
+
+
 def test_every_operation_declares_a_permission() -> None:
     assert [
         path for _, path, one in operations() if one["x-permission"] not in {item.value for item in Permission}
