@@ -42,10 +42,11 @@ WAITING = JobFilter(states=(State.PENDING,))
 
 
 class Bulk:
-    """A store with the operations of one node."""
+    """A store with the operations of one node. ``reads_ahead``: its steps read the next jobs."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, reads_ahead: bool = False) -> None:
         self.store = store
+        self.reads_ahead = reads_ahead
 
     def failed(self, number: int, **values: Any) -> list[int]:
         """Return the ids of dead letters."""
@@ -109,12 +110,32 @@ class BulkSuite:
         assert stepped.bulk is not None
         assert stepped.bulk.progress.after == ids[1]
         assert stepped.bulk.progress.counts == {Outcome.RETRIED: 2}
+        assert [node.store.find(job_id) for job_id in ids[:2]] == [one.job for one in stepped.outcomes]
         assert [node.store.state(job_id) for job_id in ids] == [State.PENDING, State.PENDING, State.FAILED]
         last = node.step(stepped.bulk, ids[2:], is_last=True).bulk
         assert last is not None
         assert (last.status, last.ended_us, last.progress.counts) == (Status.DONE, LATER, {Outcome.RETRIED: 3})
         assert node.show(bulk) == last
         assert node.touched(bulk) == [(Outcome.RETRIED, job_id) for job_id in ids]
+
+    def test_the_outcome_of_each_action_is_the_job_as_stored(self, node: Bulk) -> None:
+        dead, waiting, unwanted = node.failed(1)[0], node.store.submitted().id, node.store.submitted().id
+        for action, job_id in ((Action.RETRY, dead), (Action.RESCHEDULE, waiting), (Action.CANCEL, unwanted)):
+            bulk = node.begin(action, None, ids=(job_id,), due_us=LATER if action is Action.RESCHEDULE else None)
+            (outcome,) = node.step(bulk, [job_id]).outcomes
+            assert outcome.job == node.store.find(job_id), action
+
+    def test_a_step_may_read_the_next_jobs(self, node: Bulk) -> None:
+        ids = node.failed(8)[::-1]
+        node.store.submitted()
+        bulk = node.begin()
+        stepped = node.step(bulk, ids[:2], ahead=3)
+        if stepped.following is not None:
+            assert [job.id for job in stepped.following.items] == ids[2:5]
+            assert stepped.following.next == ids[4]
+        assert node.reads_ahead == (stepped.following is not None)
+        assert stepped.bulk is not None
+        assert node.step(stepped.bulk, ids[2:4], ahead=5).following is None, "fewer are left"
 
     def test_a_repeated_step_changes_nothing(self, node: Bulk) -> None:
         (job_id,) = node.failed(1)
@@ -251,6 +272,12 @@ class TestSqlite(BulkSuite):
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: SqliteEngine(tmp_path / "jobs.db", slices=[SqliteBulkSlice()])
+
+    @pytest.fixture
+    def node(self, make: Make) -> Iterator[Bulk]:
+        store = Store(make)
+        yield Bulk(store, reads_ahead=True)
+        store.close()
 
 
 class TestPostgres(BulkSuite):

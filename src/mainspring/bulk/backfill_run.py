@@ -36,16 +36,14 @@ class BackfillRun(BulkRun):
         assert caller is not None, "its rights were checked"
         permits = partial(caller.may, Permission.OPERATE, namespace)
         operation = StepBackfill(self.bulk, self._pace.size, to_us(self._node.clock.wall()), permits)
-        began = self._node.clock.monotonic()
-        self._node.commits.put(
-            operation, partial(self._fired, began, finished), partial(self._not_stepped, None, finished)
-        )
+        self.begin(operation)
+        self._node.commits.put(operation, partial(self._fired, finished), partial(self._not_stepped, None, finished))
 
-    def _fired(self, began: float, finished: Callable[[float], None], outcome: Stepped) -> None:
+    def _fired(self, finished: Callable[[float], None], outcome: Stepped) -> None:
         bulk = outcome.bulk
         number = 0 if bulk is None else rules.done(bulk.progress) - rules.done(self.bulk.progress)
         if outcome.stepped and bulk is not None and bulk.status is Status.RUNNING and not number:
             finished(0)
             self._node.later(ROOM_DELAY, self.prepare)
         else:
-            self._stepped(number, None, began, finished, outcome)
+            self._stepped(number, None, finished, outcome)

@@ -1,7 +1,8 @@
 """The pace of an operation on many jobs: the size of its next step, and the pause before it.
 
-A step is part of a group, and every operation of the group waits for it. So a step extends its group by a few milliseconds at
-most, waits until the group is committed, and leaves the time after it to other work.
+A step is part of a group, and every operation of the group waits for it. So a step extends its group by less than a short commit
+takes. While the node has other work, steps are rare, so that few groups have one; an operation may then use only a part of the
+node, but has a rate that it should keep. A node without other work belongs to the operation.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from typing import Final, NamedTuple
 
 from mainspring.bulk.model import LARGEST_STEP
 
-SHORTEST: Final = 0.001
+SHORTEST: Final = 0.0003
 LONGEST: Final = 0.008
 """Seconds by which a step may extend its group."""
 SHARE: Final = 0.25
 """The share of the rest of the group's time that a step may take, between these limits: on a slow disk, steps are larger."""
-PAUSES: Final = 1
-"""The pause after a step, as a multiple of the time by which it has extended its group."""
-FIRST_SIZE: Final = 25
-SMALLEST_SIZE: Final = 25
+PAUSES: Final = 10
+"""The pause after a step beside other work, as a multiple of the time by which it has extended its group."""
+AIM: Final = 2500
+"""Jobs per second for which pauses beside other work are shortened, but not below the time by which a step extends its group."""
+FIRST_SIZE: Final = 8
+SMALLEST_SIZE: Final = 8
 """Jobs in the smallest step: a group has fixed costs."""
 
 
@@ -37,21 +40,36 @@ class Pace:
     def __init__(self, rate: float | None = None) -> None:
         self._rate = rate
         self._size = FIRST_SIZE
+        self._began = 0.0
+        self.groups = 0
+        """The number of groups that the node had committed with the last step."""
+        self._is_alone = False
 
     @property
     def size(self) -> int:
         """The number of jobs for the next step."""
         return self._size if self._rate is None else max(min(self._size, int(self._rate)), 1)
 
-    def after(self, number: int, extension: float, seconds: float) -> Pause:
-        """Process a step with a number of jobs, and return the pause.
+    def begin(self, now: float, groups: int) -> bool:
+        """Process the beginning of a step; return whether the node has committed nothing else since the one before.
 
-        It has extended its group by ``extension`` seconds, and its outcome came after ``seconds``.
+        ``now`` is a monotonic time, ``groups`` the number of groups that the node has committed.
         """
+        self._began = now
+        self._is_alone = groups == self.groups
+        return self._is_alone
+
+    def after(self, number: int, extension: float, now: float, groups: int) -> Pause:
+        """Process the end of a step with a number of jobs, which has extended its group by some seconds; return the pause."""
+        seconds = now - self._began
+        self.groups = groups
         target = min(max((seconds - extension) * SHARE, SHORTEST), LONGEST)
         if extension > target:
             self._size = max(int(min(self._size, number) * max(target / extension, 0.5)), SMALLEST_SIZE)
         elif number >= self._size:
             self._size = min(self._size + max(self._size // 4, 1), LARGEST_STEP)
+        shared = extension
+        if not self._is_alone:
+            shared = max(min(extension * PAUSES, number / AIM - seconds), extension)
         own = 0.0 if self._rate is None else max(number / self._rate - seconds, 0.0)
-        return Pause(extension * PAUSES, own)
+        return Pause(shared, own)

@@ -25,14 +25,17 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.stored_changes import Redriving, StoredChanges
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.operation import Operation
     from mainspring.storage.query import Page
     from mainspring.storage.reads import Reads
 
     Cancel = Callable[..., object]
     Rights = Callable[[Caller, Callable[[Caller | None], None], Callable[[StoreError], None]], object]
 
-READ_AHEAD: Final = 500
-"""Jobs that are read at once."""
+READ_AHEAD: Final = 100
+"""Jobs that are read at once. Beside a long read, groups of SQLite wait for the interpreter at each of their statements."""
+AHEAD: Final = 50
+"""Jobs that a step reads for the next ones, if it can: the cost of few jobs is that of the statement."""
 RETRY_DELAY: Final = 1.0
 """Seconds after which a read or a step that the store refused is repeated."""
 
@@ -140,11 +143,14 @@ class BulkRun:
         return not self._is_ended
 
     def _add_page(self, page: Page[Job]) -> None:
+        self._set_page(page)
+        self.prepare()
+
+    def _set_page(self, page: Page[Job]) -> None:
         self._place = page.next
         self._is_exhausted = page.next is None
         self._ids.extend(job.id for job in page.items)
         self._jobs = {job.id: job for job in page.items}
-        self.prepare()
 
     def _read_ids(self) -> None:
         ids = self.bulk.spec.ids
@@ -190,13 +196,18 @@ class BulkRun:
             is_last=is_last,
             refused=refused,
             stopped=dict(self._stopped),
+            ahead=0 if self._ids or self._is_exhausted else AHEAD,
         )
-        began = self._node.clock.monotonic()
+        self.begin(operation)
         self._node.commits.put(
             operation,
-            partial(self._stepped, len(ids), redriving, began, finished),
+            partial(self._stepped, len(ids), redriving, finished),
             partial(self._not_stepped, redriving, finished),
         )
+
+    def begin(self, step: Operation) -> None:
+        """Measure a step from now on. Without other work, it does not wait for a group to go with."""
+        step.urgent = self._pace.begin(self._node.clock.monotonic(), self._node.commits.groups)
 
     def _forbidden(self, jobs: Iterable[Job]) -> dict[int, Result]:
         """Return the results of the jobs whose functions the caller may not operate."""
@@ -223,7 +234,6 @@ class BulkRun:
         self,
         number: int,
         redriving: Redriving | None,
-        began: float,
         finished: Callable[[float], None],
         outcome: Stepped,
     ) -> None:
@@ -247,11 +257,15 @@ class BulkRun:
             self._node.changes.cancelled(outcome.outcomes)
         elif bulk.spec.action is Action.RESCHEDULE:
             self._node.changes.rescheduled(outcome.outcomes)
+        if outcome.following is not None:
+            self._set_page(outcome.following)
         self._stop_jobs()
         if bulk.status is not Status.RUNNING:
             self._end(finished)
             return
-        pause = self._pace.after(number, outcome.seconds, self._node.clock.monotonic() - began)
+        pause = self._pace.after(
+            number, outcome.seconds, self._node.clock.monotonic(), self._node.commits.groups
+        )
         finished(pause.shared)
         self._node.later(pause.own, self.prepare)
 

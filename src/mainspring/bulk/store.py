@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from mainspring.access.acts import Act
     from mainspring.jobs.model import Job
+    from mainspring.queries.filters import JobFilter
     from mainspring.schedules.past_times import Backfill, Backfilled
+    from mainspring.storage.query import Page
 
 KEPT_STEPS = 500
 """Steps that one ``SweepBulk`` deletes at most."""
@@ -54,10 +56,11 @@ class StepBulk(Operation):
     Guards: the operation runs under the node's term, and has this ``revision``. So a step that is repeated, by a node that does
     not know its outcome or by the next node, changes nothing. Each job is looked up in the transaction. ``refused`` has the
     results of jobs that this node cannot change, ``stopped`` the number of held jobs of the step before that have ended at once.
+    ``ahead`` is the number of following jobs that it also reads, if it can do so quickly.
     Outcome: ``Stepped``.
     """
 
-    __slots__ = ("after", "id", "ids", "is_last", "now_us", "refused", "revision", "stopped")
+    __slots__ = ("after", "ahead", "id", "ids", "is_last", "now_us", "refused", "revision", "stopped")
 
     phase = Phase.SLICES
 
@@ -71,6 +74,7 @@ class StepBulk(Operation):
         is_last: bool,
         refused: Mapping[int, Result] | None = None,
         stopped: Mapping[Outcome, int] | None = None,
+        ahead: int = 0,
     ) -> None:
         super().__init__()
         self.id = bulk.id
@@ -81,6 +85,7 @@ class StepBulk(Operation):
         self.is_last = is_last
         self.refused = refused or {}
         self.stopped = stopped or {}
+        self.ahead = ahead
         self.rows = max(len(ids), 1)
         self.size += 64 * len(ids)
         self.urgent = False
@@ -120,6 +125,8 @@ class Stepped(NamedTuple):
     """The outcomes of the jobs' own operations: such as ``jobs.store.Redriven``."""
     seconds: float = 0.0
     """The seconds by which the step has extended its group."""
+    following: Page[Job] | None = None
+    """The jobs behind those of the step, if it has read them."""
 
 
 class EndBulk(Acting):
@@ -202,6 +209,12 @@ class BulkTables(Protocol):
 
     async def jobs(self, ids: Sequence[int]) -> Mapping[int, Job]:
         """Read jobs, without payloads and results, and lock them where transactions run side by side."""
+
+    async def near(self, where: JobFilter, after: int, limit: int) -> Page[Job] | None:
+        """Return the next jobs by a filter after an id, if ``limit`` of them are found quickly.
+
+        So reads need no other thread, for whose work the groups of this one would wait.
+        """
 
     async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
         """Run operations of the jobs slice, all of one kind; return their outcomes."""

@@ -112,9 +112,12 @@ def step(state: State, event: Event) -> State:
         raise IllegalTransitionError(f"a job that is {state.name.lower()} cannot {event.value}") from None
 
 
+_SOURCES = {event: frozenset(state for state, legal in TRANSITIONS if legal is event) for event in Event}
+
+
 def sources(event: Event) -> frozenset[State]:
     """Return the states in which an event is legal."""
-    return frozenset(state for state, legal in TRANSITIONS if legal is event)
+    return _SOURCES[event]
 
 
 _TARGETS = {event: after for (_, event), after in TRANSITIONS.items()}

@@ -1,46 +1,64 @@
 from __future__ import annotations
 
 from mainspring.bulk.model import LARGEST_STEP
-from mainspring.bulk.pace import FIRST_SIZE, LONGEST, SHARE, SHORTEST, SMALLEST_SIZE, Pace, Pause
+from mainspring.bulk.pace import AIM, FIRST_SIZE, LONGEST, PAUSES, SHARE, SHORTEST, SMALLEST_SIZE, Pace, Pause
+
+
+def stepped(pace: Pace, number: int, extension: float, seconds: float, *, alone: bool = False) -> Pause:
+    """Take a step of so many seconds. ``alone``: the node commits nothing else before it."""
+    groups = pace.groups + (not alone)
+    assert pace.begin(100.0, groups) is alone
+    return pace.after(number, extension, 100.0 + seconds, groups + 1)
 
 
 def test_short_steps_grow_and_long_steps_shrink() -> None:
     pace = Pace()
     assert pace.size == FIRST_SIZE
     for _ in range(100):
-        pace.after(pace.size, SHORTEST / 2, SHORTEST)
+        stepped(pace, pace.size, SHORTEST / 2, SHORTEST)
     assert pace.size == LARGEST_STEP
-    pace.after(pace.size, SHORTEST * 2, SHORTEST * 2)
+    stepped(pace, pace.size, SHORTEST * 2, SHORTEST * 2)
     assert pace.size == LARGEST_STEP // 2
     for _ in range(100):
-        pace.after(pace.size, 1.0, 1.0)
+        stepped(pace, pace.size, 1.0, 1.0)
     assert pace.size == SMALLEST_SIZE
 
 
 def test_steps_are_longer_where_commits_are_slow() -> None:
     pace = Pace()
-    rest = 4 * SHORTEST
-    extension = rest * SHARE
-    pace.after(pace.size, extension, extension + rest)
+    rest = 4 * SHORTEST / SHARE
+    extension = rest * SHARE / 2
+    stepped(pace, pace.size, extension, extension + rest)
     assert pace.size > FIRST_SIZE
     for _ in range(100):
-        pace.after(pace.size, LONGEST * 1.01, 60.0)
+        stepped(pace, pace.size, LONGEST * 1.01, 60.0)
     assert pace.size == SMALLEST_SIZE
 
 
 def test_a_step_that_is_not_full_does_not_grow() -> None:
     pace = Pace()
-    pace.after(1, 0.0001, 0.0002)
+    stepped(pace, 1, 0.0001, 0.0002)
     assert pace.size == FIRST_SIZE
 
 
-def test_half_of_the_time_belongs_to_other_work() -> None:
-    assert Pace().after(10, 0.02, 0.03) == Pause(0.02, 0)
+def test_a_node_without_other_work_has_half_of_its_time_left() -> None:
+    assert stepped(Pace(), 10, 0.02, 0.03, alone=True) == Pause(0.02, 0)
+
+
+def test_most_of_the_time_belongs_to_other_work() -> None:
+    assert stepped(Pace(), 1000, 0.001, 0.002).shared == PAUSES * 0.001
+
+
+def test_pauses_beside_other_work_shrink_to_keep_a_rate() -> None:
+    number = 100
+    pause = stepped(Pace(), number, 0.01, 0.015).shared
+    assert abs(number / (pause + 0.015) - AIM) < 0.01
+    assert stepped(Pace(), number, 0.04, 0.05).shared == 0.04, "but not below the length of the step"
 
 
 def test_a_rate_limits_steps_and_sets_pauses() -> None:
     pace = Pace(rate=5)
     assert pace.size == 5
-    assert pace.after(5, 0.25, 0.25) == Pause(0.25, 0.75)
+    assert stepped(pace, 5, 0.25, 0.25) == Pause(0.25, 0.75)
     assert Pace(rate=0.5).size == 1
-    assert Pace(rate=0.5).after(1, 0.0, 0.0).own == 2
+    assert stepped(Pace(rate=0.5), 1, 0.0, 0.0).own == 2

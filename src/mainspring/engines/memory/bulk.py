@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.tables import Tables
     from mainspring.engines.memory.transaction import Transaction
     from mainspring.jobs.model import Job
+    from mainspring.queries.filters import JobFilter
     from mainspring.schedules.past_times import Backfill, Backfilled
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Meter, Page, Query
@@ -59,6 +60,9 @@ class MemoryBulk:
     async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
         """Run operations on jobs."""
         return [jobs.HANDLERS[type(operation)](self._tables, operation) for operation in operations]
+
+    async def near(self, where: JobFilter, after: int, limit: int) -> None:
+        """Read nothing ahead: no other thread reads these tables."""
 
     async def backfill(self, step: Backfill) -> Backfilled:
         """Fire past fire times of a schedule."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.model import Job
+    from mainspring.queries.filters import JobFilter
     from mainspring.schedules.past_times import Backfill, Backfilled
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Meter, Page, Query
@@ -70,6 +71,9 @@ class PostgresBulk:
     async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
         """Run operations on jobs."""
         return await jobs.HANDLERS[type(operations[0])](self._tx, operations)
+
+    async def near(self, where: JobFilter, after: int, limit: int) -> None:
+        """Read nothing ahead: queries have a connection of their own."""
 
     async def backfill(self, step: Backfill) -> Backfilled:
         """Fire past fire times of a schedule."""

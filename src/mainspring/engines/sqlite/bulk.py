@@ -11,9 +11,11 @@ from mainspring.bulk.model import BulkOperation, Touched, decode_touched, operat
 from mainspring.bulk.unit import BulkUnit
 from mainspring.engines.sqlite import jobs
 from mainspring.engines.sqlite.finding import find_job
+from mainspring.engines.sqlite.queries import near
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.schedules import SqliteSchedules
 from mainspring.engines.sqlite.statements import SQL
+from mainspring.queries.jobs import ListJobs
 from mainspring.schedules.unit import ScheduleUnit
 from mainspring.storage.query import in_parts
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
+    from mainspring.queries.filters import JobFilter
     from mainspring.schedules.past_times import Backfill, Backfilled
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Meter, Page, Query
@@ -32,6 +35,8 @@ class SqliteBulk:
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
+        self._jobs: dict[int, Job] = {}
+        """The jobs of the step."""
 
     @property
     def term(self) -> int:
@@ -55,11 +60,17 @@ class SqliteBulk:
     async def jobs(self, ids: Sequence[int]) -> Mapping[int, Job]:
         """Read jobs."""
         found = (find_job(self._tx, job_id) for job_id in ids)
-        return {job.id: job for job in found if job is not None}
+        self._jobs = {job.id: job for job in found if job is not None}
+        return self._jobs
 
-    async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
+    async def perform(self, operations: Sequence[Any]) -> Sequence[Any]:
         """Run operations on jobs."""
-        return jobs.HANDLERS[type(operations[0])](self._tx, operations)
+        change = jobs.CHANGES[type(operations[0])]
+        return [change(self._tx, self._jobs.get(operation.id), operation) for operation in operations]
+
+    async def near(self, where: JobFilter, after: int, limit: int) -> Page[Job] | None:
+        """Read the next jobs by a filter, if they are near."""
+        return near(self._tx, ListJobs(where=where, after=after, limit=limit))
 
     async def backfill(self, step: Backfill) -> Backfilled:
         """Fire past fire times of a schedule."""

@@ -215,11 +215,10 @@ def _running(job: Job) -> rows.Row:
 
 def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled]:
     """Cancel jobs that no node holds; see ``Cancel``."""
-    return [_cancel(tx, operation) for operation in operations]
+    return [_cancel(tx, find_job(tx, one.id, one.namespace), one) for one in operations]
 
 
-def _cancel(tx: Transaction, operation: ops.Cancel) -> ops.Cancelled:
-    job = find_job(tx, operation.id, operation.namespace)
+def _cancel(tx: Transaction, job: Job | None, operation: ops.Cancel) -> ops.Cancelled:
     if job is None:
         return ops.Cancelled(None, 0)
     before = job.state
@@ -267,12 +266,11 @@ def request_stop(tx: Transaction, operations: Sequence[ops.RequestStop]) -> list
 
 def redrive(tx: Transaction, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
     """Redrive ended jobs; see ``Redrive``."""
-    return [_redrive(tx, operation) for operation in operations]
+    return [_redrive(tx, find_job(tx, one.id, one.namespace), one) for one in operations]
 
 
-def _redrive(tx: Transaction, operation: ops.Redrive) -> ops.Redriven:
+def _redrive(tx: Transaction, job: Job | None, operation: ops.Redrive) -> ops.Redriven:
     job_id, payload = operation.id, operation.payload
-    job = find_job(tx, job_id, operation.namespace)
     if job is None or State(job.state) not in rules.sources(Event.REDRIVE) or job.term == RUNS:
         return ops.Redriven(job, redriven=False)
     after = rules.redriven(State(job.state), operation.due_us)
@@ -282,16 +280,20 @@ def _redrive(tx: Transaction, operation: ops.Redrive) -> ops.Redriven:
         (rival,) = tx.cursor.execute(SQL["live"], (function, job.unique))
         return ops.Redriven(job, redriven=False, rival=rival[0])
     _count_move(tx, job, after)
-    return ops.Redriven(find_job(tx, job_id), redriven=True)
+    job.state, job.attempt, job.suspects, job.term = int(after), 0, 0, 0
+    job.started_us = job.ended_us = job.expires_us = 0
+    job.due_us = operation.due_us or job.due_us
+    if payload is not None:
+        job.input_size = len(payload)
+    return ops.Redriven(job, redriven=True)  # as its row is now: a second look at it would cost as much as the change
 
 
 def reschedule(tx: Transaction, operations: Sequence[ops.Reschedule]) -> list[ops.Rescheduled]:
     """Reschedule waiting jobs; see ``Reschedule``."""
-    return [_reschedule(tx, operation) for operation in operations]
+    return [_reschedule(tx, find_job(tx, one.id, one.namespace), one) for one in operations]
 
 
-def _reschedule(tx: Transaction, operation: ops.Reschedule) -> ops.Rescheduled:
-    job = find_job(tx, operation.id, operation.namespace)
+def _reschedule(tx: Transaction, job: Job | None, operation: ops.Reschedule) -> ops.Rescheduled:
     if job is None:
         return ops.Rescheduled(None, 0, 0)
     before, priority = State(job.state), job.priority
@@ -311,10 +313,10 @@ def _reschedule(tx: Transaction, operation: ops.Reschedule) -> ops.Rescheduled:
 
 def delete_ended(tx: Transaction, operations: Sequence[ops.DeleteEnded]) -> list[ops.Deleted]:
     """Delete ended jobs; see ``DeleteEnded``."""
-    return [_delete_ended(tx, find_job(tx, operation.id, operation.namespace)) for operation in operations]
+    return [_delete_ended(tx, find_job(tx, one.id, one.namespace), one) for one in operations]
 
 
-def _delete_ended(tx: Transaction, job: Job | None) -> ops.Deleted:
+def _delete_ended(tx: Transaction, job: Job | None, _: ops.DeleteEnded) -> ops.Deleted:
     if job is None or not State(job.state).ended or job.term == RUNS:
         return ops.Deleted(job, deleted=False)
     delete(tx, job)
@@ -390,3 +392,11 @@ HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]
     ops.Count: finding.count,
     ops.CountLive: finding.count_live,
 }
+
+CHANGES: dict[type[Operation], Callable[[Transaction, Job | None, Any], Any]] = {
+    ops.Cancel: _cancel,
+    ops.Redrive: _redrive,
+    ops.Reschedule: _reschedule,
+    ops.DeleteEnded: _delete_ended,
+}
+"""Functions that run an operation on a job which the transaction has read already; they may change the object."""

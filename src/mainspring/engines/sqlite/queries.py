@@ -40,6 +40,10 @@ ALL_STATES = 0xFF
 """The set of all states, with a bit for each."""
 
 
+NEAR = 4
+"""Jobs that are searched for a following page before any index is read, as a multiple of its size."""
+
+
 class _Jobs:
     """`SearchableJobs` in a file."""
 
@@ -68,6 +72,8 @@ class _Jobs:
         ids: list[int] = []
         if self._tagged:
             return None
+        if self._query.after is not None and (near := self.near(self._query.after)):
+            return near
         for state in self._where.states:
             found = self._of_state(state, most + 1 - len(ids))
             if found is None or len(ids) + len(found) > most:
@@ -78,6 +84,16 @@ class _Jobs:
             if self._where.states
             else None
         )
+
+    def near(self, after: int) -> list[Job]:
+        """Return the page after an id if it is among the next jobs, as it is where most jobs match; else an empty list.
+
+        The indexes would be read for each page, up to their limit.
+        """
+        limit = self._query.limit
+        mark = self._mark(after, NEAR * limit)
+        found = self._list("list", after, limit, 0 if mark is None else mark.id)
+        return found if len(found) == limit else []
 
     def _of_state(self, state: State, most: int) -> list[int] | None:
         """Return the ids of jobs in a state by its index, at most about ``most``; None if it has no index."""
@@ -95,6 +111,9 @@ class _Jobs:
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
         """Return the end of a part."""
+        return self._mark(before, rows)
+
+    def _mark(self, before: int | None, rows: int) -> Mark | None:
         statement = "mark_tagged" if self._tagged else "mark"
         for found in self._tx.cursor.execute(SQL[statement], (_id(before), rows - 1, *self._tagged)):
             return Mark(*found)
@@ -125,11 +144,22 @@ def _id(before: int | None) -> int:
 
 async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]:
     """List jobs, newest first."""
+    jobs = _searchable(tx, query)
+    return Page([]) if jobs is None else await search(jobs, query, meter)
+
+
+def _searchable(tx: Transaction, query: ListJobs) -> _Jobs | None:
+    """Return the jobs that a query searches; None if its function has never had a job."""
     wanted = query.where.function
     function = None if wanted is None else tx.functions.find(wanted)
-    if wanted is not None and function is None:
-        return Page([])
-    return await search(_Jobs(tx, query, function), query, meter)
+    return None if wanted is not None and function is None else _Jobs(tx, query, function)
+
+
+def near(tx: Transaction, query: ListJobs) -> Page[Job] | None:
+    """Return a page that continues another one, if all of it is near: this reads few rows."""
+    jobs = None if query.where.tag is not None else _searchable(tx, query)
+    found = [] if jobs is None else jobs.near(query.after)
+    return Page(found, found[-1].id) if found else None
 
 
 async def read_arguments(tx: Transaction, query: ReadArguments, _: Meter) -> bytes | None:
