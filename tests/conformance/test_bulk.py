@@ -215,6 +215,7 @@ class BulkSuite:
         assert stepped.stepped
         assert (ended.status, ended.progress.why) == (Status.ABORTED, "no more")
         assert not node.step(stepped.bulk, ids[1:]).stepped
+        assert not node.step(ended, ids[1:]).stepped
         assert node.store.group(EndBulk("default", bulk.id, Status.STOPPED, "y", LATER)) == [ended]
 
     def test_the_next_run_of_a_node_goes_on(self, node: Bulk) -> None:

@@ -121,6 +121,8 @@ class SlowStore:
         self.changes_jobs = engine.changes_jobs
         self.full = False
         """Whether every group fails."""
+        self.loses: Callable[[Sequence[Operation]], bool] = lambda _: False
+        """Whether a group is committed and fails nevertheless, as that of a node which is fenced at that moment."""
         self.away = False
         """Whether every read fails."""
         self.deliveries: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -173,7 +175,11 @@ class SlowStore:
             self.failed = self._clock.monotonic()
             committed(StoreFullError("the simulated disk is full"))
             return
-        committed(outcomes if outcomes is not None else self._execute(group))
+        outcomes = outcomes if outcomes is not None else self._execute(group)
+        if self.loses(group):
+            committed(StoreUnavailableError("the outcome of the simulated group is lost"))
+        else:
+            committed(outcomes)
 
     def _execute(self, group: Sequence[Operation]) -> Sequence[Any]:
         outcomes = execute(self.engine, group)

@@ -263,9 +263,7 @@ class BulkRun:
         if bulk.status is not Status.RUNNING:
             self._end(finished)
             return
-        pause = self._pace.after(
-            number, outcome.seconds, self._node.clock.monotonic(), self._node.commits.groups
-        )
+        pause = self._pace.after(number, outcome.seconds, self._node.clock.monotonic(), self._node.commits.groups)
         finished(pause.shared)
         self._node.later(pause.own, self.prepare)
 

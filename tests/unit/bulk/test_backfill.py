@@ -91,6 +91,7 @@ def test_the_next_time_waits_for_the_end_of_a_run() -> None:
 def test_crashes_at_random_moments_double_nothing(seed: int) -> None:
     chance = Random(seed)
     node = Backfilling()
+    node.lose_steps(chance)
     node.add()
     bulk = node.backfill(rate=chance.choice([None, 20, 100]))
     crashes = 0
@@ -105,11 +106,12 @@ def test_crashes_at_random_moments_double_nothing(seed: int) -> None:
                 node.clock.advance(0.001)
                 node.life.run_due()
                 node.bulk.tick()
-        if crashes < 8:
+        if crashes < 8 and chance.random() < 0.6:
             crashes += 1
             node = Backfilling(node)
+            node.lose_steps(chance)
         node.bulk.tick()
-        node.wait(chance.random() / 10)
+        node.wait(chance.choice([0.05, 0.1, 1.2]))
     shown = node.shown(bulk)
     assert (shown.status, shown.progress.counts) == (Status.DONE, {Outcome.FIRED: TIMES})
     touched = node.touched(bulk)

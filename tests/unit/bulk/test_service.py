@@ -14,7 +14,7 @@ from mainspring.bulk import pace, run
 from mainspring.bulk.model import Action, BulkOperation, Outcome, Spec, Status
 from mainspring.bulk.run import Node as Services
 from mainspring.bulk.service import BulkService
-from mainspring.bulk.store import ListTouched, ShowBulk
+from mainspring.bulk.store import ListTouched, ShowBulk, StepBackfill, StepBulk
 from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
@@ -46,6 +46,12 @@ class BulkNode(Node):
             lambda _, done, __: done(self.caller),
         )
         self.bulk = BulkService(services, service.next_id, lambda: service.term, lambda: self.paused)
+
+    def lose_steps(self, chance: Random) -> None:
+        """Let some steps be committed without an outcome for the node, which repeats it after a second."""
+        self.life.store.loses = lambda group: (
+            all(isinstance(operation, StepBulk | StepBackfill) for operation in group) and chance.random() < 0.4
+        )
 
     def failed(self, number: int, **fields: Any) -> list[Job]:
         """Return dead letters."""
@@ -228,6 +234,7 @@ def test_jobs_that_match_again_have_no_second_turn_after_a_crash(node: BulkNode)
 def test_crashes_at_random_moments_give_each_job_one_turn(seed: int) -> None:
     chance = Random(seed)
     node = BulkNode()
+    node.lose_steps(chance)
     jobs = node.failed(30)
     bulk = node.begin(where=JobFilter(states=(State.FAILED, State.CANCELLED)), rate=chance.choice([None, 20, 100]))
     crashes = 0
@@ -242,14 +249,15 @@ def test_crashes_at_random_moments_give_each_job_one_turn(seed: int) -> None:
                 node.clock.advance(0.001)
                 node.life.run_due()
                 node.bulk.tick()
-        if crashes < 8:
+        if crashes < 8 and chance.random() < 0.6:
             crashes += 1
             node = BulkNode(node)
-            for job_id in node.touched(bulk):
-                node.cancel(job_id)  # it matches again
-            node.commit()
+            node.lose_steps(chance)
+        for job_id in node.touched(bulk):
+            node.cancel(job_id)  # it matches again
+        node.commit()
         node.bulk.tick()
-        node.wait(chance.random() / 10)
+        node.wait(chance.choice([0.05, 0.1, 1.2]))
     shown = node.shown(bulk)
     assert (shown.status, shown.progress.counts) == (Status.DONE, {Outcome.RETRIED: 30})
     assert sorted(node.touched(bulk)) == [job.id for job in jobs]
