@@ -18,7 +18,7 @@ SHARE: Final = 0.25
 """The share of the rest of the group's time that a step may take, between these limits: on a slow disk, steps are larger."""
 PAUSES: Final = 10
 """The pause after a step beside other work, as a multiple of the time by which it has extended its group."""
-AIM: Final = 2500
+AIM: Final = 3000
 """Jobs per second for which pauses beside other work are shortened, but not below the time by which a step extends its group."""
 FIRST_SIZE: Final = 8
 SMALLEST_SIZE: Final = 8
@@ -49,6 +49,10 @@ class Pace:
     def size(self) -> int:
         """The number of jobs for the next step."""
         return self._size if self._rate is None else max(min(self._size, int(self._rate)), 1)
+
+    def number(self, left: int) -> int:
+        """Return the number of jobs for the next step, if so many are left. Without a rate, it takes a small rest, too."""
+        return left if self._rate is None and left <= 1.5 * self._size else min(self.size, left)
 
     def begin(self, now: float, groups: int) -> bool:
         """Process the beginning of a step; return whether the node has committed nothing else since the one before.

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     Rights = Callable[[Caller, Callable[[Caller | None], None], Callable[[StoreError], None]], object]
 
 READ_AHEAD: Final = 100
-"""Jobs that are read at once. Beside a long read, groups of SQLite wait for the interpreter at each of their statements."""
+"""Jobs that are read at once. Beside a long read, groups of SQLite wait for the interpreter at each statement."""
 AHEAD: Final = 50
-"""Jobs that a step reads for the next ones, if it can: the cost of few jobs is that of the statement."""
+"""The fewest jobs that a step reads for the next ones, if it can: few cost as much as these."""
 RETRY_DELAY: Final = 1.0
 """Seconds after which a read or a step that the store refused is repeated."""
 
@@ -178,7 +178,7 @@ class BulkRun:
         if self._is_ended:
             finished(0)
             return
-        ids = [self._ids.popleft() for _ in range(min(self._pace.size, len(self._ids)))]
+        ids = [self._ids.popleft() for _ in range(self._pace.number(len(self._ids)))]
         is_last = self._is_exhausted and not self._ids
         jobs = [self._jobs[job_id] for job_id in ids if job_id in self._jobs]
         refused = self._forbidden(jobs)
@@ -196,7 +196,7 @@ class BulkRun:
             is_last=is_last,
             refused=refused,
             stopped=dict(self._stopped),
-            ahead=0 if self._ids or self._is_exhausted else AHEAD,
+            ahead=0 if self._ids or self._is_exhausted else max(AHEAD, 2 * self._pace.size),
         )
         self.begin(operation)
         self._node.commits.put(

@@ -41,6 +41,16 @@ def test_a_step_that_is_not_full_does_not_grow() -> None:
     assert pace.size == FIRST_SIZE
 
 
+def test_a_small_rest_goes_with_a_step() -> None:
+    pace = Pace()
+    half = FIRST_SIZE // 2
+    assert [pace.number(left) for left in (half, FIRST_SIZE + half, 2 * FIRST_SIZE)] == [
+        half,
+        FIRST_SIZE + half,
+        FIRST_SIZE,
+    ]
+
+
 def test_a_node_without_other_work_has_half_of_its_time_left() -> None:
     assert stepped(Pace(), 10, 0.02, 0.03, alone=True) == Pause(0.02, 0)
 

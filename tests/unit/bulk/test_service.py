@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.unit.jobs.a_node import Client, Node, side, unexpected
@@ -15,14 +16,13 @@ from mainspring.bulk.model import Action, BulkOperation, Outcome, Spec, Status
 from mainspring.bulk.run import Node as Services
 from mainspring.bulk.service import BulkService
 from mainspring.bulk.store import ListTouched, ShowBulk, StepBackfill, StepBulk
-from mainspring.engines.memory.bulk import MemoryBulkSlice
+from mainspring.engines.memory.bulk import MemoryBulk, MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.jobs.model import Job, State
 from mainspring.queries.filters import JobFilter
-
-if TYPE_CHECKING:
-    from mainspring.storage.query import Page
+from mainspring.queries.jobs import ListJobs
+from mainspring.storage.query import Page
 
 FAILED = JobFilter(states=(State.FAILED,))
 
@@ -108,6 +108,50 @@ def node() -> BulkNode:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "FIRST_SIZE", 2)
     monkeypatch.setattr(run, "READ_AHEAD", 5)
+
+
+async def near(self: MemoryBulk, where: JobFilter, after: int, limit: int) -> Page[Job] | None:
+    """Read ahead, as a step on SQLite does."""
+    found = [job for job_id, job in sorted(self._tables.jobs.items())[::-1] if job_id < after and where.matches(job)]
+    page = [copy(job) for job in found[:limit]]
+    return Page(page, page[-1].id) if len(page) == limit else None
+
+
+def test_a_step_reads_for_the_next_one(node: BulkNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryBulk, "near", near)
+    monkeypatch.setattr(run, "AHEAD", 5)
+    jobs = node.failed(23)
+    asked: list[object] = []
+    ask = node.life.reads.ask
+
+    def note(query: Any, *more: Any) -> None:
+        asked.append(query)
+        ask(query, *more)
+
+    monkeypatch.setattr(node.life.reads, "ask", note)
+    bulk = node.begin()
+    node.wait(5)
+    assert node.shown(bulk).progress.counts == {Outcome.RETRIED: 23}
+    assert node.states(jobs) == [State.PENDING] * 23
+    assert sum(isinstance(query, ListJobs) for query in asked) == 2, "the first jobs, and the rest"
+
+
+def test_steps_go_with_other_work_and_wait_for_none(node: BulkNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.failed(8)
+    steps: list[StepBulk] = []
+    put = node.life.commits.put
+
+    def note(operation: Any, *more: Any) -> None:
+        steps.extend([operation] if isinstance(operation, StepBulk) else ())
+        put(operation, *more)
+
+    monkeypatch.setattr(node.life.commits, "put", note)
+    node.begin(rate=2)
+    node.wait(1.5)
+    assert [step.urgent for step in steps] == [False, True]
+    node.background(function="g")
+    node.wait(1)
+    assert not steps[2].urgent
 
 
 def test_dead_letters_are_retried_and_served(node: BulkNode) -> None:
@@ -231,8 +275,11 @@ def test_jobs_that_match_again_have_no_second_turn_after_a_crash(node: BulkNode)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_crashes_at_random_moments_give_each_job_one_turn(seed: int) -> None:
+def test_crashes_at_random_moments_give_each_job_one_turn(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = Random(seed)
+    if seed % 2:
+        monkeypatch.setattr(MemoryBulk, "near", near)
+        monkeypatch.setattr(run, "AHEAD", 5)
     node = BulkNode()
     node.lose_steps(chance)
     jobs = node.failed(30)
