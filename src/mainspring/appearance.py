@@ -47,6 +47,8 @@ _OF_STATE: Final = {
     "expired": "late",
     # functions and schedules
     "paused": "stopped",
+    "active": "good",
+    "skipped": "late",
     # acts
     "refused": "bad",
     # operations

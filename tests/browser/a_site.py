@@ -10,6 +10,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from tests.system.servers import Server, environment, serving
 
@@ -77,6 +78,9 @@ def full_site(directory: Path, *options: str) -> Iterator[Site]:
         for text in HOSTILE:
             site.submit(text, unique=text, args=[text])
             site.submit("resize", wait=True, args=[f"broken {text}"], unique=f"broken {text}")
+        schedule = {"function": "nightly", "cron": "0 * * * *", "timezone": "Europe/Berlin"}
+        site.call("POST", "namespaces/default/schedules", {**schedule, "name": HOSTILE[0]})
+        site.call("POST", f"namespaces/default/schedules/{quote(HOSTILE[0], safe='')}/trigger", {})
         change = {"action": "retry", "filter": {"function": "resize", "state": "cancelled"}, "reason": HOSTILE[0]}
         site.call("POST", "namespaces/default/operations", change)
         yield site

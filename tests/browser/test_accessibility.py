@@ -51,10 +51,12 @@ def pages_of(site: Site) -> list[str]:
     jobs = site.call("GET", "namespaces/default/jobs?state=succeeded&state=failed&state=cancelled&limit=1000")["items"]
     newest = {job["state"]: job["handle"] for job in jobs}
     workers = site.call("GET", "namespaces/default/workers")["items"]
+    schedules = site.call("GET", "namespaces/default/schedules")["items"]
     operations = site.call("GET", "namespaces/default/operations")["items"]
     return [
         *PAGES,
         "/jobs?state=failed",
+        *(f"/schedules/{quote(schedule['name'], safe='')}" for schedule in schedules),
         *(f"/workers/{quote(worker['id'], safe='')}" for worker in workers),
         *(f"/operations/{operation['id']}" for operation in operations),
         *(f"/jobs/{handle}" for handle in newest.values()),

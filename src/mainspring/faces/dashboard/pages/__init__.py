@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.faces.dashboard.pages import audit, functions, job, jobs, nodes, operations, tokens, workers
+from mainspring.faces.dashboard.pages import audit, functions, job, jobs, nodes, operations, schedules, tokens, workers
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.actions import Action
@@ -14,6 +14,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *jobs.PAGES,
     *job.PAGES,
     *functions.PAGES,
+    *schedules.PAGES,
     *workers.PAGES,
     *nodes.PAGES,
     *operations.PAGES,
@@ -23,6 +24,7 @@ PAGES: Final[tuple[Page, ...]] = (
 ACTIONS: Final[tuple[Action, ...]] = (
     *job.ACTIONS,
     *functions.ACTIONS,
+    *schedules.ACTIONS,
     *workers.ACTIONS,
     *nodes.ACTIONS,
     *operations.ACTIONS,

@@ -1,0 +1,127 @@
+"""A day of all schedules: a row for each, a cell for each part of the day in which one fires, and their sum on top."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mainspring.faces.dashboard.drawings.axes import Scale, Tick, time_ticks
+
+if TYPE_CHECKING:
+    from mainspring.api.fires import Timeline, TimelineBucket
+
+WIDTH: Final = 960
+LEFT: Final = 180
+ROW: Final = 22
+HEAT: Final = 40
+"""The height of the sum on top."""
+MOST_CELLS: Final = 400
+"""With the texts, lines and bars, a drawing has at most 500 shapes."""
+STEPS: Final = (900, 1800, 3600, 7200, 14400)
+"""Seconds of a cell."""
+
+
+class Cell(NamedTuple):
+    """A part of the day of one schedule."""
+
+    x: float
+    kind: str
+    """The state that its look is of."""
+    at: str
+    words: str
+
+
+class Line(NamedTuple):
+    """The row of a schedule."""
+
+    y: float
+    schedule: str
+    cells: list[Cell]
+
+
+class Heat(NamedTuple):
+    """The sum of a part of the day."""
+
+    x: float
+    height: float
+
+
+class Day(NamedTuple):
+    """The drawing."""
+
+    lines: list[Line]
+    heats: list[Heat]
+    most: int
+    """The largest sum."""
+    ticks: list[Tick]
+    now: float | None
+    """The place of the present time, if it is in the day."""
+    cell: float
+    """The width of a cell."""
+    minutes: int
+    """Of a cell."""
+    fires: int
+
+    @property
+    def height(self) -> int:
+        """The height of all."""
+        return HEAT + ROW * len(self.lines) + 24
+
+
+def step_for(schedules: int) -> int:
+    """Return the seconds of a cell with which a day of so many schedules has not too many cells."""
+    return next((step for step in STEPS if schedules * 86400 // step <= MOST_CELLS), STEPS[-1])
+
+
+def kind_of(bucket: TimelineBucket) -> str:
+    """Return the state that stands for a part of the day: failures first."""
+    if bucket.failed:
+        return "failed"
+    if bucket.skipped:
+        return "skipped"
+    if bucket.fired > bucket.succeeded:
+        return "running"
+    if bucket.succeeded:
+        return "succeeded"
+    return "scheduled"
+
+
+def day(timeline: Timeline, now: float, zone: dt.tzinfo) -> Day | None:
+    """Return the drawing of a timeline; None if nothing fires in it."""
+    begin, end = _seconds(timeline.since), _seconds(timeline.until)
+    time = Scale(begin, end, LEFT, WIDTH)
+    sums: dict[float, int] = {}
+    lines = []
+    for number, one in enumerate(timeline.schedules):
+        cells = []
+        for bucket in one.buckets:
+            x = time(_seconds(bucket.at))
+            count = bucket.fired + bucket.skipped + bucket.due
+            sums[x] = sums.get(x, 0) + count
+            cells.append(Cell(x, kind_of(bucket), bucket.at, _words(bucket)))
+        lines.append(Line(HEAT + ROW * number, one.schedule, cells))
+    if not sums:
+        return None
+    most = max(sums.values())
+    up = Scale(0, most, 0, HEAT - 14)
+    heats = [Heat(x, up(count)) for x, count in sums.items()]
+    width = round((WIDTH - LEFT) * timeline.step / (end - begin), 2)
+    shown_now = time(now) if begin <= now < end else None
+    return Day(
+        lines, heats, most, time_ticks(time, zone, 12), shown_now, width, round(timeline.step / 60), sum(sums.values())
+    )
+
+
+def _words(bucket: TimelineBucket) -> str:
+    parts = {
+        "succeeded": bucket.succeeded,
+        "failed": bucket.failed,
+        "under way": bucket.fired - bucket.succeeded - bucket.failed,
+        "skipped": bucket.skipped,
+        "to come": bucket.due,
+    }
+    return ", ".join(f"{count} {name}" for name, count in parts.items() if count > 0)
+
+
+def _seconds(text: str) -> float:
+    return dt.datetime.fromisoformat(text).timestamp()

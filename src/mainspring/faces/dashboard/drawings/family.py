@@ -1,0 +1,67 @@
+"""The last fires of a family of schedules: a row for each schedule, a column for each occasion."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mainspring.api.schedules import Run
+
+OCCASIONS: Final = 30
+CELL: Final = 24
+LEFT: Final = 180
+ROW: Final = 24
+
+
+class Cell(NamedTuple):
+    """One schedule at one occasion."""
+
+    x: int
+    y: int
+    kind: str
+    run: Run
+
+
+class Family(NamedTuple):
+    """The drawing."""
+
+    names: list[str]
+    occasions: list[str]
+    """Fire times, the oldest first."""
+    cells: list[Cell]
+
+    @property
+    def height(self) -> int:
+        """The height of all."""
+        return ROW * len(self.names) + 22
+
+    @property
+    def width(self) -> int:
+        """The width of all."""
+        return LEFT + CELL * OCCASIONS
+
+
+def kind_of(run: Run) -> str:
+    """Return the state that stands for a fire time."""
+    if run.outcome:
+        return run.outcome
+    if run.state == "skipped":
+        return "skipped"
+    return "running" if run.started_at else "pending"
+
+
+def family(fires: Mapping[str, Sequence[Run]]) -> Family | None:
+    """Return the drawing of the newest fires of each schedule; None if there are none."""
+    times = sorted({run.fire_time for runs in fires.values() for run in runs if run.fire_time})[-OCCASIONS:]
+    if not times:
+        return None
+    columns = {time: LEFT + CELL * number for number, time in enumerate(times)}
+    cells = [
+        Cell(columns[run.fire_time], ROW * row, kind_of(run), run)
+        for row, runs in enumerate(fires.values())
+        for run in runs
+        if run.fire_time in columns
+    ]
+    return Family(list(fires), times, cells)

@@ -1,0 +1,169 @@
+"""The pages of schedules: the day of all, and one with its past and its next times."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.access.roles import Permission
+from mainspring.api.fires import Timeline
+from mainspring.api.schedules import Run, ScheduleDetails, ScheduleInfo, Times
+from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError
+from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.drawings.day import day, step_for
+from mainspring.faces.dashboard.drawings.family import OCCASIONS, family, kind_of
+from mainspring.faces.dashboard.registry import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mainspring.faces.dashboard.calls import Answer
+    from mainspring.faces.dashboard.visit import Response, Visit
+
+DRAWN: Final = 40
+"""Schedules in the drawing of a day."""
+MOST_RELATIVES: Final = 5
+SCHEDULES: Final = f"{N}/schedules"
+SCHEDULE: Final = f"{SCHEDULES}/{{name}}"
+
+
+def _to_operation(visit: Visit, _parameters: Mapping[str, str], answer: Answer) -> str:
+    return visit.url("/operations/{id}", id=msgspec.json.decode(answer.body)["id"])
+
+
+TRIGGER: Final = Action(
+    operation="schedules_trigger",
+    label="Run now",
+    done="The schedule was fired now.",
+    path=f"{SCHEDULE}/trigger",
+    command="schedules trigger {name}",
+)
+PAUSE: Final = Action(
+    operation="schedules_pause",
+    label="Pause",
+    done="The schedule skips its times until it is resumed. A running job goes on.",
+    path=f"{SCHEDULE}/pause",
+    command="schedules pause {name}",
+)
+RESUME: Final = Action(
+    operation="schedules_resume",
+    label="Resume",
+    done="The schedule runs again. Times during the pause stay skipped.",
+    path=f"{SCHEDULE}/resume",
+    command="schedules resume {name}",
+)
+BACKFILL: Final = Action(
+    operation="schedules_backfill",
+    label="Run past times",
+    done="This operation runs the past times that have not run, each once.",
+    path=f"{SCHEDULE}/backfill",
+    fields=(
+        Field(name="from", label="From", kind="time", option="--from", required=True),
+        Field(name="to", label="To", kind="time", option="--to", hint="empty: now"),
+        Field(
+            name="max",
+            label="At most so many times",
+            kind="number",
+            option="--max",
+            hint="if there are more, none runs",
+        ),
+        REASON,
+    ),
+    command="schedules backfill {name}",
+    then=_to_operation,
+)
+REMOVE: Final = Action(
+    operation="schedules_remove",
+    label="Remove",
+    done="The schedule was removed. Its history stays.",
+    path=SCHEDULE,
+    method="DELETE",
+    permission=Permission.DEVELOP,
+    if_match=True,
+    command="schedules remove {name}",
+    warning="If code declares the schedule, the next worker of that code adds it again.",
+    then=lambda visit, _, __: visit.url("/schedules"),
+)
+ACTIONS: Final = (TRIGGER, PAUSE, RESUME, BACKFILL, REMOVE)
+
+
+async def schedules(visit: Visit) -> Response:
+    """Show all schedules and their day."""
+    zone = visit.settings.timezone
+    today = dt.datetime.fromtimestamp(visit.now, zone).date()
+    shown = _date(visit.field("day")) or today
+    begin, end = (dt.datetime.combine(shown + dt.timedelta(days=days), dt.time(), zone) for days in (0, 1))
+    listed = await visit.calls.get(Items[ScheduleInfo], SCHEDULES)
+    step = step_for(min(len(listed.items), DRAWN))
+    query = {"since": begin.isoformat(), "until": end.isoformat(), "step": step, "limit": DRAWN}
+    timeline = await visit.optional(visit.calls.get(Timeline, f"{N}/fires/timeline", query=query))
+    drawn = None if isinstance(timeline, Problem) else day(timeline, visit.now, zone)
+    return visit.render(
+        "schedules.html",
+        schedules=sorted(listed.items, key=lambda one: (one.next_at is None, one.next_at or "", one.name)),
+        drawing=drawn,
+        day=shown,
+        is_today=shown == today,
+        before=shown - dt.timedelta(days=1),
+        after=shown + dt.timedelta(days=1),
+        drawn=DRAWN,
+    )
+
+
+async def schedule(visit: Visit) -> Response:
+    """Show a schedule."""
+    calls, name = visit.calls, dict(visit.parameters)
+    {"limit": OCCASIONS, "cursor": visit.field("cursor")}
+    shown, upcoming, fires, everything = await asyncio.gather(
+        calls.get(ScheduleDetails, SCHEDULE, name),
+        visit.optional(calls.get(Times, f"{SCHEDULE}/next", name)),
+        visit.optional(
+            calls.get(
+                Items[Run], f"{SCHEDULE}/fires", name, query={"limit": OCCASIONS, "cursor": visit.field("cursor")}
+            )
+        ),
+        visit.optional(calls.get(Items[ScheduleInfo], SCHEDULES)),
+    )
+    runs = [] if isinstance(fires, Problem) else fires.items
+    relatives = shown.parents[:MOST_RELATIVES]
+    of_relatives = await asyncio.gather(*(_fires(visit, one) for one in relatives))
+    is_paused = shown.state == "paused"
+    fitting = [TRIGGER, RESUME if is_paused else PAUSE, *([BACKFILL] if not shown.parents else []), REMOVE]
+    values: dict[str, Any] = {
+        "upcoming": [] if isinstance(upcoming, Problem) else [one for one in upcoming.times if one],
+        "fires": None if isinstance(fires, Problem) else fires,
+        "drawing": family(dict(zip([*relatives, shown.name], [*of_relatives, runs], strict=True))),
+        "names": set() if isinstance(everything, Problem) else {one.name for one in everything.items},
+    }
+    return visit.render(
+        "schedule.html",
+        schedule=shown,
+        actions=[one for one in fitting if visit.may(one.permission, shown.function)],
+        kind_of=kind_of,
+        **values,
+    )
+
+
+async def _fires(visit: Visit, name: str) -> list[Run]:
+    listed = await visit.optional(
+        visit.calls.get(Items[Run], f"{SCHEDULE}/fires", {"name": name}, query={"limit": OCCASIONS})
+    )
+    return [] if isinstance(listed, Problem) else listed.items
+
+
+def _date(text: str) -> dt.date | None:
+    if not text:
+        return None
+    try:
+        return dt.date.fromisoformat(text)
+    except ValueError:
+        raise FormError(f"{text[:40]!r} is no day such as 2030-01-31.") from None
+
+
+PAGES: Final = (
+    Page(path="/schedules", handler=schedules, menu="Schedules"),
+    Page(path="/schedules/{name}", handler=schedule),
+)

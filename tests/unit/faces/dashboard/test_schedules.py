@@ -1,0 +1,140 @@
+"""The pages of schedules and their drawings."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from tests.unit.api.a_node import run
+
+from mainspring.api.fires import ScheduleLine, Timeline, TimelineBucket
+from mainspring.api.schedules import Run
+from mainspring.faces.dashboard.drawings.day import LEFT, MOST_CELLS, STEPS, WIDTH, day, step_for
+from mainspring.faces.dashboard.drawings.family import OCCASIONS, family
+
+from .a_browser import browsing
+
+MIDNIGHT = dt.datetime(2030, 1, 31, tzinfo=dt.UTC)
+NIGHTLY = {"name": "nightly", "function": "report", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
+
+
+def _bucket(hour: int, **numbers: int) -> TimelineBucket:
+    counts = dict.fromkeys(("fired", "succeeded", "failed", "skipped", "due"), 0) | numbers
+    return TimelineBucket(at=(MIDNIGHT + dt.timedelta(hours=hour)).isoformat(), **counts)
+
+
+def _timeline(*lines: ScheduleLine) -> Timeline:
+    end = MIDNIGHT + dt.timedelta(days=1)
+    return Timeline(MIDNIGHT.isoformat(), end.isoformat(), 3600.0, list(lines), None)
+
+
+def _run(time: int, **given: Any) -> Run:
+    values: dict[str, Any] = dict.fromkeys(Run.__struct_fields__) | {
+        "schedule": "s",
+        "state": "fired",
+        "cause": "time",
+        "attempt": 1,
+        "finished": True,
+        "fire_time": (MIDNIGHT + dt.timedelta(days=time)).isoformat(),
+    }
+    return Run(**(values | given))
+
+
+def test_the_day_shows_failures_before_everything_else() -> None:
+    line = ScheduleLine(
+        "nightly",
+        "f",
+        "active",
+        complete=True,
+        buckets=[
+            _bucket(1, fired=3, succeeded=2, failed=1),
+            _bucket(2, fired=2, succeeded=2),
+            _bucket(3, fired=1),
+            _bucket(12, due=4),
+        ],
+    )
+    other = ScheduleLine("hourly", "f", "active", complete=True, buckets=[_bucket(1, skipped=1)])
+    drawn = day(_timeline(line, other), MIDNIGHT.timestamp() + 6 * 3600, dt.UTC)
+    assert drawn is not None
+    assert [cell.kind for cell in drawn.lines[0].cells] == ["failed", "succeeded", "running", "scheduled"]
+    assert drawn.lines[0].cells[0].words == "2 succeeded, 1 failed"
+    assert drawn.lines[1].cells[0].kind == "skipped"
+    assert (drawn.most, drawn.fires) == (4, 11)
+    assert drawn.now == LEFT + (WIDTH - LEFT) / 4
+
+
+def test_a_day_without_fires_is_not_drawn() -> None:
+    assert day(_timeline(ScheduleLine("s", "f", "active", complete=True, buckets=[])), 0, dt.UTC) is None
+
+
+def test_a_day_has_few_enough_cells() -> None:
+    for number in (0, 1, 5, 40):
+        assert number * 86400 // step_for(number) <= MOST_CELLS
+    assert step_for(1) == STEPS[0]
+
+
+def test_a_family_shares_its_occasions() -> None:
+    drawn = family(
+        {"parent": [_run(1, outcome="succeeded"), _run(0, outcome="failed")], "child": [_run(1, state="skipped")]}
+    )
+    assert drawn is not None
+    parent, failed, child = drawn.cells
+    assert (parent.kind, failed.kind, child.kind) == ("succeeded", "failed", "skipped")
+    assert parent.x == child.x > failed.x
+    assert parent.y < child.y
+    many = family({"s": [_run(number) for number in range(OCCASIONS + 10)]})
+    assert many is not None
+    assert len(many.occasions) == len(many.cells) == OCCASIONS
+    assert many.occasions[-1] == _run(OCCASIONS + 9).fire_time
+    assert family({"s": []}) is None
+
+
+def test_schedules_are_listed_with_their_day() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            assert "@app.scheduled" in (await browser.open("/schedules")).main.text
+            await browser.call("POST", "schedules", NIGHTLY)
+            page = await browser.open("/schedules")
+            assert page.rows(1)[0][0] == "nightly" if page.main.all("svg") else page.rows()[0][0] == "nightly"
+            later = await browser.open("/schedules?day=2099-01-31")
+            assert later.main.one("desc").text.startswith("1 fire times of 1 schedules in steps of 15 min")
+            assert [row[0:3:2] for row in later.rows(0)] == [["nightly", "1 to come"]]
+            assert (await browser.open("/schedules?day=soon")).status == 422
+
+    run(test())
+
+
+def test_a_schedule_is_run_paused_resumed_backfilled_and_removed() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", NIGHTLY)
+            page = await browser.open("/schedules/nightly")
+            assert len(page.main.one("ol").all("li")) == 10
+            page = await browser.act(page, "schedules_trigger")
+            assert len(page.rows()) == 1
+            page = await browser.act(page, "schedules_pause")
+            assert "None: it is paused" in page.main.text
+            page = await browser.act(page, "schedules_resume")
+            page = await browser.act(
+                page, "schedules_backfill", {"from": "2026-01-01T00:00", "to": "2026-01-03T12:00:00"}
+            )
+            assert page.main.one("h1").text.startswith("backfill op-")
+            refused = await browser.act(await browser.open("/schedules/nightly"), "schedules_backfill", {"from": ""})
+            assert refused.status == 422
+            page = await browser.act(await browser.open("/schedules/nightly"), "schedules_remove")
+            assert "There are no schedules" in page.main.text
+
+    run(test())
+
+
+def test_a_schedule_with_a_hostile_name_stays_text() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            name = "</text><script>alert(1)</script>"
+            await browser.call("POST", "schedules", NIGHTLY | {"name": name})
+            page = await browser.open("/schedules?day=2099-01-31")
+            assert page.main.all("script") == []
+            link = page.main.all("a")[-2].attributes["href"]
+            assert (await browser.open(link)).main.one("h1").text == name
+
+    run(test())
