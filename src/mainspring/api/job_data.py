@@ -32,6 +32,7 @@ class Payload(Request[Data]):
     """The arguments of a job. Codes: ``job_not_found``, ``not_kept``."""
 
     permission = Permission.PAYLOADS
+    name_in_audit = "jobs.payload"
     handle: str
 
 
@@ -39,6 +40,7 @@ class Result(Request[Data]):
     """The result of a job that has succeeded. Codes: ``job_not_found``, ``not_kept``, ``conflict`` if it has not."""
 
     permission = Permission.PAYLOADS
+    name_in_audit = "jobs.result"
     handle: str
 
 
@@ -46,6 +48,7 @@ class Wait(Request[Outcome]):
     """How a job ended, once it has. Codes: ``job_not_found``."""
 
     permission = Permission.READ
+    name_in_audit = "jobs.wait"
     only_reads = True
     handle: str
 
@@ -61,4 +64,5 @@ class Follow(Request[JobInfo]):
     """The changes of one job until it ends: `JobInfo` as the event ``job``, and `Progress`. Codes: ``job_not_found``."""
 
     permission = Permission.READ
+    name_in_audit = "jobs.follow"
     handle: str

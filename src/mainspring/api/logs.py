@@ -49,6 +49,7 @@ class FollowLogs(Request[None]):
     """A stream of the lines of a job's log, until it has ended. Codes: those of ``jobs.logs``."""
 
     permission = Permission.PAYLOADS
+    name_in_audit = "jobs.follow_logs"
     handle: str
     tail: int = 200
     """The number of earlier lines with which the stream begins, the newest ones."""

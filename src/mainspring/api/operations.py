@@ -148,6 +148,7 @@ class Follow(Request[int]):
     """
 
     permission = Permission.READ
+    name_in_audit = "operations.follow"
     id: str
 
 

@@ -28,7 +28,9 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     in_any_namespace: ClassVar[bool] = False
     """Whether a caller with the permission in some namespace may ask. The handler then checks each object."""
     call: ClassVar[str] = ""
-    """The name in JSON; empty for a request with bytes, which JSON cannot hold."""
+    """The name in JSON; empty for a request with bytes, which JSON cannot hold, and for one that other calls replace."""
+    name_in_audit: ClassVar[str] = ""
+    """The name of a request without ``call`` in the audit."""
     in_all_namespaces: ClassVar[bool] = False
     """Whether a caller needs the permission in all namespaces, for all functions: the request is about what all of them share."""
     only_reads: ClassVar[bool] = False

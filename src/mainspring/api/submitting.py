@@ -214,6 +214,7 @@ class SubmitJob(Request[Submission]):
     """Store a job. Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``refused``."""
 
     permission = Permission.DEVELOP
+    name_in_audit = "jobs.submit"
     job: NewJob
 
 
@@ -224,6 +225,7 @@ class SubmitJobs(Request[Submissions]):
     """
 
     permission = Permission.DEVELOP
+    name_in_audit = "jobs.submit_many"
     jobs: Annotated[list[NewJob], msgspec.Meta(max_length=BATCH_LIMIT)]
 
 
@@ -242,6 +244,7 @@ class Submit(Request[Submitted]):
     """Store a job. Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``refused``."""
 
     permission = Permission.DEVELOP
+    name_in_audit = "jobs.submit"
     function: bytes
     payload: bytes
     unique: bytes = b""
@@ -252,6 +255,7 @@ class Run(Request[Ended]):
     """Run a job that ends with this call, or join one that others wait for. Codes: as of `Submit`."""
 
     permission = Permission.DEVELOP
+    name_in_audit = "jobs.run"
     function: bytes
     payload: bytes
     unique: bytes = b""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from mainspring import api
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Permission, Role
 from mainspring.api import functions, jobs, nodes, schedules, status, submitting
@@ -18,7 +21,7 @@ from mainspring.api.request import Request, read, write
 from .a_node import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mainspring.api.feeds import Feed
 
@@ -209,3 +212,19 @@ def test_the_codes_in_the_docstring_of_a_request_exist() -> None:
         _, _, documented = (kind.__doc__ or "").partition("Codes: ")
         named = set(documented.split("``")[1::2])
         assert named <= codes, kind
+
+
+def test_every_request_has_a_name_for_the_audit() -> None:
+    for module in iter_modules(api.__path__):
+        import_module(f"{api.__name__}.{module.name}")
+    kinds = [
+        kind for kind in _kinds(Request) if hasattr(kind, "permission") and kind.__module__.startswith("mainspring.")
+    ]
+    assert len(kinds) > 80
+    assert [kind for kind in kinds if not (kind.call or kind.name_in_audit)] == []
+
+
+def _kinds(kind: type[Any]) -> Iterator[type[Any]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _kinds(one)

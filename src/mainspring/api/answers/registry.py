@@ -131,7 +131,7 @@ class Api:
         try:
             check_permission(kind, namespace, caller)
         except ForbiddenError as error:
-            self.refused_early(kind.call or kind.__name__, namespace, caller, named, str(error))
+            self.refused_early(_name_of(kind), namespace, caller, named, str(error))
             raise
 
     def refused_early(self, what: str, namespace: str, caller: Caller, named: str, why: str) -> None:
@@ -188,11 +188,17 @@ _OBJECTS: Final = ("handle", "name", "function", "key", "token", "node", "schedu
 """Fields that name the object of a request."""
 
 
+def _name_of(kind: type[Request[Any]]) -> str:
+    """Return the name of a request in the audit."""
+    return kind.call or kind.name_in_audit or kind.__name__
+
+
 def _refusal(request: Request[Any], caller: Caller, error: MainspringError) -> Act:
     """Return the refusal of a request as the audit shows it."""
-    named = next((value for name in _OBJECTS if (value := getattr(request, name, None)) is not None), "")
+    of = getattr(request, "job", request)  # a new job names its function
+    named = next((value for name in _OBJECTS if (value := getattr(of, name, None)) is not None), "")
     name = named.decode("utf-8", "backslashreplace") if isinstance(named, bytes) else str(named)
-    act = caller.act(request.call or type(request).__name__, name[:OBJECT_LIMIT], namespace=request.namespace)
+    act = caller.act(_name_of(type(request)), name[:OBJECT_LIMIT], namespace=request.namespace)
     return replace(act, refused=str(error))
 
 

@@ -212,6 +212,21 @@ def test_refusals_are_in_the_audit() -> None:
     asyncio.run(test())
 
 
+def test_a_refused_submit_is_in_the_audit_with_its_function() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            client.access.callers["pay"] = Caller("pay", (Grant(Role.DEVELOPER, OWN, ("pay*",)),), token="pay")
+            path = f"/api/v1/namespaces/{OWN}/jobs"
+            assert (await client.send("POST", path, {"function": "mail"}, token="pay")).status == 403
+            committed = asyncio.Event()
+            built.node.commits.when_idle(committed.set)
+            await committed.wait()
+            (act,) = (await built.api.call(ListActs(who="pay"))).acts
+            assert (act.what, act.object) == ("jobs.submit", "mail")
+
+    asyncio.run(test())
+
+
 def test_refused_streams_are_in_the_audit() -> None:
     async def test() -> None:
         async with whole_node() as (client, built):

@@ -21,6 +21,7 @@ class Describe(Request[dict[str, Any]]):
     """The OpenAPI document of this API."""
 
     permission = Permission.SIGNED_IN
+    name_in_audit = "openapi.show"
 
 
 OPENAPI = Route(
