@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, get_args
 
+from msgspec.structs import replace
+
 from mainspring.api.answers.text import line, rfc3339, text
 from mainspring.api.jobs import JobInfo
 from mainspring.api.submitting import PriorityName
@@ -11,6 +13,7 @@ from mainspring.jobs.model import State
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
+    from mainspring.events.relay import Running
     from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
 
@@ -33,3 +36,14 @@ def info_of(service: JobService, job: Job) -> JobInfo:
         ended_at=rfc3339(job.ended_us),
         error=line(job.error),
     )
+
+
+def of_another_node(job: Job, running: Running | None = None) -> Job:
+    """Return a stored job with the attempt that runs on another node counted.
+
+    ``running`` is the answer of the node that holds it.
+    """
+    if running is not None:
+        state, started_us = int(State.RUNNING), running.started_us
+        return replace(job, state=state, started_us=started_us, attempt=running.attempt)
+    return replace(job, attempt=job.attempt + 1) if job.state == State.RUNNING else job

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from mainspring.api.answers.job_info import info_of
+from mainspring.api.answers.job_info import info_of, of_another_node
 from mainspring.api.answers.job_lookup import JobLookup
 from mainspring.api.job_data import Follow, Progress
 from mainspring.jobs.model import Job, State
@@ -45,7 +45,7 @@ class JobStreams:
         """
         job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
         watcher = _Watcher(self._service, job, feed, request.namespace)
-        watcher.send(job)
+        watcher.found(job)
         if State(job.state).ended:
             return watcher.end
         self._service.watch(watcher.changed)
@@ -73,6 +73,10 @@ class _Watcher:
         elif job.state == State.SCHEDULED:
             self._look_when_due(job)
 
+    def found(self, job: Job) -> None:
+        """Send the state of a job that was looked up."""
+        self.send(job if self._service.find_held(job.id) is not None else of_another_node(job))
+
     def _look_when_due(self, job: Job) -> None:
         """Look the job up once it is due: the store makes all due jobs pending at once, and names none of them."""
         self._look_after(job, max(job.due_us / 1_000_000 - self._service.wall(), 0) + DUE_MARGIN)
@@ -90,7 +94,7 @@ class _Watcher:
                 self._job = now
                 self._look_after(now, max(now.due_us / 1_000_000 - self._service.wall(), LATE_INTERVAL))
             else:
-                self.send(now)
+                self.found(now)
 
         def failed(error: StoreError) -> None:
             del error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict, replace
 
 from mainspring.api.answers.job_filters import filter_of
-from mainspring.api.answers.job_info import info_of
+from mainspring.api.answers.job_info import info_of, of_another_node
 from mainspring.api.answers.job_lookup import JobLookup, check_access, unknown
 from mainspring.api.answers.text import failure_of, rfc3339, text
 from mainspring.api.answers.waiting import Later, read_page
@@ -24,7 +24,7 @@ from mainspring.api.jobs import (
     Watch,
 )
 from mainspring.errors import NotFoundError
-from mainspring.jobs.model import RUNS, Job, Options, State
+from mainspring.jobs.model import RUNS, Job, Options
 from mainspring.namespaces import namespace_of, split_text
 from mainspring.queries.jobs import ListJobs
 from mainspring.queries.overlay import with_held
@@ -65,7 +65,7 @@ class JobCalls:
             where = replace(where, functions=permitted)
         query = ListJobs(where=where, after=before, limit=request.limit)
         page = await read_page(self._service.ask if request.partial else self._service.gather, query)
-        page = page._replace(items=[_of_another_node(job) for job in page.items])
+        page = page._replace(items=[of_another_node(job) for job in page.items])
         page = with_held(page, query, self._service.in_memory())
         jobs = [info_of(self._service, job) for job in page.items]
         if not request.partial:
@@ -113,7 +113,7 @@ class JobCalls:
         if job is None:
             return None
         check(job)
-        details = self._details(job if held else _of_another_node(job, running), running)
+        details = self._details(job if held else of_another_node(job, running), running)
         if job.term == RUNS and self._workflows is not None:
             await self._add_progress(self._workflows, Key(job=job_id, namespace=namespace), details)
         return details
@@ -200,17 +200,6 @@ class JobCalls:
             tags=list(options.tags),
             text=None if attempt is None else text(service.progress_text(job.id)) or None,
         )
-
-
-def _of_another_node(job: Job, running: Running | None = None) -> Job:
-    """Return a stored job with the attempt that runs on another node counted.
-
-    ``running`` is the answer of the node that holds it.
-    """
-    if running is not None:
-        state, started_us = int(State.RUNNING), running.started_us
-        return replace(job, state=state, started_us=started_us, attempt=running.attempt)
-    return replace(job, attempt=job.attempt + 1) if job.state == State.RUNNING else job
 
 
 def _number(progress: bytes) -> int:
