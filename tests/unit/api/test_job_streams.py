@@ -1,0 +1,86 @@
+"""The stream of a job that is scheduled: nobody reports that it is due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.api.answers.job_streams import DUE_MARGIN
+from mainspring.api.job_changes import Snooze
+from mainspring.api.job_data import Follow
+from mainspring.faces.rest.streams import EventFeed
+
+from .a_node import Node, opened, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class States(EventFeed):
+    """The states in the events of a stream."""
+
+    def __init__(self) -> None:
+        super().__init__(60.0, lambda _: None)
+        self.seen: list[str] = []
+
+    def replace(self, event: str, value: Any) -> None:
+        assert event == "job"
+        self.seen.append(value.state)
+
+
+async def snoozed(node: Node, seconds: float) -> tuple[str, States, Callable[[], None]]:
+    """Submit a job that is due later, and begin its stream."""
+    handle, states = await node.submit(), States()
+    end = await node.api.follow(Follow(handle), states)
+    await node.api.call(Snooze(handle, delay=seconds))
+    return handle, states, end
+
+
+async def wait(node: Node, seconds: float) -> None:
+    """Let time pass."""
+    node.clock.advance(seconds)
+    node.service.tick()
+    await node.committed()
+    node.service.tick()
+    await node.committed()
+
+
+def test_a_stream_shows_that_a_job_is_due() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            _, states, end = await snoozed(node, 10.0)
+            await wait(node, 9.0)
+            assert states.seen == ["pending", "scheduled"]
+            await wait(node, 1.0)
+            await wait(node, DUE_MARGIN)
+            assert states.seen == ["pending", "scheduled", "pending"]
+            end()
+
+    run(test())
+
+
+def test_a_job_that_is_postponed_meanwhile_is_not_looked_up_for_its_first_time() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            handle, states, end = await snoozed(node, 10.0)
+            await node.api.call(Snooze(handle, delay=100.0))
+            await wait(node, 11.0)
+            assert states.seen == ["pending", "scheduled", "scheduled"]
+            await wait(node, 100.0)
+            await wait(node, DUE_MARGIN)
+            assert states.seen[3:] == ["pending"]
+            end()
+
+    run(test())
+
+
+def test_a_stream_whose_client_has_left_is_not_kept_by_a_job_of_later() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            _, states, end = await snoozed(node, 10.0)
+            end()
+            groups = node.store.groups
+            await wait(node, 11.0)
+            assert states.seen == ["pending", "scheduled"]
+            assert node.store.groups <= groups + 1, "it is made pending, and nobody looks it up"
+
+    run(test())
