@@ -14,6 +14,7 @@ from mainspring.storage.query import Page, PageQuery
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from mainspring.access.once import KeyedAct
     from mainspring.storage.plan import Plan
     from mainspring.storage.query import Meter
 
@@ -33,15 +34,20 @@ decode_act = msgspec.msgpack.Decoder(Act).decode
 
 
 class Acting(Operation):
-    """An operation that may have an act, which the engine records if the operation has changed something."""
+    """An operation that may have an act, which the engine records if the operation has changed something.
 
-    __slots__ = ("act",)
+    If it is the request of a client with a key, it also has a ``keyed_act``. The outcome may be a `Reservation` then.
+    """
+
+    __slots__ = ("act", "keyed_act")
 
     acts = True
+    keyed = True
 
-    def __init__(self, act: Act | None = None) -> None:
+    def __init__(self, act: Act | None = None, keyed_act: KeyedAct | None = None) -> None:
         super().__init__()
         self.act = act
+        self.keyed_act = keyed_act
 
     def recorded(self, outcome: Any) -> Act | None:
         """Return the act to record after this outcome; None if nothing has changed. Derived classes may complete the act."""

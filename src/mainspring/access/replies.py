@@ -1,8 +1,8 @@
 """Answers to requests that clients may send again: each is kept for a day under the key that its client has chosen.
 
-A second request with a key gets the answer to the first one, whichever node receives it, and nothing is done twice. Submissions
-store their key and their answer in the transaction that stores their jobs (`access.once`). Other requests reserve their key, act,
-and keep their answer, in one transaction each.
+A second request with a key gets the answer to the first one, whichever node receives it, and nothing is done twice. Requests
+that make something store their key and their answer in the transaction of their act (`access.once`). Other requests reserve their
+key, act, and keep their answer, in one transaction each.
 """
 
 from __future__ import annotations

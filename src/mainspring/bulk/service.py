@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from mainspring.access.replies import Reservation
 from mainspring.bulk import rules
 from mainspring.bulk.backfill_run import BackfillRun
 from mainspring.bulk.model import Action, BulkOperation, Spec, Status
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.access.acts import Act
+    from mainspring.access.once import KeyedAct
     from mainspring.bulk.run import Node
     from mainspring.errors import StoreError
 
@@ -78,17 +80,22 @@ class BulkService:
     def begin(
         self,
         bulk: BulkOperation,
-        done: Callable[[BulkOperation], None],
+        done: Callable[[Any], None],
         failed: Callable[[StoreError], None],
         act: Act | None = None,
+        keyed_act: KeyedAct | None = None,
     ) -> None:
-        """Store an operation of `new` and begin it."""
+        """Store an operation of `new` and begin it; ``done`` is called with the `BulkOperation`.
 
-        def begun(stored: BulkOperation) -> None:
+        It is called with the earlier `Reservation` if a request with the key was made before; then nothing begins.
+        """
+
+        def begun(stored: BulkOperation | Reservation) -> None:
             done(stored)
-            self._start(stored)
+            if not isinstance(stored, Reservation):
+                self._start(stored)
 
-        self._node.commits.put(BeginBulk(bulk, act), begun, failed)
+        self._node.commits.put(BeginBulk(bulk, act, keyed_act), begun, failed)
 
     def abort(
         self,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.access.acts import Act
+    from mainspring.access.once import KeyedAct
     from mainspring.jobs.model import Job
     from mainspring.queries.filters import JobFilter
     from mainspring.schedules.past_times import Backfill, Backfilled
@@ -24,14 +25,14 @@ KEPT_STEPS = 500
 
 
 class BeginBulk(Acting):
-    """Store a new operation, on which the node works under its term. Outcome: ``BulkOperation``."""
+    """Store a new operation, on which the node works under its term. Outcome: ``BulkOperation``; see `Acting`."""
 
     __slots__ = ("bulk",)
 
     phase = Phase.SLICES
 
-    def __init__(self, bulk: BulkOperation, act: Act | None = None) -> None:
-        super().__init__(act)
+    def __init__(self, bulk: BulkOperation, act: Act | None = None, keyed_act: KeyedAct | None = None) -> None:
+        super().__init__(act, keyed_act)
         self.bulk = bulk
 
 

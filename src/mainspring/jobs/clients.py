@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring.access.audit import RecordActs
+from mainspring.access.once import KeyedAct
+from mainspring.access.replies import Reservation
+from mainspring.errors import ConflictError
 from mainspring.jobs import rules
 from mainspring.jobs.failures import CANCEL_REASON, failure
 from mainspring.jobs.model import RUNS, State, StopRequest
@@ -152,17 +155,19 @@ class Clients:
     def retry(
         self,
         job_id: int,
-        done: Callable[[Job], None],
+        done: Callable[[Any], None],
         failed: Callable[[MainspringError], None],
         *,
         payload: bytes | None = None,
         delay: float = 0.0,
         act: Act | None = None,
+        keyed_act: KeyedAct | None = None,
         namespace: str = DEFAULT,
     ) -> None:
         """Put an ended, unsuccessful job of a namespace back to pending, or to scheduled for some seconds.
 
-        ``payload``: with other arguments.
+        ``payload``: with other arguments. ``done`` is called with the job, or with the earlier `Reservation` if a request with
+        the key of ``keyed_act`` was made before. The reply of ``keyed_act`` gets the job, too.
         """
 
         def refuse(job: Job | None, rival: str | None = None) -> None:
@@ -182,7 +187,11 @@ class Clients:
                 refuse(job, redriving.rivals[job_id])
                 return
 
-            def redriven(outcome: Redriven) -> None:
+            def redriven(outcome: Redriven | Reservation) -> None:
+                if isinstance(outcome, Reservation):
+                    self._changes.not_redriven(redriving)
+                    done(outcome)
+                    return
                 if outcome.job is None or not outcome.redriven:
                     self._changes.not_redriven(redriving)
                     refuse(outcome.job, None if outcome.rival is None else self._handles.of(outcome.rival).decode())
@@ -197,6 +206,8 @@ class Clients:
             due_us = round((self._clock.wall() + delay) * 1_000_000) if delay else 0
             operation = Redrive(job_id, job.function, namespace, payload=payload, due_us=due_us)
             operation.act = act
+            if keyed_act is not None:
+                operation.keyed_act = KeyedAct(keyed_act.key, lambda outcomes: keyed_act.reply(_retried(*outcomes)))
             self._commits.put(operation, redriven, not_redriven)
 
         self.find(job_id, found, failed, namespace=namespace)
@@ -268,3 +279,10 @@ class Clients:
         """Look a live stored job of a namespace up by its unique, whatever its function."""
         key = (InNamespace(namespace), unique)
         self._commits.put(FindUnique([key]), lambda found: done(found[0]), failed)
+
+
+def _retried(outcome: Redriven) -> list[Job]:
+    """Return the job of a request that was done. Raises ConflictError for another one, whose key is free again."""
+    if outcome.job is None or not outcome.redriven:
+        raise ConflictError("the job was not retried")
+    return [outcome.job]

@@ -6,7 +6,7 @@ The agenda (``storage.agenda``) fires schedules at their times. If two nodes fir
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from mainspring.access.acts import Act
+    from mainspring.access.once import KeyedAct
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.timers import Timers
-    from mainspring.schedules.model import Fire, Schedule
+    from mainspring.schedules.model import Schedule
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.store import Declared, Fired, Forgotten, Saved
     from mainspring.storage.commit_queue import CommitQueue
@@ -260,10 +261,20 @@ class ScheduleService:
         operation.act = act
         self._commits.put(operation, saved, failed)
 
-    def trigger(self, name: str, done: Callable[[Fire | None], None], failed: Failed, act: Act | None = None) -> None:
-        """Run a schedule now; ``done`` gets the row, or None if the schedule does not exist."""
+    def trigger(
+        self,
+        name: str,
+        done: Callable[[Any], None],
+        failed: Failed,
+        act: Act | None = None,
+        keyed_act: KeyedAct | None = None,
+    ) -> None:
+        """Run a schedule now; ``done`` gets the row as `Fire`, or None if the schedule does not exist.
+
+        It gets the earlier `Reservation` if a request with the key was made before; then the schedule does not run.
+        """
         operation = TriggerSchedule(name, self._now_us())
-        operation.act = act
+        operation.act, operation.keyed_act = act, keyed_act
         self._commits.put(operation, done, failed)
 
     # ---- declarations by code ----

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from mainspring.api.answers.once import act_if_new
 from mainspring.api.answers.operations import COUNT_SECONDS, id_of
 from mainspring.api.answers.text import rfc3339
-from mainspring.api.answers.waiting import Later, in_slices, read_page
+from mainspring.api.answers.waiting import in_slices, read_page
 from mainspring.api.backfills import Backfill, Begun
 from mainspring.api.errors import ApiError, Code
 from mainspring.bulk.model import Action, Spec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from mainspring.access.caller import Caller
+    from mainspring.access.once import Once
     from mainspring.api.answers.registry import Handlers
     from mainspring.bulk.service import BulkService
     from mainspring.schedules.reconcile import Stored
@@ -41,7 +43,7 @@ class BackfillCalls:
         self._reads = reads
         self.handlers: Handlers = {Backfill: self._backfill}
 
-    async def _backfill(self, request: Backfill, caller: Caller) -> Begun:
+    async def _backfill(self, request: Backfill, caller: Caller, once: Once | None) -> Begun:
         if self._operations is None:
             raise ApiError(
                 Code.UNSUPPORTED,
@@ -83,7 +85,9 @@ class BackfillCalls:
                 after={"operation": id_of(bulk), **msgspec.to_builtins(request)},
             )
             operations = self._operations
-            await Later(lambda done, failed: operations.begin(bulk, done, failed, act))
+            await act_if_new(
+                once, lambda keyed, done, failed: operations.begin(bulk, done, failed, act, keyed), lambda _: answer
+            )
         return answer
 
     async def _schedule(self, request: Backfill) -> Stored:

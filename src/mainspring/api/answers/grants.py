@@ -8,11 +8,11 @@ see payloads get sizes in their place. Most callers are not restricted, and cost
 from __future__ import annotations
 
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
-from mainspring.api import functions, schedules, workflow_versions, workflows
+from mainspring.api import backfills, functions, schedules, workflow_versions, workflows
 from mainspring.errors import ForbiddenError
 
 if TYPE_CHECKING:
@@ -93,12 +93,19 @@ class FunctionGrants:
         return answer
 
 
+KEYED: Final[tuple[type[Request[Any]], ...]] = (schedules.Trigger, backfills.Backfill)
+"""Requests about schedules that keep their answer in the transaction of their act."""
+
+
 class ScheduleGrants:
     """The calls about schedules."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._inner = _inner(handlers)
-        self.handlers: Handlers = dict.fromkeys(handlers, self._of_one) | {
+        once = {kind: self._once(handlers[kind]) for kind in KEYED if kind in handlers}
+        self.handlers: Handlers = {
+            **dict.fromkeys(handlers, self._of_one),
+            **once,
             schedules.List: self._list,
             schedules.Show: self._show,
             schedules.Add: self._described,
@@ -113,11 +120,23 @@ class ScheduleGrants:
         listed = await self._inner[schedules.List](schedules.List(namespace=request.namespace), caller)
         return next((one.function for one in listed.schedules if one.name == request.name), None)
 
-    async def _of_one(self, request: Any, caller: Caller) -> Any:
+    def _once(self, handler: Callable[..., Coroutine[Ask, Any, Any]]) -> Callable[..., Coroutine[Ask, Any, Any]]:
+        """Return a handler of requests that may have a key."""
+
+        async def checked(request: Any, caller: Caller, once: Once | None) -> Any:
+            await self._check(request, caller)
+            return await handler(request, caller, once)
+
+        return checked
+
+    async def _check(self, request: Any, caller: Caller) -> None:
         if is_restricted(request, caller):
             function = await self._function(request, caller)
             # The history of a removed schedule stays; its function is unknown, and by default has its name.
             caller.check(request.permission, request.namespace, request.name if function is None else function)
+
+    async def _of_one(self, request: Any, caller: Caller) -> Any:
+        await self._check(request, caller)
         return await self._inner[type(request)](request, caller)
 
     async def _list(self, request: schedules.List, caller: Caller) -> schedules.Listed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
@@ -9,6 +10,7 @@ from msgspec import UNSET
 from mainspring.access.roles import Permission
 from mainspring.api.answers.job_info import PRIORITY_NAMES, info_of
 from mainspring.api.answers.job_lookup import JobLookup, unknown
+from mainspring.api.answers.once import act_if_new
 from mainspring.api.answers.text import text
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
@@ -54,7 +56,7 @@ class JobChangeCalls:
             Delete: self._delete,
         }
 
-    async def _retry(self, request: Retry, caller: Caller) -> JobInfo:
+    async def _retry(self, request: Retry, caller: Caller, once: Once | None) -> JobInfo:
         check_seconds(request, "delay")
         changed = has_arguments(request)
         if request.delay or changed:
@@ -65,21 +67,22 @@ class JobChangeCalls:
         permission = Permission.DEVELOP if changed else Permission.OPERATE
         job_id = await self._lookup.permitted(request.handle, request.namespace, caller, permission)
         act = caller.act(request.call, request.handle, namespace=request.namespace)
-        retried: Job = await self._of_handle(
-            request.handle,
-            Later(
-                lambda done, failed: self._service.retry(
-                    job_id,
-                    done,
-                    failed,
-                    payload=payload,
-                    delay=request.delay or 0.0,
-                    act=act,
-                    namespace=request.namespace,
-                )
-            ),
+        retry = partial(
+            self._service.retry,
+            job_id,
+            payload=payload,
+            delay=request.delay or 0.0,
+            act=act,
+            namespace=request.namespace,
         )
-        return info_of(self._service, retried)
+        try:
+            return await act_if_new(
+                once,
+                lambda keyed, done, failed: retry(done, failed, keyed_act=keyed),
+                lambda job: info_of(self._service, job),
+            )
+        except NotFoundError:
+            raise unknown(request.handle) from None
 
     async def _update(self, request: Update, caller: Caller) -> JobInfo:
         expires_at = request.expires_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mainspring.access.once import RepeatedError
+from mainspring.access.once import KeyedAct, RepeatedError
 from mainspring.access.replies import Reservation
 from mainspring.api.answers.waiting import Later
 
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
     from mainspring.api.answers.waiting import Done, Failed
 
 T = TypeVar("T")
+
+
+async def act_if_new(
+    once: Once | None, act: Callable[[KeyedAct | None, Done, Failed], object], answer: Callable[[Any], T]
+) -> T:
+    """Return the answer to a request of one operation, with a key or without one; ``act`` puts the operation."""
+    if once is None:
+        return answer(await Later[Any](lambda done, failed: act(None, done, failed)))
+    key = once.key
+    return await act_once(
+        once,
+        lambda reply, done, failed: act(KeyedAct(key, lambda outcomes: reply(outcomes[0])), done, failed),
+        answer,
+    )
 
 
 async def act_once(

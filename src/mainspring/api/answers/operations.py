@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 from mainspring.access.roles import Permission
 from mainspring.api.answers.job_filters import filter_of
 from mainspring.api.answers.job_info import info_of
+from mainspring.api.answers.once import act_if_new
 from mainspring.api.answers.text import rfc3339, text
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from mainspring.access.caller import Caller
+    from mainspring.access.once import Once
     from mainspring.api.answers.registry import Handlers
     from mainspring.bulk.model import BulkOperation
     from mainspring.bulk.service import BulkService
@@ -85,7 +87,7 @@ class OperationCalls:
 
     # ---- starting ----
 
-    async def _start(self, request: Start, caller: Caller) -> Started:
+    async def _start(self, request: Start, caller: Caller, once: Once | None) -> Started:
         where = None
         if request.filter is not None:
             where = await filter_of(request.filter, request.namespace, self._find_run)
@@ -124,7 +126,11 @@ class OperationCalls:
                 namespace=request.namespace,
                 after=msgspec.to_builtins(request),
             )
-            await Later(lambda done, failed: self._operations.begin(bulk, done, failed, act))
+            await act_if_new(
+                once,
+                lambda keyed, done, failed: self._operations.begin(bulk, done, failed, act, keyed),
+                lambda _: answer,
+            )
         return answer
 
     async def _count(self, bulk: BulkOperation, caller: Caller) -> tuple[int, bool, list[Job]]:

@@ -11,6 +11,7 @@ from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict
 
 from mainspring.api.answers.fire_rows import run_of
+from mainspring.api.answers.once import act_if_new
 from mainspring.api.answers.schedule_previews import SchedulePreviews
 from mainspring.api.answers.text import rfc3339, text
 from mainspring.api.answers.waiting import Later, in_slices, read_page
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.acts import Act
     from mainspring.access.caller import Caller
+    from mainspring.access.once import Once
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.answers.waiting import Ask
     from mainspring.clock import Clock
@@ -200,13 +202,18 @@ class ScheduleCalls:
         stored = saved[change.name]
         return stored and stored_with_names(stored)
 
-    async def _trigger(self, request: Trigger, caller: Caller) -> Run:
+    async def _trigger(self, request: Trigger, caller: Caller, once: Once | None) -> Run:
         act = _act(request, caller)
         name = key_of_text(request.namespace, request.name)
-        row: Fire | None = await Later(lambda done, failed: self._service.trigger(name, done, failed, act))
-        if row is None:
-            raise _unknown(f"there is no schedule {request.name!r}")
-        return self._run(row_with_names(row))
+
+        def answer(row: Fire | None) -> Run:
+            if row is None:
+                raise _unknown(f"there is no schedule {request.name!r}")
+            return self._run(row_with_names(row))
+
+        return await act_if_new(
+            once, lambda keyed, done, failed: self._service.trigger(name, done, failed, act, keyed), answer
+        )
 
     async def _declare(self, request: Declare, caller: Caller) -> Declared:
         def read() -> Generator[None, None, list[Schedule]]:

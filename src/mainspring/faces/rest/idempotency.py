@@ -115,6 +115,12 @@ async def _in_one_transaction(
         answer = await attempt(Once(key, reply))
     except RepeatedError as repeated:
         return _repeated(repeated.earlier, key, replies.age(repeated.earlier))
+    except MainspringError:  # maybe because a concurrent request with the key has just changed the object
+        with contextlib.suppress(StoreError):
+            earlier = await replies.find_reply(key)
+        if earlier is None:
+            raise
+        return _repeated(earlier, key, replies.age(earlier))
     last = KeptReply(*answer)
     if kept is not None and kept != last:  # the client has waited for the end of its job
         with contextlib.suppress(StoreError):

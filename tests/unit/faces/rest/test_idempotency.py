@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.unit.api.a_node import Node, run
 
-from mainspring.access.caller import Caller
+from mainspring.access.caller import LOCAL, Caller
+from mainspring.access.replies import KeptReply, RequestKey, Reservation
+from mainspring.access.reply_service import ReplyService
 from mainspring.access.roles import Grant, Permission, Role
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.request import Request
 from mainspring.errors import StoreUnavailableError
-from mainspring.faces.rest.idempotency import LOST_AFTER
+from mainspring.faces.rest.idempotency import LOST_AFTER, REPLAYED, answer_once
 from mainspring.faces.rest.registry import Context, N, Route
 from mainspring.faces.rest.replies import Reply
 
 from .a_client import Answer, Client, serving
+
+if TYPE_CHECKING:
+    from mainspring.access.once import Once
+    from mainspring.faces.rest.idempotency import Encoded
 
 
 class Make(Request[dict[str, int]]):
@@ -149,6 +156,32 @@ def test_a_defect_is_not_repeated() -> None:
         assert (await post(client, what="broken")).status == 500
         assert (await post(client, what="broken")).status == 409
         assert maker.number == 1
+
+    with_maker(test)
+
+
+class Late(ReplyService):
+    """A store in which an answer appears after some look-ups."""
+
+    left = 1
+
+    async def find_reply(self, key: RequestKey) -> Reservation | None:
+        self.left -= 1
+        return None if self.left >= 0 else Reservation(key.request, key.at_us, KeptReply(200, {}, b"first"))
+
+
+def test_a_refusal_by_the_act_of_a_concurrent_request_is_its_answer() -> None:
+    async def refused(once: Once | None = None) -> Encoded:
+        assert once is not None
+        raise ApiError(Code.CONFLICT, "it waits already")
+
+    async def test(_: Client, __: Maker, node: Node) -> None:
+        replies = Late(node.commits, node.clock)
+        request = partial(answer_once, replies, b"k", LOCAL, "/x", b"", refused, lambda _: (200, {}, b""))
+        assert await request() == (200, {REPLAYED: b"true"}, b"first")
+        replies.left = 2
+        with pytest.raises(ApiError):
+            await request()
 
     with_maker(test)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mainspring.access.service import AccessService
 from mainspring.api.answers import operation_streams
+from mainspring.api.schedules import Add
 from mainspring.api.submitting import Submit
 from mainspring.faces.rest.streams import EventFeed
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from .a_client import Client
 
+SCHEDULES = "/api/v1/namespaces/default/schedules"
 OPERATIONS = "/api/v1/namespaces/default/operations"
 
 
@@ -53,6 +56,29 @@ def test_an_operation_is_started_listed_shown_and_aborted(monkeypatch: pytest.Mo
             assert {job["handle"] for job in touched["items"]} == set(handles)
             aborted = await client.send("POST", f"{place}/abort", {}, token="operator")
             assert (aborted.status, aborted.json["state"]) == (200, "done")
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_an_operation_with_a_key_is_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AccessService, "current", lambda _, caller, done, __: done(caller))
+
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            await built.api.call(Submit(b"f", b""))
+            await built.api.call(Add(name="nightly", cron="0 0 * * *", function="f"))
+            for path, body in (
+                (OPERATIONS, {"action": "cancel", "filter": {"function": "f"}}),
+                (f"{SCHEDULES}/nightly/backfill", {"from": "2020-01-01T00:00:00Z", "to": "2020-01-02T00:00:00Z"}),
+            ):
+                headers = [("idempotency-key", "k")]
+                request = partial(client.send, "POST", path, body, token="admin", headers=headers)
+                answers = await asyncio.gather(*(request() for _ in range(3)))
+                assert [answer.status for answer in answers] == [202] * 3
+                assert len({answer.json["id"] for answer in answers}) == 1
+                await ended(client, answers[0].headers["location"])
+                assert (await request()).json == answers[0].json
+            assert len((await client.send("GET", OPERATIONS, token="viewer")).json["items"]) == 2
 
     asyncio.run(asyncio.wait_for(test(), 10))
 

@@ -1,4 +1,4 @@
-"""Submissions with an ``Idempotency-Key`` are stored once, with their answers, even if the node ends before it answers."""
+"""Requests with an ``Idempotency-Key`` are done once, and their answers kept, even if the node ends before it answers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.api.a_node import Store, opened, run
 
+from mainspring.api.jobs import Cancel
+from mainspring.api.schedules import Add
 from mainspring.api.submitting import Run
+from mainspring.engines.memory.bulk import MemoryBulkSlice
+from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs.failures import failure
-from mainspring.jobs.store import SubmitOnce
 
 from .a_client import serving
 
@@ -32,14 +35,14 @@ BATCH = [ONE, {"function": ""}, {"function": "g", "unique": "u"}, {"function": "
 
 
 class EndingStore(Store):
-    """A store whose node ends between the commit of a submission with a key and the answer."""
+    """A store whose node ends between the commit of a request with a key and the answer."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__([MemoryBulkSlice(), MemoryScheduleSlice()])
         self.ended = asyncio.Event()
 
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answered) -> None:
-        if any(isinstance(operation, SubmitOnce) for operation in group):
+        if any(operation.keyed and operation.keyed_act is not None for operation in group):  # type: ignore[attr-defined]
             super().commit(group, lambda _: self.ended.set(), answer)
         else:
             super().commit(group, committed, answer)
@@ -92,6 +95,48 @@ def test_a_submission_whose_answer_was_lost_is_answered_by_the_next_node(batch: 
             other = await post(client, [ONE] if batch else {"function": "g"}, path)
             assert (other.status, other.problem) == (422, "key-reused")
             await node.committed()
+
+    run(test())
+
+
+@pytest.mark.parametrize("what", ["retry", "trigger"])
+def test_an_act_whose_answer_was_lost_is_answered_by_the_next_node(what: str) -> None:
+    namespace = "/api/v1/namespaces/default"
+
+    async def test() -> None:
+        store = EndingStore()
+        async with serving(store=store) as (client, node):
+            handle = await node.submit()
+            await node.api.call(Cancel(handle))
+            await node.api.call(Add(name="nightly", every=86_400.0, function="g"))
+            path = f"{namespace}/jobs/{handle}/retry" if what == "retry" else f"{namespace}/schedules/nightly/trigger"
+            headers = [("idempotency-key", "k")]
+            lost = asyncio.ensure_future(client.send("POST", path, {}, headers=headers))
+            await store.ended.wait()
+            lost.cancel()
+        store.__class__ = Store  # type: ignore[assignment]
+        async with serving(store=store) as (client, _):
+            acts = store.tables.acts.copy()
+            for _ in range(2):
+                repeated = await client.send("POST", path, {}, headers=headers)
+                assert (repeated.status, repeated.headers["idempotency-replayed"]) == (200, "true")
+            assert repeated.json["handle"] in await handles(client)
+            assert len(await handles(client)) == (1 if what == "retry" else 2)
+            assert store.tables.acts == acts
+
+    run(test())
+
+
+def test_concurrent_retries_with_a_key_are_one() -> None:
+    async def test() -> None:
+        async with serving() as (client, node):
+            handle = await node.submit()
+            await node.api.call(Cancel(handle))
+            answers = await asyncio.gather(*(post(client, {}, f"/{handle}/retry") for _ in range(4)))
+            assert {(answer.status, answer.json["state"]) for answer in answers} == {(200, "pending")}
+            assert (await post(client, {}, f"/{handle}/retry", "other")).status == 409
+            assert (await post(client, {}, f"/{handle}/retry", "other")).status == 409
+            assert counted(node) == (0, 1, 0)
 
     run(test())
 
