@@ -46,7 +46,7 @@ def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:
         raise ApiError(Code.UNKNOWN_CALL, f"there is no method {name!r}; there are {', '.join(sorted(requests))}")
     try:
         return msgspec.json.decode(params or b"{}", type=kind)
-    except ValueError as error:  # a MsgspecError, or text that is not UTF-8
+    except (ValueError, RecursionError) as error:  # a MsgspecError, text that is not UTF-8, or too many levels
         raise ApiError(Code.UNREADABLE, f"the params of {name} cannot be read: {error}") from None
 
 

@@ -65,7 +65,7 @@ class FunctionRules:
             return Redacted(payload, changed=False)
         try:
             value = msgspec.json.decode(payload)
-        except ValueError:  # a MsgspecError, or text that is not UTF-8
+        except (ValueError, RecursionError):  # a MsgspecError, text that is not UTF-8, or too many levels
             return Redacted(None, changed=True)
         if not isinstance(value, (dict, list)):  # the only argument of a task
             return Redacted(_REDACTED, changed=True) if keys.fullmatch("0") else Redacted(payload, changed=False)

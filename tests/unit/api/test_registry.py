@@ -32,6 +32,12 @@ class Double(Request[int]):
     number: int = 1
 
 
+class Anything(Request[int]):
+    permission = Permission.READ
+    call = "anything"
+    value: dict[str, Any] | list[Any] = {}  # noqa: RUF012 - msgspec copies it
+
+
 class Named(Request[int]):
     permission = Permission.READ
     call = "named"
@@ -68,10 +74,11 @@ def test_a_request_is_read_by_its_name() -> None:
         ("double", b'{"number": "x"}', Code.UNREADABLE),
         ("double", b'{"more": 1}', Code.UNREADABLE),
         ("named", b'{"name": "\xff"}', Code.UNREADABLE),
+        ("anything", b'{"value": ' + b"[" * 5000 + b"]" * 5000 + b"}", Code.UNREADABLE),
     ],
 )
 def test_the_error_of_an_unreadable_request_gives_the_reason(name: str, params: bytes, code: Code) -> None:
-    api = Api({Double: double, Named: double, Wait: double})
+    api = Api({Double: double, Named: double, Anything: double, Wait: double})
     with pytest.raises(ApiError) as caught:
         read(api.requests, name, params)
     assert caught.value.problem.code is code

@@ -7,6 +7,9 @@ import pytest
 from mainspring.jobs import argument_rules
 from mainspring.jobs.argument_rules import KEPT, ArgumentRules, Rule
 
+DEEP = b"[" * 5000 + b"]" * 5000
+"""JSON with more levels than can be read."""
+
 
 def test_small_payloads_are_kept_whole() -> None:
     rules = ArgumentRules().of(b"f")
@@ -57,9 +60,9 @@ def test_a_payload_without_such_keys_stays_as_it_is() -> None:
     assert rules.kept(payload) is None
 
 
-@pytest.mark.parametrize("payload", [b"password=x", b"\xff", b'{"secret": 1', b"[1,2]x"])
+@pytest.mark.parametrize("payload", [b"password=x", b"\xff", b'{"secret": 1', b"[1,2]x", DEEP])
 def test_a_payload_in_which_keys_cannot_be_found_is_withheld(payload: bytes) -> None:
-    rules = ArgumentRules([], [Rule("*", "secret")]).of(b"f")
+    rules = ArgumentRules([Rule("*", len(DEEP))], [Rule("*", "secret")]).of(b"f")
     assert rules.redact(payload) == (None, True)
     assert rules.kept(payload) == b""
 

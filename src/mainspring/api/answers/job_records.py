@@ -64,7 +64,7 @@ class RecordCalls:
         if payload is not None:
             try:
                 answer.value = msgspec.json.decode(payload) if payload else UNSET
-            except ValueError:  # a MsgspecError, or text that is not UTF-8
+            except (ValueError, RecursionError):  # a MsgspecError, text that is not UTF-8, or too many levels
                 answer.payload = payload
         return answer
 
