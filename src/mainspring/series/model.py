@@ -52,11 +52,15 @@ class Bucket(msgspec.Struct, omit_defaults=True):
     errors: dict[str, ErrorGroup] = {}
     """Failed attempts by type of error; only in buckets of half an hour."""
 
-    def add(self, other: Bucket) -> None:
-        """Add the numbers of another bucket."""
+    def add_attempts(self, other: Bucket) -> None:
+        """Add the numbers of jobs and attempts of another bucket alone."""
         self.submitted += other.submitted
         for outcome, number in other.outcomes.items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + number
+
+    def add(self, other: Bucket) -> None:
+        """Add the numbers of another bucket."""
+        self.add_attempts(other)
         self.waited = _sum(self.waited, other.waited)
         self.waited_us += other.waited_us
         self.ran = _sum(self.ran, other.ran)

@@ -11,6 +11,7 @@ from tests.unit.nodes.rows import row as node_row
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import namespaces, nodes
+from mainspring.api.answers import namespaces as answers
 from mainspring.api.answers.namespaces import KEPT_FOR, NamespaceCalls
 from mainspring.api.answers.nodes import SingleNodeCalls
 from mainspring.api.answers.registry import Api
@@ -163,6 +164,21 @@ def test_buckets_are_read_again_after_some_seconds() -> None:
             assert await submitted() == 0
             node.clock.advance(KEPT_FOR)
             assert await submitted() == 7
+
+    run(test())
+
+
+def test_buckets_are_added_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "PAGE_ROWS", 2)
+
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node)
+            rows = [row(node, b"f%d" % number, Bucket(1), ago=1 + number % 3) for number in range(7)]
+            await save(node, *rows, row(node, b"f", Bucket(100), ago=0))
+            recent = (await status(node)).recent
+            assert recent is not None
+            assert recent.submitted == 7
 
     run(test())
 

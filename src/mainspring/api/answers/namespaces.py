@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.namespaces import (
@@ -18,7 +20,7 @@ from mainspring.api.namespaces import (
 )
 from mainspring.jobs.attempts import OUTCOMES
 from mainspring.namespaces import namespace_of
-from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, begin_of
+from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, add_error, begin_of
 from mainspring.series.store import ReadNamespaceSeries
 from mainspring.workflows.model import function_text
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.service import JobService
     from mainspring.nodes.model import NodeRow
+    from mainspring.series.model import Row
     from mainspring.storage.reads import Reads
 
 RECENT_MINUTES: Final = 5
@@ -39,8 +42,10 @@ RECENT_MINUTES: Final = 5
 FAILING_HALF_HOURS: Final = 2
 """Half hours of failures, with the one under way."""
 MOST_FAILING: Final = 20
-MOST_ROWS: Final = 50_000
-"""Buckets of one answer: those of ten thousand functions in the recent minutes."""
+PAGE_ROWS: Final = 1000
+"""Buckets of one read: they are added in a few milliseconds, and then other work goes on."""
+MOST_PAGES: Final = 200
+"""Reads for one sum: those of forty thousand functions in the recent minutes."""
 KEPT_FOR: Final = 5.0
 """Seconds for which the read buckets of a namespace are used again: nodes write theirs once a minute."""
 MOST_KEPT: Final = 100
@@ -65,6 +70,26 @@ class _Series(NamedTuple):
     recent: dict[bytes, Bucket]
     failing_since: int
     failing: dict[bytes, Bucket]
+
+
+class _Sums:
+    """The sums of buckets, by function. ``add_bucket`` adds the part of a bucket that is needed to another one."""
+
+    def __init__(self, add_bucket: Callable[[Bucket, Bucket], None]) -> None:
+        self.buckets: dict[bytes, Bucket] = {}
+        self._add_bucket = add_bucket
+
+    def add(self, row: Row) -> None:
+        """Add a bucket."""
+        total = self.buckets.get(row.function)
+        if total is None:
+            total = self.buckets[row.function] = Bucket()
+        self._add_bucket(total, row.bucket)
+
+
+def _add_errors(total: Bucket, bucket: Bucket) -> None:
+    for kind, group in bucket.errors.items():
+        add_error(total.errors, kind, group)
 
 
 class NamespaceCalls:
@@ -97,8 +122,10 @@ class NamespaceCalls:
     async def _status(self, request: Status, caller: Caller) -> NamespaceStatus:
         namespace = request.namespace
 
+        every = caller.functions(request.permission, namespace) is None
+
         def sees(function: bytes) -> bool:
-            return caller.may(request.permission, namespace, function_text(function))
+            return every or caller.may(request.permission, namespace, function_text(function))
 
         await Later[None](lambda done, _: self._service.counted(lambda: done(None)))
         ages = self._ages(namespace)
@@ -112,9 +139,7 @@ class NamespaceCalls:
         oldest = max(((age, name) for name, age in ages.ages() if sees(name)), default=None)
         return NamespaceStatus(
             namespace=namespace,
-            jobs=self._counts(
-                namespace, functions, sees, every=caller.functions(request.permission, namespace) is None
-            ),
+            jobs=self._counts(namespace, functions, sees, every=every),
             functions=len(functions),
             oldest_waiting=None if oldest is None else OldestJob(function_text(oldest[1]), round(oldest[0], 3)),
             recent=None if series is None else _recent(series, sees),
@@ -140,27 +165,33 @@ class NamespaceCalls:
 
     async def _read(self, namespace: str) -> _Series:
         now = self._clock.monotonic()
-        kept = self._series.pop(namespace, None)
+        kept = self._series.get(namespace)
         if kept is None or now - kept.read_at >= KEPT_FOR:
             wall = self._clock.wall()
             recent_since = begin_of(MINUTE, wall) - RECENT_MINUTES * MINUTE
             failing_since = begin_of(HALF_HOUR, wall) - (FAILING_HALF_HOURS - 1) * HALF_HOUR
-            recent = await self._sums(namespace, MINUTE, recent_since, begin_of(MINUTE, wall))
-            failing = await self._sums(namespace, HALF_HOUR, failing_since, begin_of(HALF_HOUR, wall) + HALF_HOUR)
-            kept = _Series(now, recent_since, recent, failing_since, failing)
-        while len(self._series) >= MOST_KEPT:
-            del self._series[next(iter(self._series))]
-        self._series[namespace] = kept
+            recent, failing = _Sums(Bucket.add_attempts), _Sums(_add_errors)
+            await self._add(recent, namespace, MINUTE, recent_since, begin_of(MINUTE, wall))
+            await self._add(failing, namespace, HALF_HOUR, failing_since, begin_of(HALF_HOUR, wall) + HALF_HOUR)
+            kept = _Series(now, recent_since, recent.buckets, failing_since, failing.buckets)
+            self._series.pop(namespace, None)
+            while len(self._series) >= MOST_KEPT:
+                del self._series[next(iter(self._series))]
+            self._series[namespace] = kept
         return kept
 
-    async def _sums(self, namespace: str, step: int, since: int, until: int) -> dict[bytes, Bucket]:
-        """Return the sums of the buckets that begin between two times, by function."""
-        query = ReadNamespaceSeries(namespace=namespace, step=step, since=since, limit=MOST_ROWS)
-        sums: dict[bytes, Bucket] = {}
-        for row in (await read_page(self._reads.gather, query)).items:
-            if row.at < until:
-                sums.setdefault(row.function, Bucket()).add(row.bucket)
-        return sums
+    async def _add(self, sums: _Sums, namespace: str, step: int, since: int, until: int) -> None:
+        """Add the buckets that begin between two times, page by page."""
+        query = ReadNamespaceSeries(namespace=namespace, step=step, since=since, limit=PAGE_ROWS)
+        for _ in range(MOST_PAGES):
+            page = await read_page(self._reads.ask, query)
+            for row in page.items:
+                if row.at >= until:
+                    return
+                sums.add(row)
+            if page.next is None:
+                return
+            query = replace(query, after=page.next)
 
     def _failing(self, series: _Series, sees: Callable[[bytes], bool]) -> Failures:
         failing = ((name, bucket.errors) for name, bucket in series.failing.items() if bucket.errors and sees(name))
@@ -179,7 +210,7 @@ def _recent(series: _Series, sees: Callable[[bytes], bool]) -> RecentJobs:
     total = Bucket()
     for name, bucket in series.recent.items():
         if sees(name):
-            total.add(bucket)
+            total.add_attempts(bucket)
     outcomes = {outcome: total.outcomes.get(outcome, 0) for outcome in OUTCOMES}
     seconds = float(RECENT_MINUTES * MINUTE)
     return RecentJobs(
