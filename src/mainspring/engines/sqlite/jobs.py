@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.sqlite import finding, rows, submitting
@@ -187,7 +188,7 @@ def _claim(tx: Transaction, term: int, want: ops.ClaimRequest) -> list[Job]:
     if function is None:
         return []  # never submitted: workers may request any name, and only submitted functions have a number
     claimed = rows.claimed(tx.cursor.execute(SQL["claim"], (term, function, want.limit)), want.function, term)
-    claimed.sort(key=lambda job: (job.priority, job.id))
+    claimed.sort(key=attrgetter("priority", "id"))
     numbers: dict[int, int] = {}
     for job in claimed:
         numbers[job.priority] = numbers.get(job.priority, 0) + 1

@@ -95,6 +95,7 @@ class GearmanProtocol(asyncio.Protocol):
         peer = self.peer
         submits = peer.submits
         reading = peer.reading
+        reasons = reading.reasons
         monotonic = peer.service.monotonic
         end = monotonic() + self._face.settings.slice
         left = iter(messages)
@@ -114,7 +115,7 @@ class GearmanProtocol(asyncio.Protocol):
                 HANDLERS[kind](peer, args)
                 if reading.ended:
                     break
-                if reading.paused or monotonic() > end:
+                if reasons or monotonic() > end:
                     reading.defer(left)
                     break
         if submits.batch:

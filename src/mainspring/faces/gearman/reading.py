@@ -23,7 +23,7 @@ class Reading:
     Reading is paused while there is a reason or a deferred message. Each reason is set once and removed once.
     """
 
-    __slots__ = ("_clock", "_handle", "_reasons", "_rest", "_timers", "_transport", "ended", "last_read")
+    __slots__ = ("_clock", "_handle", "_rest", "_timers", "_transport", "ended", "last_read", "reasons")
 
     def __init__(self, handle: Callable[[list[Message]], None], timers: Timers, clock: Clock) -> None:
         self._transport: asyncio.Transport
@@ -32,7 +32,8 @@ class Reading:
         self._handle = handle
         self._timers = timers
         self._clock = clock
-        self._reasons: set[str] = set()
+        self.reasons: set[str] = set()
+        """Why messages are not handled at the moment; always the same set."""
         self._rest: list[Message] = []
         self.ended = False
         """Whether the connection is ending; then no message is handled any more."""
@@ -55,48 +56,43 @@ class Reading:
     def defer(self, messages: Iterable[Message]) -> None:
         """Keep messages until other peers were served and no reason for a pause is left."""
         self._rest = list(messages)
-        if self._rest and not self._reasons:
+        if self._rest and not self.reasons:
             self._transport.pause_reading()
             self._next_turn()
 
     def _next_turn(self) -> None:
-        self._reasons.add(_SLICE)
+        self.reasons.add(_SLICE)
         self._timers.at(self._clock.monotonic(), self._resume)
 
     def _resume(self) -> None:
-        self._reasons.discard(_SLICE)
-        if self._reasons:
+        self.reasons.discard(_SLICE)
+        if self.reasons:
             return
         rest, self._rest = self._rest, []
         self._handle(rest)
-        if not self._reasons and not self.ended:
+        if not self.reasons and not self.ended:
             self._transport.resume_reading()
 
     # ---- reasons not to read ----
 
-    @property
-    def paused(self) -> bool:
-        """Return whether messages are not handled at the moment."""
-        return bool(self._reasons)
-
     def paused_for(self, why: str) -> bool:
         """Return whether this reason is set."""
-        return why in self._reasons
+        return why in self.reasons
 
     @property
     def paused_by_server(self) -> bool:
         """Return whether reading is paused for another reason than the peer's unread answers."""
-        return bool(self._reasons - {UNREAD})
+        return bool(self.reasons - {UNREAD})
 
     def pause(self, why: str, *, paused: bool) -> None:
         """Pause reading for a reason, or remove the reason; reading resumes after the last one."""
         if paused:
-            if not self._reasons and not self.ended:
+            if not self.reasons and not self.ended:
                 self._transport.pause_reading()
-            self._reasons.add(why)
-        elif why in self._reasons:
-            self._reasons.discard(why)
-            if not self._reasons and not self.ended:
+            self.reasons.add(why)
+        elif why in self.reasons:
+            self.reasons.discard(why)
+            if not self.reasons and not self.ended:
                 self.last_read = self._clock.monotonic()  # the peer could not be read during the pause
                 if self._rest:
                     self._next_turn()
