@@ -65,6 +65,26 @@ class _History:
         self.ended = False
 
 
+def _begin(
+    stored: Sequence[Stored], first: Place | None, since_us: int, until_us: int
+) -> tuple[dict[str, _History], list[Place]]:
+    """Return the histories of schedules, and a heap with the newest place that each of them may have in the range.
+
+    ``first`` is the place at which the page begins. Rows of the same time are in the order of their schedules' names.
+    """
+    histories: dict[str, _History] = {}
+    heap: list[Place] = []
+    for one in stored:
+        name = one.schedule.name
+        limit = until_us if first is None else min(until_us, first[0] + (name >= first[1]))
+        histories[name] = _History(name, None if limit == sys.maxsize else limit)
+        newest = min(_newest(one), limit - 1)
+        if newest >= since_us:
+            heap.append((-newest, name))
+    heapq.heapify(heap)
+    return histories, heap
+
+
 class FireCalls:
     """Answers about the fire times of a node's schedules."""
 
@@ -99,17 +119,7 @@ class FireCalls:
                     Code.SCHEDULE_NOT_FOUND,
                     f"there is no schedule {request.schedule!r}; mainspring schedules list shows those there are",
                 )
-        histories: dict[str, _History] = {}
-        heap: list[Place] = []
-        for one in stored:
-            name, newest = one.schedule.name, _newest(one)
-            # Rows of the same time are in the order of their schedules' names.
-            limit = until_us if first is None else min(until_us, first[0] + (name >= first[1]))
-            histories[name] = _History(name, None if limit == sys.maxsize else limit)
-            top = min(newest, limit - 1)
-            if top >= since_us:
-                heap.append((-top, name))
-        heapq.heapify(heap)
+        histories, heap = _begin(stored, first, since_us, until_us)
         found: list[Fire] = []
         reads = 0
         while heap:

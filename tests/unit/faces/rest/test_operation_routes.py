@@ -96,7 +96,7 @@ def test_an_operation_of_a_token_that_is_not_in_the_store_stops() -> None:
     asyncio.run(asyncio.wait_for(test(), 10))
 
 
-def test_problems() -> None:
+def test_wrong_unknown_and_forbidden_operations_are_refused() -> None:
     async def test() -> None:
         async with whole_node() as (client, _):
             empty = await client.send("POST", OPERATIONS, {"action": "cancel", "filter": {}}, token="operator")
