@@ -49,6 +49,9 @@ _OF_STATE: Final = {
     "paused": "stopped",
     "active": "good",
     "skipped": "late",
+    # everything together
+    "well": "good",
+    "trouble": "bad",
     # acts
     "refused": "bad",
     # operations

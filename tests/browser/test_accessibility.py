@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from .a_site import Site
 
 PAGES = (
+    "/",
     "/jobs",
     "/functions",
     "/functions/resize",
+    "/schedules",
+    "/workers",
     "/nodes",
     "/operations",
     "/operations/new?action=retry&state=failed",
+    "/audit",
+    "/settings/tokens",
     "/nothing",
 )
 WIDTHS = (1280, 320)

@@ -115,10 +115,10 @@ class Visit:
         text = encode_query(query)
         return self.place.prefix + self.calls.path(path, parameters) + (f"?{text}" if text else "")
 
-    def render(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
+    def render(self, template: str, /, *, code: int = 200, **values: Any) -> Response:
         """Return a page."""
         names = {"visit": self, "url": self.url, "here": self.here}
-        return Response(status, {b"content-type": HTML}, self._templates.render(template, names | values))
+        return Response(code, {b"content-type": HTML}, self._templates.render(template, names | values))
 
     async def optional(self, call: Awaitable[T]) -> T | Problem:
         """Return the answer to a call, or the reason for which the API refuses it: for panels that a page can do without."""
@@ -133,4 +133,4 @@ class Visit:
 
     def problem(self, problem: Problem) -> Response:
         """Return the page of a refusal: what was wrong, and what to do."""
-        return self.render("problem.html", status=problem.status, problem=problem)
+        return self.render("problem.html", code=problem.status, problem=problem)

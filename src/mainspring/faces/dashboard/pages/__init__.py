@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.faces.dashboard.pages import audit, functions, job, jobs, nodes, operations, schedules, tokens, workers
+from mainspring.faces.dashboard.pages import (
+    audit,
+    functions,
+    job,
+    jobs,
+    nodes,
+    operations,
+    overview,
+    schedules,
+    tokens,
+    workers,
+)
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.actions import Action
     from mainspring.faces.dashboard.registry import Page
 
 PAGES: Final[tuple[Page, ...]] = (
+    *overview.PAGES,
     *jobs.PAGES,
     *job.PAGES,
     *functions.PAGES,

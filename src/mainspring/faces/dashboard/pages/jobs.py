@@ -97,9 +97,4 @@ def _found(visit: Visit, text: str) -> str:
     return visit.url("/jobs", {"unique": text})
 
 
-async def start(visit: Visit) -> Response:
-    """Lead from the address of the node to the jobs."""
-    return visit.redirect(visit.url("/jobs"))
-
-
-PAGES: Final = (Page(path="/", handler=start), Page(path="/jobs", handler=jobs, menu="Jobs"))
+PAGES: Final = (Page(path="/jobs", handler=jobs, menu="Jobs"),)
