@@ -16,6 +16,8 @@ LONGEST: Final = 0.008
 """Seconds by which a step may extend its group."""
 SHARE: Final = 0.25
 """The share of the rest of the group's time that a step may take, between these limits: on a slow disk, steps are larger."""
+WEIGHT: Final = 0.2
+"""The weight of the last step in the average of the groups' times."""
 PAUSES: Final = 10
 """The pause after a step beside other work, as a multiple of the time by which it has extended its group."""
 AIM: Final = 3000
@@ -41,6 +43,8 @@ class Pace:
         self._rate = rate
         self._size = FIRST_SIZE
         self._began = 0.0
+        self._rest = 0.0
+        """The average of the rest of the group's time, in seconds: that of a single one varies with the disk."""
         self.groups = 0
         """The number of groups that the node had committed with the last step."""
         self._is_alone = False
@@ -67,7 +71,8 @@ class Pace:
         """Process the end of a step with a number of jobs, which has extended its group by some seconds; return the pause."""
         seconds = now - self._began
         self.groups = groups
-        target = min(max((seconds - extension) * SHARE, SHORTEST), LONGEST)
+        self._rest += (seconds - extension - self._rest) * WEIGHT
+        target = min(max(self._rest * SHARE, SHORTEST), LONGEST)
         if extension > target:
             self._size = max(int(min(self._size, number) * max(target / extension, 0.5)), SMALLEST_SIZE)
         elif number >= self._size:

@@ -27,12 +27,22 @@ def test_short_steps_grow_and_long_steps_shrink() -> None:
 def test_steps_are_longer_where_commits_are_slow() -> None:
     pace = Pace()
     rest = 4 * SHORTEST / SHARE
-    extension = rest * SHARE / 2
-    stepped(pace, pace.size, extension, extension + rest)
+    for _ in range(20):
+        stepped(pace, pace.size, SHORTEST * 2, SHORTEST * 2 + rest)
     assert pace.size > FIRST_SIZE
-    for _ in range(100):
+    for _ in range(1000):
         stepped(pace, pace.size, LONGEST * 1.01, 60.0)
     assert pace.size == SMALLEST_SIZE
+
+
+def test_one_fast_commit_among_slow_ones_shortens_no_step() -> None:
+    pace = Pace()
+    rest = 4 * SHORTEST / SHARE
+    for _ in range(20):
+        stepped(pace, pace.size, SHORTEST * 2, SHORTEST * 2 + rest)
+    size = pace.size
+    stepped(pace, size, SHORTEST * 2, SHORTEST * 2)
+    assert pace.size >= size
 
 
 def test_a_step_that_is_not_full_does_not_grow() -> None:
