@@ -39,12 +39,11 @@ def cell(
         unit="x",
         sides=(Side(f"mainspring {store}", contestant, wrapped(submits_beside_retries)),),
         under=2.0,
-        once=True,
     )
 
 
 def submits_beside_retries(server: Server, scale: Scale) -> Run:
-    """Submit without and with an operation. Raises LoadError if the operation takes too long or leaves a job out."""
+    """Submit before, during and after an operation. Raises LoadError if it takes too long or leaves a job out."""
     jobs = scale.count(JOBS, 5_000)
     load(server, "submit", jobs=jobs, function="dead", **WIDE)
     ended = _operate(server, "cancel").communicate()[0]
@@ -60,6 +59,9 @@ def submits_beside_retries(server: Server, scale: Scale) -> Run:
             beside.append(load(server, "submit", jobs=count, first=submitted))
             submitted += count
         output = retry.communicate()[0]
+    for _ in range(5):
+        alone.append(load(server, "submit", jobs=count, first=submitted))
+        submitted += count
     cancelled, retried = json.loads(ended), json.loads(output)
     if retried["outcomes"] != {"retried": jobs}:
         raise LoadError(f"the operation has retried {retried['outcomes']}, not {jobs} jobs")

@@ -55,8 +55,14 @@ class Pace:
         return self._size if self._rate is None else max(min(self._size, int(self._rate)), 1)
 
     def number(self, left: int) -> int:
-        """Return the number of jobs for the next step, if so many are left. Without a rate, it takes a small rest, too."""
-        return left if self._rate is None and left <= 1.5 * self._size else min(self.size, left)
+        """Return the number of jobs for the next step, if so many were read and are left.
+
+        Without a rate, the last step of them has at most half as many jobs as others, because it may read the next ones.
+        """
+        size, half = self.size, self.size // 2
+        if self._rate is None and half < left <= size + half:
+            return left - half
+        return min(size, left)
 
     def begin(self, now: float, groups: int) -> bool:
         """Process the beginning of a step; return whether the node has committed nothing else since the one before.

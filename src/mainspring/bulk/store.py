@@ -125,7 +125,7 @@ class Stepped(NamedTuple):
     outcomes: Sequence[Any] = ()
     """The outcomes of the jobs' own operations: such as ``jobs.store.Redriven``."""
     seconds: float = 0.0
-    """The seconds by which the step has extended its group."""
+    """The seconds by which the step has extended its group, without those of reading the following jobs."""
     following: Page[Job] | None = None
     """The jobs behind those of the step, if it has read them."""
 

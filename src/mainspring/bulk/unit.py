@@ -125,10 +125,11 @@ class BulkUnit:
         bulk = rules.advance(bulk, results, step.after, step.now_us, is_last=step.is_last, stopped=step.stopped)
         touched = rules.touched(results)
         await tables.save(bulk, encode(touched) if touched else None)
+        seconds = self._monotonic() - began
         following = None
         if step.ahead and step.after is not None and bulk.spec.where is not None and bulk.status is Status.RUNNING:
             following = await tables.near(bulk.spec.where, step.after, step.ahead)
-        return Stepped(bulk, True, outcomes, self._monotonic() - began, following)
+        return Stepped(bulk, True, outcomes, seconds, following)
 
     def _may_step(self, bulk: BulkOperation, revision: int) -> bool:
         """Return whether the guards of a step hold."""

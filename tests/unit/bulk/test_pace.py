@@ -51,14 +51,17 @@ def test_a_step_that_is_not_full_does_not_grow() -> None:
     assert pace.size == FIRST_SIZE
 
 
-def test_a_small_rest_goes_with_a_step() -> None:
+def test_the_last_step_of_the_jobs_that_were_read_is_small() -> None:
     pace = Pace()
     half = FIRST_SIZE // 2
-    assert [pace.number(left) for left in (half, FIRST_SIZE + half, 2 * FIRST_SIZE)] == [
-        half,
-        FIRST_SIZE + half,
-        FIRST_SIZE,
-    ]
+    for left in range(1, 5 * FIRST_SIZE):
+        steps: list[int] = []
+        while (rest := left - sum(steps)) > 0:
+            steps.append(pace.number(rest))
+        assert steps[-1] <= half
+        assert max(steps) <= FIRST_SIZE
+        assert len(steps) <= left // FIRST_SIZE + 2
+    assert Pace(rate=3).number(4) == 3
 
 
 def test_a_node_without_other_work_has_half_of_its_time_left() -> None:
