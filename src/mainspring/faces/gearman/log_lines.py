@@ -67,21 +67,18 @@ def _delivery(logs: LogService, peer: Peer, handle: bytes, token: bytes) -> Deli
     job = held.job
     decisions = decisions_of(job.function)
     if decisions is not None:
-        return logs.begin(key, _of_run(logs, peer, held, decisions))
+        assert job.options is not None, "decisions name their run"
+        assert job.options.run is not None, "decisions name their run"
+        return logs.begin(key, _of_run(logs, peer, job.options.run[0], decisions[1], held.started_us))
     hides = peer.service.arguments_of(job.function).hides
     return logs.begin(key, Delivery(peer, job.id, namespace, function, job.attempt + 1, held.started_us, hides))
 
 
-def _of_run(logs: LogService, peer: Peer, held: Held, decisions: tuple[str, str, str]) -> Delivery:
-    """Return the log of the run that a worker decides: lines of its steps go to its root job."""
-    job = held.job
-    assert job.options is not None, "decisions name their run"
-    assert job.options.run is not None, "decisions name their run"
-    root = logs.root_of(job.options.run[0])
-    namespace, name, _ = decisions
+def _of_run(logs: LogService, peer: Peer, run: int, name: str, delivery_us: int) -> Delivery:
+    """Return a delivery in the log of a run of a workflow, which belongs to its root job."""
     function = name.encode()
-    hides = peer.service.arguments_of(namespaces.key(namespace, function)).hides
-    return Delivery(peer, root, namespace, function, 1, held.started_us, hides)
+    hides = peer.service.arguments_of(namespaces.key(peer.namespace, function)).hides
+    return Delivery(peer, logs.root_of(run), peer.namespace, function, 1, delivery_us, hides)
 
 
 def lines_of_report(peer: Peer, run: int, held: Held | None, body: bytes) -> Callable[[bool], None] | None:
@@ -100,9 +97,7 @@ def lines_of_report(peer: Peer, run: int, held: Held | None, body: bytes) -> Cal
         return None
     if name is None:
         return None
-    function = name.encode()
-    hides = peer.service.arguments_of(namespaces.key(peer.namespace, function)).hides
-    delivery = Delivery(peer, logs.root_of(run), peer.namespace, function, 1, logs.next_delivery(), hides)
+    delivery = _of_run(logs, peer, run, name, logs.next_delivery())
     logs.expect(delivery)
     return lambda recorded: logs.committed(delivery, first, lines if recorded else [])
 

@@ -56,3 +56,14 @@ def test_a_report_that_no_packet_carries_parks_its_run() -> None:
     assert large.parked is not None
     assert "have 13.7 KiB, and the node takes at most 13.7 KiB at a time: wait for some" in large.parked.message
     assert (large.handle, large.seen, large.build) == (b"h", 2, "b")
+
+
+def test_a_report_with_too_many_lines_is_sent_without_them() -> None:
+    reports, link = DecideReports(), Link()
+    run: Any = Mock(link=link)
+    run.instance.limits = Limits(largest=LARGEST)
+    task = ScheduleActivityTask(1, "1", b"f", input=bytes(LARGEST - 100))
+    reports.add(run, DecideMessage(1, b"h", b"t", 2, 1, 0, False, decisions=(task,), log=bytes(2 * ROOM)))
+    assert reports.send() == []
+    ((message,),) = [decode_decide(body) for body in link.bodies]
+    assert (message.log, message.parked, message.decisions) == (b"", None, (task,))
