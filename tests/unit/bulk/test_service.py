@@ -120,6 +120,8 @@ async def near(self: MemoryBulk, where: JobFilter, after: int, limit: int) -> Pa
 def test_a_step_reads_for_the_next_one(node: BulkNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryBulk, "near", near)
     monkeypatch.setattr(run, "AHEAD", 5)
+    for name in ("SMALLEST_SIZE", "LARGEST_STEP"):
+        monkeypatch.setattr(pace, name, 2)  # whatever the steps' real time
     jobs = node.failed(23)
     asked: list[object] = []
     ask = node.life.reads.ask
