@@ -74,7 +74,7 @@ def test_a_request_is_read_by_its_name() -> None:
         ("double", b'{"number": "x"}', Code.UNREADABLE),
         ("double", b'{"more": 1}', Code.UNREADABLE),
         ("named", b'{"name": "\xff"}', Code.UNREADABLE),
-        ("anything", b'{"value": ' + b"[" * 5000 + b"]" * 5000 + b"}", Code.UNREADABLE),
+        ("anything", b'{"value": ' + b"[" * 30_000 + b"]" * 30_000 + b"}", Code.UNREADABLE),
     ],
 )
 def test_the_error_of_an_unreadable_request_gives_the_reason(name: str, params: bytes, code: Code) -> None:

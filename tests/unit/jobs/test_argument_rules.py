@@ -7,7 +7,7 @@ import pytest
 from mainspring.jobs import argument_rules
 from mainspring.jobs.argument_rules import KEPT, ArgumentRules, Rule
 
-DEEP = b"[" * 5000 + b"]" * 5000
+DEEP = b"[" * 30_000 + b"]" * 30_000
 """JSON with more levels than can be read."""
 
 

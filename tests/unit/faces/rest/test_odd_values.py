@@ -115,12 +115,12 @@ def test_an_odd_value_is_refused_or_kept(tmp_path: Path) -> None:
 def test_arguments_with_too_many_levels_are_shown_as_bytes() -> None:
     async def test() -> None:
         async with whole_node() as (client, _):
-            deep = base64.b64encode(b"[" * 5000 + b"]" * 5000).decode()
+            deep = base64.b64encode(b"[" * 30_000 + b"]" * 30_000).decode()
             path = "/api/v1/namespaces/default/jobs"
             job = await client.send("POST", path, {"function": "f", "payload": deep})
             shown = await client.get(f"{path}/{job.json['handle']}/arguments")
             assert shown.json["payload"] == deep
-            args = b'{"function": "f", "args": ' + b"[" * 5000 + b"]" * 5000 + b"}"
+            args = b'{"function": "f", "args": ' + b"[" * 30_000 + b"]" * 30_000 + b"}"
             headers = [("content-type", "application/json")]
             assert (await client.send("POST", path, args, headers=headers)).problem == "malformed"
 
