@@ -200,6 +200,8 @@ class _Protocol(HttpToolsProtocol):
             self._refused = refused
             raise  # so that the parser stops
         super().on_headers_complete()
+        if self.parser.should_upgrade():  # the parser stops behind such a request, so a next one would get no answer
+            self.cycle.keep_alive = False
 
     def _check_head(self) -> None:
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_LIMIT:

@@ -262,6 +262,19 @@ def test_a_head_is_refused_if_it_is_long_or_ambiguous(sent: bytes, status: int) 
     listening(30, ask)
 
 
+@pytest.mark.parametrize("protocol", [b"websocket", b"h2c", b"x"])
+def test_a_connection_with_a_request_for_another_protocol_ends(protocol: bytes) -> None:
+    """A proxy could send the next request of somebody else over it, which would get no answer."""
+
+    async def ask(address: Any) -> None:
+        upgrade = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: %b\r\n\r\n" % protocol
+        answer = await until_closed(address, upgrade + GET_REQUEST % b"/healthz")
+        assert answer.count(b"HTTP/1.1 200") == 1
+        assert b"connection: close" in answer
+
+    listening(300, ask)
+
+
 def test_each_head_of_a_connection_has_the_whole_limit() -> None:
     async def ask(address: Any) -> None:
         reader, writer = await asyncio.open_connection(*address)
