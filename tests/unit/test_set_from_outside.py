@@ -24,6 +24,7 @@ EXCEPTIONS = {
     "engines/zookeeper/ensemble/multi.py: request.is_due": "kazoo passes it to the code that writes the request",
     "faces/gearman/calls.py: peer.end_watch": "state of a connection: its watch",
     "faces/gearman/deciders.py: peer.decisions": "state of a connection: its decisions",
+    "faces/http/listener.py: self.cycle.keep_alive": "uvicorn's way to close a connection after an answer",
     "faces/http/listener.py: self._server.should_exit": "uvicorn's way to stop",
     "jobs/admission.py: key_queue.account": "a key's queue has an account while the node has jobs of the key",
     "jobs/intake.py: held.then": "state of a job: the callback after it is stored",

@@ -7,11 +7,13 @@ libraries write with `logging`.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
+import re
 import sys
 import syslog
-from typing import TYPE_CHECKING, Protocol, TextIO, cast
+from typing import TYPE_CHECKING, Final, Protocol, TextIO, cast
 
 import structlog
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.server.log_settings import LogSettings
+
+_CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 class LogSink(Protocol):
@@ -182,8 +186,23 @@ def _rendering(settings: LogSettings, stream: TextIO) -> list[structlog.typing.P
     on_terminal = settings.file is None and not settings.syslog and stream.isatty()
     if settings.format == "json" or (settings.format == "auto" and not on_terminal):
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    # Plain tracebacks: the pretty ones show local variables, which may hold payloads.
-    return [structlog.dev.ConsoleRenderer(colors=on_terminal, exception_formatter=structlog.dev.plain_traceback)]
+    return [_show_controls, structlog.dev.ConsoleRenderer(colors=on_terminal, exception_formatter=_write_traceback)]
+
+
+def _shown(text: str) -> str:
+    """Return a text with escapes for characters that could rewrite a terminal or the direction of its text."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _show_controls(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {name: _shown(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _write_traceback(out: TextIO, error: structlog.typing.ExcInfo) -> None:
+    """Write a plain traceback: a pretty one shows local variables, which may hold payloads."""
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    out.write(_shown(text.getvalue()))
 
 
 def _drop(_logger: object, _method: str, _event: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
@@ -76,6 +76,30 @@ def test_a_traceback_shows_no_local_variables() -> None:
             structlog.get_logger().exception("failed")
         assert "ValueError: invalid literal" in stream.getvalue()
         assert secret not in stream.getvalue()
+
+
+def _fail_with(text: str) -> Any:
+    def fail(_: object) -> None:
+        raise ValueError(text)
+
+    return fail
+
+
+def test_control_characters_are_shown_and_not_sent_to_the_terminal() -> None:
+    stream = io.StringIO()
+    start_logging(LogSettings(format="text"), stream=stream)
+    logging.getLogger().handlers[:-1] = []  # those of pytest, which would have the line
+    evil = "\x1b[2J\x9b31m\u202e\r"
+    structlog.get_logger().warning(evil, function=evil)
+    logging.getLogger("users").warning("%s", evil)
+    try:
+        json.loads("{}", object_hook=_fail_with(evil))
+    except ValueError:
+        structlog.get_logger().exception("failed\n\tbadly")
+    written = stream.getvalue()
+    assert not set("\x1b\x9b\u202e\r") & set(written)
+    assert written.count(r"\x1b[2J\x9b31m\u202e\r") == 4
+    assert "failed\n\tbadly" in written
 
 
 def test_a_disabled_log_writes_nothing() -> None:
