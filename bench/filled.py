@@ -10,6 +10,7 @@ their retention.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -112,6 +113,7 @@ class FilledSqlite(FilledContestant):
         server = Server(self, parent)
         with self.store(parent) as store:
             shutil.copyfile(store, server.directory / "jobs.db")
+        os.sync()  # or the disk would write the copy during the measurement
         with server:
             yield server
 
@@ -153,6 +155,7 @@ class _Copy(PostgresServer):
     def _create(self) -> None:
         self._make_directory()
         subprocess.run(["cp", "-a", self._source, self.directory / "data"], check=True)
+        os.sync()
 
 
 def main() -> None:
