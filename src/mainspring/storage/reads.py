@@ -34,7 +34,7 @@ class _QueuedQuery(NamedTuple):
 
 
 class Reads:
-    """Gives queries to an engine, one at a time, in the order in which they were asked, but small ones first.
+    """Gives queries to an engine, one at a time, in the order in which they were asked, but small ones first, and at once.
 
     ``call_soon`` runs a function at the end of the current turn of the node's loop. ``failing`` is called with each error, before
     the query's own function.
@@ -67,10 +67,14 @@ class Reads:
     ) -> None:
         """Queue a query. Later, ``done`` is called with the answer, or ``failed`` with the store's error.
 
-        Once ``wanted`` returns False, neither is called, and a query that has not begun is dropped.
+        A small query begins at once, and may be answered before this returns, if no other is under way: a turn of a busy loop
+        takes longer than the query. Once ``wanted`` returns False, neither is called, and a query that has not begun is dropped.
         """
         (self._small if query.is_small else self._waiting).append(_QueuedQuery(query, done, failed, wanted))
-        self._schedule()
+        if query.is_small and not self._under_way and not self._is_closed:
+            self._begin_next()
+        else:
+            self._schedule()
 
     def gather(
         self,
@@ -108,6 +112,10 @@ class Reads:
 
     def _next(self) -> None:
         self._scheduled = False
+        if not self._under_way:
+            self._begin_next()
+
+    def _begin_next(self) -> None:
         while self._small or self._waiting:
             queued = (self._small or self._waiting).popleft()
             if queued.wanted():

@@ -12,6 +12,7 @@ from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job
 from mainspring.queries.jobs import ListJobs
+from mainspring.storage.query import Budget
 from mainspring.testing.conformance.paging import answer
 
 if TYPE_CHECKING:
@@ -87,3 +88,25 @@ def test_a_small_read_does_not_wait_for_a_folding(tmp_path: Path) -> None:
 
 def apart(place: int, outcome: Any) -> None:
     raise AssertionError((place, outcome))
+
+
+def test_a_job_with_little_data_is_looked_up_at_once_and_a_long_one_in_the_thread(tmp_path: Path) -> None:
+    async def check() -> None:
+        engine = SqliteEngine(tmp_path / "jobs.db")
+        opened = await engine.open(NodeId("n"), asyncio.get_running_loop().call_soon_threadsafe)
+        next_id = job_ids(opened.term)
+        short, long = Job(next_id(), b"f", b"payload", key=b"k"), Job(next_id(), b"f", bytes(20_000), input_size=20_000)
+        engine.commit([ops.Submit([short, long])], lambda _: None, apart)
+        answers = list[Any]()
+        engine.read(ops.ShowJob(short.id), Budget(), answers.append)
+        assert [(job.id, job.key, job.payload) for job in answers] == [(short.id, b"k", b"")]
+        engine.read(ops.ShowJob(short.id, "other"), Budget(), answers.append)
+        engine.read(ops.ShowJob(long.id), Budget(), answers.append)
+        assert len(answers) == 1, "its row has several pages, which may be on the disk"
+        found = await answer(engine, ops.ShowJob(long.id))
+        assert found is not None
+        assert found.id == long.id
+        assert await answer(engine, ops.ShowJob(short.id, "other")) is None
+        await engine.close()
+
+    asyncio.run(asyncio.wait_for(check(), 30))

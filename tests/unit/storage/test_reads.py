@@ -67,11 +67,22 @@ def test_a_small_query_precedes_waiting_lists() -> None:
     store, answers = Store(), list[Any]()
     for query in (Letters(after="a"), Letters(after="b"), Row("1"), Row("2")):
         store.reads.ask(query, answers.append, answers.append)
+    assert [query for query, _ in store.asked] == [Row("1")], "a small one begins at once"
     seen = store.turn()
     while len(answers) < 4:
         store.answer("answer")
         seen += store.turn()
-    assert seen == ["1", "2", "a", "b"]
+    assert seen == ["2", "a", "b"]
+
+
+def test_a_small_query_waits_for_the_one_under_way() -> None:
+    store, answers = Store(), list[Any]()
+    store.reads.ask(Letters(after="a"), answers.append, answers.append)
+    assert store.turn() == ["a"]
+    store.reads.ask(Row("1"), answers.append, answers.append)
+    assert store.turn() == []
+    store.answer("answer")
+    assert store.turn() == ["1"]
 
 
 def test_other_queries_run_between_gathered_pages() -> None:

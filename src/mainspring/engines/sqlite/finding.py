@@ -36,6 +36,14 @@ def find_job(tx: Transaction, job_id: int, namespace: str = ANY) -> Job | None:
     return jobs[0] if jobs else None
 
 
+def find_short(tx: Transaction, job_id: int, namespace: str) -> Job | None:
+    """Return a job of a namespace, without its result, or None if it is long or not there."""
+    if job_id > rows.LARGEST_ID:
+        return None
+    jobs = rows.stored(tx.cursor.execute(SQL["find_short"], (job_id, namespace)), tx.functions)
+    return jobs[0] if jobs else None
+
+
 def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
     """Return jobs by their ids; see ``Find``. A group has one copy of each result."""
     outcomes = []

@@ -1,5 +1,8 @@
 """Queries on their own connection, in their own thread: they do not block groups.
 
+Lookups of jobs with little data run at once, on a connection of the node's thread: they take less time than the other thread
+needs to get the interpreter and to give the answer back.
+
 A reader of a write-ahead log sees what was committed when it began, and delays only the folding of the log; see `folding`.
 """
 
@@ -13,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from mainspring.engines.sqlite.failures import explain
+from mainspring.engines.sqlite.finding import find_short
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.errors import StoreError
+from mainspring.jobs.store import ShowJob
 from mainspring.storage.operation import unknown
 from mainspring.storage.query import Meter
 from mainspring.storage.synchronous import run_synchronously
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.sqlite.folding import Folding
     from mainspring.engines.sqlite.queries import Readers
+    from mainspring.jobs.model import Job
     from mainspring.storage.engine import Answered
     from mainspring.storage.query import Budget, Query
 
@@ -33,7 +39,7 @@ BUSY_MS = 2000
 
 
 class Reader:
-    """Answers queries about a file, one after the other; ``deliver`` runs a function on the node's own thread."""
+    """Answers queries about a file; ``deliver`` runs a function on the node's own thread."""
 
     def __init__(
         self, path: Path, folding: Folding, deliver: Callable[[Callable[[], None]], object], readers: Readers
@@ -46,6 +52,10 @@ class Reader:
         self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         self._connection.set_busy_timeout(BUSY_MS)
         self._tx = Transaction(self._connection.cursor(), 0, {}, None)
+        self._own_connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        self._own_connection.set_busy_timeout(0)
+        self._own_tx = Transaction(self._own_connection.cursor(), 0, {}, None)
+        """Used by the node's thread."""
         self._asked: queue.SimpleQueue[tuple[Query[Any], Budget, Answered] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sqlite reads", daemon=True)
         self._thread.start()
@@ -54,13 +64,25 @@ class Reader:
         """Answer a query; ``answered`` is called on the node's thread."""
         if type(query) not in self._readers:
             raise unknown("SQLite", [type(query)])
-        self._asked.put((query, budget, answered))
+        job = self._look_up(query) if isinstance(query, ShowJob) else None
+        if job is None:
+            self._asked.put((query, budget, answered))
+        else:
+            answered(job)
+
+    def _look_up(self, query: ShowJob) -> Job | None:
+        """Return a job with little data; None if the thread has to look it up."""
+        try:
+            return find_short(self._own_tx, query.id, query.namespace)
+        except apsw.Error:
+            return None
 
     def close(self) -> None:
         """End the thread, and close the connection."""
         self._asked.put(None)
         self._thread.join()
         self._connection.close()
+        self._own_connection.close()
 
     def _run(self) -> None:
         while (asked := self._asked.get()) is not None:

@@ -152,6 +152,14 @@ FROM jobs WHERE id = ?;
 SELECT {columns}
 FROM jobs WHERE id = ?1 AND (SELECT namespace FROM functions WHERE functions.id = jobs.function) = ?2;
 
+-- A job whose row is on one page, or on few: what is behind the payload, such as the key, is found by a way through all of its pages.
+-- name: find_short
+SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, NULL, NULL, key
+FROM jobs
+WHERE id = ?1 AND input_size + output_size < 16384
+    AND (?2 = '' OR (SELECT namespace FROM functions WHERE functions.id = jobs.function) = ?2);
+
 -- name: arguments
 SELECT payload FROM jobs WHERE id = ?;
 

@@ -83,6 +83,7 @@ def test_a_failed_store_is_unavailable(node: Node) -> None:
         ("jobs.retry", {"handle": handle}),
         ("jobs.list", {}),
     ):
+        node.life.store.away = True  # lookups begin at once
         tool.request(Type.CALL, b"1", method.encode(), json.dumps(params).encode())
         node.fail()
         ((name, args),) = tool.received()
