@@ -49,6 +49,13 @@ _OF_STATE: Final = {
     "paused": "stopped",
     "active": "good",
     "skipped": "late",
+    # runs of workflows
+    "open": "running",
+    "parked": "bad",
+    "completed": "good",
+    "canceled": "stopped",
+    "terminated": "stopped",
+    "continued_as_new": "good",
     # everything together
     "well": "good",
     "trouble": "bad",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tests.system.servers import Server, environment, serving
+from tests.system.servers import Server, environment, eventually, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,9 +81,21 @@ def full_site(directory: Path, *options: str) -> Iterator[Site]:
         schedule = {"function": "nightly", "cron": "0 * * * *", "timezone": "Europe/Berlin"}
         site.call("POST", "namespaces/default/schedules", {**schedule, "name": HOSTILE[0]})
         site.call("POST", f"namespaces/default/schedules/{quote(HOSTILE[0], safe='')}/trigger", {})
+        for name, paths in (("done", ["a", "b"]), ("waiting", ["c"]), ("failed", ["broken.png"]), (HOSTILE[1], ["d"])):
+            run = {"function": "album", "unique": name, "input": [name, paths]}
+            site.call("POST", "namespaces/default/workflows", run)
+        eventually(lambda: _are_settled(site), "all runs but one have ended, and that one waits for its signal")
         change = {"action": "retry", "filter": {"function": "resize", "state": "cancelled"}, "reason": HOSTILE[0]}
         site.call("POST", "namespaces/default/operations", change)
         yield site
+
+
+def _are_settled(site: Site) -> bool:
+    """Return whether no job of a run comes or goes any more."""
+    runs = site.call("GET", "namespaces/default/workflows?open=true")["items"]
+    return [run["workflow_id"] for run in runs] == ["waiting"] and bool(
+        site.call("GET", "namespaces/default/workflows/waiting")["receives"]
+    )
 
 
 @contextlib.contextmanager

@@ -75,6 +75,6 @@ def signed_in(browser: Browser, site: Site, **options: Any) -> Iterator[Tab]:
         tab = Tab(context.new_page(), site)
         tab.sign_in()
         yield tab
-        assert tab.faults == []
+        assert not tab.faults, tab.faults
     finally:
         context.close()

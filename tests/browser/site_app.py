@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from mainspring import App, Retry, current_job
+import asyncio
+from datetime import timedelta
+
+from mainspring import App, Retry, current_job, workflow
 
 app = App()
+approved = app.signal("approved", dict)
 
 
 @app.task(retry=Retry(max_attempts=2, initial=0.05))
@@ -18,3 +22,12 @@ def resize(path: str) -> str:
 @app.scheduled("0 3 * * *", timezone="Europe/Berlin")
 def nightly() -> None:
     return
+
+
+@app.workflow
+async def album(name: str, paths: list[str]) -> list[str]:
+    done = await asyncio.gather(*(resize.submit(path) for path in paths))
+    await workflow.sleep(timedelta(seconds=0.1))
+    if name.startswith("waiting"):
+        await approved.receive(timeout=timedelta(days=1))
+    return list(done)

@@ -20,6 +20,7 @@ PAGES = (
     "/functions",
     "/functions/resize",
     "/schedules",
+    "/workflows",
     "/workers",
     "/nodes",
     "/operations",
@@ -57,11 +58,13 @@ def pages_of(site: Site) -> list[str]:
     newest = {job["state"]: job["handle"] for job in jobs}
     workers = site.call("GET", "namespaces/default/workers")["items"]
     schedules = site.call("GET", "namespaces/default/schedules")["items"]
+    runs = site.call("GET", "namespaces/default/workflows")["items"]
     operations = site.call("GET", "namespaces/default/operations")["items"]
     return [
         *PAGES,
         "/jobs?state=failed",
         *(f"/schedules/{quote(schedule['name'], safe='')}" for schedule in schedules),
+        *(f"/workflows/{quote(run['workflow_id'], safe='')}" for run in runs),
         *(f"/workers/{quote(worker['id'], safe='')}" for worker in workers),
         *(f"/operations/{operation['id']}" for operation in operations),
         *(f"/jobs/{handle}" for handle in newest.values()),

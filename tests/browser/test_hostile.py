@@ -20,7 +20,7 @@ def test_no_name_argument_or_error_becomes_an_element(chromium: Browser, full: S
     handles = [job["handle"] for job in full.call("GET", "namespaces/default/jobs?limit=1000")["items"]]
     with signed_in(chromium, full) as tab:
         for path in ("/jobs", "/jobs?state=failed", *(f"/jobs/{handle}" for handle in handles)):
-            tab.open(path)
+            assert tab.open(path).status == 200, path
             assert "Mainspring" in tab.page.title(), path
             assert "hacked" not in tab.page.title(), path
             assert not {"img", "iframe", "object", "embed", "base"} & set(tab.page.evaluate(ELEMENTS)), path

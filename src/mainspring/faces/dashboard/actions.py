@@ -74,7 +74,7 @@ class Action:
     fixed: Mapping[str, object] = field(default_factory=dict)
     """Further values of the body."""
     command: str = ""
-    """The arguments of ``mainspring``, with the parameters of the path in braces; empty: there is no command."""
+    """The arguments of ``mainspring``, with parameters of the path and fields in braces; empty: there is no command."""
     warning: str = ""
     """A sentence for actions that cannot be undone: their form opens first."""
     if_match: bool = False
@@ -104,7 +104,8 @@ class Action:
         """Return the command that does the same; empty if there is none."""
         if not self.command:
             return ""
-        words = [part.format(**parameters) for part in self.command.split()]
+        texts = {one.name: _word(one, values.get(one.name, "")) for one in self.fields}
+        words = [part.format(**{**texts, **parameters}) for part in self.command.split()]
         for one in self.fields:
             value = values.get(one.name, "")
             if one.option and (value or one.required):

@@ -15,6 +15,7 @@ from mainspring.faces.dashboard.pages import (
     schedules,
     tokens,
     workers,
+    workflows,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *job.PAGES,
     *functions.PAGES,
     *schedules.PAGES,
+    *workflows.PAGES,
     *workers.PAGES,
     *nodes.PAGES,
     *operations.PAGES,
@@ -37,6 +39,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     *job.ACTIONS,
     *functions.ACTIONS,
     *schedules.ACTIONS,
+    *workflows.ACTIONS,
     *workers.ACTIONS,
     *nodes.ACTIONS,
     *operations.ACTIONS,

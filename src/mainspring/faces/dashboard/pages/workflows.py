@@ -1,0 +1,144 @@
+"""The pages of workflows: runs, and one run with its open work, its history, and why it is parked."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mainspring.api.workflows import RunDetails, RunInfo
+from mainspring.faces.dashboard.actions import REASON, Action, Field
+from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.drawings.history import attributes_of, history, name_of
+from mainspring.faces.dashboard.registry import Page
+
+if TYPE_CHECKING:
+    from mainspring.faces.dashboard.visit import Response, Visit
+
+ROWS: Final = 50
+EVENTS: Final = 100
+"""In the table."""
+DRAWN: Final = 1000
+"""Events in the drawing: the newest."""
+RUNS: Final = f"{N}/workflows"
+RUN: Final = f"{RUNS}/{{key}}"
+STATUSES: Final = ("open", "parked", "failed", "timed_out", "completed", "canceled", "terminated", "continued_as_new")
+CHILDREN: Final = (
+    ("", "as their policies say"),
+    ("terminate", "terminate"),
+    ("cancel", "ask to cancel"),
+    ("abandon", "leave them running"),
+)
+_SHOWN: Final = 200
+"""Characters of an attribute."""
+_DULL: Final = frozenset(
+    {"taskList", "taskPriority", "decisionTaskCompletedEventId", "scheduledEventId", "startedEventId"}
+)
+"""Attributes that the table of events leaves out: the drawing shows what belongs together."""
+
+SIGNAL: Final = Action(
+    operation="workflows_signal",
+    label="Signal",
+    done="The run has got the signal.",
+    path=f"{RUN}/signal",
+    fields=(
+        Field(name="name", label="Name", required=True, longest=256),
+        Field(name="input", label="Value", kind="json", hint="JSON"),
+    ),
+    command="workflows signal {key} {name} {input}",
+)
+CANCEL: Final = Action(
+    operation="workflows_cancel",
+    label="Ask to cancel",
+    done="The run was asked to cancel itself.",
+    path=f"{RUN}/cancel",
+    fields=(REASON,),
+    command="workflows cancel {key}",
+)
+TERMINATE: Final = Action(
+    operation="workflows_terminate",
+    label="Terminate",
+    done="The run has ended.",
+    path=f"{RUN}/terminate",
+    fields=(REASON, Field(name="children", label="Its children", kind="choice", option="--children", choices=CHILDREN)),
+    command="workflows terminate {key}",
+    warning="The run ends at once. Its code gets no chance to undo anything.",
+)
+UNPARK: Final = Action(
+    operation="workflows_unpark",
+    label="Let the code try again",
+    done="The code tries the next decision again.",
+    path=f"{RUN}/unpark",
+    command="workflows unpark {key}",
+)
+ACTIONS: Final = (SIGNAL, CANCEL, TERMINATE, UNPARK)
+
+
+class Row(NamedTuple):
+    """An event in the table."""
+
+    number: int
+    at: str
+    kind: str
+    name: str
+    attributes: dict[str, str]
+
+
+def row_of(event: dict[str, Any]) -> Row:
+    """Return an event as a row."""
+    at = dt.datetime.fromtimestamp(event["eventTimestamp"], dt.UTC).isoformat()
+    attributes = {
+        name: text if len(text := str(value)) <= _SHOWN else text[:_SHOWN] + "…"
+        for name, value in attributes_of(event).items()
+        if name not in _DULL and value not in ("", None)
+    }
+    return Row(event["eventId"], at, event["eventType"], name_of(event), attributes)
+
+
+async def workflows(visit: Visit) -> Response:
+    """Show the newest runs that match the filter in the address."""
+    status = visit.field("status") if visit.field("status") in STATUSES else ""
+    query: dict[str, Any] = {"type": visit.field("type"), "id": visit.field("id"), "limit": ROWS}
+    query |= {status: True} if status in {"open", "parked"} else {"status": status}
+    listed = await visit.calls.get(Items[RunInfo], RUNS, query={**query, "cursor": visit.field("cursor")})
+    return visit.render(
+        "workflows.html",
+        listed=listed,
+        rows=ROWS,
+        status=status,
+        statuses=STATUSES,
+        is_filtered=bool(status or query["type"] or query["id"]),
+    )
+
+
+async def workflow(visit: Visit) -> Response:
+    """Show a run."""
+    calls, key = visit.calls, dict(visit.parameters)
+    newest = {"reverse": True, "limit": DRAWN}
+    table = {"reverse": True, "limit": EVENTS, "cursor": visit.field("cursor")}
+    shown, recent, listed = await asyncio.gather(
+        calls.get(RunDetails, RUN, key),
+        visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=newest)),
+        visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=table)),
+    )
+    is_open = shown.closed_at is None
+    drawn = None
+    if not isinstance(recent, Problem):
+        drawn = history(recent.items[::-1], visit.now, is_open=is_open)
+    fitting = [*([UNPARK] if shown.parked else []), *([SIGNAL, CANCEL, TERMINATE] if is_open else [])]
+    return visit.render(
+        "workflow.html",
+        run=shown,
+        actions=[one for one in fitting if visit.may(one.permission, shown.type)],
+        drawing=drawn,
+        is_whole=isinstance(recent, Items) and recent.next is None,
+        drawn=DRAWN,
+        events=[] if isinstance(listed, Problem) else [row_of(one) for one in listed.items],
+        older=None if isinstance(listed, Problem) else listed.next,
+    )
+
+
+PAGES: Final = (
+    Page(path="/workflows", handler=workflows, menu="Workflows"),
+    Page(path="/workflows/{key}", handler=workflow),
+)

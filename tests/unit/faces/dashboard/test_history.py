@@ -1,0 +1,124 @@
+"""The drawing of a run's history."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from tests.unit.api.a_node import run
+
+from mainspring.faces.dashboard.drawings.history import LEFT, MOST_LANES, WIDTH, CompressedScale, history, lanes_of
+from mainspring.faces.dashboard.pages.workflows import row_of
+
+from .a_browser import browsing
+
+
+def _event(number: int, at: float, kind: str, **attributes: Any) -> dict[str, Any]:
+    return {
+        "eventId": number,
+        "eventTimestamp": at,
+        "eventType": kind,
+        f"{kind[0].lower()}{kind[1:]}EventAttributes": attributes,
+    }
+
+
+def _activity(number: int, at: float, end: str = "Completed", name: str = "charge") -> list[dict[str, Any]]:
+    return [
+        _event(number, at, "ActivityTaskScheduled", activityType={"name": name}),
+        _event(number + 1, at + 1, "ActivityTaskStarted", scheduledEventId=number),
+        _event(number + 2, at + 3, f"ActivityTask{end}", scheduledEventId=number, startedEventId=number + 1),
+    ]
+
+
+EVENTS = [
+    _event(1, 100.0, "WorkflowExecutionStarted"),
+    _event(2, 100.0, "DecisionTaskCompleted", scheduledEventId=1, startedEventId=1),
+    *_activity(3, 100.0),
+    *_activity(6, 104.0, "Failed", "ship"),
+    _event(9, 108.0, "TimerStarted", timerId="2"),
+    _event(10, 108.5, "WorkflowExecutionSignaled", signalName="approved"),
+    _event(11, 109.0, "TimerCanceled", timerId="2", startedEventId=9),
+    _event(12, 109.0, "StartChildWorkflowExecutionInitiated", workflowType={"name": "sub"}),
+    _event(13, 109.5, "ChildWorkflowExecutionStarted", initiatedEventId=12),
+]
+
+
+def test_each_activity_timer_and_child_has_a_lane() -> None:
+    lanes = lanes_of(EVENTS)
+    assert [(lane.kind, lane.name, lane.state) for lane in lanes] == [
+        ("activity", "charge", "succeeded"),
+        ("activity", "ship", "failed"),
+        ("timer", "timer 2", "cancelled"),
+        ("child", "sub", "running"),
+    ]
+    assert (lanes[0].scheduled, lanes[0].started, lanes[0].ended) == (100.0, 101.0, 103.0)
+    assert lanes[3].ended is None
+
+
+def test_open_lanes_reach_the_present_and_flags_are_signals() -> None:
+    drawn = history(EVENTS, 110.0, is_open=True)
+    assert drawn is not None
+    assert drawn.bars[-1].ended == WIDTH
+    assert [name for _, name in drawn.flags] == ["approved"]
+    assert (drawn.failures, len(drawn.ticks), drawn.span) == (1, 1, 10.0)
+    assert drawn.bars[0].scheduled == LEFT
+    closed = history(EVENTS, 99999.0, is_open=False)
+    assert closed is not None
+    assert closed.span == 9.5
+    assert history([], 1.0, is_open=True) is None
+
+
+def test_long_times_without_events_are_compressed_and_keep_their_order() -> None:
+    times = [0.0, 1.0, 2.0, 86402.0, 86403.0]
+    scale = CompressedScale(times, 0, 1000)
+    places = [scale(time) for time in times]
+    assert places == sorted(places)
+    assert places[2] - places[1] > 200
+    assert places[3] - places[2] < 50
+    assert places[-1] == 1000
+    assert [round(seconds) for _, seconds in scale.gaps] == [86400]
+    steps = [scale(float(second)) for second in range(0, 86404, 7)]
+    assert all(first <= second for first, second in pairwise(steps))
+
+
+def test_a_single_gap_is_the_whole_picture() -> None:
+    scale = CompressedScale([0.0, 3600.0], 0, 1000)
+    assert (scale(0.0), scale(3600.0)) == (0, 1000)
+    assert scale.gaps == []
+    assert CompressedScale([5.0], 0, 1000)(5.0) == 0
+
+
+def test_very_many_lanes_become_bands() -> None:
+    events: list[dict[str, Any]] = []
+    for number in range(8000):
+        events += _activity(
+            3 * number + 1, float(number), "Failed" if number % 100 == 0 else "Completed", f"f{number % 3}"
+        )
+    drawn = history(events, 9000.0, is_open=False)
+    assert drawn is not None
+    assert (drawn.is_banded, drawn.failures, len(drawn.bars)) == (True, 80, 3)
+    assert drawn.bars[0].label == "2,667 f0"
+    assert {bar.lane.state for bar in drawn.bars} == {"failed"}
+    assert 4 * MOST_LANES + len(drawn.ticks) + len(drawn.flags) + 2 * len(drawn.breaks) <= 500
+
+
+def test_attributes_of_events_are_short_text() -> None:
+    row = row_of(_event(7, 100.0, "ActivityTaskFailed", reason="ValueError", details="x" * 1000, scheduledEventId=3))
+    assert (row.number, row.kind, row.name, row.at) == (
+        7,
+        "ActivityTaskFailed",
+        "ValueError",
+        "1970-01-01T00:01:40+00:00",
+    )
+    assert set(row.attributes) == {"reason", "details"}
+    assert len(row.attributes["details"]) == 201
+
+
+def test_a_node_without_runs_says_how_to_start_one() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            assert "@app.workflow" in (await browser.open("/workflows")).main.text
+            assert "No run matches" in (await browser.open("/workflows?status=parked")).main.text
+            assert (await browser.open("/workflows/order-17")).status == 404
+
+    run(test())
