@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from tests.unit.faces.gearman.a_face import Node
 
+from mainspring.access.once import Once, RepeatedError
 from mainspring.access.replies import KeptReply, RequestKey, Reservation
+from mainspring.api.answers.registry import Api
+from mainspring.api.answers.submitting import SubmitCalls
+from mainspring.api.request import write
+from mainspring.api.submitting import NewJob, Submissions, SubmitJobs
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Job
 from mainspring.jobs.roots import Stored
@@ -81,6 +87,28 @@ def test_a_start_is_repeated_once(node: Node, paused: bool) -> None:
 def test_a_refused_start_leaves_its_key_free(node: Node) -> None:
     assert list(start(node, "9").refused.values())
     assert start(node) == Stored({}, {})
+    assert runs(node) == 1
+
+
+def test_a_refused_job_of_a_batch_has_a_problem_and_the_others_are_stored(node: Node) -> None:
+    async def post(once: Once) -> Submissions:
+        wrong = NewJob(function="order", version="9")
+        request = SubmitJobs([NewJob(function="f"), wrong, NewJob(function="order")])
+        answers = asyncio.ensure_future(api.call(request, once=once))
+        await asyncio.sleep(0)
+        node.commit()
+        return await answers
+
+    def kept(answer: Submissions) -> KeptReply:
+        return KeptReply(200, {}, write(answer))
+
+    api = Api(SubmitCalls(node.service, largest=1000).handlers)
+    answer = asyncio.run(post(Once(KEY, kept)))
+    assert [item.problem is None for item in answer.items] == [True, False, True]
+    assert runs(node) == 1
+    with pytest.raises(RepeatedError) as repeated:
+        asyncio.run(post(Once(KEY, kept)))
+    assert repeated.value.earlier.reply == kept(answer)
     assert runs(node) == 1
 
 
