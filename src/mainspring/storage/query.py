@@ -1,6 +1,6 @@
 """Queries, their budgets, and pages of answers.
 
-A query changes nothing and is no barrier: its answer includes all changes that were committed when it began. A client
+A query changes nothing and is no barrier: its answer includes exactly the changes that were committed when it began. A client
 therefore finds every change that was acknowledged before its query, and writes do not wait for a long list. No query runs for
 long: a read ends when it has spent its budget, and its answer contains the place where the next read continues.
 """

@@ -97,15 +97,12 @@ class _Jobs:
         if self._where.tag is not None or not states or not all(state in _BY_STATE for state in states):
             return None
         ids: list[int] = []
-        async with (
-            self._tx.connection.transaction()
-        ):  # a job that changes its state between two statements would be missed
-            for state in states:
-                found = await self._of_state(state, most - len(ids))
-                if found is None:
-                    return None
-                ids += found
-            return await self._list(SQL["list_these"], self._query.after, self._query.limit, ids)
+        for state in states:
+            found = await self._of_state(state, most - len(ids))
+            if found is None:
+                return None
+            ids += found
+        return await self._list(SQL["list_these"], self._query.after, self._query.limit, ids)
 
     async def _of_state(self, state: State, most: int) -> list[int] | None:
         """Return the ids of jobs in a state by its index; None if they are more than ``most``."""

@@ -18,7 +18,6 @@ from mainspring.engines.postgres.functions import Functions, Nodes
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
 from mainspring.jobs.store import ShowJob
-from mainspring.queries.jobs import ListJobs
 from mainspring.resources.store import ListLimits
 from mainspring.storage.operation import unknown
 from mainspring.storage.query import Meter
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
 READ_TIMEOUT: Final = 3.0
 """Seconds for an answer, more than a statement may take. It detects a dead connection; the next attempt uses a new one."""
-SINGLE_STATEMENT: Final = frozenset({ListLimits, CountRevocations, FindCredential, ShowJob, ListJobs})
-"""Queries of one statement, or of one for each part: the parts of a long answer may be of different snapshots."""
+SINGLE_STATEMENT: Final = frozenset({ListLimits, CountRevocations, FindCredential, ShowJob})
+"""Queries of one statement. The parts of a very long answer may be of different snapshots."""
 READ_ATTEMPTS: Final = 3
 """Attempts to run a query that meets a possible race."""
 READ_SETTINGS: Final = """
