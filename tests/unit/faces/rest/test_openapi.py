@@ -98,3 +98,10 @@ def test_the_document_is_given_to_callers_with_a_token() -> None:
             assert (await client.get("/queue/api/v1/openapi.json", token=None)).status == 401
 
     run(test())
+
+
+def test_users_data_are_described_as_bytes() -> None:
+    described = document(ALL, version="1.0")["paths"]
+    for name in ("payload", "result", "logs/text"):
+        answer = described[f"/api/v1/namespaces/{{namespace}}/jobs/{{handle}}/{name}"]["get"]["responses"]["200"]
+        assert list(answer["content"]) == ["application/octet-stream"]
