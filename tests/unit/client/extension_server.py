@@ -89,6 +89,8 @@ class ExtensionServer:
         """The types of packets that are not answered."""
         self.before: dict[int, Callable[[Peer, list[bytes]], bool]] = {}
         """Hooks by packet type: if the hook returns True, the server does nothing more with the packet."""
+        self.answered: set[str] = set()
+        """Calls that are answered with an empty object, such as `worker.logs`."""
         self.refuse: set[bytes] = set()
         self.peers: list[Peer] = []
         self.jobs: dict[bytes, FakeJob] = {}
@@ -230,6 +232,8 @@ class ExtensionServer:
         if name == "jobs.watch":
             self.watchers.append((peer, number))
             peer.send(Type.ANSWER, number, b"{}")
+        elif name in self.answered:
+            peer.send(Type.ANSWER, number, b"{}")
         elif name not in {"jobs.show", "jobs.cancel"}:
             peer.send(Type.FAULT, number, b"usage", b"there is no method " + method)
         elif job is None:
@@ -315,6 +319,12 @@ class ExtensionServer:
         self.jobs[args[0]].reports.append((kind, args[1:]))
         for peer in self.waiting.get(args[0], []):
             peer.send(kind, *args)
+
+    def on_log(self, peer: Peer, lines: bytes) -> None:
+        """Keep lines among what was seen alone."""
+
+    def on_progress_text(self, peer: Peer, handle: bytes, text: bytes) -> None:
+        """Keep a text among what was seen alone."""
 
     def on_work_status(self, peer: Peer, *args: bytes) -> None:
         self.report(Type.WORK_STATUS, list(args))

@@ -52,7 +52,8 @@ def crash_in_a_thread() -> None:
 @app.task(executor="process")
 def telling() -> str:
     job = current_job()
-    job.progress(1, 2)
+    job.progress(1, 2, "half")
+    job.log.info("said")
     job.data(b"part")
     job.warning(b"careful")
     return f"{job.handle} {job.attempt} {job.unique}"

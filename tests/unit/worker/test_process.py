@@ -51,6 +51,7 @@ def test_functions_run_in_reused_processes(server: ExtensionServer, run: Callabl
 def test_functions_in_processes_read_and_report_like_others(
     server: ExtensionServer, run: Callable[..., Running]
 ) -> None:
+    server.answered = {"worker.logs", "progress.texts"}
     run(the_app(), selector=SELECTOR, concurrency=1)
     job = server.add("telling", unique="u")
     failed = server.add("refuse")
@@ -58,6 +59,9 @@ def test_functions_in_processes_read_and_report_like_others(
     server.wait_for(lambda: job.ended and failed.ended and unfit.ended, 20)
     assert job.data == b'"%b 1 u"' % job.handle
     assert {kind for kind, _ in job.reports} == {12, 28, 29}
+    assert server.seen_of(Type.PROGRESS_TEXT) == [[job.handle, b"half"]]
+    ((lines,),) = server.seen_of(Type.LOG)
+    assert b"said" in lines
     assert b"SystemExit" in failed.error
     assert b"parameter 'x'" in unfit.error
     assert unfit.options["final"]
