@@ -27,6 +27,7 @@ PAGES = (
     "/operations/new?action=retry&state=failed",
     "/audit",
     "/settings/tokens",
+    "/login",
     "/nothing",
 )
 WIDTHS = (1280, 320)

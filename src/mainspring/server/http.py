@@ -6,7 +6,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from mainspring.access.proxy import TrustedProxies
-from mainspring.faces.dashboard.app import Dashboard
+from mainspring.faces.dashboard.app import Dashboard, all_assets
 from mainspring.faces.http.app import HEALTH, MONITORING, http_app
 from mainspring.faces.http.listener import HttpListener
 from mainspring.faces.rest.app import RestApp
@@ -46,7 +46,7 @@ class HttpPort:
             built.api,
             with_document(ROUTES, version=version(), prefix=self._prefix),
             Doorkeeper(built.access, Hosts(hosts), TrustedProxies(listen.proxies, listen.proxy_rules)),
-            Login(built.access, prefix=self._prefix),
+            Login(built.access, prefix=self._prefix, style=self._prefix + all_assets().path("style.css")),
             built.access.replies,
             self._streams,
             prefix=self._prefix,

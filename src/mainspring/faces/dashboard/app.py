@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, parse_qsl, quote, unquote
 
@@ -55,6 +56,12 @@ HEADERS: Final = {
 log = structlog.get_logger("mainspring.pages")
 
 
+@lru_cache(maxsize=1)
+def all_assets() -> assets.Assets:
+    """Return the files of the pages."""
+    return assets.Assets({"style.css": appearance.style()})
+
+
 class Dashboard:
     """The pages. ``api`` is the HTTP API of the node, ``prefix`` the path under which a proxy shows it, ``now`` a clock."""
 
@@ -64,7 +71,7 @@ class Dashboard:
         self._prefix = prefix
         self._table = Table(PAGES)
         self._actions = {action.key: action for action in ACTIONS}
-        self._assets = assets.Assets({"style.css": appearance.style()})
+        self._assets = all_assets()
         self._templates = Templates(
             asset=lambda name: prefix + self._assets.path(name),
             menu=[MenuEntry(page.path, page.menu) for page in self._table.pages if page.menu],

@@ -36,10 +36,11 @@ _TEMPLATE: Final = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="robots" content="noindex">
 <title>Sign in to Mainspring</title>
-<main>
+{style}<main>
 <h1>Sign in to Mainspring</h1>
-{problem}<form method="post" action="{action}">
+{problem}<form class="panel" method="post" action="{action}">
 {field}
+<input type="hidden" name="next" value="{following}">
 <button>Sign in</button>
 </form>
 </main>
@@ -62,11 +63,12 @@ class SignIn(Protocol):
 
 
 class Login:
-    """The pages. ``prefix`` is the path under which a proxy shows the node."""
+    """The pages. ``prefix`` is the path under which a proxy shows the node, ``style`` that of their style sheet."""
 
-    def __init__(self, sign_in: SignIn, *, prefix: str = "") -> None:
+    def __init__(self, sign_in: SignIn, *, prefix: str = "", style: str = "") -> None:
         self._sign_in = sign_in
         self._prefix = prefix
+        self._style = f'<link rel="stylesheet" href="{escape(style)}">\n' if style else ""
 
     async def answer(
         self,
@@ -80,8 +82,9 @@ class Login:
     ) -> tuple[int, dict[bytes, bytes], bytes]:
         """Answer a request for one of `PATHS`, whose host and site are checked. Raises HttpError."""
         if path == LOGIN and method in {"GET", "HEAD"}:
-            link = parse_qs(query.decode("latin-1")).get("link", [""])[0]
-            return 200, dict(_PAGE), self._page(link)
+            given = parse_qs(query.decode("latin-1"))
+            link, following = (given.get(name, [""])[0] for name in ("link", "next"))
+            return 200, dict(_PAGE), self._page(link, following)
         if method != "POST":
             allowed = b"GET, HEAD, POST" if path == LOGIN else b"POST"
             raise HttpError(
@@ -92,7 +95,7 @@ class Login:
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _FORM:
             raise HttpError("media_type", f"send the form as Content-Type: {_FORM.decode()}")
         form = parse_qs((await read(FORM_LIMIT)).decode("latin-1"))
-        token, link = (form.get(name, [""])[0].strip() for name in ("token", "link"))
+        token, link, following = (form.get(name, [""])[0].strip() for name in ("token", "link", "next"))
         session = await (self._sign_in.sign_in_by_link(link) if link else self._sign_in.sign_in(token))
         if session is None:
             problem = (
@@ -100,8 +103,13 @@ class Login:
                 if link
                 else "This token is wrong, revoked or expired."
             )
-            return 401, dict(_PAGE), self._page("", problem)
-        return 303, {b"location": self._to("/"), b"set-cookie": self._cookie(session, COOKIE_LIFE, secure=secure)}, b""
+            return 401, dict(_PAGE), self._page("", following, problem)
+        target = following if _is_ours(following) else "/"
+        return (
+            303,
+            {b"location": self._to(target), b"set-cookie": self._cookie(session, COOKIE_LIFE, secure=secure)},
+            b"",
+        )
 
     async def _end(self, headers: dict[bytes, bytes], *, secure: bool) -> tuple[int, dict[bytes, bytes], bytes]:
         session = session_of(headers, secure=secure)
@@ -118,7 +126,16 @@ class Login:
     def _to(self, path: str) -> bytes:
         return (self._prefix + path).encode()
 
-    def _page(self, link: str, problem: str = "") -> bytes:
+    def _page(self, link: str, following: str, problem: str = "") -> bytes:
         field = f'<input type="hidden" name="link" value="{escape(link)}">' if link else _FIELD
         shown = f'<p role="alert">{escape(problem)}</p>\n' if problem else ""
-        return _TEMPLATE.format(problem=shown, action=escape(self._prefix + LOGIN), field=field).encode()
+        action = escape(self._prefix + LOGIN)
+        page = _TEMPLATE.format(
+            style=self._style, problem=shown, action=action, field=field, following=escape(following)
+        )
+        return page.encode("utf-8", "replace")
+
+
+def _is_ours(path: str) -> bool:
+    """Return whether a path leads to a page of this node: those of other sites begin with two slashes, or a backslash."""
+    return path.startswith("/") and path[1:2] not in {"/", "\\"} and path.isascii() and path.isprintable()

@@ -33,7 +33,7 @@ def test_a_token_begins_a_session_which_ends_at_the_log_out(scheme: str, cookie:
         async with serving(prefix="/queue") as (client, _):
             page = await client.get("/queue/login", token=None)
             assert page.status == 200
-            assert b'<form method="post" action="/queue/login">' in page.body
+            assert b'<form class="panel" method="post" action="/queue/login">' in page.body
             assert b'name="token"' in page.body
             begun = await post(client, "/queue/login", scheme=scheme, token=" viewer\n")
             assert (begun.status, begun.headers["location"]) == (303, "/queue/")
@@ -45,6 +45,28 @@ def test_a_token_begins_a_session_which_ends_at_the_log_out(scheme: str, cookie:
             assert (ended.status, ended.headers["location"]) == (303, "/queue/login")
             assert "Max-Age=0" in ended.headers["set-cookie"]
             assert (await client.get(JOBS, token=None, headers=[session], scheme=scheme)).status == 401
+
+    run(test())
+
+
+def test_the_sign_in_leads_to_the_page_that_was_asked_for_and_never_to_another_site() -> None:
+    async def test() -> None:
+        async with serving(prefix="/queue") as (client, _):
+            page = await client.get("/queue/login?next=%2Fjobs%3Fstate%3Dfailed", token=None)
+            assert b'name="next" value="/jobs?state=failed"' in page.body
+            for following, target in (
+                ("/jobs?state=failed&function=a%2Fb", "/queue/jobs?state=failed&function=a%2Fb"),
+                ("", "/queue/"),
+                ("//evil.example/", "/queue/"),
+                ("/\\evil.example", "/queue/"),
+                ("https://evil.example/", "/queue/"),
+                ("/jobs\r\nset-cookie: a=b", "/queue/"),
+                ("/\u00e9", "/queue/"),
+            ):
+                begun = await post(client, "/queue/login", token="viewer", next=following)
+                assert (begun.status, begun.headers["location"]) == (303, target)
+            refused = await post(client, "/queue/login", token="wrong", next="/jobs")
+            assert b'name="next" value="/jobs"' in refused.body
 
     run(test())
 
