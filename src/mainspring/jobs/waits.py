@@ -57,7 +57,7 @@ class Waits:
                 looked_up()
                 unknown()
         elif not self._listeners.several_namespaces or namespace == ANY:
-            self._wait(job_id, listener, unknown, looked_up)
+            self._look(job_id, listener, unknown, looked_up)
         else:
             self._check(job_id, listener, unknown, looked_up, namespace)
 
@@ -92,10 +92,17 @@ class Waits:
     def _wait(
         self, job_id: int, listener: Listener, unknown: Callable[[], None], looked_up: Callable[[], None]
     ) -> None:
-        self._listeners.add(job_id, listener)
         if self._table.find(job_id) is not None:
+            self._listeners.add(job_id, listener)
             looked_up()
-            return
+        else:
+            self._look(job_id, listener, unknown, looked_up)
+
+    def _look(
+        self, job_id: int, listener: Listener, unknown: Callable[[], None], looked_up: Callable[[], None]
+    ) -> None:
+        """Look a job up that is not in memory."""
+        self._listeners.add(job_id, listener)
 
         def is_unknown() -> None:
             self._listeners.remove(job_id, listener)
