@@ -101,7 +101,7 @@ def test_the_oldest_waiting_job_is_that_of_the_namespace() -> None:
     run(test())
 
 
-def test_recent_attempts_are_those_of_whole_minutes_at_all_nodes() -> None:
+def test_recent_attempts_are_those_of_five_minutes_and_the_one_under_way_at_all_nodes() -> None:
     async def test() -> None:
         async with opened() as node:
             add_calls(node)
@@ -110,16 +110,18 @@ def test_recent_attempts_are_those_of_whole_minutes_at_all_nodes() -> None:
                 row(node, b"pay", Bucket(70, {"succeeded": 50, "retried": 2})),
                 row(node, b"mail", Bucket(20, {"succeeded": 10}), ago=5, term=2),
                 row(node, b"pay", Bucket(900), ago=6),
-                row(node, b"pay", Bucket(900), ago=0),
+                row(node, b"pay", Bucket(5, {"succeeded": 6}), ago=0),
                 row(node, b"pay", Bucket(900), namespace="default"),
             )
+            under_way = node.clock.wall() % MINUTE
             recent = (await status(node)).recent
             assert recent is not None
-            assert (recent.seconds, recent.submitted, recent.succeeded, recent.retried) == (300, 90, 60, 2)
-            assert recent.succeeded_per_second == pytest.approx(0.2)
+            assert (recent.submitted, recent.succeeded, recent.retried) == (95, 66, 2)
+            assert recent.seconds == pytest.approx(300 + under_way)
+            assert recent.succeeded_per_second == pytest.approx(66 / recent.seconds)
             seen = (await status(node, caller=PAY)).recent
             assert seen is not None
-            assert (seen.submitted, seen.succeeded) == (70, 50)
+            assert (seen.submitted, seen.succeeded) == (75, 56)
 
     run(test())
 
@@ -175,7 +177,7 @@ def test_buckets_are_added_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None
         async with opened() as node:
             add_calls(node)
             rows = [row(node, b"f%d" % number, Bucket(1), ago=1 + number % 3) for number in range(7)]
-            await save(node, *rows, row(node, b"f", Bucket(100), ago=0))
+            await save(node, *rows, row(node, b"f", Bucket(100), ago=-1))
             recent = (await status(node)).recent
             assert recent is not None
             assert recent.submitted == 7

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import Reads
 
 RECENT_MINUTES: Final = 5
-"""Whole minutes that count as recent."""
+"""Minutes that count as recent, besides the one under way."""
 FAILING_HALF_HOURS: Final = 2
 """Half hours of failures, with the one under way."""
 MOST_FAILING: Final = 20
@@ -47,7 +47,7 @@ PAGE_ROWS: Final = 1000
 MOST_PAGES: Final = 200
 """Reads for one sum: those of forty thousand functions in the recent minutes."""
 KEPT_FOR: Final = 5.0
-"""Seconds for which the read buckets of a namespace are used again: nodes write theirs once a minute."""
+"""Seconds for which the read buckets of a namespace are used again: nodes write theirs as often."""
 MOST_KEPT: Final = 100
 """Namespaces whose buckets are kept."""
 
@@ -67,6 +67,7 @@ class _Series(NamedTuple):
 
     read_at: float
     recent_since: int
+    recent_seconds: float
     recent: dict[bytes, Bucket]
     failing_since: int
     failing: dict[bytes, Bucket]
@@ -171,9 +172,9 @@ class NamespaceCalls:
             recent_since = begin_of(MINUTE, wall) - RECENT_MINUTES * MINUTE
             failing_since = begin_of(HALF_HOUR, wall) - (FAILING_HALF_HOURS - 1) * HALF_HOUR
             recent, failing = _Sums(Bucket.add_attempts), _Sums(_add_errors)
-            await self._add(recent, namespace, MINUTE, recent_since, begin_of(MINUTE, wall))
+            await self._add(recent, namespace, MINUTE, recent_since, begin_of(MINUTE, wall) + MINUTE)
             await self._add(failing, namespace, HALF_HOUR, failing_since, begin_of(HALF_HOUR, wall) + HALF_HOUR)
-            kept = _Series(now, recent_since, recent.buckets, failing_since, failing.buckets)
+            kept = _Series(now, recent_since, wall - recent_since, recent.buckets, failing_since, failing.buckets)
             self._series.pop(namespace, None)
             while len(self._series) >= MOST_KEPT:
                 del self._series[next(iter(self._series))]
@@ -212,11 +213,10 @@ def _recent(series: _Series, sees: Callable[[bytes], bool]) -> RecentJobs:
         if sees(name):
             total.add_attempts(bucket)
     outcomes = {outcome: total.outcomes.get(outcome, 0) for outcome in OUTCOMES}
-    seconds = float(RECENT_MINUTES * MINUTE)
     return RecentJobs(
         since=rfc3339(series.recent_since * 1_000_000) or "",
-        seconds=seconds,
+        seconds=round(series.recent_seconds, 3),
         submitted=total.submitted,
         **outcomes,
-        succeeded_per_second=outcomes["succeeded"] / seconds,
+        succeeded_per_second=outcomes["succeeded"] / series.recent_seconds,
     )
