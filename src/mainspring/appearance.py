@@ -1,6 +1,7 @@
 """How states look, everywhere: a word, a shape and a colour, so that nobody needs to tell colours apart.
 
-One table for the style of pages, for drawings, and for terminals.
+One table for the style of pages, for drawings, and for terminals. A test computes that each colour can be read on all
+backgrounds of the pages, and that any two differ also for people who lack one kind of cones.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ class Look(NamedTuple):
 LOOKS: Final = {
     look.name: look
     for look in (
-        Look("later", "◷", "#5a6270", "#aab4c4", "bright_black"),
-        Look("waiting", "○", "#1f5fbf", "#8ab8ff", "blue"),
-        Look("held", "◔", "#6b3fb5", "#c4a3ff", "magenta"),
-        Look("running", "▶", "#00707a", "#4fd6e0", "cyan"),
-        Look("good", "✔", "#1d7a33", "#6fdc8c", "green"),
-        Look("bad", "✖", "#b3261e", "#ff9a8f", "red"),
-        Look("stopped", "■", "#8a5300", "#f0b45c", "yellow"),
-        Look("late", "⌛", "#7a4a63", "#e0a6c6", "bright_magenta"),
+        Look("later", "◷", "#606058", "#c8c0c0", "bright_black"),
+        Look("waiting", "○", "#2060c0", "#c0c8f8", "blue"),
+        Look("held", "◔", "#3818c8", "#b898f8", "magenta"),
+        Look("running", "▶", "#085058", "#a8f8f8", "cyan"),
+        Look("good", "✔", "#387838", "#58c030", "green"),
+        Look("bad", "✖", "#c82818", "#f89890", "red"),
+        Look("stopped", "■", "#503000", "#f8d878", "yellow"),
+        Look("late", "⌛", "#985080", "#c8a0c0", "bright_magenta"),
     )
 }
 _OF_STATE: Final = {
@@ -81,6 +82,11 @@ _OF_STATE: Final = {
 def look_of(state: str) -> Look:
     """Return the look of a state; unknown ones, such as those of a newer version, look as if they were later."""
     return LOOKS[_OF_STATE.get(state, "later")]
+
+
+def terminal_style(text: str) -> str:
+    """Return the style by `rich` of a text: that of a state, and none of other texts."""
+    return look_of(text).terminal if text in _OF_STATE else ""
 
 
 def style() -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.cells import cell_len
 
+from mainspring.appearance import terminal_style
 from mainspring.cli.table_fit import GAP, Column, fit
 from mainspring.quantities import format_duration
 
@@ -21,23 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mainspring.cli.table_fit import Step
-
-STATE_COLOURS = {
-    "scheduled": "cyan",
-    "pending": "yellow",
-    "leased": "yellow",
-    "running": "blue",
-    "succeeded": "green",
-    "failed": "red",
-    "cancelled": "magenta",
-    "expired": "magenta",
-    "open": "blue",
-    "completed": "green",
-    "canceled": "magenta",
-    "terminated": "magenta",
-    "timed_out": "red",
-}
-
 
 LONGEST_WORD = 80
 """Columns. Longer words are broken: users do not copy such names."""
@@ -113,7 +97,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], steps
     for column, width in zip(shown, widths, strict=True):
         table.add_column(column.head, width=width, overflow="fold")
     for line in zip(*(column.texts for column in shown), strict=True):
-        table.add_row(*(Text(text, style=STATE_COLOURS.get(text, "")) for text in line))
+        table.add_row(*(Text(text, style=terminal_style(text)) for text in line))
     console.width = max(console.width, sum(widths) + GAP * (len(widths) - 1))
     console.print(table)
 
