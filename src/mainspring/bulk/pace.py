@@ -21,7 +21,7 @@ WEIGHT: Final = 0.2
 PAUSES: Final = 10
 """The pause after a step beside other work, as a multiple of the time by which it has extended its group."""
 AIM: Final = 3000
-"""Jobs per second for which pauses beside other work are shortened, but not below the time by which a step extends its group."""
+"""Jobs per second for which steps are larger, and pauses beside other work shorter, but not below the length of a step."""
 FIRST_SIZE: Final = 8
 SMALLEST_SIZE: Final = 8
 """Jobs in the smallest step: a group has fixed costs."""
@@ -45,6 +45,8 @@ class Pace:
         self._began = 0.0
         self._rest = 0.0
         """The average of the rest of the group's time, in seconds: that of a single one varies with the disk."""
+        self._turn = 0.0
+        """The average of the least time from step to step, in seconds: steps need so many jobs that they keep the rate."""
         self.groups = 0
         """The number of groups that the node had committed with the last step."""
         self._is_alone = False
@@ -79,8 +81,12 @@ class Pace:
         self.groups = groups
         self._rest += (seconds - extension - self._rest) * WEIGHT
         target = min(max(self._rest * SHARE, SHORTEST), LONGEST)
+        self._turn += (seconds + extension - self._turn) * WEIGHT
+        smallest = (
+            SMALLEST_SIZE if extension > LONGEST else max(SMALLEST_SIZE, min(int(self._turn * AIM), LARGEST_STEP))
+        )
         if extension > target:
-            self._size = max(int(min(self._size, number) * max(target / extension, 0.5)), SMALLEST_SIZE)
+            self._size = max(int(min(self._size, number) * max(target / extension, 0.5)), smallest)
         elif number >= self._size:
             self._size = min(self._size + max(self._size // 4, 1), LARGEST_STEP)
         shared = extension

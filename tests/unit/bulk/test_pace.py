@@ -45,6 +45,15 @@ def test_one_fast_commit_among_slow_ones_shortens_no_step() -> None:
     assert pace.size >= size
 
 
+def test_steps_with_high_fixed_costs_keep_a_rate() -> None:
+    pace = Pace()
+    for _ in range(100):
+        extension = 0.003 + 0.00001 * pace.size
+        pause = stepped(pace, pace.size, extension, extension + 0.003).shared
+    assert pace.size / (pause + extension + 0.003) > 0.95 * AIM
+    assert pace.size < 100
+
+
 def test_a_step_that_is_not_full_does_not_grow() -> None:
     pace = Pace()
     stepped(pace, 1, 0.0001, 0.0002)
