@@ -64,8 +64,8 @@ class Tab:
 
 
 @contextlib.contextmanager
-def signed_in(browser: Browser, site: Site, **options: Any) -> Iterator[Tab]:
-    """Open a tab in a context of its own, sign in, and check at the end that nothing went wrong in it.
+def opened(browser: Browser, site: Site, **options: Any) -> Iterator[Tab]:
+    """Open a tab in a context of its own, and check at the end that nothing went wrong in it.
 
     ``options`` are those of a context, such as ``color_scheme``, ``viewport`` and ``java_script_enabled``.
     """
@@ -73,8 +73,15 @@ def signed_in(browser: Browser, site: Site, **options: Any) -> Iterator[Tab]:
     try:
         context.set_default_timeout(TIMEOUT)
         tab = Tab(context.new_page(), site)
-        tab.sign_in()
         yield tab
         assert not tab.faults, tab.faults
     finally:
         context.close()
+
+
+@contextlib.contextmanager
+def signed_in(browser: Browser, site: Site, **options: Any) -> Iterator[Tab]:
+    """Open a tab as `opened` does, and sign in."""
+    with opened(browser, site, **options) as tab:
+        tab.sign_in()
+        yield tab

@@ -46,4 +46,63 @@
     if (place) place.textContent = shown;
   }
   if (!document.hidden) setInterval(() => document.hidden || document.querySelectorAll("time.ago").forEach(age), 5000);
+
+  // Keys: single characters, except in fields, and only if the viewer wishes so. The dialog with the id "keys" lists them.
+  const help = document.getElementById("keys");
+  const places = { j: "/jobs", f: "/functions", s: "/schedules", w: "/workflows", o: "/" };
+  const find = (selector) => document.querySelector(`main ${selector}`);
+  const focusedRow = () => document.activeElement?.closest("main tbody tr");
+  const link = (path) => document.querySelector(`nav [data-path="${path}"]`).href;
+  let isGoing = false;
+  const move = (by) => {
+    const rows = [...document.querySelectorAll("main table.rows tbody tr")].filter((row) => row.checkVisibility());
+    const now = rows.indexOf(focusedRow());
+    const row = rows[now < 0 ? 0 : Math.min(Math.max(now + by, 0), rows.length - 1)];
+    if (!row) return;
+    row.tabIndex = -1;
+    row.focus();
+  };
+  // The form of an action: in the row, else of the page's object, else that for the selected rows.
+  const act = (name) => {
+    const form = `details[data-action$=_${name}]`;
+    const action = focusedRow()?.querySelector(form) || find(`.actions ${form}`);
+    const choice = find("#selection select");
+    if (action) action.open = true;
+    else if (choice) choice.value = name;
+    (action || choice?.form)?.querySelector("button").focus();
+  };
+  const keys = {
+    "/": () => {
+      const field = find("[role=search] input");
+      if (field) field.focus();
+      else location.assign(`${link("/jobs")}#find`);
+    },
+    "?": () => help.showModal(),
+    j: () => move(1),
+    k: () => move(-1),
+    x: () => focusedRow()?.querySelector("input[type=checkbox]")?.click(),
+    r: () => act("retry"),
+    c: () => act("cancel"),
+    g: () => { isGoing = true; },
+  };
+  const leave = (target) => {
+    const folded = target.closest("details.action[open], details.menu[open]");
+    if (folded) folded.open = false;
+    if (folded) folded.querySelector("summary").focus();
+    else target.blur();
+  };
+  const press = (event) => {
+    const { key, target } = event;
+    if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing || help.open) return;
+    if (key === "Escape") leave(target);
+    if (target.closest("input:not([type=checkbox]), select, textarea")) return;
+    const place = isGoing && places[key];
+    isGoing = false;
+    if (place) location.assign(link(place));
+    else if (key === "Enter" && target.matches("tr")) target.querySelector("th a, a")?.click();
+    else if (Object.hasOwn(keys, key)) keys[key]();
+    else return;
+    event.preventDefault();
+  };
+  if (help && root.dataset.keys !== "0") document.addEventListener("keydown", press);
 })();
