@@ -151,7 +151,7 @@ class ExtensionPeer(Peer):
 
     def submit_new(self, function: bytes, payload: bytes = b"", unique: bytes = b"", **options: Any) -> bytes:
         """Submit a job that joins no other, and return its handle; try again while the node is between two terms."""
-        for _ in range(100):
+        for _ in range(400):
             self.request(function, payload, unique, options)
             packet = self.next()
             if packet.kind is not Kind.ERROR or not any(term in packet.arguments[1] for term in BETWEEN_TERMS):

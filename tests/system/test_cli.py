@@ -141,6 +141,7 @@ def test_submit_prints_json_for_programs(run: Call) -> None:
 
 
 def test_submit_exits_with_1_and_one_line_for_a_failed_job(run: Call) -> None:
+    eventually(lambda: b"fail\t" in run("functions", "list").stdout, "the workers are there")
     done = run("submit", "fail")
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.decode().endswith("failed at attempt 1: ValueError: no good\n")

@@ -56,19 +56,6 @@ class Sharing(Subscribing, Departing):
         job.term = other.term
         assert other.settle(done(job)) == {job.id}
 
-    def test_a_request_with_a_key_is_done_at_one_of_two_nodes(self, store: Store, other: Store) -> None:
-        for number in range(5):
-            keys = [b"a%d" % number, b"b%d" % number]
-            first = [once(store.job(), key=key) for key in keys]
-            second = [once(other.job(), key=key) for key in reversed(keys)]
-            done, repeated = store.groups((store, first), (other, second))
-            assert not isinstance(done, StoreError)
-            assert not isinstance(repeated, StoreError)
-            for outcomes in zip(done, reversed(repeated), strict=True):
-                assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Reservation", "dict"]
-                assert all(outcome == {} or outcome.reply is not None for outcome in outcomes)
-        assert len(store.claim()) == 10
-
     def test_a_unique_is_one_for_all_nodes(self, store: Store, other: Store) -> None:
         first = store.submitted(unique=b"u")
         second = other.job(unique=b"u")
@@ -207,9 +194,26 @@ class Sharing(Subscribing, Departing):
         notified(other, b"due")
 
 
+class SharedReplying:
+    """Tests of stores that keep the answers to requests with a key."""
+
+    def test_a_request_with_a_key_is_done_at_one_of_two_nodes(self, store: Store, other: Store) -> None:
+        for number in range(5):
+            keys = [b"a%d" % number, b"b%d" % number]
+            first = [once(store.job(), key=key) for key in keys]
+            second = [once(other.job(), key=key) for key in reversed(keys)]
+            done, repeated = store.groups((store, first), (other, second))
+            assert not isinstance(done, StoreError)
+            assert not isinstance(repeated, StoreError)
+            for outcomes in zip(done, reversed(repeated), strict=True):
+                assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Reservation", "dict"]
+                assert all(outcome == {} or outcome.reply is not None for outcome in outcomes)
+        assert len(store.claim()) == 10
+
+
 class SharedJobsSuite(JobsSuite, Sharing):
     """The contract of an engine that several nodes have open at once, without limits."""
 
 
-class SharedEngineSuite(EngineSuite, Sharing, Granting):
+class SharedEngineSuite(EngineSuite, Sharing, Granting, SharedReplying):
     """The contract of engines that several nodes have open at once: that of all engines, and of shared ones."""
