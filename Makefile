@@ -85,7 +85,7 @@ compiled: .venv/.check ## build the package with a compiled hot core in build/co
 
 # Through the environment: make or the shell would expand parts of some names.
 demo: export WORDS_OF = $(value DIR)
-demo: .venv/.project ## count the words under DIR with a node and workers
+demo: .venv/.project ## count the words under DIR with a node and workers, and show their pages
 	@./examples/wordcount/run.sh $${WORDS_OF:+"$$WORDS_OF"}
 
 bench: .venv/.check interop ## measure against gearmand and others, print the table, write bench/results.json

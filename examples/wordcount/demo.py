@@ -2,12 +2,14 @@
 
     python demo.py [DIR]
 
-The node, its SQLite file and its workers use a temporary directory and end with this process.
+At a terminal it then prints a link to the node's pages, and serves them until Ctrl-C; elsewhere it ends at once. The node, its
+SQLite file and its workers use a temporary directory and end with this process.
 """
 
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -17,7 +19,7 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 from urllib.parse import unquote_to_bytes
 
 try:
@@ -35,30 +37,62 @@ BATCH_FILES = 100
 """Size of a map job: large enough to outweigh the cost of a job, small enough for a small result."""
 
 PLACES = 10
+NO_FILES = 2
+"""The exit code if there is nothing to count."""
 HERE = Path(__file__).resolve().parent
 
 
+class Node(NamedTuple):
+    """A running node."""
+
+    process: subprocess.Popen[bytes]
+    output: TextIO
+    address: str
+
+    def wait(self) -> None:
+        """Print the link that signs a browser in, and return when the node ends or the user presses Ctrl-C."""
+        with suppress(KeyboardInterrupt):
+            if link := rest_of_line(self.output, "sign in, once and within 10 minutes: "):
+                print(f"until Ctrl-C, a browser shows these jobs; this link signs it in once: {link}", flush=True)
+                self.process.wait()
+
+
 @contextmanager
-def running_node(directory: Path, processes: int) -> Iterator[str]:
-    """Start a node with worker processes, yield its address, and end all processes in every outcome."""
+def running_node(directory: Path, processes: int, *, pages: bool) -> Iterator[Node]:
+    """Start a node with worker processes, yield it, and end all processes in every outcome."""
     command = [sys.executable, "-m", "mainspring.cli.main", "run", str(HERE / "wordcount.py")]
-    options = [f"--store=sqlite:///{directory / 'jobs.db'}", "--gearman=127.0.0.1:0", "--http=none"]
+    http = "127.0.0.1:0" if pages else "none"
+    options = [f"--store=sqlite:///{directory / 'jobs.db'}", "--gearman=127.0.0.1:0", f"--http={http}"]
     workers = [f"--processes={processes}", "--concurrency=2", "--grace=1s", "--log-level=error"]
-    # A separate process group: Ctrl-C signals only this process, which stops the node in order.
-    node = subprocess.Popen([*command, *options, *workers], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        assert node.stdout is not None
-        words = node.stdout.readline().split()  # "listening gearman 127.0.0.1:40123", or nothing if it ended
-        if words[:2] != ["listening", "gearman"]:
-            raise SystemExit(f"the node did not start (exit code {node.wait()})")
-        yield words[2]
-    finally:
-        node.terminate()
+    # A node prints the link to its pages only at a terminal.
+    reading, writing = pty.openpty() if pages else os.pipe()
+    with open(reading, encoding="utf-8") as output:  # noqa: PTH123 - a descriptor
         try:
-            node.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(node.pid, signal.SIGKILL)
-            node.wait()
+            # A separate process group: Ctrl-C signals only this process, which stops the node in order.
+            node = subprocess.Popen([*command, *options, *workers], stdout=writing, start_new_session=True)
+        finally:
+            os.close(writing)
+        try:
+            address = rest_of_line(output, "listening gearman ")
+            if not address:
+                raise SystemExit(f"the node did not start (exit code {node.wait()})")
+            yield Node(node, output, address)
+        finally:
+            node.terminate()
+            try:
+                node.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(node.pid, signal.SIGKILL)
+                node.wait()
+
+
+def rest_of_line(output: TextIO, beginning: str) -> str:
+    """Return the rest of the next line with a beginning; empty if the output ends without one."""
+    with suppress(OSError):  # a terminal ends with an error
+        for line in output:
+            if line.startswith(beginning):
+                return line.removeprefix(beginning).strip()
+    return ""
 
 
 def batches(directory: Path) -> Iterator[list[str]]:
@@ -105,7 +139,7 @@ def count(directory: Path) -> int:
     plan = list(batches(directory))
     if not plan:
         print(f"there are no *.py or *.txt files under {directory}: make demo DIR=…", file=sys.stderr)
-        return 2
+        return NO_FILES
     begun = time.monotonic()
 
     # Map: one job per batch, submitted in bulk; one of them fails at its first attempt.
@@ -157,17 +191,20 @@ def main() -> int:
     directory = Path(sys.argv[1] if len(sys.argv) > 1 else sysconfig.get_path("stdlib"))
     if not directory.is_dir():
         print(f"there is no directory {directory}", file=sys.stderr)
-        return 2
+        return NO_FILES
     processes = min(4, max(2, len(os.sched_getaffinity(0))))
     print(f"counting the words of {directory} with {processes} worker processes", file=sys.stderr)
     workplace = Path(tempfile.mkdtemp(prefix="mainspring-demo-"))
     try:
-        with running_node(workplace, processes) as address:
-            os.environ["MAINSPRING_SERVER"] = address
+        with running_node(workplace, processes, pages=sys.stdout.isatty()) as node:
+            os.environ["MAINSPRING_SERVER"] = node.address
             try:
-                return count(directory.resolve())
+                code = count(directory.resolve())
             finally:
                 app.close()
+            if code != NO_FILES and sys.stdout.isatty():
+                node.wait()
+            return code
     except MainspringError as error:
         print(error, file=sys.stderr)
         return 1

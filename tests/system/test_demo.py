@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import shutil
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,12 +35,14 @@ def workplace(tmp_path: Path) -> Path:
     return place
 
 
-def start(workplace: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+def start(
+    workplace: Path, *arguments: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE, **variables: str
+) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
     return subprocess.Popen(
         [sys.executable, str(DEMO), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
         text=True,
         cwd=workplace,
         env=environment | {"TMPDIR": str(workplace)} | variables,
@@ -85,6 +89,27 @@ def test_the_demo_counts_correctly_and_retries_the_failed_job(workplace: Path) -
     jobs, failed, retries = (int(group) for group in match.groups())
     assert (jobs > 1, failed, retries) == (True, 0, 1)
     assert "batches counted" in errors
+    expect_nothing_left(workplace)
+
+
+def test_at_a_terminal_the_demo_shows_its_pages_until_it_is_interrupted(workplace: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("word")
+    reading, writing = pty.openpty()
+    with open(reading, encoding="utf-8") as screen:  # noqa: PTH123 - a descriptor
+        try:
+            demo = start(workplace, str(tmp_path), stdout=writing, stderr=writing)
+        finally:
+            os.close(writing)
+        try:
+            link = next(found[0] for line in screen if (found := re.search(r"http://\S+/login\?link=\S+", line)))
+            with urllib.request.urlopen(link, timeout=30) as page:
+                assert page.status == 200
+            assert demo.poll() is None
+        finally:
+            demo.send_signal(signal.SIGINT)
+            demo.wait(30)
+
+    assert demo.returncode == 0
     expect_nothing_left(workplace)
 
 
