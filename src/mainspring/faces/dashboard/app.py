@@ -117,7 +117,7 @@ class Dashboard:
         method = scope["method"]
         query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MOST_FIELDS)
         namespace = query.get(NAMESPACE, [""])[0].strip() or "default"
-        calls = Calls(self._api, scope, namespace)
+        calls = Calls(self._api, scope, namespace, self._prefix)
         try:
             # Forms that change nothing in the API are checked like those that do, because the API sees their method.
             identity = await calls.get(Identity, f"{ROOT}/whoami")

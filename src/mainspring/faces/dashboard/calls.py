@@ -100,10 +100,11 @@ class Answer(NamedTuple):
 class Calls:
     """The API for one request of a browser. All methods raise `RefusedError`."""
 
-    def __init__(self, api: ASGIApp, scope: Scope, namespace: str) -> None:
+    def __init__(self, api: ASGIApp, scope: Scope, namespace: str, prefix: str = "") -> None:
         self._api = api
         self._scope = scope
         self._namespace = namespace
+        self._prefix = prefix
         self._headers = [pair for pair in scope["headers"] if pair[0] not in _OWN]
 
     async def get(
@@ -129,7 +130,8 @@ class Calls:
         if body is not None:
             encoded = msgspec.json.encode(body)
             pairs.append((b"content-type", b"application/json"))
-        raw = self.path(path, parameters).encode("ascii")
+        # The API removes the prefix once: without it here, it would remove the first segment of the path if they are equal.
+        raw = (self._prefix + self.path(path, parameters)).encode("ascii")
         scope: Scope = {
             **self._scope,
             "method": method,

@@ -60,16 +60,20 @@ class Element:
 
 
 class _Reader(HTMLParser):
-    """Builds a tree, and refuses pages whose elements do not nest."""
+    """Builds a tree, and refuses pages whose elements do not nest, or have the same id."""
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Element("", {}, None)
         self._open = self.root
+        self._ids: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert not any(name.startswith("on") or name == "style" for name, _ in attrs), f"inline code or style: {attrs}"
         element = Element(tag, dict(attrs), self._open)
+        if "id" in element.attributes:
+            assert element.attributes["id"] not in self._ids, f"two elements have the id {element.attributes['id']}"
+            self._ids.add(element.attributes["id"])
         self._open.children.append(element)
         if tag not in VOID:
             self._open = element
@@ -122,6 +126,11 @@ class Browser:
         self._client = client
         self._prefix = prefix
         self.cookies: dict[str, str] = {}
+
+    @property
+    def behind_a_removing_proxy(self) -> Browser:
+        """Another browser, which reaches the same node through a proxy that removes the prefix."""
+        return Browser(self._client, "")
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
         """Call the API as an administrator, below the namespace ``default``, and return the answer's JSON."""
