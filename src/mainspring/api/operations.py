@@ -141,8 +141,8 @@ class Show(Request[OperationDetails]):
     id: str
 
 
-class Follow(Request[int]):
-    """The revisions of one operation until it ends, as the event ``operation``.
+class Follow(Request[OperationInfo]):
+    """The progress of one operation until it ends, as the event ``operation``.
 
     Codes: ``operation_not_found``, ``unsupported``.
     """

@@ -18,6 +18,7 @@ from mainspring.api.answers.job_data import JobDataCalls
 from mainspring.api.answers.job_records import RecordCalls
 from mainspring.api.answers.job_streams import JobStreams
 from mainspring.api.answers.jobs import JobCalls
+from mainspring.api.answers.live import LiveStreams
 from mainspring.api.answers.logs import LogCalls
 from mainspring.api.answers.namespaces import NamespaceCalls
 from mainspring.api.answers.no_workflows import without_workflows
@@ -228,6 +229,14 @@ async def open_node(
         calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
         workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions, workflows.workers.rows).handlers}
     log_calls = LogCalls(logs, service)
+    namespace_calls = NamespaceCalls(
+        service,
+        reads,
+        job_clock,
+        tuple if fleet is None else fleet.others,
+        OldestByNamespace(service.all_functions, reads if engine.lines else None, job_clock).of,
+        kept=engine.series,
+    )
     bulk = build_bulk(engine, service, commits, reads, job_clock, access, fleet, retention=settings.jobs.dead_retention)
     api = Api(
         AccessCalls(
@@ -248,14 +257,7 @@ async def open_node(
         RunGrants(workflow_handlers).handlers,
         worker_calls.handlers,
         StatusCalls(service, status.read).handlers,
-        NamespaceCalls(
-            service,
-            reads,
-            job_clock,
-            tuple if fleet is None else fleet.others,
-            OldestByNamespace(service.all_functions, reads if engine.lines else None, job_clock).of,
-            kept=engine.series,
-        ).handlers,
+        namespace_calls.handlers,
         FireCalls(schedules, reads, handles, job_clock).handlers,
         ScheduleGrants(
             {
@@ -269,6 +271,7 @@ async def open_node(
     )
     api.add_streams(log_calls.followers)
     api.add_streams(JobStreams(service).followers)
+    api.add_streams(LiveStreams(service, namespace_calls.status, worker_calls.number_in).followers)
     api.add_streams(operation_streams(bulk, service, job_calls))
     face = GearmanFace(
         service,

@@ -37,7 +37,7 @@ class HttpPort:
         self._access = built.access
         self._prefix = listen.http_prefix
         self._scheme = "http" if listen.tls is None else "https"
-        streams = min(LIMIT, places // 2)
+        streams = min(LIMIT, places * 3 // 5)
         self._streams = Streams(streams, per_caller=_share(streams))
         hosts = [*listen.http_hosts, socket.gethostname()]
         if isinstance(listen.http, TcpAddress):

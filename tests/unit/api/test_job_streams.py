@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.api.answers.job_streams import DUE_MARGIN
 from mainspring.api.job_changes import Snooze
 from mainspring.api.job_data import Follow
-from mainspring.faces.rest.streams import EventFeed
+from mainspring.faces.rest.streams import UNSENT_TOTAL, EventFeed, Space
 
 from .a_node import Node, opened, run
 
@@ -19,7 +19,7 @@ class States(EventFeed):
     """The states in the events of a stream."""
 
     def __init__(self) -> None:
-        super().__init__(60.0, lambda _: None)
+        super().__init__(60.0, Space(UNSENT_TOTAL), lambda _: None)
         self.seen: list[str] = []
 
     def replace(self, event: str, value: Any) -> None:

@@ -118,9 +118,10 @@ class NamespaceCalls:
         self._ages = ages
         self._kept = kept
         self._series: dict[str, _Series] = {}
-        self.handlers: Handlers = {Status: self._status}
+        self.handlers: Handlers = {Status: self.status}
 
-    async def _status(self, request: Status, caller: Caller) -> NamespaceStatus:
+    async def status(self, request: Status, caller: Caller) -> NamespaceStatus:
+        """Return the status of a namespace."""
         namespace = request.namespace
 
         every = caller.functions(request.permission, namespace) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mainspring.api.answers.operations import operation_info
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.operations import Follow
 from mainspring.bulk.model import Status
@@ -33,7 +34,7 @@ class OperationStreams:
         self.followers: Followers = {Follow: self._follow}
 
     async def _follow(self, request: Follow, caller: Caller, feed: Feed) -> Callable[[], None]:
-        """Send the revision of the operation now, and after each of its steps."""
+        """Send the operation now, and after each of its steps."""
         if self._calls is None:
             raise ApiError(Code.UNSUPPORTED, "a store on ZooKeeper keeps no operations on many jobs")
         bulk = await self._calls.find(request.namespace, request.id, caller)
@@ -52,9 +53,9 @@ class _Watcher:
         self._is_ended = False
 
     def send(self, bulk: BulkOperation) -> None:
-        """Send the revision; after the last one, end the stream."""
+        """Send the operation; after the last step, end the stream."""
         self._bulk = bulk
-        self._feed.replace("operation", bulk.revision)
+        self._feed.replace("operation", operation_info(bulk))
         self._go_on()
 
     def end(self) -> None:

@@ -180,13 +180,13 @@ class OperationCalls:
         query = ListBulk(namespace=request.namespace, after=before, limit=request.limit)
         page = await read_page(self._jobs.gather, query)
         following = None if page.next is None or not page.items else id_of(page.items[-1])
-        return Listed([_info_of(bulk) for bulk in page.items if _is_shown(bulk, caller)], following)
+        return Listed([operation_info(bulk) for bulk in page.items if _is_shown(bulk, caller)], following)
 
     async def _show(self, request: Show, caller: Caller) -> OperationDetails:
         bulk = await self.find(request.namespace, request.id, caller)
         spec = bulk.spec
         return OperationDetails(
-            **asdict(_info_of(bulk)),
+            **asdict(operation_info(bulk)),
             filter=_decode_criteria(spec.criteria) if spec.criteria else None,
             handles=len(spec.ids) if spec.ids else None,
             schedule=split_text(spec.schedule)[1] or None,
@@ -223,7 +223,7 @@ class OperationCalls:
         )
         if bulk is None:
             raise _unknown(request.id)
-        return _info_of(bulk)
+        return operation_info(bulk)
 
     async def find(self, namespace: str, name: str, caller: Caller) -> BulkOperation:
         """Return an operation that the caller may see. Raises ApiError."""
@@ -263,7 +263,8 @@ def _unknown(name: str) -> ApiError:
     )
 
 
-def _info_of(bulk: BulkOperation) -> OperationInfo:
+def operation_info(bulk: BulkOperation) -> OperationInfo:
+    """Return an operation as answers show it."""
     spec, progress = bulk.spec, bulk.progress
     return OperationInfo(
         id=id_of(bulk),

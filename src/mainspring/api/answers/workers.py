@@ -79,6 +79,11 @@ class WorkerCalls:
         keys = {(one.term, one.row.number): one for one in found if namespace in one.row.namespaces}
         return dict(sorted(keys.items()))
 
+    def number_in(self, namespace: str) -> int:
+        """Return the number of the workers of a namespace."""
+        own = sum(1 for worker in self._workers.all() if namespace in worker.namespaces)
+        return own + sum(1 for row in self._others() for worker in row.workers if namespace in worker.namespaces)
+
     async def _list(self, request: List) -> Listed:
         after = (0, 0) if request.after is None else _key(request.after)
         if after is None:

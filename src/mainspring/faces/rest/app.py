@@ -27,17 +27,18 @@ from mainspring.faces.rest.registry import Context, Table
 from mainspring.faces.rest.replies import Items, Raw, Reply
 from mainspring.faces.rest.security import check_site, collect
 from mainspring.faces.rest.shares import Shares
-from mainspring.faces.rest.streams import disconnected
+from mainspring.faces.rest.streams import Parts, disconnected
 from mainspring.faces.rest.versions import revision_in
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mainspring.access.caller import Caller
     from mainspring.access.once import Once
     from mainspring.api.answers.registry import Api
+    from mainspring.api.feeds import Feed
     from mainspring.api.request import Request
     from mainspring.faces.rest.idempotency import Encoded, Replies
     from mainspring.faces.rest.login import Login
@@ -307,24 +308,24 @@ class RestApp:
         last = exchange.headers.get(b"last-event-id")
         if last and route.resume:
             inputs = msgspec.structs.replace(inputs, **{route.resume: last.decode("latin-1")})
-        async with self._following(exchange, route.request_of(inputs)) as feed:
+        requests = [route.request_of(inputs)] if route.follows is None else route.follows(inputs)
+        async with self._following(exchange, *requests, joined=route.follows is not None) as feed:
             headers = (*STRICT.items(), (REQUEST_ID, exchange.id.encode()))
             await feed.serve(exchange.receive, exchange.send, headers)
 
     @contextlib.asynccontextmanager
-    async def _following(self, exchange: _Exchange, request: Request[Any]) -> AsyncIterator[EventFeed]:
-        """Yield the feed of a stream. It ends when its caller's token or session does."""
+    async def _following(
+        self, exchange: _Exchange, *requests: Request[Any], joined: bool = False
+    ) -> AsyncIterator[EventFeed]:
+        """Yield the feed of a stream, or of several ``joined`` ones. It ends when its caller's token or session does."""
         feed = self._streams.open(exchange.caller)
-        try:
-            end = await self._api.follow(request, feed, caller=exchange.caller)
-            unwatch = self._doorkeeper.watch(exchange.headers, feed.end, secure=exchange.secure)
-            try:
-                yield feed
-            finally:
-                unwatch()
-                end()
-        finally:
-            feed.close()
+        feeds: Sequence[Feed] = Parts(feed, len(requests)).feeds if joined else (feed,)
+        with contextlib.ExitStack() as ends:
+            ends.callback(feed.close)
+            for request, part in zip(requests, feeds, strict=True):
+                ends.callback(await self._api.follow(request, part, caller=exchange.caller))
+            ends.callback(self._doorkeeper.watch(exchange.headers, feed.end, secure=exchange.secure))
+            yield feed
 
 
 def _encoded(value: Any, status: int, headers: dict[bytes, bytes]) -> Encoded:

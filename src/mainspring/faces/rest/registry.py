@@ -17,7 +17,7 @@ from mainspring.faces.rest.replies import page_of
 from mainspring.faces.rest.shapes import Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.access.caller import Caller
     from mainspring.access.once import Once
@@ -100,6 +100,8 @@ class Route:
     """The field of ``inputs`` that the whole body is; by default the body is an object with one key for each field."""
     stream: bool = False
     """Whether the answer is a stream of server-sent events, from the handler of the request in `Api.streams`."""
+    follows: Callable[[Any], Sequence[Request[Any]]] | None = None
+    """Returns the requests for several streams, which the route sends as one, each with its permission. It may raise ApiError."""
     resume: str = ""
     """The field of ``inputs`` that gets the header ``Last-Event-ID``, with which the client of a stream continues."""
     watch: Callable[[Any], Request[Any]] | None = None

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from mainspring.api.feeds import Shared
 from mainspring.api.request import write
 from mainspring.faces.rest.problems import HttpError
 from mainspring.faces.rest.shares import Shares
@@ -21,13 +23,18 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Send
 
     from mainspring.access.caller import Caller
+    from mainspring.api.feeds import Feed
 
-LIMIT: Final = 200
+LIMIT: Final = 300
 """Streams and long polls of a node at the same time."""
 BEAT: Final = 15.0
 """Seconds of silence before a comment, so that proxies keep the connection."""
 UNSENT_LIMIT: Final = 1 << 20
 """Bytes of events that a slow client may leave unread."""
+UNSENT_TOTAL: Final = 32 << 20
+"""Bytes of events that all clients of a node together may leave unread."""
+LARGEST_SEND: Final = 1 << 16
+"""Bytes after which the next event waits until the client has read: the server keeps a copy of all that it sends."""
 RETRY: Final = (3000, 6000)
 """Milliseconds after which a client connects again: at random, so that the clients of a node that restarts spread."""
 _BUSY_RETRY: Final = b"5"
@@ -41,8 +48,16 @@ _COMMENT: Final = b":\n\n"
 class Streams:
     """The streams of a node: at most ``limit``, and ``per_caller`` of one caller, by default all of them."""
 
-    def __init__(self, limit: int = LIMIT, *, per_caller: int | None = None, beat: float = BEAT) -> None:
+    def __init__(
+        self,
+        limit: int = LIMIT,
+        *,
+        per_caller: int | None = None,
+        beat: float = BEAT,
+        unsent_total: int = UNSENT_TOTAL,
+    ) -> None:
         self._limit = limit
+        self._space = Space(unsent_total)
         self._shares = Shares(limit if per_caller is None else per_caller)
         self._beat = beat
         self._open: set[EventFeed] = set()
@@ -65,7 +80,7 @@ class Streams:
             raise _too_many(f"{self._limit} streams are open")
         if not self._shares.take(caller):
             raise _too_many(f"this caller has {self._shares.most} open streams")
-        feed = EventFeed(self._beat, partial(self._closed, caller))
+        feed = EventFeed(self._beat, self._space, partial(self._closed, caller))
         self._open.add(feed)
         return feed
 
@@ -81,40 +96,52 @@ class Streams:
             feed.end()
 
 
+class Space:
+    """The memory for the unsent events of all streams, in bytes."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
 class EventFeed:
     """One stream; see `mainspring.api.feeds.Feed`."""
 
-    def __init__(self, beat: float, closed: Callable[[EventFeed], object]) -> None:
+    def __init__(self, beat: float, space: Space, closed: Callable[[EventFeed], object]) -> None:
         self._beat = beat
+        self._space = space
         self._closed = closed
         self._newest: dict[str, bytes] = {}
-        self._queue: list[bytes] = []
-        self._size = 0
+        self._queue: deque[bytes] = deque()
+        self._size = self._sending = 0
+        """The bytes of the events of `append`, with those that are being sent."""
         self._is_ended = False
         self._wake = asyncio.Event()
 
     def replace(self, event: str, value: object) -> None:
         """Send the newest state of something."""
         if not self._is_ended:
-            self._newest[event] = _frame(event, value)
+            self._newest[event] = value.encoded(event, _frame) if isinstance(value, Shared) else _frame(event, value)
             self._wake.set()
 
     @property
     def has_room(self) -> bool:
-        """Whether half of the space for unsent events is free."""
-        return self._size * 2 < UNSENT_LIMIT
+        """Whether half of the space of this stream is free, and most of that of all; one without events always gets the next."""
+        return not self._size or (self._size * 2 < UNSENT_LIMIT and self._space.used * 4 < self._space.limit)
 
     def append(self, event: str, value: object, place: str = "") -> None:
         """Send an event that may not be dropped."""
         if self._is_ended:
             return
         frame = (b"id: %s\n" % place.encode() if place else b"") + _frame(event, value)
-        self._size += len(frame)
-        if self._size > UNSENT_LIMIT:
-            self._queue.clear()
+        if self._size + len(frame) > UNSENT_LIMIT or self._space.used + len(frame) > self._space.limit:
+            self._drop()
             self.end()
             return
         self._queue.append(frame)
+        self._count(len(frame))
         self._wake.set()
 
     def end(self) -> None:
@@ -131,7 +158,10 @@ class EventFeed:
             except TimeoutError:
                 return False
         self._wake.clear()
-        return bool(self._take()) or not self._is_ended
+        has_changed = bool(self._queue or self._newest)
+        self._drop()
+        self._newest.clear()
+        return has_changed or not self._is_ended
 
     @property
     def unsent(self) -> int:
@@ -146,6 +176,7 @@ class EventFeed:
     def close(self) -> None:
         """Free the place of the stream."""
         self.end()
+        self._drop()
         self._closed(self)
 
     async def serve(self, receive: Receive, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -160,6 +191,7 @@ class EventFeed:
                 body = self._take()
                 if body:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
+                    self._sent()
                 elif self._is_ended:
                     break
                 else:
@@ -167,6 +199,7 @@ class EventFeed:
             await send({"type": "http.response.body", "body": b""})
         finally:
             gone.cancel()
+            self._sent()
 
     async def _wait(self, send: Send) -> None:
         try:
@@ -178,11 +211,65 @@ class EventFeed:
             self._wake.clear()
 
     def _take(self) -> bytes:
-        body = b"".join((*self._queue, *self._newest.values()))
+        """Return the next events: those of `append` in their order, and then the newest states."""
+        taken: list[bytes] = []
+        while self._queue and self._sending < LARGEST_SEND:
+            taken.append(self._queue.popleft())
+            self._sending += len(taken[-1])
+        if not self._queue:
+            taken += self._newest.values()
+            self._newest.clear()
+        return b"".join(taken)
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        self._space.used += size
+
+    def _sent(self) -> None:
+        self._count(-self._sending)
+        self._sending = 0
+
+    def _drop(self) -> None:
         self._queue.clear()
-        self._newest.clear()
-        self._size = 0
-        return body
+        self._count(self._sending - self._size)
+
+
+class Parts:
+    """Several streams on one feed, which ends when all of them have ended, after the event ``complete``."""
+
+    def __init__(self, feed: Feed, number: int) -> None:
+        self._feed = feed
+        self._open = number
+        self.feeds = tuple(Part(feed, self._ended) for _ in range(number))
+        """One for each stream."""
+
+    def _ended(self) -> None:
+        self._open -= 1
+        if not self._open:
+            self._feed.append("complete", {})
+            self._feed.end()
+
+
+class Part:
+    """The feed of one of several streams; see `mainspring.api.feeds.Feed`."""
+
+    def __init__(self, feed: Feed, ended: Callable[[], object]) -> None:
+        self._feed = feed
+        self._ended = ended
+        self._is_ended = False
+        self.replace = feed.replace
+        self.append = feed.append
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the client has read enough to get more."""
+        return self._feed.has_room
+
+    def end(self) -> None:
+        """End this stream. It sends no more."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._ended()
 
 
 async def disconnected(receive: Receive) -> None:

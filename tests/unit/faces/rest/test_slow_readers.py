@@ -12,8 +12,9 @@ import pytest
 from mainspring.faces.http.app import HEALTH
 from mainspring.faces.http.connections import Connections
 from mainspring.faces.http.listener import HttpListener
-from mainspring.faces.rest.streams import Streams
+from mainspring.faces.rest.streams import LIMIT, Streams
 from mainspring.server.listener import Listener
+from mainspring.worker.memory import resident_bytes
 
 from .a_client import serving
 from .test_streams import ROUTES, Follow, Subject, Thing
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 READERS = 500
+MEMORY = 64 << 20
+"""Bytes by which all of them may increase the memory of the node."""
 REQUEST = b"GET /api/v1/namespaces/default/thing%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer viewer\r\n\r\n"
 
 
@@ -45,8 +48,8 @@ def test_readers_that_never_read_cost_little_and_harm_nobody() -> None:
     """Streams beyond the limit are refused, the others keep the newest state alone, and all other requests are answered."""
 
     async def test() -> None:
-        subject, limit = Subject(), 200
-        streams = Streams(limit)
+        subject, limit = Subject(), LIMIT
+        streams = Streams()
         async with serving(ROUTES, streams=streams) as (client, node):
             node.api.add({Thing: subject.show})
             node.api.add_streams({Follow: subject.follow})
@@ -66,6 +69,7 @@ def test_readers_that_never_read_cost_little_and_harm_nobody() -> None:
             listener = Listener(bound, Connections(1024, 512, port="test"), http.protocol)
             listener.start()
             silent = []
+            before = resident_bytes()
             try:
                 for _ in range(READERS):
                     one = socket.socket()
@@ -83,6 +87,7 @@ def test_readers_that_never_read_cost_little_and_harm_nobody() -> None:
                         feed.replace("thing", {"number": number, "text": blob})
                     await asyncio.sleep(0)
                 assert len(subject.feeds) == limit
+                assert resident_bytes() - before < MEMORY
                 assert (await ask(bound.getsockname(), b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(
                     b"HTTP/1.1 200"
                 )

@@ -12,10 +12,11 @@ from tests.unit.api.a_node import run
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
 from mainspring.api.errors import ApiError, Code
+from mainspring.api.feeds import Shared
 from mainspring.api.request import Request
 from mainspring.faces.rest.problems import HttpError
 from mainspring.faces.rest.registry import N, Route
-from mainspring.faces.rest.streams import UNSENT_LIMIT, EventFeed, Streams
+from mainspring.faces.rest.streams import LARGEST_SEND, UNSENT_LIMIT, EventFeed, Streams
 
 from .a_client import Client, serving
 
@@ -270,8 +271,65 @@ def test_the_events_of_a_slow_reader_are_bounded() -> None:
     run(test())
 
 
+def test_the_events_of_all_slow_readers_are_bounded_together() -> None:
+    async def test() -> None:
+        streams = Streams(unsent_total=10_000)
+        first, second, third = (streams.open(LOCAL) for _ in range(3))
+        first.append("line", "x" * 6000)
+        assert not first.has_room
+        assert second.has_room, "one that has read everything may get more"
+        second.append("line", "x" * 2000)
+        assert not second.has_room
+        third.append("line", "x" * 3000)
+        assert (first.is_ended, second.is_ended, third.is_ended) == (False, False, True)
+        assert third.unsent == 0
+        first.close()
+        second.append("line", "x" * 7000)
+        assert not second.is_ended
+        unsent(second)
+        fourth = streams.open(LOCAL)
+        fourth.append("line", "x" * 9000)
+        assert not fourth.is_ended, "events that are sent need no more space"
+
+    run(test())
+
+
+def test_a_client_gets_many_events_in_several_parts() -> None:
+    """The server copies what it sends, so it gets the next part once the client has read the last one."""
+
+    async def test() -> None:
+        feed = Streams().open(LOCAL)
+        feed.replace("state", 1)
+        for number in range(200):
+            feed.append("line", f"{number:01000}")
+        parts = []
+        while part := unsent(feed):
+            parts.append(part)
+        assert max(map(len, parts)) < LARGEST_SEND + 2000
+        frames = b"".join(parts).split(b"\n\n")[:-1]
+        assert frames == [b'event: line\ndata: "%01000d"' % number for number in range(200)] + [
+            b"event: state\ndata: 1"
+        ]
+
+    run(test())
+
+
+def test_a_shared_value_is_encoded_once() -> None:
+    async def test() -> None:
+        streams, value = Streams(), Shared({"a": 1})
+        feeds = [streams.open(LOCAL) for _ in range(3)]
+        for feed in feeds:
+            feed.replace("numbers", value)
+        assert len({id(feed._newest["numbers"]) for feed in feeds}) == 1  # noqa: SLF001 - the same object
+        assert unsent(feeds[0]) == b'event: numbers\ndata: {"a":1}\n\n'
+
+    run(test())
+
+
 def unsent(feed: EventFeed) -> bytes:
-    return feed._take()  # noqa: SLF001 - the frame that a slow reader would get next
+    body = feed._take()  # noqa: SLF001 - the frame that a slow reader would get next
+    feed._sent()  # noqa: SLF001 - it was sent
+    return body
 
 
 def test_a_long_poll_waits_for_another_answer() -> None:

@@ -1,0 +1,180 @@
+"""The live numbers of namespaces: one sample a second, however many clients watch, and none while nobody does."""
+
+from __future__ import annotations
+
+import heapq
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from mainspring.api.answers.text import rfc3339
+from mainspring.api.answers.waiting import CallInProgress
+from mainspring.api.feeds import Shared
+from mainspring.api.live import AllFunctionNumbers, Follow, FunctionNumbers, Numbers
+from mainspring.api.namespaces import Status
+from mainspring.clock import to_us
+from mainspring.jobs.attempts import OTHER
+from mainspring.namespaces import namespace_of
+from mainspring.workflows.model import function_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from mainspring.access.caller import Caller
+    from mainspring.api.answers.registry import Followers
+    from mainspring.api.answers.waiting import Ask
+    from mainspring.api.feeds import Feed
+    from mainspring.api.namespaces import NamespaceStatus, RecentJobs
+    from mainspring.jobs.service import JobService
+
+    ReadStatus = Callable[[Status, Caller], Coroutine[Ask, Any, NamespaceStatus]]
+    Key = tuple[str, frozenset[str] | None]
+    """A namespace, and the patterns of the functions that a caller may see, or None for all."""
+
+INTERVAL: Final = 1.0
+"""Seconds from one sample to the next."""
+MOST_FUNCTIONS: Final = 1000
+"""Functions in a sample: about 60 KB."""
+
+log = structlog.get_logger("mainspring.api")
+
+
+class LiveStreams:
+    """Streams of numbers.
+
+    ``status`` returns the status of a namespace, and ``workers`` the number of its connected workers.
+    """
+
+    def __init__(self, service: JobService, status: ReadStatus, workers: Callable[[str], int]) -> None:
+        self._service = service
+        self._status = status
+        self._workers = workers
+        self._samplers: dict[Key, _Sampler] = {}
+        self.followers: Followers = {Follow: self._follow}
+
+    def __len__(self) -> int:
+        """Return the number of samplers."""
+        return len(self._samplers)
+
+    async def _follow(self, request: Follow, caller: Caller, feed: Feed) -> Callable[[], None]:
+        patterns = caller.functions(request.permission, request.namespace)
+        key = (request.namespace, None if patterns is None else frozenset(patterns))
+        sampler = self._samplers.get(key)
+        if sampler is None:
+            ended = partial(self._samplers.pop, key)
+            sampler = _Sampler(self._service, self._status, self._workers, request.namespace, caller, ended)
+            self._samplers[key] = sampler
+        sampler.add(feed, with_functions=request.functions)
+        return partial(sampler.remove, feed)
+
+
+class _Sampler:
+    """Takes the samples for all callers who may see the same functions of a namespace; ``caller`` is one of them.
+
+    ``ended`` is called when nobody watches any more.
+    """
+
+    def __init__(
+        self,
+        service: JobService,
+        status: ReadStatus,
+        workers: Callable[[str], int],
+        namespace: str,
+        caller: Caller,
+        ended: Callable[[], object],
+    ) -> None:
+        self._service = service
+        self._status = status
+        self._workers = workers
+        self._namespace = namespace
+        self._caller = caller
+        self._ended = ended
+        self._feeds: dict[Feed, bool] = {}
+        """With whether they get the numbers of functions."""
+        self._numbers: Shared | None = None
+        self._functions: Shared | None = None
+        self._begun = 0.0
+        self._is_running = False
+
+    def add(self, feed: Feed, *, with_functions: bool) -> None:
+        """Send the newest sample, and all later ones."""
+        self._feeds[feed] = with_functions
+        self._send(feed)
+        if not self._is_running:
+            self._is_running = True
+            self._sample()
+
+    def remove(self, feed: Feed) -> None:
+        """Send no more. The sampler lives until its next sample, so that clients that come and go cause no further ones."""
+        self._feeds.pop(feed, None)
+
+    def _sample(self) -> None:
+        if not self._feeds:
+            self._ended()
+            return
+        self._begun = self._service.monotonic()
+        CallInProgress(self._take(), self._go_on, self._go_on, self._broken)
+
+    async def _take(self) -> None:
+        status = await self._status(Status(namespace=self._namespace), self._caller)
+        self._numbers = Shared(self._numbers_of(status))
+        self._functions = Shared(self._all_functions()) if any(self._feeds.values()) else None
+        for feed in self._feeds:
+            self._send(feed)
+
+    def _send(self, feed: Feed) -> None:
+        if self._numbers is not None:
+            feed.replace("numbers", self._numbers)
+        if self._functions is not None and self._feeds[feed]:
+            feed.replace("functions", self._functions)
+
+    def _go_on(self, _: object) -> None:
+        """Take the next sample in time, also after the store could not be read; a slow one at most half of the time."""
+        took = self._service.monotonic() - self._begun
+        self._service.later(max(INTERVAL - took, took), self._sample)
+
+    def _broken(self, error: Exception) -> None:
+        log.error("a sample of live numbers failed", namespace=self._namespace, exc_info=error)
+        self._go_on(error)
+
+    def _sees(self, function: bytes) -> bool:
+        return namespace_of(function) == self._namespace and self._caller.may(
+            Follow.permission, self._namespace, function_text(function)
+        )
+
+    def _numbers_of(self, status: NamespaceStatus) -> Numbers:
+        oldest, recent = status.oldest_waiting, status.recent
+        return Numbers(
+            at=rfc3339(to_us(self._service.wall())),
+            waiting=status.jobs.waiting,
+            running=status.jobs.running,
+            scheduled=status.jobs.scheduled,
+            submitted=self._submitted(),
+            workers=self._workers(self._namespace),
+            oldest_function=None if oldest is None else oldest.function,
+            oldest_seconds=None if oldest is None else oldest.seconds,
+            succeeded=None if recent is None else recent.succeeded,
+            not_succeeded=None if recent is None else _unsuccessful(recent),
+            succeeded_per_second=None if recent is None else round(recent.succeeded_per_second, 1),
+        )
+
+    def _submitted(self) -> int:
+        figures = self._service.attempt_figures(self._service.monotonic())
+        return sum(one.submitted for one in figures if one.name != OTHER and self._sees(one.name))
+
+    def _all_functions(self) -> AllFunctionNumbers:
+        queues = (queue for queue in self._service.all_functions() if self._sees(queue.name))
+        found = heapq.nsmallest(MOST_FUNCTIONS + 1, queues, key=lambda queue: queue.name)
+        return AllFunctionNumbers(
+            {
+                function_text(queue.name): FunctionNumbers(queue.waiting(), queue.running, sum(queue.workers.values()))
+                for queue in found[:MOST_FUNCTIONS]
+            },
+            more=len(found) > MOST_FUNCTIONS,
+        )
+
+
+def _unsuccessful(recent: RecentJobs) -> int:
+    """Return the number of attempts that failed in any way."""
+    return recent.failed + recent.retried + recent.timed_out + recent.lost

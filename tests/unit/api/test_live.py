@@ -1,0 +1,168 @@
+"""Live numbers: one sample a second for all who watch, and none for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from mainspring.access.caller import LOCAL, Caller
+from mainspring.access.roles import Grant, Role
+from mainspring.api import live
+from mainspring.api.answers import live as answers
+from mainspring.api.answers.live import INTERVAL, LiveStreams
+from mainspring.api.answers.namespaces import NamespaceCalls
+from mainspring.api.feeds import Shared
+from mainspring.api.request import write
+from mainspring.api.submitting import Submit
+from mainspring.server.oldest import OldestByNamespace
+
+from .a_node import Node, opened, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from mainspring.api.namespaces import NamespaceStatus, Status
+
+PAY = Caller("pay", (Grant(Role.VIEWER, "*", ("pay*",)),))
+PAY_TOO = Caller("other token", (Grant(Role.OPERATOR, "*", ("pay*",)),))
+
+
+class Viewer:
+    """A feed that keeps everything."""
+
+    has_room = True
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+        self.got = asyncio.Event()
+
+    def replace(self, event: str, value: object) -> None:
+        assert isinstance(value, Shared)
+        self.events.append((event, value.encoded(event, lambda _, data: write(data))))
+        self.got.set()
+
+    def append(self, event: str, value: object, place: str = "") -> None:
+        raise AssertionError
+
+    def end(self) -> None:
+        raise AssertionError
+
+    def numbers(self) -> list[bytes]:
+        return [data for event, data in self.events if event == "numbers"]
+
+
+class Live:
+    """The streams of a node, with the number of samples."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.samples = 0
+        self.viewers: list[Viewer] = []
+        ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
+        self._status = NamespaceCalls(node.service, node.reads, node.clock, tuple, ages.of, kept=True).status
+        self.streams = LiveStreams(node.service, self._sample, lambda _: 7)
+        node.api.add_streams(self.streams.followers)
+
+    async def _sample(self, request: Status, caller: Caller) -> NamespaceStatus:
+        self.samples += 1
+        return await self._status(request, caller)
+
+    async def watch(self, caller: Caller = LOCAL, **options: Any) -> tuple[Viewer, Callable[[], None]]:
+        viewer = Viewer()
+        self.viewers.append(viewer)
+        leave = await self.node.api.follow(live.Follow(**options), viewer, caller=caller)
+        await viewer.got.wait()
+        return viewer, leave
+
+    async def second(self, *, watched: bool = True) -> None:
+        """Let a second pass; all viewers get a sample if it is ``watched``."""
+        for viewer in self.viewers:
+            viewer.got.clear()
+        self.node.clock.advance(INTERVAL)
+        self.node.service.tick()
+        for viewer in self.viewers if watched else ():
+            await viewer.got.wait()
+
+
+def test_many_viewers_get_the_same_bytes_of_one_sample_a_second() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            shown = Live(node)
+            viewers = [(await shown.watch())[0] for _ in range(50)]
+            await node.api.call(Submit(b"pay", b""))
+            for _ in range(3):
+                await shown.second()
+            assert shown.samples == 4
+            for place in range(4):
+                assert len({id(viewer.numbers()[place]) for viewer in viewers}) == 1
+            last = viewers[0].numbers()[-1]
+            assert b'"waiting":1,"running":0,"scheduled":0,"submitted":1,"workers":7' in last
+            assert len(shown.streams) == 1
+
+    run(test())
+
+
+def test_nothing_is_sampled_without_viewers() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            shown = Live(node)
+            first, leave = await shown.watch()
+            leave()
+            second, leave_too = await shown.watch()
+            assert second.numbers() == first.numbers(), "one that comes back gets the newest sample"
+            assert shown.samples == 1
+            leave_too()
+            for _ in range(3):
+                await shown.second(watched=False)
+            assert (shown.samples, len(shown.streams)) == (1, 0)
+            await shown.watch()
+            assert shown.samples == 2
+
+    run(test())
+
+
+def test_callers_with_other_functions_get_other_numbers() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            shown = Live(node)
+            await node.api.call(Submit(b"mail", b""))
+            await node.api.call(Submit(b"payroll", b""))
+            await node.api.call(Submit(b"pay", b"", namespace="shop"))
+            whole, _ = await shown.watch(functions=True)
+            part, _ = await shown.watch(PAY, functions=True)
+            same, _ = await shown.watch(PAY_TOO)
+            team, _ = await shown.watch(namespace="shop", functions=True)
+            await shown.second()
+            assert len(shown.streams) == 3
+            assert [b'"waiting":2' in one.numbers()[-1] for one in (whole, part, same, team)] == [True] + 3 * [False]
+            assert [b'"submitted":1' in one.numbers()[-1] for one in (part, same, team)] == 3 * [True]
+            assert part.numbers()[-1] is same.numbers()[-1]
+            functions = [dict(one.events)["functions"] for one in (whole, part, team)]
+            jobs = b'{"waiting":1,"running":0,"workers":0}'
+            assert functions == [
+                b'{"functions":{"mail":%s,"payroll":%s},"more":false}' % (jobs, jobs),
+                b'{"functions":{"payroll":%s},"more":false}' % jobs,
+                b'{"functions":{"pay":%s},"more":false}' % jobs,
+            ]
+            assert "functions" not in dict(same.events)
+
+    run(test())
+
+
+def test_a_sample_has_a_bounded_number_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_FUNCTIONS", 2)
+
+    async def test() -> None:
+        async with opened() as node:
+            shown = Live(node)
+            for name in (b"c", b"a", b"b"):
+                await node.api.call(Submit(name, b""))
+            viewer, _ = await shown.watch(functions=True)
+            (functions,) = (data for event, data in viewer.events if event == "functions")
+            assert functions.startswith(b'{"functions":{"a":')
+            assert b'"c"' not in functions
+            assert functions.endswith(b'"more":true}')
+
+    run(test())
