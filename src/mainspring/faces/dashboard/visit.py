@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from mainspring import namespaces
 from mainspring.access.roles import Grant, Permission, Role
-from mainspring.faces.dashboard.calls import NONE, RefusedError, encode_query
+from mainspring.faces.dashboard.calls import NONE, N, RefusedError, encode_query
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -114,6 +114,10 @@ class Visit:
         """Return the path of a call, for links and streams."""
         text = encode_query(query)
         return self.place.prefix + self.calls.path(path, parameters) + (f"?{text}" if text else "")
+
+    def live(self, **subjects: Any) -> str:
+        """Return the path of the stream with some subjects, for the block ``stream`` of a template."""
+        return self.api_path(f"{N}/live", query=subjects)
 
     def render(self, template: str, /, *, code: int = 200, **values: Any) -> Response:
         """Return a page."""

@@ -167,6 +167,7 @@ async def job(visit: Visit) -> Response:
         "arguments": text_of_arguments(arguments) if isinstance(arguments, Arguments) else None,
         "redacted": isinstance(arguments, Arguments) and arguments.redacted,
         "attempts": None if isinstance(attempts, Problem) else attempts.attempts,
+        "ended": ENDED,
         "lines": log.items if isinstance(log, Items) else None,
         "result": output if isinstance(output, Text) else None,
     }

@@ -39,6 +39,8 @@ class Tab(NamedTuple):
     states: tuple[str, ...]
     number: int | None
     """The number of jobs without any other filter; None: it is not counted."""
+    live: str = ""
+    """The live number that it is."""
 
 
 def tabs(counts: JobCounts | None) -> list[Tab]:
@@ -50,9 +52,9 @@ def tabs(counts: JobCounts | None) -> list[Tab]:
         Tab("all", (), None),
         Tab("in flight", ("pending", "leased", "running"), None),
         Tab("failed", ("failed",), None),
-        Tab("running", ("leased", "running"), running),
-        Tab("pending", ("pending",), waiting),
-        Tab("scheduled", ("scheduled",), scheduled),
+        Tab("running", ("leased", "running"), running, "running"),
+        Tab("pending", ("pending",), waiting, "waiting"),
+        Tab("scheduled", ("scheduled",), scheduled, "scheduled"),
         Tab("succeeded", ("succeeded",), None),
         Tab("cancelled", ("cancelled",), None),
         Tab("expired", ("expired",), None),

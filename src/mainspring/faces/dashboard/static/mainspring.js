@@ -7,16 +7,19 @@
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
   const shown = root.dataset.zone || zone;
   const two = (number) => String(number).padStart(2, "0");
-  const words = (seconds) => {
-    const size = Math.abs(seconds);
-    if (size < 1) return "now";
+  const duration = (size) => {
+    if (size < 1) return "0 s";
     const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
     const at = units.findIndex(([length]) => size >= length);
     const [length, unit] = units[at];
     let text = `${Math.floor(size / length)} ${unit}`;
     const rest = at < 3 && Math.floor((size % length) / units[at + 1][0]);
     if (rest) text += ` ${rest} ${units[at + 1][1]}`;
-    return seconds > 0 ? `in ${text}` : `${text} ago`;
+    return text;
+  };
+  const words = (seconds) => {
+    if (Math.abs(seconds) < 1) return "now";
+    return seconds > 0 ? `in ${duration(seconds)}` : `${duration(-seconds)} ago`;
   };
   const absolute = (date) => {
     const parts = {};
@@ -105,4 +108,125 @@
     event.preventDefault();
   };
   if (help && root.dataset.keys !== "0") document.addEventListener("keydown", press);
+
+  // Live: one stream a tab, closed while the tab is hidden. It sets texts; new rows come from the server, except lines of a log.
+  const main = document.getElementById("main");
+  const sign = document.getElementById("live");
+  const grouped = (value) => String(value).replace(/^\d{4,}$/, (digits) => digits.replace(/\B(?=(\d{3})+$)/g, "\u202f"));
+  const show = (values, missing) => {
+    for (const one of document.querySelectorAll("[data-live]")) {
+      const value = values.has(one.dataset.live) ? values.get(one.dataset.live) : missing(one.dataset.live);
+      if (value === undefined) continue;
+      if ("value" in one) one.value = value;
+      if (one.dataset.href && value !== null) one.href = one.dataset.href.replace("%00", encodeURIComponent(value));
+      const text = value === null ? "\u2013" : one.dataset.as === "duration" ? duration(value) : grouped(value);
+      if (one.textContent === text) continue;
+      one.textContent = text;
+      one.classList.remove("changed");
+      void one.offsetWidth; // else the animation would not begin again
+      one.classList.add("changed");
+    }
+  };
+  const nothing = () => undefined;
+  // The server renders the state with its shape and its times, and the actions. A part that is in use stays.
+  let isLoading = false;
+  let wanted; // the version that the last event had
+  const refresh = async (version) => {
+    if (isLoading || find("#state")?.dataset.version === version) return;
+    isLoading = true;
+    try {
+      const answer = await fetch(location.href);
+      const page = new DOMParser().parseFromString(answer.ok ? await answer.text() : "", "text/html");
+      for (const old of document.querySelectorAll("#state, #actions")) {
+        const fresh = page.getElementById(old.id);
+        if (!fresh || old.querySelector("[open]") || old.contains(document.activeElement)) continue;
+        old.replaceWith(fresh);
+        localize(fresh);
+      }
+      document.getElementById("announcement").textContent = find("#state .state").lastChild.textContent;
+    } catch {
+      return; // the next event tries again
+    } finally {
+      isLoading = false;
+    }
+    if (wanted !== version) refresh(wanted);
+  };
+  const become = (version) => {
+    wanted = version;
+    refresh(version);
+  };
+  const lineOf = (line) => `${line.attempt}.${line.number}.${line.at ?? ""}`;
+  const addLine = (line) => {
+    const body = find("table.log tbody");
+    if (!body || body.querySelector(`[data-line="${lineOf(line)}"]`)) return;
+    const row = body.insertRow();
+    row.dataset.line = lineOf(line);
+    row.insertCell().textContent = line.at ? absolute(new Date(line.at)) : "\u2013";
+    const level = row.insertCell();
+    level.textContent = line.level;
+    level.className = `level-${line.level}`;
+    row.insertCell().textContent = [line.message, ...Object.entries(line.fields).map((pair) => pair.join("="))].join(" ");
+    if (body.rows.length > 2000) body.deleteRow(0);
+    document.getElementById("no-lines")?.remove();
+    body.parentElement.hidden = false;
+  };
+  let submitted;
+  let withoutBar;
+  const handlers = {
+    numbers: (numbers) => {
+      show(new Map(Object.entries(numbers)), nothing);
+      const news = document.getElementById("new");
+      submitted ??= numbers.submitted;
+      if (!news || numbers.submitted <= submitted) return;
+      news.textContent = `new jobs: ${grouped(numbers.submitted - submitted)}`;
+      news.parentElement.hidden = false;
+    },
+    functions: ({ functions, more }) => {
+      const values = new Map();
+      for (const [name, numbers] of Object.entries(functions)) {
+        for (const [key, value] of Object.entries(numbers)) values.set(`${key}:${name}`, value);
+      }
+      show(values, (key) => (key.includes(":") && !more ? 0 : undefined));
+    },
+    job: (job) => become(`${job.state} ${job.attempt}`),
+    progress: (progress) => {
+      const isShown = find("#state progress");
+      if (isShown) show(new Map(Object.entries(progress)), nothing);
+      else if (withoutBar !== wanted) refresh("");
+      if (!isShown) withoutBar = wanted; // its first progress
+    },
+    operation: (operation) => {
+      show(new Map(Object.entries(operation)), nothing);
+      become(operation.state);
+    },
+    lines: (lines) => lines.forEach(addLine),
+  };
+  let source = null;
+  let isComplete = false;
+  const close = () => {
+    source?.close();
+    source = null;
+    sign.hidden = true;
+  };
+  const follow = () => {
+    if (document.hidden || source || isComplete) return;
+    source = new EventSource(main.dataset.stream);
+    for (const [name, handle] of Object.entries(handlers)) {
+      source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
+    }
+    source.addEventListener("complete", () => { isComplete = true; close(); });
+    source.addEventListener("open", () => { sign.hidden = false; });
+    source.addEventListener("error", () => {
+      sign.hidden = true;
+      if (source?.readyState !== EventSource.CLOSED) return; // it connects again by itself
+      close();
+      setTimeout(follow, 10000 + 10000 * Math.random()); // the node has no place, or the session has ended
+    });
+  };
+  if (main?.dataset.stream) {
+    document.addEventListener("visibilitychange", () => (document.hidden ? close() : follow()));
+    addEventListener("pagehide", close);
+    addEventListener("pageshow", follow);
+    follow();
+  }
 })();

@@ -1,0 +1,82 @@
+"""Pages change while they are open, by one stream a tab."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import expect
+
+from .a_tab import signed_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Request
+
+    from .a_site import Site
+    from .a_tab import Tab
+
+FUNCTION = "live <b>numbers</b>"
+"""A function without workers."""
+HIDE = """hidden => {
+  Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def is_stream(request: Request) -> bool:
+    return "/live?" in request.url
+
+
+def open_live(tab: Tab, path: str) -> None:
+    """Open a page, and return once its stream is open."""
+    tab.open(path)
+    expect(tab.page.locator("#live")).to_be_visible()
+    tab.page.evaluate("window.mark = 'same page'")
+
+
+def test_numbers_change_in_all_tabs_without_a_reload(chromium: Browser, full: Site) -> None:
+    full.submit(FUNCTION)
+    with signed_in(chromium, full) as one, signed_in(chromium, full) as two, signed_in(chromium, full) as three:
+        for tab, path in ((one, "/"), (two, "/jobs"), (three, "/functions")):
+            open_live(tab, path)
+        waiting = int(one.page.locator("[data-live=waiting]").inner_text())
+        rows = two.page.locator("tbody tr").count()
+        for _ in range(3):
+            full.submit(FUNCTION)
+        expect(one.page.locator("[data-live=waiting]")).to_have_text(str(waiting + 3))
+        expect(two.page.locator("[data-live=waiting]")).to_have_text(str(waiting + 3))
+        expect(two.page.locator("#new")).to_have_text("new jobs: 3")
+        expect(three.page.locator(f"[data-live='waiting:{FUNCTION}']")).to_have_text("4")
+        assert two.page.locator("tbody tr").count() == rows, "lists keep their rows"
+        for tab in (one, two, three):
+            assert tab.page.evaluate("window.mark") == "same page"
+        two.page.locator("#new").click()
+        expect(two.page.locator("tbody tr").first).to_contain_text(FUNCTION)
+
+
+def test_a_job_shows_its_states_and_its_log_as_they_happen(chromium: Browser, full: Site) -> None:
+    handle = full.submit("resize", args=["<i>live</i>.png"], delay=2)
+    with signed_in(chromium, full) as tab:
+        open_live(tab, f"/jobs/{handle}")
+        expect(tab.page.locator("#state .state")).to_contain_text("succeeded")
+        expect(tab.page.locator("#announcement")).to_contain_text("succeeded")
+        expect(tab.page.locator("table.log tbody tr")).to_have_count(1)
+        expect(tab.page.locator("table.log tbody")).to_contain_text("resizing <i>live</i>.png")
+        assert tab.page.locator("#actions").get_by_text("Delete…").count() == 1
+        expect(tab.page.locator("#live")).to_be_hidden()
+        assert tab.page.evaluate("window.mark") == "same page"
+
+
+def test_a_hidden_tab_has_no_stream(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        begun: list[Request] = []
+        tab.page.on("request", lambda request: begun.append(request) if is_stream(request) else None)
+        open_live(tab, "/")
+        waiting = int(tab.page.locator("[data-live=waiting]").inner_text())
+        with tab.page.expect_event("requestfailed", is_stream):
+            tab.page.evaluate(HIDE, True)
+        expect(tab.page.locator("#live")).to_be_hidden()
+        assert len(begun) == 1
+        full.submit(FUNCTION)
+        tab.page.evaluate(HIDE, False)
+        expect(tab.page.locator("[data-live=waiting]")).to_have_text(str(waiting + 1))
+        assert len(begun) == 2

@@ -1,0 +1,98 @@
+"""Pages and the stream that each of them follows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from tests.unit.api.a_node import run
+
+from mainspring.api.job_data import Progress
+from mainspring.api.live import FunctionNumbers, Numbers
+from mainspring.api.operations import OperationInfo
+
+from .a_browser import Element, browsing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .a_browser import Shown
+
+
+def keys(kind: type[msgspec.Struct]) -> set[str]:
+    return {one.encode_name for one in msgspec.structs.fields(kind)}
+
+
+def live(element: Element) -> Iterator[str]:
+    """Yield the keys of all live elements."""
+    if "data-live" in element.attributes:
+        yield element.attributes["data-live"]
+    for child in element.children:
+        if isinstance(child, Element):
+            yield from live(child)
+
+
+def stream(page: Shown) -> str:
+    return page.main.attributes["data-stream"]
+
+
+def test_each_live_element_gets_its_value_from_the_stream_of_its_page() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            name = 'a "b" <c>'
+            job = await browser.submit(name)
+            operation = await browser.call(
+                "POST", "operations", {"action": "cancel", "filter": {"function": "none"}, "reason": "test"}
+            )
+            of_function = {f"{key}:{name}" for key in keys(FunctionNumbers)}
+            for path, possible, needed in (
+                ("/", keys(Numbers), {"waiting", "running", "scheduled", "oldest_seconds", "oldest_function"}),
+                ("/jobs", keys(Numbers), {"waiting", "running", "scheduled"}),
+                ("/functions", of_function, {f"waiting:{name}", f"running:{name}"}),
+                ("/functions/a%20%22b%22%20%3Cc%3E", of_function, of_function),
+                (f"/jobs/{job}", keys(Progress), set()),
+                (f"/operations/{operation['id']}", keys(OperationInfo), {"done"}),
+            ):
+                page = await browser.open(path)
+                found = set(live(page.main))
+                assert needed <= found <= possible, path
+                if stream(page) or "operations" not in path:  # one that has ended has no stream
+                    assert (await browser.open(stream(page))).status == 200, path
+
+    run(test())
+
+
+def test_a_page_without_a_live_subject_has_no_stream() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            job = await browser.submit("resize")
+            assert f"job={job.replace(':', '%3A')}&logs=" in stream(await browser.open(f"/jobs/{job}"))
+            await browser.call("POST", f"jobs/{job}/cancel", {"reason": "test"})
+            ended = await browser.open(f"/jobs/{job}")
+            assert (stream(ended), ended.main.all("table", class_="log")) == ("", [])
+            assert stream(await browser.open("/audit")) == ""
+
+    run(test())
+
+
+def test_a_viewer_without_payloads_follows_no_log() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            job = await browser.submit("resize")
+            path = stream(await browser.open(f"/jobs/{job}", token="viewer"))
+            assert "job=" in path
+            assert "logs=" not in path
+            assert (await browser.open(path, token="viewer")).status == 200
+
+    run(test())
+
+
+@pytest.mark.parametrize("prefix", ["", "/tools"])
+def test_a_stream_has_the_prefix_and_the_namespace_of_its_page(prefix: str) -> None:
+    async def test() -> None:
+        async with browsing(prefix=prefix) as (browser, _):
+            expected = f"{prefix}/api/v1/namespaces/team/live?overview=true"
+            assert stream(await browser.open("/?namespace=team")) == expected
+
+    run(test())
