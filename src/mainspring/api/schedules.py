@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import msgspec
 
 from mainspring.access.roles import Permission
@@ -9,6 +11,17 @@ from mainspring.api.request import Request
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.model import ClockNote, ConflictKind, Misfire  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.specification import Specification
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+CLOCK_NOTES: Final[Mapping[str, str]] = {
+    "skipped": "the clock skips the stated time, so it runs at the change",
+    "first_of_two": "the clock shows this time twice: the first of the two",
+    "second_of_two": "the clock shows this time twice: the second of the two",
+}
+"""Sentences for the notes of previewed times."""
 
 
 class ScheduleInfo(msgspec.Struct):

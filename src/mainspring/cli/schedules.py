@@ -8,7 +8,20 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from mainspring.api.fires import ListFires, ReadTimeline
-from mainspring.api.schedules import Add, Edit, History, List, Next, Pause, Preview, Remove, Resume, Show, Trigger
+from mainspring.api.schedules import (
+    CLOCK_NOTES,
+    Add,
+    Edit,
+    History,
+    List,
+    Next,
+    Pause,
+    Preview,
+    Remove,
+    Resume,
+    Show,
+    Trigger,
+)
 from mainspring.cli.backfill import backfill
 from mainspring.cli.calls import call, items, params_of, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
@@ -45,12 +58,6 @@ SHRINK_STEPS: tuple[Step, ...] = (
     {"when": 8},
 )
 """The order in which the list shrinks on a terminal. Names stay whole, so that users can copy them."""
-
-CLOCK_NOTES = {
-    "skipped": "the clock skips the stated time, so it runs at the change",
-    "first_of_two": "the clock shows this time twice: the first of the two",
-    "second_of_two": "the clock shows this time twice: the second of the two",
-}
 
 Name = Annotated[str, Parameter(help="The schedule's name.")]
 

@@ -16,14 +16,16 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.faces.dashboard.calls import N
-from mainspring.quantities import parse_rate
+from mainspring.quantities import parse_duration, parse_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mainspring.faces.dashboard.visit import Visit
 
-Kind = Literal["text", "long_text", "number", "seconds", "json", "time", "rate", "choice", "flag", "names"]
+Kind = Literal[
+    "text", "long_text", "number", "seconds", "duration", "json", "time", "rate", "choice", "flag", "names", "lines"
+]
 PATH: Final = "/actions/"
 OF_PATH: Final = "path."
 VERSION: Final = "version"
@@ -31,7 +33,14 @@ VERSION: Final = "version"
 NEXT: Final = "next"
 """The field of a form for the path of the page that is shown afterwards."""
 
-EXAMPLES: Final = {"number": "10", "seconds": "60", "json": "[1]", "time": "2030-01-31T12:00:00Z", "rate": "100/1m"}
+EXAMPLES: Final = {
+    "number": "10",
+    "seconds": "60",
+    "duration": "1m",
+    "json": "[1]",
+    "time": "2030-01-31T12:00:00Z",
+    "rate": "100/1m",
+}
 """Values of required fields in shown commands, by kind."""
 
 
@@ -152,15 +161,17 @@ def read_field(one: Field, text: str) -> Any:
             raise FormError(f"{one.label} is not valid JSON: {error}") from None
     if one.kind == "time":
         return _time(one, text)
-    if one.kind == "rate":
+    if one.kind in {"rate", "duration"}:
         try:
-            return parse_rate(text)
+            return parse_rate(text) if one.kind == "rate" else parse_duration(text)
         except SettingsError as error:
             raise FormError(f"{one.label}: {error}") from None
     if one.kind == "flag":
         return True
     if one.kind == "names":
         return text.replace(",", " ").split()
+    if one.kind == "lines":
+        return [line for part in text.split("\n") if (line := part.strip())]
     return text
 
 

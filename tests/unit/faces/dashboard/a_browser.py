@@ -6,18 +6,23 @@ import contextlib
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import msgspec
+from tests.unit.faces.rest.a_client import Client, MemoryAccess
 from tests.unit.faces.rest.a_server import whole_node
 
+from mainspring.api.tokens import GrantSpec, Identity
 from mainspring.faces.dashboard.app import Dashboard
+from mainspring.faces.rest.streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from tests.unit.faces.rest.a_client import Answer, Client
+    from starlette.types import Receive, Scope, Send
+    from tests.unit.faces.rest.a_client import Answer
 
+    from mainspring.access.roles import Role
     from mainspring.server.build import Built
 
 VOID = {"meta", "link", "input", "br", "img", "hr", "wbr"}
@@ -107,7 +112,7 @@ class Shown:
 
     @property
     def title(self) -> str:
-        return self.root.one("title").text
+        return self.root.one("head").one("title").text
 
     def rows(self, number: int = 0) -> list[list[str]]:
         """Return the texts of a table's body."""
@@ -132,9 +137,9 @@ class Browser:
         """Another browser, which reaches the same node through a proxy that removes the prefix."""
         return Browser(self._client, "")
 
-    async def call(self, method: str, path: str, body: Any = None) -> Any:
+    async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """Call the API as an administrator, below the namespace ``default``, and return the answer's JSON."""
-        answer = await self._client.send(method, f"{self._prefix}/api/v1/namespaces/default/{path}", body)
+        answer = await self._client.send(method, f"{self._prefix}/api/v1/namespaces/default/{path}", body, **options)
         assert answer.status < 300, answer.body
         return answer.json
 
@@ -151,6 +156,10 @@ class Browser:
     async def submit(self, function: str, **job: Any) -> str:
         """Submit a job and return its handle."""
         return str((await self.call("POST", "jobs", {"function": function, **job}))["handle"])
+
+    def permit(self, token: str, role: Role, namespace: str) -> None:
+        """Add a caller with a role in one namespace."""
+        self._client.access.add(token, role, namespace)
 
     async def open(self, path: str, **options: Any) -> Shown:
         """Return a page."""
@@ -169,6 +178,13 @@ class Browser:
         self._keep(answer)
         return answer
 
+    async def post(self, path: str, fields: Mapping[str, str], **options: Any) -> Shown:
+        """Send a form to a page, and return the page that follows."""
+        answer = await self.send(self._prefix + path, fields, **options)
+        if answer.status != 303:
+            return _shown(answer)
+        return await self.open(answer.headers["location"].removeprefix(self._prefix), **options)
+
     async def act(self, page: Shown, action: str, fields: Mapping[str, str] | None = None, **options: Any) -> Shown:
         """Send the first form of an action that a page shows, and return the page that follows."""
         form = page.main.all("form", action=f"{self._prefix}/actions/{action}")[0]
@@ -182,10 +198,9 @@ class Browser:
         for select in form.all("select"):
             chosen = [one for one in select.all("option") if "selected" in one.attributes] or select.all("option")
             filled[select.attributes["name"]] = chosen[0].attributes["value"]
-        answer = await self.send(form.attributes["action"], {**filled, **(fields or {})}, **options)
-        if answer.status != 303:
-            return _shown(answer)
-        return await self.open(answer.headers["location"].removeprefix(self._prefix), **options)
+        return await self.post(
+            form.attributes["action"].removeprefix(self._prefix), {**filled, **(fields or {})}, **options
+        )
 
     def _sent(self) -> list[tuple[str, str]]:
         return (
@@ -216,3 +231,17 @@ async def browsing(*, store: str = "memory://", prefix: str = "") -> AsyncIterat
         pages = Dashboard(client.app, now=built.clock.wall, version="9.9", prefix=prefix)
         client.app = pages  # type: ignore[assignment]
         yield Browser(client, prefix), built
+
+
+def browser_of(answers: Mapping[str, Any], now: float) -> Browser:
+    """Return a browser of pages whose API gives fixed answers, by the end of the path, to an operator."""
+    replies: dict[str, Any] = {"/whoami": Identity("o", None, [GrantSpec("operator")]), **answers}
+
+    async def api(scope: Scope, _: Receive, send: Send) -> None:
+        path = unquote(scope["path"])
+        body = next(msgspec.json.encode(answer) for end, answer in replies.items() if path.endswith(end))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    pages = Dashboard(api, now=lambda: now, version="9.9")
+    return Browser(Client(pages, MemoryAccess(), Streams()), "")  # type: ignore[arg-type]

@@ -116,7 +116,6 @@ async def schedules(visit: Visit) -> Response:
 async def schedule(visit: Visit) -> Response:
     """Show a schedule."""
     calls, name = visit.calls, dict(visit.parameters)
-    {"limit": OCCASIONS, "cursor": visit.field("cursor")}
     shown, upcoming, fires, everything = await asyncio.gather(
         calls.get(ScheduleDetails, SCHEDULE, name),
         visit.optional(calls.get(Times, f"{SCHEDULE}/next", name)),
@@ -142,6 +141,7 @@ async def schedule(visit: Visit) -> Response:
         "schedule.html",
         schedule=shown,
         actions=[one for one in fitting if visit.may(one.permission, shown.function)],
+        may_edit=visit.may(Permission.DEVELOP, shown.function),
         kind_of=kind_of,
         **values,
     )
