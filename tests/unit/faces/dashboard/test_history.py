@@ -7,10 +7,12 @@ from typing import Any
 
 from tests.unit.api.a_node import run
 
-from mainspring.faces.dashboard.drawings.history import LEFT, MOST_LANES, WIDTH, CompressedScale, history, lanes_of
+from mainspring.api.workflows import ParkingInfo, RunDetails
+from mainspring.faces.dashboard.drawings.axes import CompressedScale
+from mainspring.faces.dashboard.drawings.history import LEFT, MOST_LANES, WIDTH, history, lanes_of
 from mainspring.faces.dashboard.pages.workflows import row_of
 
-from .a_browser import browsing
+from .a_browser import browser_of, browsing
 
 
 def _event(number: int, at: float, kind: str, **attributes: Any) -> dict[str, Any]:
@@ -120,5 +122,29 @@ def test_a_node_without_runs_says_how_to_start_one() -> None:
             assert "@app.workflow" in (await browser.open("/workflows")).main.text
             assert "No run matches" in (await browser.open("/workflows?status=parked")).main.text
             assert (await browser.open("/workflows/order-17")).status == 404
+
+    run(test())
+
+
+def test_a_parked_run_shows_the_recorded_commands_beside_those_of_the_code() -> None:
+    async def test() -> None:
+        recorded, code = ["activity charge", "activity <b>ship</b>"], ["activity charge", "timer 60 s", "activity mail"]
+        parking = ParkingInfo("mismatch", "the code differs", recorded, code, 1, ["b1"])
+        values: dict[str, Any] = dict.fromkeys(RunDetails.__struct_fields__)
+        values |= dict.fromkeys(("events", "attempt", "input_size", "output_size", "history_size"), 1)
+        values |= {name: [] for name in ("activities", "children", "timers", "steps", "receives")}
+        values |= {"handle": "H:n:1", "workflow_id": "order-17", "type": "order", "version": "1", "status": "open"}
+        values |= {"run": "H:n:1@1", "parked": parking, "cancel_requested": False, "unread": {}}
+        details = RunDetails(**values)
+        browser = browser_of({"/history": {"items": EVENTS[::-1]}, "/order-17": details}, 120.0)
+        page = await browser.open("/workflows/order-17")
+        assert "✖ parked" in page.main.text
+        assert page.rows()[:3] == [
+            ["activity charge", "activity charge"],
+            ["≠ activity <b>ship</b>", "timer 60 s"],
+            ["\N{EN DASH}", "activity mail"],
+        ]
+        assert [row.text for row in page.main.all("tr", class_="differs")] == ["≠ activity <b>ship</b> timer 60 s"]
+        assert page.main.all("form", action="/actions/workflows_unpark")
 
     run(test())

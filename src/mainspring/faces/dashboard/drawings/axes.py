@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Final, NamedTuple
+import itertools
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _NICE: Final = (1, 2, 5, 10)
 _STEPS: Final = (1, 5, 15, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 """Seconds between ticks of time."""
+GAP: Final = 0.05
+"""A time without events that is longer than this part of the whole is compressed."""
+BREAK: Final = 0.03
+"""The part of the width that it gets."""
+MOST_BREAKS: Final = 12
+SHORTEST: Final = 1e-6
+"""Seconds."""
 
 
 class Tick(NamedTuple):
@@ -32,6 +44,38 @@ class Scale(NamedTuple):
         if self.high <= self.low:
             return self.start
         return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
+
+
+class CompressedScale:
+    """A scale of time without the long gaps between some times, which are sorted."""
+
+    def __init__(self, times: Sequence[float], start: float, end: float) -> None:
+        span = max(times[-1] - times[0], SHORTEST)
+        gaps = [(first, second) for first, second in itertools.pairwise(times) if second - first > span * GAP]
+        gaps = sorted(sorted(gaps, key=lambda gap: gap[0] - gap[1])[:MOST_BREAKS])
+        width = end - start
+        kept = span - sum(second - first for first, second in gaps)
+        if kept < SHORTEST:  # nothing but gaps: they are the picture
+            gaps, kept = [], span
+        per_second = width * (1 - BREAK * len(gaps)) / kept
+        self._times = [times[0]]
+        self._places = [start]
+        self._rates: list[float] = []
+        self.gaps: list[tuple[float, float]] = []
+        """Where a break is, and how long it is."""
+        for first, second in gaps:
+            place = self._places[-1] + (first - self._times[-1]) * per_second
+            self._times += [first, second]
+            self._places += [place, place + width * BREAK]
+            self._rates += [per_second, width * BREAK / (second - first)]
+            self.gaps.append((place + width * BREAK / 2, second - first))
+        self._rates.append(per_second)
+        self._end = end
+
+    def __call__(self, time: float) -> float:
+        """Return the place of a time."""
+        at = max(bisect_right(self._times, time) - 1, 0)
+        return round(min(self._places[at] + max(time - self._times[at], 0.0) * self._rates[at], self._end), 1)
 
 
 def nice_ceiling(value: float) -> float:

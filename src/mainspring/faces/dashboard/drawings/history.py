@@ -5,10 +5,9 @@ Long times in which nothing happens are compressed. A history with very many lan
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from mainspring.faces.dashboard.drawings.axes import CompressedScale
 from mainspring.faces.dashboard.words import duration
 
 if TYPE_CHECKING:
@@ -21,13 +20,6 @@ ROW: Final = 20
 MOST_LANES: Final = 60
 MOST_TICKS: Final = 120
 MOST_FLAGS: Final = 40
-GAP: Final = 0.05
-"""A time without events that is longer than this part of the whole is compressed."""
-BREAK: Final = 0.03
-"""The part of the width that it gets."""
-MOST_BREAKS: Final = 12
-SHORTEST: Final = 1e-6
-"""Seconds."""
 
 _BEGINS: Final = {
     "ActivityTaskScheduled": "activity",
@@ -164,38 +156,6 @@ def bands_of(lanes: Sequence[Lane]) -> list[Lane]:
             number=band.number + 1, failures=failures, ended=ended, state=state, started=band.started or lane.started
         )
     return sorted(bands.values(), key=lambda band: -band.number)
-
-
-class CompressedScale:
-    """A scale of time without the long gaps between some times, which are sorted."""
-
-    def __init__(self, times: Sequence[float], start: float, end: float) -> None:
-        span = max(times[-1] - times[0], SHORTEST)
-        gaps = [(first, second) for first, second in itertools.pairwise(times) if second - first > span * GAP]
-        gaps = sorted(sorted(gaps, key=lambda gap: gap[0] - gap[1])[:MOST_BREAKS])
-        width = end - start
-        kept = span - sum(second - first for first, second in gaps)
-        if kept < SHORTEST:  # nothing but gaps: they are the picture
-            gaps, kept = [], span
-        per_second = width * (1 - BREAK * len(gaps)) / kept
-        self._times = [times[0]]
-        self._places = [start]
-        self._rates: list[float] = []
-        self.gaps: list[tuple[float, float]] = []
-        """Where a break is, and how long it is."""
-        for first, second in gaps:
-            place = self._places[-1] + (first - self._times[-1]) * per_second
-            self._times += [first, second]
-            self._places += [place, place + width * BREAK]
-            self._rates += [per_second, width * BREAK / (second - first)]
-            self.gaps.append((place + width * BREAK / 2, second - first))
-        self._rates.append(per_second)
-        self._end = end
-
-    def __call__(self, time: float) -> float:
-        """Return the place of a time."""
-        at = max(bisect_right(self._times, time) - 1, 0)
-        return round(min(self._places[at] + max(time - self._times[at], 0.0) * self._rates[at], self._end), 1)
 
 
 def history(events: Sequence[dict[str, Any]], now: float, *, is_open: bool) -> History | None:

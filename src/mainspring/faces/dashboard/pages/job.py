@@ -12,7 +12,8 @@ from mainspring.api.job_records import Arguments, Attempts
 from mainspring.api.jobs import JobDetails
 from mainspring.api.logs import LogLine
 from mainspring.faces.dashboard.actions import JOB, REASON, Action, Field
-from mainspring.faces.dashboard.calls import Items, Problem
+from mainspring.faces.dashboard.calls import Items, Problem, RefusedError
+from mainspring.faces.dashboard.drawings.attempts import lane, waits_of
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 64 << 10
 """Bytes of arguments or of a result that a page shows; all of them can be downloaded."""
+NOT_FOUND: Final = "urn:mainspring:problem:job-not-found"
 LINES: Final = 200
 """Lines of the log."""
 WAITING: Final = frozenset({"pending", "scheduled"})
@@ -146,7 +148,12 @@ def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
 async def job(visit: Visit) -> Response:
     """Show a job."""
     calls, handle = visit.calls, dict(visit.parameters)
-    shown = await calls.get(JobDetails, JOB, handle)
+    try:
+        shown = await calls.get(JobDetails, JOB, handle)
+    except RefusedError as refused:
+        if refused.problem.type != NOT_FOUND:
+            raise
+        return visit.render("job_gone.html", code=404, handle=handle["handle"], problem=refused.problem)
     sees_data = visit.may(Permission.PAYLOADS, shown.function)
 
     async def nothing() -> None:
@@ -163,11 +170,14 @@ async def job(visit: Visit) -> Response:
         else nothing(),
         visit.optional(result()) if sees_data and shown.state == "succeeded" and shown.output_size else nothing(),
     )
+    tried = [] if isinstance(attempts, Problem) else attempts.attempts
     values: dict[str, Any] = {
         "arguments": text_of_arguments(arguments) if isinstance(arguments, Arguments) else None,
         "redacted": isinstance(arguments, Arguments) and arguments.redacted,
-        "attempts": None if isinstance(attempts, Problem) else attempts.attempts,
         "ended": ENDED,
+        "attempts": tried,
+        "waits": waits_of(shown, tried),
+        "drawing": None if isinstance(attempts, Problem) else lane(shown, tried, visit.now, visit.settings.timezone),
         "lines": log.items if isinstance(log, Items) else None,
         "result": output if isinstance(output, Text) else None,
     }

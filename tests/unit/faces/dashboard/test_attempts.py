@@ -1,0 +1,142 @@
+"""The drawing of one job, and the page of a job that is gone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from tests.unit.api.a_node import run
+
+from mainspring.api.job_records import Attempt
+from mainspring.api.jobs import JobDetails
+from mainspring.faces.dashboard.drawings.attempts import LEFT, MOST, WIDTH, Lane, lane, waits_of
+
+from .a_browser import browser_of, browsing
+
+NOON = dt.datetime(2030, 1, 31, 12, tzinfo=dt.UTC)
+
+
+def at(seconds: float | None) -> str | None:
+    return None if seconds is None else (NOON + dt.timedelta(seconds=seconds)).isoformat()
+
+
+def job(state: str, **given: Any) -> JobDetails:
+    values: dict[str, Any] = dict.fromkeys(JobDetails.__struct_fields__) | dict.fromkeys(
+        ("attempt", "input_size", "output_size", "done", "total", "numerator", "denominator"), 0
+    )
+    texts: dict[str, Any] = {
+        "handle": "H:n:1",
+        "function": "f",
+        "unique": "",
+        "priority": "normal",
+        "tags": [],
+        "created_at": at(0),
+    }
+    return JobDetails(**(values | texts | {"state": state} | given))
+
+
+def attempt(number: int, started: float, ended: float | None, outcome: str = "failed") -> Attempt:
+    duration = None if ended is None else ended - started
+    return Attempt(number, outcome, at(started), at(ended), duration, "n", "w", None, None)
+
+
+def drawn(job: JobDetails, *attempts: Attempt, now: float = 0.0) -> Lane:
+    found = lane(job, attempts, NOON.timestamp() + now, dt.UTC)
+    assert found is not None
+    return found
+
+
+def test_waits_attempts_and_backoffs_follow_each_other() -> None:
+    attempts = (attempt(1, 4, 10), attempt(2, 16, 20, "lost"), attempt(3, 25, 30, "succeeded"))
+    shown = drawn(job("succeeded"), *attempts)
+    assert [bar.outcome for bar in shown.bars] == ["failed", "lost", "succeeded"]
+    assert [(wait.text, wait.is_delay) for wait in shown.waits] == [("4.0 s", False), ("6.0 s", True), ("5.0 s", True)]
+    pieces = sorted([(bar.x, bar.width) for bar in shown.bars] + [(wait.x, wait.width) for wait in shown.waits])
+    assert pieces[0][0] == LEFT
+    for (x, width), (following, _) in zip(pieces, [*pieces[1:], (WIDTH, 0)], strict=True):
+        assert x + width == pytest.approx(following, abs=0.2)
+    assert [mark.text for mark in shown.marks] == ["worker lost"]
+    assert (shown.begin, shown.end) == ("31 Jan 12:00:00", "31 Jan 12:00:30")
+    assert waits_of(job("succeeded"), attempts) == [4.0, 6.0, 5.0]
+
+
+def test_a_long_wait_is_cut_short_and_its_attempt_is_still_seen() -> None:
+    shown = drawn(job("failed"), attempt(1, 1, 1.02), attempt(2, 3601, 3601.02))
+    assert len(shown.breaks) == 1
+    assert all(bar.width >= 3 for bar in shown.bars)
+    assert shown.waits[1].text == "59 min 59 s"
+    assert shown.waits[1].width < shown.waits[0].width
+
+
+def test_a_waiting_job_shows_when_it_is_due_and_expires() -> None:
+    shown = drawn(job("scheduled", run_at=at(60), expires_at=at(90)), now=20)
+    assert [(wait.text, wait.is_delay) for wait in shown.waits] == [("1 min", True)]
+    assert [mark.text for mark in shown.marks] == ["expires", "now"]
+    late = drawn(job("pending", run_at=at(60)), now=100)
+    assert [(wait.text, wait.is_delay) for wait in late.waits] == [("1 min", True), ("40 s", False)]
+    retried = drawn(job("pending", run_at=at(50)), attempt(1, 5, 10), now=20)
+    assert [(wait.text, wait.is_delay) for wait in retried.waits] == [("5.0 s", False), ("40 s", True)]
+
+
+def test_a_running_attempt_is_open_and_has_its_time_limit() -> None:
+    shown = drawn(job("running", timeout=30.0), attempt(1, 5, None, "running"), now=20)
+    assert [bar.is_open for bar in shown.bars] == [True]
+    assert [mark.text for mark in shown.marks] == ["time limit"]
+
+
+def test_a_drawing_has_few_shapes_for_many_attempts() -> None:
+    attempts = [attempt(number, number * 10, number * 10 + 5) for number in range(1, 400)]
+    shown = drawn(job("failed"), *attempts)
+    assert (len(shown.bars), shown.left_out, shown.bars[-1].number) == (MOST, 399 - MOST, 399)
+    assert 2 * len(shown.bars) + 2 * len(shown.waits) + 2 * len(shown.marks) + len(shown.breaks) + 6 <= 500
+
+
+def test_attempts_without_times_are_not_drawn() -> None:
+    nowhere = Attempt(1, "succeeded", None, None, None, None, None, None, None)
+    assert lane(job("succeeded"), [nowhere], 0, dt.UTC) is None
+    assert waits_of(job("succeeded"), [nowhere, attempt(2, 1, 2)]) == [None, None]
+
+
+def test_the_page_of_a_job_has_the_drawing_and_a_table_that_says_the_same() -> None:
+    async def test() -> None:
+        attempts = {"handle": "H:n:1", "attempts": [attempt(1, 4, 10, "lost"), attempt(2, 15, 20, "failed")]}
+        browser = browser_of({"/attempts": attempts, "/jobs/H:n:1": job("failed")}, NOON.timestamp() + 60)
+        page = await browser.open("/jobs/H:n:1")
+        svg = page.main.one("svg")
+        assert "worker lost" in svg.text
+        assert len(svg.all("rect")) == 4
+        assert [row[1:3] for row in page.rows()] == [["⌛ lost", "4.0 s"], ["✖ failed", "5.0 s"]]
+
+    run(test())
+
+
+def test_the_page_of_a_job_that_waits_has_a_drawing() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f", delay=60)
+            assert (await browser.open(f"/jobs/{handle}")).main.one("svg").one(
+                "title"
+            ).text == "The attempts at the job"
+
+    run(test())
+
+
+def test_the_page_of_a_job_that_is_gone_says_what_may_have_happened() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f", delay=60)
+            await browser.call("POST", f"jobs/{handle}/cancel", {})
+            answer = await browser.act(await browser.open(f"/jobs/{handle}"), "jobs_delete")
+            assert answer.status == 200
+            page = await browser.open(f"/jobs/{handle}")
+            assert page.status == 404
+            assert "--dead-retention" in page.main.text
+            links = [one.attributes["href"] for one in page.main.all("a")]
+            assert "/audit?what=jobs.delete" in links
+            assert "/jobs?state=failed" in links
+            viewer = await browser.open("/jobs/H:<b>:1", token="viewer")
+            assert (viewer.status, viewer.main.all("b")) == (404, [])
+            assert "audit" not in viewer.main.text
+
+    run(test())
