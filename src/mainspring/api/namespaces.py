@@ -94,6 +94,7 @@ class NamespaceNode(msgspec.Struct):
     slots: int | None
     running: int
     functions: list[str]
+    lease_left: float | None = None
 
 
 class Listed(msgspec.Struct):

@@ -31,6 +31,7 @@ class NodeInfo(msgspec.Struct):
     lease: float
     started_at: str | None
     version: str
+    lease_left: float | None = None
 
 
 class Listed(msgspec.Struct):

@@ -78,7 +78,7 @@ def remove(
 
 
 def _print_node(node: dict[str, Any]) -> None:
-    fields = with_durations(node, "lease") | {"functions": " ".join(node["functions"])}
+    fields = with_durations(node, "lease", "lease_left") | {"functions": " ".join(node["functions"])}
     print_fields({name: value for name, value in fields.items() if name != FORMER_PREFETCH_KEY})
 
 

@@ -123,6 +123,10 @@ class LeaseManager:
         """Return the rows of the nodes that this one has found dead."""
         return self.membership.dead(self._clock.monotonic())
 
+    def left(self) -> dict[int, float]:
+        """Return the seconds that are left of the leases of all nodes, by term, as this node has observed them."""
+        return self.membership.left(self._clock.monotonic())
+
     def lease_valid(self) -> bool:
         """Return whether the node still owns its jobs. This reads the clock, because timers may be late."""
         return not self.lease.ended(self._clock.monotonic())

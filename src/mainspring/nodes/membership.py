@@ -125,6 +125,18 @@ class Membership:
             return ()
         return tuple(node.row for _, node in sorted(self._observed.items()) if node.dead_at is not None)
 
+    def left(self, now: float) -> dict[int, float]:
+        """Return the seconds until the lease of each node ends if its counter does not change; 0 for dead nodes, by term.
+
+        It is empty while the last observation is more than two beats old.
+        """
+        if self._is_away(now):
+            return {}
+        return {
+            term: max(0.0, node.since + node.row.lease - now) if node.dead_at is None else 0.0
+            for term, node in self._observed.items()
+        }
+
     def heir(self, dead: Term) -> Term | None:
         """Return the live node after ``dead`` in ring order; None if no other node lives."""
         others = [term for term in self._ring if term != dead]

@@ -38,6 +38,9 @@ class Members:
     def dead(self) -> list[NodeRow]:
         return [self.by_term[3]] if 3 in self.by_term else []
 
+    def left(self) -> dict[int, float]:
+        return {1: 14.26, 3: 0.0}
+
     async def rows(self) -> list[NodeRow]:
         if self.error is not None:
             raise self.error
@@ -62,6 +65,7 @@ def test_nodes_are_listed_drained_and_removed() -> None:
         call = members.api.call
         listed = (await call(nodes.List())).nodes
         assert [(node.name, node.state) for node in listed] == [("a", "live"), ("b", "live"), ("b", "dead")]
+        assert [node.lease_left for node in listed] == [14.3, None, 0.0]
         assert await call(nodes.Show("1")) == await call(nodes.Show("a")) == listed[0]
         assert (await call(nodes.Drain("a"))).state == "draining"
         assert (await call(nodes.Show("a"))).state == "draining"

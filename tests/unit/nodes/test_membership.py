@@ -101,6 +101,17 @@ def test_a_node_that_the_cluster_has_lost_is_dead_at_once() -> None:
     assert _terms(fleet.observers[1].live()) == [1, 2], "it is there again, with another beat"
 
 
+def test_what_is_left_of_a_lease_counts_from_the_last_rise_of_the_counter() -> None:
+    fleet = Fleet(1, 2)
+    fleet.silent = {2}
+    assert fleet.observers[1].left(fleet.now) == {1: LEASE, 2: LEASE}
+    fleet.run(4)
+    assert fleet.observers[1].left(fleet.now + 1) == {1: LEASE - 1, 2: LEASE - 5}
+    fleet.run(LEASE)
+    assert fleet.observers[1].left(fleet.now)[2] == 0.0
+    assert fleet.observers[1].left(fleet.now + 3 * BEAT + 3) == {}
+
+
 def test_no_node_dies_between_two_observations() -> None:
     seen = Membership(ME)
     for now in (0.0, 7.0, 14.9):

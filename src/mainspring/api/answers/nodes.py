@@ -81,7 +81,8 @@ class NodeCalls:
     async def _rows(self) -> list[_Row]:
         dead = {row.term for row in self._lease_manager.dead()}
         rows = await self._awaited(self._port.rows())
-        return [_Row(row, dead=row.term in dead) for row in rows]
+        left = self._lease_manager.left()
+        return [_Row(row, dead=row.term in dead, left=left.get(row.term)) for row in rows]
 
     async def _node(self, request: Show | Drain | Remove, caller: Caller) -> NodeInfo:
         return node_info(await self._find(request.node), request, caller)
@@ -177,10 +178,16 @@ class SingleNodeCalls:
 class _Row(NamedTuple):
     row: NodeRow
     dead: bool
+    left: float | None = None
+    """Seconds that are left of its lease; None: this node does not know."""
 
     @property
     def state(self) -> str:
         return "dead" if self.dead else "draining" if self.row.draining else "live"
+
+    @property
+    def lease_left(self) -> float | None:
+        return None if self.left is None else round(self.left, 1)
 
     def loads(self, request: Request[Any], caller: Caller) -> dict[str, int]:
         """Return the running jobs by function, of the functions of the request's namespace that the caller may see."""
@@ -215,6 +222,7 @@ def node_info(found: _Row, request: Request[Any], caller: Caller) -> NodeInfo:
         lease=row.lease,
         started_at=rfc3339(row.started_us),
         version=row.version,
+        lease_left=found.lease_left,
     )
 
 
@@ -235,4 +243,5 @@ def namespace_node(found: _Row, request: Request[Any], caller: Caller) -> Namesp
         slots=sum(slots) if len(slots) == len(workers) else None,
         running=sum(loads.values()),
         functions=list(loads),
+        lease_left=found.lease_left,
     )

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from mainspring.access.roles import Permission
+from mainspring.api.namespaces import NamespaceNode
 from mainspring.api.nodes import NodeInfo
 from mainspring.faces.dashboard.actions import Action
-from mainspring.faces.dashboard.calls import ROOT, Items
+from mainspring.faces.dashboard.calls import ROOT, Items, N
+from mainspring.faces.dashboard.drawings.fleet import Node, fleet
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
 
+NODE: Final = f"{ROOT}/nodes/{{node}}"
 DRAIN: Final = Action(
     operation="nodes_drain",
     label="Drain",
     done="The node takes no more jobs.",
-    path=f"{ROOT}/nodes/{{node}}/drain",
+    path=f"{NODE}/drain",
     permission=Permission.ADMIN,
     command="nodes drain {node}",
 )
@@ -25,21 +29,46 @@ UNDRAIN: Final = Action(
     operation="nodes_undrain",
     label="Let it work again",
     done="The node takes jobs again.",
-    path=f"{ROOT}/nodes/{{node}}/undrain",
+    path=f"{NODE}/undrain",
     permission=Permission.ADMIN,
     command="nodes drain {node} --off",
 )
-ACTIONS: Final = (DRAIN, UNDRAIN)
+REMOVE: Final = Action(
+    operation="nodes_remove",
+    label="Remove",
+    done="The node was removed. Other nodes run its jobs.",
+    path=NODE,
+    method="DELETE",
+    permission=Permission.ADMIN,
+    command="nodes remove {node}",
+    warning="Other nodes take its jobs at once. If its process still runs, it drops them and joins again.",
+)
+ACTIONS: Final = (DRAIN, UNDRAIN, REMOVE)
+
+
+def shown_node(node: NodeInfo | NamespaceNode) -> Node:
+    """Return what is shown of a node; those of a namespace have the numbers of that alone."""
+    address, jobs = (node.address, node.jobs) if isinstance(node, NodeInfo) else (None, node.running)
+    return Node(node.name, node.term, node.state, address, node.version, jobs, node.slots, node.lease, node.lease_left)
 
 
 async def nodes(visit: Visit) -> Response:
-    """Show all nodes."""
-    listed = await visit.calls.get(Items[NodeInfo], f"{ROOT}/nodes")
+    """Show all nodes: with all of their work, or with that of the namespace if the viewer may see no more."""
+    everything, of_namespace = await asyncio.gather(
+        visit.optional(visit.calls.get(Items[NodeInfo], f"{ROOT}/nodes")),
+        visit.calls.get(Items[NamespaceNode], f"{N}/nodes"),
+    )
+    sees_all = isinstance(everything, Items) and all(node.prefetch is not None for node in everything.items)
+    rows = [shown_node(node) for node in of_namespace.items]
+    if isinstance(everything, Items) and sees_all:
+        rows = [shown_node(node) for node in everything.items]
 
-    def actions_of(node: NodeInfo) -> list[Action]:
-        return [UNDRAIN if node.state == "draining" else DRAIN] if visit.may(Permission.ADMIN) else []
+    def actions_of(node: Node) -> list[Action]:
+        if not (sees_all and visit.may(Permission.ADMIN)):
+            return []
+        return [REMOVE if node.state == "dead" else UNDRAIN if node.state == "draining" else DRAIN]
 
-    return visit.render("nodes.html", nodes=listed.items, actions_of=actions_of)
+    return visit.render("nodes.html", nodes=rows, sees_all=sees_all, drawing=fleet(rows), actions_of=actions_of)
 
 
 PAGES: Final = (Page(path="/nodes", handler=nodes, menu="Nodes"),)

@@ -1,0 +1,105 @@
+"""The nodes of a fleet: a row of cells for the slots of each, and a bar for what is left of its lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TOP: Final = 22
+ROW: Final = 28
+LEFT: Final = 190
+CELLS: Final = 380
+"""The width of all cells of a node."""
+LEASE: Final = 680
+"""Where the bars of leases begin."""
+LEASE_WIDTH: Final = 200
+MOST_NODES: Final = 40
+MOST_CELLS: Final = 300
+"""Of all nodes together."""
+WIDEST: Final = 32
+"""Cells of a node; with more slots, a cell stands for several."""
+
+
+class Node(NamedTuple):
+    """The shown values of a node."""
+
+    name: str
+    term: int
+    state: str
+    address: str | None
+    version: str
+    jobs: int
+    slots: int | None
+    lease: float
+    lease_left: float | None
+
+    @property
+    def key(self) -> str:
+        """Its name in calls. Of a dead node it is the term: a live one may have the same name."""
+        return str(self.term) if self.state == "dead" else self.name
+
+
+class Cell(NamedTuple):
+    """One slot, or several."""
+
+    x: float
+    width: float
+    is_busy: bool
+
+
+class Line(NamedTuple):
+    """A node."""
+
+    y: int
+    name: str
+    state: str
+    cells: list[Cell]
+    load: str
+    """Its jobs and slots in words."""
+    lease: float
+    """The width of the bar; 0: nothing is left."""
+    has_lease: bool
+    """Whether it is known what is left."""
+
+
+class Fleet(NamedTuple):
+    """The drawing."""
+
+    lines: list[Line]
+    per_cell: int
+    """The slots of a cell."""
+    jobs: int
+    slots: int
+    left_out: int
+
+    @property
+    def height(self) -> int:
+        """The height of all."""
+        return TOP + ROW * len(self.lines) + 6
+
+
+def fleet(nodes: Sequence[Node]) -> Fleet:
+    """Return the drawing of nodes, those that are not live first."""
+    shown = sorted(nodes, key=lambda node: (node.state == "live", node.name))[:MOST_NODES]
+    most = max((node.slots or node.jobs for node in shown), default=0)
+    number = max(1, min(WIDEST, MOST_CELLS // max(len(shown), 1)))
+    per_cell = max(1, -(-most // number))
+    width = round(CELLS / number, 1)
+    lines = []
+    for row, node in enumerate(shown):
+        slots = node.slots if node.slots is not None else node.jobs
+        busy = -(-min(node.jobs, slots) // per_cell)
+        cells = [Cell(round(LEFT + at * width, 1), width - 2, at < busy) for at in range(-(-slots // per_cell))]
+        load = f"{node.jobs} of {node.slots}" if node.slots is not None else str(node.jobs)
+        part = 0.0 if not node.lease_left or not node.lease else min(node.lease_left / node.lease, 1.0)
+        has_lease = node.lease_left is not None
+        lines.append(Line(TOP + ROW * row, node.name, node.state, cells, load, round(part * LEASE_WIDTH, 1), has_lease))
+    return Fleet(
+        lines,
+        per_cell,
+        sum(node.jobs for node in nodes),
+        sum(node.slots or 0 for node in nodes),
+        len(nodes) - len(shown),
+    )

@@ -1,0 +1,94 @@
+"""The page of nodes and the drawing of the fleet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.api.a_node import run
+
+from mainspring.access.roles import Role
+from mainspring.api.namespaces import NamespaceNode
+from mainspring.api.nodes import NodeInfo
+from mainspring.api.tokens import GrantSpec, Identity
+from mainspring.faces.dashboard.drawings.fleet import LEASE_WIDTH, MOST_NODES, fleet
+from mainspring.faces.dashboard.pages.nodes import shown_node
+
+from .a_browser import browser_of, browsing
+
+ADMIN = Identity("a", None, [GrantSpec("admin", "*")])
+
+
+def node(name: str, term: int = 1, **given: Any) -> NodeInfo:
+    values: dict[str, Any] = {"state": "live", "slots": 4, "prefetch": 8, "jobs": 0, "lease_left": 15.0} | given
+    full: dict[str, Any] = dict.fromkeys(NodeInfo.__struct_fields__) | {
+        "weight": 1,
+        "functions": [],
+        "beats": 1,
+        "lease": 15.0,
+    }
+    return NodeInfo(**(full | {"name": name, "term": term, "version": "1.0"} | values))
+
+
+def in_namespace(name: str, **given: Any) -> NamespaceNode:
+    values: dict[str, Any] = dict.fromkeys(NamespaceNode.__struct_fields__) | {
+        "name": name,
+        "term": 1,
+        "state": "live",
+        "version": "1.0",
+    }
+    return NamespaceNode(**(values | {"beats": 1, "lease": 15.0, "workers": 1, "running": 0, "functions": []} | given))
+
+
+def test_slots_are_cells_and_leases_are_bars() -> None:
+    drawn = fleet([shown_node(node("b", jobs=3)), shown_node(node("a", state="dead", lease_left=0.0, slots=2))])
+    assert [line.name for line in drawn.lines] == ["a", "b"]
+    assert [[cell.is_busy for cell in line.cells] for line in drawn.lines] == [[False] * 2, [True] * 3 + [False]]
+    assert [line.lease for line in drawn.lines] == [0, LEASE_WIDTH]
+    assert (drawn.per_cell, drawn.jobs, drawn.slots) == (1, 3, 6)
+
+
+def test_large_fleets_have_few_shapes() -> None:
+    drawn = fleet([shown_node(node(f"n{number}", slots=10_000, jobs=1)) for number in range(200)])
+    assert (len(drawn.lines), drawn.left_out) == (MOST_NODES, 200 - MOST_NODES)
+    assert sum(len(line.cells) + 5 for line in drawn.lines) + 4 <= 500
+    assert all(line.cells[0].is_busy and not line.cells[1].is_busy for line in drawn.lines)
+
+
+def test_a_node_without_slots_is_drawn() -> None:
+    drawn = fleet([shown_node(node("a", slots=None, jobs=2, lease_left=None)), shown_node(node("b", slots=0))])
+    assert [line.load for line in drawn.lines] == ["2", "0 of 0"]
+    assert not drawn.lines[0].has_lease
+
+
+def test_a_dead_node_is_removed_by_its_term() -> None:
+    async def test() -> None:
+        nodes = {"items": [node("b", 7), node("b", 3, state="dead", lease_left=0.0)]}
+        answers: dict[str, Any] = {"/whoami": ADMIN, "/namespaces/default/nodes": {"items": []}, "/api/v1/nodes": nodes}
+        page = await browser_of(answers, 0.0).open("/nodes")
+        assert [row[1] for row in page.rows()] == ["✔ live", "✖ dead"]
+        assert [row[4] for row in page.rows()] == ["15 s of 15 s", "it has ended"]
+        form = page.main.one("form", action="/actions/nodes_remove")
+        assert form.one("input", name="path.node").attributes["value"] == "3"
+        assert "mainspring nodes remove 3" in form.text
+
+    run(test())
+
+
+def test_who_may_see_one_namespace_sees_its_numbers() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            browser.permit("team", Role.ADMIN, "team")
+            page = await browser.open("/nodes?namespace=team", token="team")
+            assert "with the jobs and slots of the namespace team" in page.main.one("caption").text
+            assert page.main.all("form") == []
+            assert len(page.rows()) == 1
+            assert (await browser.open("/nodes", token="team")).status == 403
+            assert "namespace" not in (await browser.open("/nodes")).main.one("caption").text
+        answers: dict[str, Any] = {
+            "/namespaces/default/nodes": {"items": [in_namespace("a", slots=2, running=1, lease_left=3.0)]},
+            "/api/v1/nodes": {"items": [node("a", slots=None, prefetch=None, jobs=9)]},
+        }
+        page = await browser_of(answers, 0.0).open("/nodes")
+        assert page.rows()[0][2:5] == ["1", "2", "3.0 s of 15 s"]
+
+    run(test())
