@@ -31,7 +31,8 @@ def addresses(element: Element) -> list[str]:
         if isinstance(child, str):
             continue
         names = [ADDRESSES[child.tag]] if child.tag in ADDRESSES else []
-        found += [child.attributes[name] for name in (*names, *LOADED) if name in child.attributes]
+        found += [child.attributes[name] for name in names if name in child.attributes]
+        found += [child.attributes[name] for name in LOADED if child.attributes.get(name)]  # empty: nothing is loaded
         if child.tag == "input" and child.attributes.get("name") == NEXT:
             found.append(child.attributes["value"])
         found += addresses(child)
