@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +51,12 @@ class Site:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json", **(headers or {})},
         )
-        with urllib.request.urlopen(request, timeout=90) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=90) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as refused:
+            refused.add_note(refused.read().decode())
+            raise
 
     def submit(self, function: str, *, wait: bool = False, **job: Any) -> str:
         """Submit a job to the namespace ``default``, and return its handle; with ``wait``, once it has ended."""

@@ -16,6 +16,8 @@ def resize(path: str) -> str:
     current_job().log.info("resizing %s", path)
     if path.startswith("broken"):
         raise ValueError(f"{path} is no picture")
+    if path.startswith("strange"):
+        raise type(path, (Exception,), {})(path)
     return path.upper()
 
 
