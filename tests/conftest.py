@@ -41,6 +41,9 @@ PROGRAM_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/s
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the long form of chaos, soak and fuzz tests")
+    parser.addoption(
+        "--screenshots", action="store_true", help="also make the pictures of pages in docs/images/pages anew"
+    )
 
 
 def pytest_report_header() -> str:

@@ -95,6 +95,31 @@ def full_site(directory: Path, *options: str) -> Iterator[Site]:
         yield site
 
 
+@contextlib.contextmanager
+def shown_site(directory: Path) -> Iterator[Site]:
+    """Run a server and a worker, with the work of a small shop of pictures."""
+    with empty_site(directory) as site, _worker(site, directory):
+        for animal in ("cat", "dog", "owl", "fox", "hen", "broken", "elk", "ant"):
+            site.submit("resize", wait=True, args=[f"{animal}.png"], unique=animal, tags=["animals"])
+        site.submit("resize", args=["later.png"], delay=7200)
+        for to in ("ann", "bob"):
+            site.submit("mail", args=[f"{to}@example.com"])
+        site.call("POST", "namespaces/default/functions/mail/pause", {"reason": "the mail server moves"})
+        report = {"name": "report", "function": "mail", "cron": "30 6 * * 1-5", "timezone": "Europe/Berlin"}
+        site.call("POST", "namespaces/default/schedules", report)
+        site.call("POST", "namespaces/default/schedules/report/trigger", {})
+        for name, paths in (("done", ["a.png", "b.png"]), ("failed", ["broken.png"]), ("waiting", ["c.png", "d.png"])):
+            run = {"function": "album", "unique": name, "input": [name, paths]}
+            site.call("POST", "namespaces/default/workflows", run)
+        eventually(lambda: _are_settled(site), "all runs but one have ended, and that one waits for its signal")
+        site.call("POST", "namespaces/default/marks", {"label": "web 4.2"})
+        change = {"action": "retry", "filter": {"function": "resize", "state": "failed"}, "reason": "the disk was full"}
+        operation = site.call("POST", "namespaces/default/operations", change)["id"]
+        path = f"namespaces/default/operations/{operation}"
+        eventually(lambda: site.call("GET", path)["state"] == "done", "the operation has ended")
+        yield site
+
+
 def _are_settled(site: Site) -> bool:
     """Return whether no job of a run comes or goes any more."""
     runs = site.call("GET", "namespaces/default/workflows?open=true")["items"]

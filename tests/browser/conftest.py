@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 HERE_NAME = "tests/browser/"
+SCREENSHOTS = f"{HERE_NAME}test_screenshots.py"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if HERE_NAME in item.nodeid:
             item.add_marker(pytest.mark.browser)
+    photographers = [item for item in items if SCREENSHOTS in item.nodeid]
+    if photographers and not config.getoption("--screenshots"):
+        config.hook.pytest_deselected(items=photographers)
+        items[:] = [item for item in items if item not in photographers]
 
 
 @pytest.fixture(scope="module")

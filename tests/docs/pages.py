@@ -29,7 +29,7 @@ DOCS = ROOT / "docs"
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>\S.*)?$")
 _COMMENT = re.compile(r"^<!-- test: (?P<text>.+) -->$")
 _TITLE = re.compile(r'\btitle="(?P<title>[^"]+)"')
-_LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 
 class Block(NamedTuple):
@@ -83,7 +83,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def links(page: Path) -> list[str]:
-    """Return the targets of a page's links outside of blocks."""
+    """Return the targets of a page's links and pictures outside of blocks."""
     prose = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
     return [found["target"] for found in _LINK.finditer(re.sub(r"`[^`\n]*`", "", prose))]
 

@@ -20,6 +20,9 @@ RUNNABLE_PAGES = [
     page for page in pages() if any(one.language == "console" or one.flagged("run") for one in blocks(page))
 ]
 
+MOST_OF_PICTURE = 60 << 10
+"""Bytes."""
+
 
 def name(value: object) -> str:
     return str(value.relative_to(ROOT)) if hasattr(value, "relative_to") else str(value)
@@ -66,6 +69,13 @@ def test_the_index_leads_to_every_page() -> None:
     index = DOCS / "index.md"
     linked = {(DOCS / target.partition("#")[0]).resolve() for target in links(index)}
     assert {page for page in DOCS.rglob("*.md") if page != index} <= linked
+
+
+def test_each_picture_is_small_and_shown() -> None:
+    """``pytest tests/browser/test_screenshots.py --screenshots`` makes them anew."""
+    pictures = {picture: picture.stat().st_size for picture in (DOCS / "images").rglob("*.png")}
+    assert {picture.name: size for picture, size in pictures.items() if size > MOST_OF_PICTURE} == {}
+    assert set(pictures) <= {(page.parent / target).resolve() for page in pages() for target in links(page)}
 
 
 def test_every_block_has_a_language() -> None:

@@ -1,0 +1,45 @@
+"""Pictures of all pages for the documentation: made by ``pytest tests/browser/test_screenshots.py --screenshots``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .a_site import shown_site
+from .a_tab import signed_in
+from .pictures import with_palette
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+PICTURES = Path(__file__).parents[2] / "docs/images/pages"
+SIZE = {"width": 1280, "height": 800}
+
+
+def test_screenshots(chromium: Browser, tmp_path: Path) -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with shown_site(tmp_path) as site, signed_in(chromium, site, viewport=SIZE, color_scheme="light") as tab:
+        failed = site.call("GET", "namespaces/default/jobs?state=failed&function=resize")["items"][0]["handle"]
+        worker = site.call("GET", "namespaces/default/workers")["items"][0]["id"]
+        operation = site.call("GET", "namespaces/default/operations")["items"][0]["id"]
+        paths = {
+            "overview": "/",
+            "jobs": "/jobs",
+            "job": f"/jobs/{failed}",
+            "functions": "/functions",
+            "function": "/functions/resize",
+            "schedules": "/schedules",
+            "schedule": "/schedules/report",
+            "workflows": "/workflows",
+            "workflow": "/workflows/waiting",
+            "workers": "/workers",
+            "worker": f"/workers/{worker}",
+            "nodes": "/nodes",
+            "operations": "/operations",
+            "operation": f"/operations/{operation}",
+            "audit": "/audit",
+            "tokens": "/settings/tokens",
+        }
+        for name, path in paths.items():
+            assert tab.open(path).status == 200, path
+            (PICTURES / f"{name}.png").write_bytes(with_palette(tab.page.screenshot()))
