@@ -84,6 +84,7 @@ class FilledContestant(Contestant):
         if not kept.exists() or time.time() - kept.stat().st_mtime > FRESH_SECONDS:
             shutil.rmtree(kept, ignore_errors=True)
             kept.unlink(missing_ok=True)
+            self.fill.directory.mkdir(parents=True, exist_ok=True)
             new = kept.with_suffix(".new")
             shutil.rmtree(new, ignore_errors=True)
             self.make(new, parent)

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +56,8 @@ WORST = "function=rare3&state=failed&state=succeeded&state=cancelled&created_fro
 TURNS = 3
 WORST_MS = 150.0
 """The p99 within which each answer of the worst search comes, which may continue later."""
+PORT_SECONDS = 5.0
+"""A server prints its HTTP port just after the port by which it counts as started."""
 _HTTP = re.compile(r"^listening http (127\.0\.0\.1:\d+)", re.MULTILINE)
 
 
@@ -99,17 +103,17 @@ def cells(
 
 def submits(server: Server, scale: Scale) -> Run:
     """Return the single submits per second."""
-    return _rate(_Http(server).run("submit", scale.count(10, 2), CONNECTIONS))
+    return _rate(Http(server).run("submit", scale.count(10, 2), CONNECTIONS))
 
 
 def batches(server: Server, scale: Scale) -> Run:
     """Return the jobs per second in batches."""
-    return _rate(_Http(server).run("batch", scale.count(10, 2), 2, 1000))
+    return _rate(Http(server).run("batch", scale.count(10, 2), 2, 1000))
 
 
 def gets(server: Server, scale: Scale) -> Run:
     """Return the p99 of the milliseconds of a GET at half load."""
-    http = _Http(server)
+    http = Http(server)
     with worker(server), http.half_load(scale) as half:
         found = http.run("get", SECONDS, 4, 20)
     return Run(found["p99_ms"], {**found, "half_load": half})
@@ -123,7 +127,7 @@ class Lists:
 
     def __call__(self, server: Server, scale: Scale) -> Run:
         """Take turns with the kinds of lists."""
-        http = _Http(server)
+        http = Http(server)
         middle, later = (_rfc3339(time.time() - 3600 * hours) for hours in (4, 3))
         queries = [query.format(middle=middle, later=later) for query in LISTS]
         with worker(server), http.half_load(scale) as half:
@@ -138,7 +142,7 @@ def submits_beside_the_worst_filter(server: Server, _: Scale) -> Run:
 
     Raises LoadError if the p99 of the searches' answers is above WORST_MS.
     """
-    http = _Http(server)
+    http = Http(server)
     alone, beside, searches = [], [], []
     for _ in range(TURNS):
         alone.append(http.run("submit", 4, 1))
@@ -161,16 +165,36 @@ def _rate(found: dict[str, Any]) -> Run:
     return Run(found["rate"], found)
 
 
-class _Http:
+class Http:
     """The HTTP port of a server, with a token for it."""
 
     def __init__(self, server: Server) -> None:
-        found = _HTTP.search((server.directory / "output.log").read_text(errors="replace"))
-        if found is None:
-            raise StartError(f"{server.contestant.name} has no HTTP port")
+        deadline = time.monotonic() + PORT_SECONDS
+        while (found := _HTTP.search((server.directory / "output.log").read_text(errors="replace"))) is None:
+            if time.monotonic() > deadline:
+                raise StartError(f"{server.contestant.name} has no HTTP port")
+            time.sleep(0.01)
         command = [sys.executable, "-m", "mainspring", "tokens", "create", "--name", "bench", "--role", "admin"]
         token = processes.output_of(command, environment(server)).strip()
         self._environment = {**environment(server), "HTTP_ADDRESS": found[1], "HTTP_TOKEN": token}
+
+    def fetch(self, path: str, body: object = None, **headers: str) -> bytes:
+        """Return the body of the answer to a GET, or to a POST of JSON. Raises LoadError if it is refused."""
+        request = urllib.request.Request(
+            f"http://{self._environment['HTTP_ADDRESS']}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={
+                "Authorization": f"Bearer {self._environment['HTTP_TOKEN']}",
+                "Content-Type": "application/json",
+                **{name.replace("_", "-"): value for name, value in headers.items()},
+            },
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                found: bytes = answer.read()
+                return found
+        except urllib.error.HTTPError as refused:
+            raise LoadError(f"{path}: {refused.code}: {refused.read()[:500]!r}") from refused
 
     def run(self, mode: str, *arguments: object) -> dict[str, Any]:
         """Run the client, and return its figures."""
@@ -197,6 +221,6 @@ class _Http:
 
     @staticmethod
     def _command(mode: str, *arguments: object) -> list[str]:
-        if mode not in {"submit", "batch", "get", "list", "drain", "paced"}:
+        if mode not in {"submit", "batch", "get", "list", "drain", "paced", "pages"}:
             raise LoadError(f"the client has no mode {mode}")
         return [sys.executable, str(HERE / "http_client.py"), mode, *map(str, arguments)]

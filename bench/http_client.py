@@ -3,9 +3,10 @@
     python http_client.py MODE SECONDS CONNECTIONS [NUMBER]      (HTTP_ADDRESS and HTTP_TOKEN are in the environment)
 
 The modes are ``submit`` (one job a request), ``batch`` (NUMBER jobs a request), ``get`` (a job, every NUMBER milliseconds on
-each connection), ``list`` (the queries in the other arguments in turn, each search continued until a page has a job), ``drain``
-(NUMBER no-op jobs until they are done) and ``paced`` (NUMBER no-op jobs a second). It prints one line of JSON: requests, jobs,
-the rate in jobs or requests per second, and percentiles of the time to the answer, of lists also for each query.
+each connection), ``list`` (the queries in the other arguments in turn, each search continued until a page has a job), ``pages``
+(the paths in the other arguments in turn), ``drain`` (NUMBER no-op jobs until they are done) and ``paced`` (NUMBER no-op jobs a
+second). It prints one line of JSON: requests, jobs, the rate in jobs or requests per second, and percentiles of the time to the
+answer, of lists also for each query. Of pages, the times are those to the first byte, and it also prints the bytes of each.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Connection:
         kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
         self._writer.write(f"{method} {path} HTTP/1.1\r\n{self._head}{kind}{more}\r\n".encode() + body)
         head = await self._reader.readuntil(b"\r\n\r\n")
+        self.answered_at = asyncio.get_running_loop().time()
         place = head.index(b"content-length: ") + 16
         length = int(head[place : head.index(b"\r", place)])
         return int(head[9:12]), await self._reader.readexactly(length)
@@ -57,6 +59,7 @@ class Load:
         self.jobs = 0
         self.searches = 0
         self.queries: dict[str, list[float]] = {}
+        self.weights: dict[str, int] = {}
 
     async def run(self, mode: str, arguments: list[str]) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -75,6 +78,7 @@ class Load:
             "rate": (self.jobs or len(self.times)) / seconds,
             "searches": self.searches,
             "queries": {query: _percentiles(times) for query, times in self.queries.items()},
+            "weights": self.weights,
         }
 
     async def _timed(self, one: Connection, *request: Any) -> bytes:
@@ -145,6 +149,20 @@ class Load:
                 answers = 0
                 at += 1
                 self.searches += 1
+            await asyncio.sleep(int(interval_ms) / 1000)
+
+    async def _pages(self, one: Connection, number: int, interval_ms: str, *paths: str) -> None:
+        at = number
+        while not self._is_over():
+            path = paths[at % len(paths)]
+            sent = asyncio.get_running_loop().time()
+            status, body = await one.request("GET", path)
+            if status != 200:
+                raise SystemExit(f"{path}: {status}: {body.decode()[:500]}")
+            self.times.append(one.answered_at - sent)
+            self.queries.setdefault(path, []).append(self.times[-1])
+            self.weights[path] = max(self.weights.get(path, 0), len(body))
+            at += 1
             await asyncio.sleep(int(interval_ms) / 1000)
 
 

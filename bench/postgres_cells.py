@@ -10,6 +10,7 @@ import http_api
 import listing
 import log_lines
 import machine
+import pages
 import postgres_scenarios
 import python_api
 from measure import Cell, Run, Scale, Side
@@ -36,6 +37,7 @@ def cells(fill: Fill, template: str | None = None) -> list[Cell]:
     logs = log_lines.cell("postgres-logs", "PostgreSQL", mainspring, WithDatabase)
     retries = bulk.cell("postgres-bulk-retry", "PostgreSQL", mainspring, WithDatabase)
     http = http_api.cells("postgres-http", "PostgreSQL", mainspring, fill, WithDatabase)
+    http += pages.cells("postgres-pages", "PostgreSQL", mainspring, fill, WithDatabase, workflows=False)
     return [*_gearman(mainspring), lists, logs, retries, *http, *_python(mainspring), *_fleet(mainspring, template)]
 
 

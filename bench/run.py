@@ -19,6 +19,7 @@ import generator
 import http_api
 import limits
 import machine
+import pages
 import postgres_cells
 import python_api
 import report
@@ -39,6 +40,7 @@ def main() -> int:
         cells.cells(sqlite, memory)
         + python_api.cells(sqlite)
         + http_api.cells("http", "SQLite", sqlite, fill)
+        + pages.cells("pages", "SQLite", sqlite, fill)
         + limits.cells(sqlite, memory)
         + postgres_cells.cells(fill, options.server_cmd)
         + zookeeper_cells.cells(options.server_cmd)

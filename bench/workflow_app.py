@@ -93,6 +93,16 @@ async def long(steps: int, seconds: float) -> int:
 
 
 @app.workflow
+async def long_and_wide(steps: int, rounds: int) -> None:
+    """Take many steps, then await activities that run at the same time, in rounds, and sleep."""
+    for _ in range(steps):
+        await workflow.step(echo, 1, record="together")
+    for _ in range(rounds):
+        await asyncio.gather(*(echo.submit(1) for _ in range(FAN_OUT)))
+    await workflow.sleep(timedelta(days=3))
+
+
+@app.workflow
 async def sleep_long() -> None:
     await workflow.sleep(timedelta(days=3))
 
