@@ -19,6 +19,7 @@ from mainspring.api import (
     job_data,
     job_records,
     jobs,
+    live,
     logs,
     namespaces,
     nodes,
@@ -33,6 +34,7 @@ from mainspring.api import (
     workflows,
 )
 from mainspring.api.errors import ApiError, Code
+from mainspring.api.feeds import Shared
 from mainspring.api.job_filters import JobCriteria
 from mainspring.api.request import write
 from mainspring.job_logs.model import Chunk, Line, parts_of
@@ -168,10 +170,13 @@ class Events:
     def __init__(self) -> None:
         self.sent: list[object] = []
         self.has_room = True
+        self.begun = asyncio.Event()
+        """Set by the first state."""
 
-    def replace(self, _: str, value: object) -> None:
+    def replace(self, event: str, value: object) -> None:
         """Keep a state."""
-        self.sent.append(value)
+        self.sent.append(value.encoded(event, lambda _, one: write(one)) if isinstance(value, Shared) else value)
+        self.begun.set()
 
     def append(self, _: str, value: object, place: str = "") -> None:
         """Keep an event."""
@@ -290,6 +295,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     nodes.Remove: _named(nodes.Remove, node="x", force=True),
     status.Show: _named(status.Show),
     namespaces.Status: _named(namespaces.Status),
+    live.Follow: _named(live.Follow, functions=True),
     namespaces.ListNodes: _named(namespaces.ListNodes),
     namespaces.ShowNode: lambda world: [namespaces.ShowNode(node=world.built.node.settings.name)],
     tokens.WhoAmI: _named(tokens.WhoAmI),
@@ -319,9 +325,11 @@ async def outcome(world: World, request: Request[Any]) -> bytes | Code:
     """Return the answer to an attacker's request, or the code of the refusal."""
     api = world.built.api
     try:
-        if isinstance(request, (job_data.Follow, logs.FollowLogs, operations.Follow)):
+        if isinstance(request, (job_data.Follow, live.Follow, logs.FollowLogs, operations.Follow)):
             feed = Events()
             end = await api.follow(request, feed, caller=world.caller)
+            if isinstance(request, live.Follow):  # the first sample comes later
+                await asyncio.wait_for(feed.begun.wait(), 10)
             end()
             return write(feed.sent)
         return write(await asyncio.wait_for(api.call(request, caller=world.caller), 10))
