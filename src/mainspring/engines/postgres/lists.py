@@ -43,7 +43,7 @@ class _Search(NamedTuple):
 
 
 def _search_in(mark: str, *lists: str) -> _Search:
-    """Compose the statements for tables, of which each has its own statement."""
+    """Compose the statements for tables. Each table has its own."""
     tables = " UNION ALL ".join(f"({SQL[name].rstrip(';')})" for name in lists)
     found = f"SELECT * FROM ({tables}) AS newest ORDER BY id DESC LIMIT $2"  # noqa: S608 - own statements
     low = found.replace("$3", "coalesce((SELECT id FROM mark), 0)")

@@ -115,7 +115,11 @@ class Dashboard:
 
     async def _answer(self, scope: Scope, receive: Receive, path: str, headers: dict[bytes, bytes]) -> Response:
         method = scope["method"]
-        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MOST_FIELDS)
+        try:
+            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MOST_FIELDS)
+        except ValueError:
+            detail = f"The address has more than {MOST_FIELDS} fields: use fewer."
+            return self._unknown_visitor(Problem("", "The address cannot be read", 400, detail))
         namespace = query.get(NAMESPACE, [""])[0].strip() or "default"
         calls = Calls(self._api, scope, namespace, self._prefix)
         try:

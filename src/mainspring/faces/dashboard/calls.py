@@ -146,9 +146,9 @@ class Calls:
         return answer
 
     def path(self, path: str, parameters: Mapping[str, str] = NONE) -> str:
-        """Return a path with its parameters; the namespace is that of the page."""
+        """Return a path with its parameters; the namespace is that of the page. The API refuses bytes that are not UTF-8."""
         values = {"namespace": self._namespace, **parameters}
-        return _PARAMETER.sub(lambda match: quote(values[match[1]], safe=""), path)
+        return _PARAMETER.sub(lambda match: quote(values[match[1]], safe="", errors="surrogateescape"), path)
 
 
 def encode_query(query: Mapping[str, Any]) -> str:

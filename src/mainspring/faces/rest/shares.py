@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Shares:
-    """Counts the places of each caller, of which it gets at most ``most``."""
+    """Counts the places of each caller. A caller gets at most ``most``."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -158,3 +158,13 @@ def test_a_command_has_the_values_of_its_form() -> None:
     action = DRAIN
     assert action.command_line("default", {"node": "a b"}, {}) == "mainspring nodes drain 'a b'"
     assert action.command_line("team", {"node": "n"}, {}).endswith(" --namespace team")
+
+
+def test_addresses_that_cannot_be_read_are_refused_and_are_no_defect() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for path in ("/jobs/%ff", "/functions/%ed%a0%80", "/schedules/%ff", "/jobs?" + "a=1&" * 3000):
+                assert (await browser.open(path)).status == 400, path[:30]
+            assert (await browser.open("/jobs?" + "a=1&" * 3000, token=None)).status == 400
+
+    run(test())
