@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from tests.unit.api.a_node import run
+from typing import TYPE_CHECKING
 
-from mainspring.api.namespaces import JobCounts, NamespaceNode, NamespaceStatus, OldestJob
+import msgspec
+from tests.unit.api.a_node import run
+from tests.unit.faces.rest.a_server import whole_node
+
+from mainspring.api.namespaces import FailingFunction, Failures, JobCounts, NamespaceNode, NamespaceStatus, OldestJob
+from mainspring.faces.dashboard.app import Dashboard
 from mainspring.faces.dashboard.pages.overview import troubles
 
-from .a_browser import browsing
+from .a_browser import Browser, browsing
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 
 def _node(name: str, state: str = "live", version: str = "1.0") -> NamespaceNode:
@@ -55,5 +63,33 @@ def test_another_namespace_has_an_overview_of_its_own() -> None:
             links = {one.attributes["href"] for one in page.root.all("a") if one.attributes["href"].startswith("/jobs")}
             assert links
             assert all("namespace=team" in link for link in links)
+
+    run(test())
+
+
+def test_both_pages_show_failing_functions() -> None:
+    failing = FailingFunction("resize", 3, "2030-01-31T12:00:00Z", "ValueError", "no <picture>", "H:n1:7")
+    status = NamespaceStatus(
+        "default", JobCounts(0, 0, 0, 0), 1, None, None, Failures("2030-01-31T11:00:00Z", [failing])
+    )
+
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            inner = client.app
+
+            async def api(scope: Scope, receive: Receive, send: Send) -> None:
+                if not scope["path"].endswith("/status"):
+                    await inner(scope, receive, send)
+                    return
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                await send({"type": "http.response.body", "body": msgspec.json.encode(status)})
+
+            client.app = Dashboard(api, now=built.clock.wall, version="9.9")  # type: ignore[assignment]
+            browser = Browser(client, "")
+            await browser.submit("other")
+            for path in ("/", "/functions"):
+                page = await browser.open(path)
+                assert page.rows()[0][:2] == ["resize", "3"]
+                assert page.rows()[0][3] == "ValueError no <picture>"
 
     run(test())
