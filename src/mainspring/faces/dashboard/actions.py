@@ -15,7 +15,7 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.errors import MainspringError, SettingsError
-from mainspring.faces.dashboard.calls import N
+from mainspring.faces.dashboard.calls import N, names_in
 from mainspring.quantities import parse_duration, parse_rate
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ VERSION: Final = "version"
 NEXT: Final = "next"
 """The field of a form for the path of the page that is shown afterwards."""
 
+LARGEST: Final = 1 << 63
+"""JSON of the API has no larger numbers."""
 EXAMPLES: Final = {
     "number": "10",
     "seconds": "60",
@@ -98,6 +100,14 @@ class Action:
         """Its name in addresses."""
         return self.name or self.operation
 
+    def parameters(self, form: Mapping[str, str]) -> dict[str, str]:
+        """Return the parameters of the path; the namespace is that of the page. Raises FormError."""
+        names = [name for name in names_in(self.path) if name != "namespace"]
+        given = {name: form.get(OF_PATH + name, "") for name in names}
+        if not all(given.values()):
+            raise FormError("The form is incomplete: open its page again.")
+        return given
+
     def body(self, form: Mapping[str, str]) -> dict[str, Any] | None:
         """Return the body of the call; None for none. Raises FormError."""
         if self.method == "DELETE":
@@ -150,15 +160,9 @@ def read_field(one: Field, text: str) -> Any:
             raise FormError(f"{one.label} is missing: fill it in")
         return None
     if one.kind in {"number", "seconds"}:
-        try:
-            return int(text) if text.lstrip("-").isdigit() else float(text)
-        except ValueError:
-            raise FormError(f"{one.label} is no number: {text[:80]}") from None
+        return _number(one, text)
     if one.kind == "json":
-        try:
-            return msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise FormError(f"{one.label} is not valid JSON: {error}") from None
+        return json_of(one.label, text)
     if one.kind == "time":
         return _time(one, text)
     if one.kind in {"rate", "duration"}:
@@ -173,6 +177,26 @@ def read_field(one: Field, text: str) -> Any:
     if one.kind == "lines":
         return [line for part in text.split("\n") if (line := part.strip())]
     return text
+
+
+def json_of(label: str, text: str) -> Any:
+    """Return the value of a field with JSON. Raises FormError."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise FormError(f"{label} is not valid JSON: {error}") from None
+    except RecursionError:
+        raise FormError(f"{label} has too many levels of lists and objects") from None
+
+
+def _number(one: Field, text: str) -> int | float:
+    try:
+        number = int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        raise FormError(f"{one.label} is no number: {text[:80]}") from None
+    if not abs(number) < LARGEST:  # also NaN, which JSON does not have
+        raise FormError(f"{one.label} is too large: {text[:80]}")
+    return number
 
 
 def _time(one: Field, text: str) -> str:

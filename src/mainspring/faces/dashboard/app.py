@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, parse_qsl, quote, unquote
+from urllib.parse import parse_qs, parse_qsl, quote
 
 import structlog
 
 from mainspring import appearance
+from mainspring.access.sites import is_of_this_site
 from mainspring.api.tokens import Identity
 from mainspring.faces.dashboard import actions, assets, view_settings
 from mainspring.faces.dashboard.actions import FormError
@@ -32,13 +33,14 @@ NO_PAGES: Final = frozenset({LOGIN, "/logout"})
 """Paths that the API answers, besides its own."""
 SETTINGS: Final = "/settings/view"
 NOTICE: Final = "mainspring-notice"
-"""The cookie with the result of an action, until the next page has shown it."""
+"""The cookie with the name of an action that was done, until the next page has said so: no words, which others could choose."""
 NOTICE_LIFE: Final = 30
 """Seconds."""
 FORM_LIMIT: Final = 2 << 20
 """Bytes of a form."""
 MOST_FIELDS: Final = 2000
-_LONGEST_NOTICE: Final = 300
+_LONGEST_NEXT: Final = 4096
+"""Letters: browsers refuse answers with very long headers."""
 HEADERS: Final = {
     b"cache-control": b"no-store",
     b"content-security-policy": (
@@ -52,6 +54,13 @@ HEADERS: Final = {
     b"x-content-type-options": b"nosniff",
     b"x-robots-tag": b"noindex",
 }
+
+_CROSS_SITE: Final = Problem(
+    "",
+    "The form comes from another site",
+    403,
+    "Forms of other sites change nothing: open the page here, and send its form.",
+)
 
 log = structlog.get_logger("mainspring.pages")
 
@@ -123,10 +132,11 @@ class Dashboard:
         namespace = query.get(NAMESPACE, [""])[0].strip() or "default"
         calls = Calls(self._api, scope, namespace, self._prefix)
         try:
-            # Forms that change nothing in the API are checked like those that do, because the API sees their method.
-            identity = await calls.get(Identity, f"{ROOT}/whoami")
+            identity = await calls.get(Identity, f"{ROOT}/whoami")  # it checks the host, too
         except RefusedError as refused:
             return self._refused_visitor(refused, scope, path)
+        if not is_of_this_site(method, headers):  # some forms make no call that the API would check
+            return self._unknown_visitor(_CROSS_SITE)
         cookies = _cookies(headers.get(b"cookie", b""))
         visit = Visit(
             path=path,
@@ -138,7 +148,7 @@ class Dashboard:
             place=Place(_origin(scope, headers), self._prefix),
             templates=self._templates,
             now=self._now(),
-            notice=unquote(cookies.get(NOTICE, ""))[:_LONGEST_NOTICE],
+            notice=notice.done if (notice := self._actions.get(cookies.get(NOTICE, ""))) else "",
         )
         try:
             response = await self._visited(visit, method, receive)
@@ -147,8 +157,8 @@ class Dashboard:
         except FormError as error:
             response = visit.problem(Problem("", "A field of the form is wrong", 422, str(error)))
         if visit.notice and response.status == 200:
-            gone = f"{NOTICE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict".encode()
-            response = response._replace(headers={**response.headers, b"set-cookie": gone})
+            gone = {b"set-cookie": self._cookie(visit, NOTICE, "", 0)}
+            response = response._replace(headers={**response.headers, **gone})
         return response
 
     async def _visited(self, visit: Visit, method: str, receive: Receive) -> Response:
@@ -168,11 +178,7 @@ class Dashboard:
 
     async def _act(self, visit: Visit, action: Action, form: dict[str, str]) -> Response:
         """Do what a form asks for, and show the page that follows."""
-        parameters = {
-            name.removeprefix(actions.OF_PATH): value
-            for name, value in form.items()
-            if name.startswith(actions.OF_PATH)
-        }
+        parameters = action.parameters(form)
         headers = (
             {b"if-match": f'"{form.get(actions.VERSION, "")}"'.encode("latin-1", "replace")}
             if action.if_match
@@ -182,21 +188,25 @@ class Dashboard:
         following = self._next(visit, form)
         if action.then is not None:
             following = action.then(visit, parameters, answer)
-        notice = f"{NOTICE}={quote(action.done)}; Path=/; Max-Age={NOTICE_LIFE}; HttpOnly; SameSite=Strict"
-        return Response(303, {b"location": following.encode("ascii", "replace"), b"set-cookie": notice.encode()})
+        return Response(
+            303, {b"location": _ascii(following), b"set-cookie": self._cookie(visit, NOTICE, action.key, NOTICE_LIFE)}
+        )
 
     def _set_view(self, visit: Visit, form: dict[str, str]) -> Response:
         changed = view_settings.from_form(form, visit.settings)
-        life = view_settings.COOKIE_LIFE
-        cookie = f"{view_settings.COOKIE}={changed.cookie()}; Path=/; Max-Age={life}; SameSite=Lax"
-        following = self._next(visit, form).encode("ascii", "replace")
-        return Response(303, {b"location": following, b"set-cookie": cookie.encode("ascii", "replace")})
+        cookie = self._cookie(visit, view_settings.COOKIE, changed.cookie(), view_settings.COOKIE_LIFE)
+        return Response(303, {b"location": _ascii(self._next(visit, form)), b"set-cookie": cookie})
+
+    def _cookie(self, visit: Visit, name: str, value: str, seconds: int) -> bytes:
+        secure = "; Secure" if visit.place.origin.startswith("https:") else ""
+        path = self._prefix or "/"
+        return _ascii(f"{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}")
 
     def _next(self, visit: Visit, form: dict[str, str]) -> str:
         """Return the path of the page that a form belongs to: never that of another site."""
         path = form.get(actions.NEXT, "")
         is_ours = path.startswith(self._prefix + "/") and not path.startswith(("//", "/\\")) and path.isprintable()
-        return path if is_ours and path.isascii() else visit.url("/")
+        return path if is_ours and path.isascii() and len(path) <= _LONGEST_NEXT else visit.url("/")
 
     def _unknown_visitor(self, problem: Problem) -> Response:
         """Return the page of a problem without anything that depends on the visitor."""
@@ -232,6 +242,10 @@ async def _form(receive: Receive) -> dict[str, str]:
     except ValueError:
         raise FormError("The form cannot be read: send it as application/x-www-form-urlencoded.") from None
     return dict(pairs)
+
+
+def _ascii(text: str) -> bytes:
+    return text.encode("ascii", "replace")
 
 
 def _cookies(header: bytes) -> dict[str, str]:

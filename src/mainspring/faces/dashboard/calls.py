@@ -42,6 +42,8 @@ _OWN: Final = frozenset(
 )
 """Headers of the browser's own request. Calls repeat all others, so that the API sees the caller and the site."""
 NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+RESERVED: Final = frozenset({"batch", "new", "preview"})
+"""Parts of paths in whose place names stand in others."""
 _PARAMETER: Final = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -148,7 +150,19 @@ class Calls:
     def path(self, path: str, parameters: Mapping[str, str] = NONE) -> str:
         """Return a path with its parameters; the namespace is that of the page. The API refuses bytes that are not UTF-8."""
         values = {"namespace": self._namespace, **parameters}
-        return _PARAMETER.sub(lambda match: quote(values[match[1]], safe="", errors="surrogateescape"), path)
+        return _PARAMETER.sub(lambda match: segment(values[match[1]]), path)
+
+
+def names_in(path: str) -> list[str]:
+    """Return the names of the parameters of a path."""
+    return _PARAMETER.findall(path)
+
+
+def segment(value: str) -> str:
+    """Return a name as a part of a path. Names such as ``new`` are not the pages and calls of the same path."""
+    if value in RESERVED:
+        return f"%{ord(value[0]):02X}{value[1:]}"
+    return quote(value, safe="", errors="surrogateescape")
 
 
 def encode_query(query: Mapping[str, Any]) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
-from urllib.parse import quote
 
 from mainspring import namespaces
 from mainspring.access.roles import Grant, Permission, Role
-from mainspring.faces.dashboard.calls import NONE, N, RefusedError, encode_query
+from mainspring.faces.dashboard.calls import NONE, N, RefusedError, encode_query, segment
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -94,7 +93,7 @@ class Visit:
 
     def url(self, path: str, /, query: Mapping[str, Any] | None = None, **parameters: str) -> str:
         """Return the address of a page in the same namespace; ``parameters`` replace those in braces."""
-        filled = path.format(**{name: _segment(value) for name, value in parameters.items()})
+        filled = path.format(**{name: segment(value) for name, value in parameters.items()})
         ours = {} if self.namespace == namespaces.DEFAULT else {NAMESPACE: self.namespace}
         text = encode_query({**(query or {}), **ours})
         return self.place.prefix + filled + (f"?{text}" if text else "")
@@ -136,8 +135,3 @@ class Visit:
     def problem(self, problem: Problem) -> Response:
         """Return the page of a refusal: what was wrong, and what to do."""
         return self.render("problem.html", code=problem.status, problem=problem)
-
-
-def _segment(value: str) -> str:
-    """Return a name as a part of a path. The name ``new`` is not the page on which something new is made."""
-    return "%6Eew" if value == "new" else quote(value, safe="", errors="surrogateescape")

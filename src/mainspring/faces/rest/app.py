@@ -151,7 +151,8 @@ class RestApp:
         exchange = _Exchange(scope, receive, send)
         try:
             self._collect(scope, exchange)
-            await self._admit(scope, exchange, self._doorkeeper.check_host(exchange.headers))
+            self._doorkeeper.check_host(exchange.headers)
+            await self._admit(scope, exchange)
             exchange.caller.check_everywhere(Permission.READ)
         except HttpError as refused:
             await self._send(exchange, refusal(refused, exchange.id))
@@ -177,11 +178,11 @@ class RestApp:
         error: Any
         try:
             self._collect(scope, exchange)
-            host = self._doorkeeper.check_host(exchange.headers)
+            self._doorkeeper.check_host(exchange.headers)
             exchange.path = path = self._path(scope)
             if path in PATHS:
-                return await self._sign_in(scope, exchange, host)
-            await self._read(scope, exchange, host)
+                return await self._sign_in(scope, exchange)
+            await self._read(scope, exchange)
             route = exchange.found.route
             if route.stream:
                 await self._stream(exchange)
@@ -211,9 +212,9 @@ class RestApp:
         # A proxy may remove the prefix, or pass it on.
         return path[len(self._prefix) :] if self._prefix and path.startswith(self._prefix + "/") else path
 
-    async def _sign_in(self, scope: Scope, exchange: _Exchange, host: bytes) -> Encoded:
+    async def _sign_in(self, scope: Scope, exchange: _Exchange) -> Encoded:
         method, headers = scope["method"], exchange.headers
-        check_site(method, headers, host)
+        check_site(method, headers)
 
         async def read(limit: int) -> bytes:
             return await _body(exchange.receive, headers, limit)
@@ -223,10 +224,10 @@ class RestApp:
             self._api.refused_token(exchange.address, exchange.id, "the token or the link for a session is not valid")
         return answer
 
-    async def _admit(self, scope: Scope, exchange: _Exchange, host: bytes) -> Caller:
+    async def _admit(self, scope: Scope, exchange: _Exchange) -> Caller:
         try:
             caller = await self._doorkeeper.admit(
-                scope["method"], exchange.headers, host, address=exchange.address, secure=exchange.secure
+                scope["method"], exchange.headers, address=exchange.address, secure=exchange.secure
             )
         except HttpError as refused:
             if refused.kind.status == 401 and b"authorization" in exchange.headers:
@@ -235,9 +236,9 @@ class RestApp:
         exchange.caller = caller = msgspec.structs.replace(caller, request=exchange.id)
         return caller
 
-    async def _read(self, scope: Scope, exchange: _Exchange, host: bytes) -> None:
+    async def _read(self, scope: Scope, exchange: _Exchange) -> None:
         """Admit the caller, find the route and read its inputs. Raises HttpError or ForbiddenError."""
-        caller = await self._admit(scope, exchange, host)
+        caller = await self._admit(scope, exchange)
         exchange.has_place = self._shares.take(caller)
         if not exchange.has_place:
             raise HttpError("too_many_requests", f"this caller has {self._shares.most} requests under way: try again")

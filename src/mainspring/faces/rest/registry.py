@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
+from mainspring.access.sites import SAFE
 from mainspring.faces.rest.problems import HttpError
 from mainspring.faces.rest.replies import page_of
 from mainspring.faces.rest.shapes import Shape
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from mainspring.api.request import Request
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-SAFE: Final = frozenset({"GET", "HEAD"})
-"""Methods that change nothing."""
 ROOT: Final = "/api/v1"
 N: Final = ROOT + "/namespaces/{namespace}"
 """The paths of a namespace begin so."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mainspring.access.proxy import HEADERS as PROXY_HEADERS
 from mainspring.access.proxy import SpoofedHeaderError, TrustedProxies
+from mainspring.access.sites import is_of_this_site
 from mainspring.faces.rest.problems import HttpError
-from mainspring.faces.rest.registry import SAFE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,11 +81,11 @@ class Hosts:
         self._accepted: set[bytes] = set()
         """Checked values, so that each connection costs one look-up."""
 
-    def check(self, headers: dict[bytes, bytes]) -> bytes:
-        """Return the host of a request. Raises HttpError unless it names this node."""
+    def check(self, headers: dict[bytes, bytes]) -> None:
+        """Raise HttpError unless a request names this node as its host."""
         host = headers.get(b"host", b"")
         if host in self._accepted:
-            return host
+            return
         match = _HOST.fullmatch(host.decode("latin-1"))
         if match is None:
             raise HttpError("malformed", "the request has no valid Host header")
@@ -95,7 +95,6 @@ class Hosts:
             )
         if len(self._accepted) < _KEPT_HOSTS:
             self._accepted.add(host)
-        return host
 
     @staticmethod
     def _is_address(text: str) -> bool:
@@ -106,22 +105,9 @@ class Hosts:
         return True
 
 
-def check_site(method: str, headers: dict[bytes, bytes], host: bytes) -> None:
-    """Raise HttpError if a page of another site may have sent a request that changes something.
-
-    Browsers send ``Sec-Fetch-Site``, and older ones ``Origin``. A request without both comes from no browser, and needs a bearer
-    token: a cookie is no proof, because browsers add it by themselves.
-    """
-    if method in SAFE:
-        return
-    site = headers.get(b"sec-fetch-site")
-    if site is not None:
-        is_allowed = site in (b"same-origin", b"none")
-    elif (origin := headers.get(b"origin")) is not None:
-        is_allowed = origin.lower() in (b"http://" + host.lower(), b"https://" + host.lower())
-    else:
-        is_allowed = b"authorization" in headers
-    if not is_allowed:
+def check_site(method: str, headers: dict[bytes, bytes]) -> None:
+    """Raise HttpError if a page of another site may have sent a request that changes something."""
+    if not is_of_this_site(method, headers):
         raise HttpError("cross_site", "requests of other sites may change nothing: send it from a page of this node")
 
 
@@ -133,9 +119,9 @@ class Doorkeeper:
         self._hosts = hosts
         self._proxies = proxies
 
-    def check_host(self, headers: dict[bytes, bytes]) -> bytes:
-        """Return the host of a request. Raises HttpError unless it names this node."""
-        return self._hosts.check(headers)
+    def check_host(self, headers: dict[bytes, bytes]) -> None:
+        """Raise HttpError unless a request names this node as its host."""
+        self._hosts.check(headers)
 
     def is_secure(self, headers: dict[bytes, bytes], address: str, scheme: str) -> bool:
         """Return whether the browser uses TLS: with this node, or with a trusted proxy."""
@@ -143,9 +129,7 @@ class Doorkeeper:
             return True
         return headers.get(PROTOCOL, b"").strip().lower() == b"https" and self._proxies.trusts(address)
 
-    async def admit(
-        self, method: str, headers: dict[bytes, bytes], host: bytes, *, address: str, secure: bool
-    ) -> Caller:
+    async def admit(self, method: str, headers: dict[bytes, bytes], *, address: str, secure: bool) -> Caller:
         """Return the caller of a request to a checked host. Raises HttpError."""
         caller = None
         if (token := bearer(headers)) is not None:
@@ -158,7 +142,7 @@ class Doorkeeper:
             has_token = b"authorization" in headers
             detail = "the token is wrong, revoked or expired" if has_token else "send Authorization: Bearer TOKEN"
             raise HttpError("unauthenticated", detail, headers=_ANONYMOUS)
-        check_site(method, headers, host)
+        check_site(method, headers)
         return caller
 
     def _proxied(self, headers: dict[bytes, bytes], address: str) -> Caller | None:

@@ -173,10 +173,17 @@ class Browser:
             *self._sent(),
             ("sec-fetch-site", options.pop("site", "same-origin")),
             ("content-type", "application/x-www-form-urlencoded"),
+            *options.pop("more", ()),
         ]
-        answer = await self._client.send("POST", path, urlencode(fields).encode(), headers=headers, **options)
+        answer = await self._client.send(
+            "POST", path, urlencode(fields, errors="surrogatepass").encode(), headers=headers, **options
+        )
         self._keep(answer)
         return answer
+
+    async def send_raw(self, path: str, body: bytes, headers: list[tuple[str, str]]) -> Answer:
+        """Send a form with these headers alone."""
+        return await self._client.send("POST", path, body, headers=headers, token=None)
 
     async def post(self, path: str, fields: Mapping[str, str], **options: Any) -> Shown:
         """Send a form to a page, and return the page that follows."""
@@ -187,7 +194,8 @@ class Browser:
 
     async def act(self, page: Shown, action: str, fields: Mapping[str, str] | None = None, **options: Any) -> Shown:
         """Send the first form of an action that a page shows, and return the page that follows."""
-        form = page.main.all("form", action=f"{self._prefix}/actions/{action}")[0]
+        path = f"{self._prefix}/actions/{action}"
+        form = next(one for one in page.main.all("form") if one.attributes["action"].partition("?")[0] == path)
         filled = {
             one.attributes["name"]: one.attributes.get("value", "")
             for one in form.all("input")

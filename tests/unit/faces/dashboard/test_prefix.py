@@ -90,8 +90,7 @@ def test_forms_and_the_sign_in_lead_back_under_the_prefix() -> None:
             for begin, proxied in ((PREFIX, browser), ("", browser.behind_a_removing_proxy)):
                 answer = await proxied.send(f"{begin}/actions/marks_add", fields)
                 assert (answer.status, answer.headers["location"]) == (303, f"{PREFIX}/audit?what=marks.add")
-                # The path of cookies that begin with __Host- is /, and a proxy may serve the same pages below two paths.
-                assert "; Path=/;" in answer.headers["set-cookie"]
+                assert f"; Path={PREFIX};" in answer.headers["set-cookie"]
                 stranger = await proxied.open("/jobs?state=failed", token=None)
                 location = stranger.answer.headers["location"]
                 assert (stranger.status, location) == (303, f"{PREFIX}/login?next=%2Fjobs%3Fstate%3Dfailed")

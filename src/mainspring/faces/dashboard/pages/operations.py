@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.api.operations import OperationDetails, OperationInfo, Started, TouchedJob
-from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, read_field
+from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, json_of, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.pages.jobs import FILTERS
 from mainspring.faces.dashboard.registry import Page
@@ -119,16 +119,15 @@ async def start(visit: Visit, form: Mapping[str, str]) -> Response:
         raise FormError(f"To change {matched} jobs, type their number, {matched}.")
     fields = [*([RUN_AT] if form.get("action") == "reschedule" else []), REASON, RATE]
     values = {one.name: read_field(one, form.get(one.name, "")) for one in fields}
-    try:
-        subject = msgspec.json.decode(form.get("subject", ""), type=dict[str, Any])
-    except msgspec.DecodeError:
-        raise FormError("The form is incomplete: go back to the jobs and choose them again.") from None
+    subject = json_of("The choice of jobs", form.get("subject", ""))
+    if not isinstance(subject, dict):
+        raise FormError("The form is incomplete: go back to the jobs and choose them again.")
     body: dict[str, Any] = {
         "action": form.get("action"),
         **{name: subject[name] for name in ("filter", "handles") if name in subject},
         **{name: value for name, value in values.items() if value is not None},
     }
-    if matched.isdigit():
+    if matched.isascii() and matched.isdigit():
         body["expect"] = int(matched)
     started = msgspec.json.decode((await visit.calls.send("POST", OPERATIONS, body=body)).body, type=Started)
     return visit.redirect(visit.url("/operations/{id}", id=started.id or ""))

@@ -95,7 +95,8 @@ async def schedules(visit: Visit) -> Response:
     zone = visit.settings.timezone
     today = dt.datetime.fromtimestamp(visit.now, zone).date()
     shown = _date(visit.field("day")) or today
-    begin, end = (dt.datetime.combine(shown + dt.timedelta(days=days), dt.time(), zone) for days in (0, 1))
+    before, after = shown - dt.timedelta(days=1), shown + dt.timedelta(days=1)
+    begin, end = (dt.datetime.combine(one, dt.time(), zone) for one in (shown, after))
     listed = await visit.calls.get(Items[ScheduleInfo], SCHEDULES)
     step = step_for(min(len(listed.items), DRAWN))
     query = {"since": begin.isoformat(), "until": end.isoformat(), "step": step, "limit": DRAWN}
@@ -107,8 +108,8 @@ async def schedules(visit: Visit) -> Response:
         drawing=drawn,
         day=shown,
         is_today=shown == today,
-        before=shown - dt.timedelta(days=1),
-        after=shown + dt.timedelta(days=1),
+        before=before,
+        after=after,
         drawn=DRAWN,
     )
 
@@ -158,9 +159,12 @@ def _date(text: str) -> dt.date | None:
     if not text:
         return None
     try:
-        return dt.date.fromisoformat(text)
+        date = dt.date.fromisoformat(text)
     except ValueError:
         raise FormError(f"{text[:40]!r} is no day such as 2030-01-31.") from None
+    if not dt.MINYEAR + 1 < date.year < dt.MAXYEAR:  # the days beside it, and zones, need room
+        raise FormError(f"{text[:40]!r} is too far away.")
+    return date
 
 
 PAGES: Final = (
