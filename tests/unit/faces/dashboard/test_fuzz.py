@@ -67,9 +67,15 @@ ODD = (
     ),
 )
 TEXTS = st.one_of(st.sampled_from(ODD), st.text(max_size=12))
-KNOWN: tuple[Field, ...] = (*FILTERS, *FIELDS, *OF_TOKENS, NAME, *(one for action in ACTIONS for one in action.fields))
+DECLARED: tuple[Field, ...] = (
+    *FILTERS,
+    *FIELDS,
+    *OF_TOKENS,
+    NAME,
+    *(one for action in ACTIONS for one in action.fields),
+)
 NAMES = sorted(
-    {one.name for one in KNOWN}
+    {one.name for one in DECLARED}
     | {f"path.{name}" for name in ("handle", "name", "function", "node", "worker", "token", "id", "key", "namespace")}
     | {"find", "state", "cursor", "day", "step", "status", "type", "id", "who", "what", "namespace", "next", "handle"}
     | {"action", "subject", "matched", "typed", "is_typed", "do", "version", "rotate", "theme", "zone", "keyboard"}

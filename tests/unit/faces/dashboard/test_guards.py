@@ -1,4 +1,4 @@
-"""What strangers, other sites and crafted forms cannot do."""
+"""Strangers, other sites and crafted forms, and their limits."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_no_form_leads_to_another_site(prefix: str) -> None:
                     location = re.sub(r"[\t\r\n]", "", answer.headers["location"]).replace("\\", "/")  # as browsers do
                     assert urlsplit(urljoin("http://here/", location)).netloc == "here", (path, given)
                     assert token is None or len(location) < 5000  # browsers refuse very long headers
-                    assert "set-cookie: x" not in location
+                    assert "?" not in location  # no letter was replaced
 
     run(test())
 
