@@ -221,7 +221,7 @@ def test_cancel_a_waiting_job_with_a_reason(full: Site, user: User) -> None:
     handle = full.submit("mail", args=["soon"])
     user.find(handle)
     act(user, "Cancel", {"Reason": "not now"})
-    done(user, "The cancel was accepted")
+    done(user, "The job is cancelled")
     assert full.call("GET", f"namespaces/default/jobs/{handle}")["state"] == "cancelled"
     assert reasons(full, "jobs.cancel", handle) == ["not now"]
 

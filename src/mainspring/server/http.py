@@ -45,7 +45,9 @@ class HttpPort:
         api = RestApp(
             built.api,
             with_document(ROUTES, version=version(), prefix=self._prefix),
-            Doorkeeper(built.access, Hosts(hosts), TrustedProxies(listen.proxies, listen.proxy_rules)),
+            Doorkeeper(
+                built.access, Hosts(hosts), TrustedProxies(listen.proxies, listen.proxy_rules), prefix=self._prefix
+            ),
             Login(built.access, prefix=self._prefix, style=self._prefix + all_assets().path("style.css")),
             built.access.replies,
             self._streams,

@@ -80,12 +80,16 @@ class Action:
     """A sentence for afterwards."""
     path: str
     method: Literal["POST", "PUT", "PATCH", "DELETE"] = "POST"
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+    """Other sentences for afterwards, by the state in the answer."""
     permission: Permission = Permission.OPERATE
     fields: tuple[Field, ...] = ()
     fixed: Mapping[str, object] = field(default_factory=dict)
     """Further values of the body."""
     command: str = ""
     """The arguments of ``mainspring``, with parameters of the path and fields in braces; empty: there is no command."""
+    empty_option: str = ""
+    """The option of the command for a form without any value."""
     warning: str = ""
     """A sentence for actions that cannot be undone: their form opens first."""
     if_match: bool = False
@@ -119,6 +123,15 @@ class Action:
                 values[one.name] = value
         return values
 
+    def outcome(self, answer: bytes) -> str:
+        """Return the state in an answer, if that has a sentence of its own; else an empty text."""
+        state = msgspec.json.decode(answer)["state"] if self.outcomes else ""
+        return state if state in self.outcomes else ""
+
+    def notice(self, outcome: str) -> str:
+        """Return the sentence for afterwards."""
+        return self.outcomes.get(outcome, self.done)
+
     def command_line(self, namespace: str, parameters: Mapping[str, str], values: Mapping[str, str]) -> str:
         """Return the command that does the same; empty if there is none."""
         if not self.command:
@@ -129,6 +142,8 @@ class Action:
             value = values.get(one.name, "")
             if one.option and (value or one.required):
                 words += [one.option] if one.kind == "flag" else [one.option, _word(one, value)]
+        if self.empty_option and not any(values.get(one.name) for one in self.fields):
+            words.append(self.empty_option)
         if namespace != "default":
             words += ["--namespace", namespace]
         return "mainspring " + shlex.join(words)
@@ -137,10 +152,10 @@ class Action:
         """Return the ``curl`` command of the call at an address."""
         words = ["curl", "-X", self.method, "-H", '"Authorization: Bearer $MAINSPRING_TOKEN"']
         if self.if_match:
-            words += ["-H", shlex.quote(f"If-Match: {version or '*'}")]
+            words += ["-H", shlex.quote(f'If-Match: "{version}"' if version else "If-Match: *")]
         examples = {one.name: EXAMPLES.get(one.kind, one.name.upper()) for one in self.fields if one.required}
         body = self.body({**examples, **{name: value for name, value in values.items() if value}})
-        if body:
+        if body or (body is not None and self.method == "PUT"):  # PUT without values removes them all
             encoded = msgspec.json.encode(body).decode()
             words += ["-H", "'Content-Type: application/json'", "-d", shlex.quote(encoded)]
         return " ".join([*words, shlex.quote(address)])

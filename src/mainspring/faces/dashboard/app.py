@@ -148,7 +148,7 @@ class Dashboard:
             place=Place(_origin(scope, headers), self._prefix),
             templates=self._templates,
             now=self._now(),
-            notice=notice.done if (notice := self._actions.get(cookies.get(NOTICE, ""))) else "",
+            notice=self._noticed(cookies.get(NOTICE, "")),
         )
         try:
             response = await self._visited(visit, method, receive)
@@ -188,9 +188,14 @@ class Dashboard:
         following = self._next(visit, form)
         if action.then is not None:
             following = action.then(visit, parameters, answer)
-        return Response(
-            303, {b"location": _ascii(following), b"set-cookie": self._cookie(visit, NOTICE, action.key, NOTICE_LIFE)}
-        )
+        noticed = self._cookie(visit, NOTICE, f"{action.key}.{action.outcome(answer.body)}", NOTICE_LIFE)
+        return Response(303, {b"location": _ascii(following), b"set-cookie": noticed})
+
+    def _noticed(self, value: str) -> str:
+        """Return the sentence for a cookie's value, which has the names of an action and of its outcome."""
+        key, _, outcome = value.partition(".")
+        action = self._actions.get(key)
+        return "" if action is None else action.notice(outcome)
 
     def _set_view(self, visit: Visit, form: dict[str, str]) -> Response:
         changed = view_settings.from_form(form, visit.settings)
@@ -249,7 +254,8 @@ def _ascii(text: str) -> bytes:
 
 
 def _cookies(header: bytes) -> dict[str, str]:
-    pairs = (part.strip().partition("=") for part in header.decode("latin-1").split(";"))
+    """Return the cookies of a request; of several with one name the first, which has the longest path."""
+    pairs = (part.strip().partition("=") for part in reversed(header.decode("latin-1").split(";")))
     return {name: value for name, _, value in pairs}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import parse_qs
 
 from mainspring.faces.rest.problems import HttpError
-from mainspring.faces.rest.security import COOKIE, SECURE_COOKIE, session_of
+from mainspring.faces.rest.security import COOKIE, SECURE_COOKIE, cookie_name, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -112,13 +112,13 @@ class Login:
         )
 
     async def _end(self, headers: dict[bytes, bytes], *, secure: bool) -> tuple[int, dict[bytes, bytes], bytes]:
-        session = session_of(headers, secure=secure)
+        session = session_of(headers, self._prefix, secure=secure)
         if session is not None:
             await self._sign_in.sign_out(session)
         return 303, {b"location": self._to(LOGIN), b"set-cookie": self._cookie("", 0, secure=secure)}, b""
 
     def _cookie(self, value: str, seconds: int, *, secure: bool) -> bytes:
-        name = SECURE_COOKIE if secure else COOKIE
+        name = cookie_name(SECURE_COOKIE if secure else COOKIE, self._prefix)
         flags = "; Secure" if secure else ""
         # A name with __Host- demands the path /.
         return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{flags}".encode()

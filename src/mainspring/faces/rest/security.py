@@ -40,7 +40,7 @@ SINGLE: Final = frozenset(
 )
 """Headers that a request has at most once: two parts of a system could otherwise read different values."""
 COOKIE: Final = "mainspring"
-"""The name of the session's cookie on a port without TLS."""
+"""The name of the session's cookie on a port without TLS, unless the node has a prefix."""
 SECURE_COOKIE: Final = "__Host-mainspring"
 """The name with TLS: browsers accept it only from this host, over TLS, for all paths."""
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::\d{1,5})?")
@@ -48,6 +48,11 @@ NO_PROXIES: Final = TrustedProxies((), ())
 _KEPT_HOSTS: Final = 64
 _BEARER: Final = re.compile(rb"(?i:bearer) +([!-~]+) *")
 _ANONYMOUS: Final = {b"www-authenticate": b'Bearer realm="mainspring"'}
+
+
+def cookie_name(name: str, prefix: str) -> str:
+    """Return the name of a cookie of the node that a proxy shows under a prefix: other prefixes of the host have others."""
+    return name + prefix.replace("/", "!")  # names of cookies have no slash, and prefixes no "!"
 
 
 class Access(Protocol):
@@ -112,9 +117,10 @@ def check_site(method: str, headers: dict[bytes, bytes]) -> None:
 
 
 class Doorkeeper:
-    """Finds the caller of each request, or refuses it."""
+    """Finds the caller of each request, or refuses it. ``prefix`` is the path under which a proxy shows the node."""
 
-    def __init__(self, access: Access, hosts: Hosts, proxies: TrustedProxies = NO_PROXIES) -> None:
+    def __init__(self, access: Access, hosts: Hosts, proxies: TrustedProxies = NO_PROXIES, *, prefix: str = "") -> None:
+        self._prefix = prefix
         self._access = access
         self._hosts = hosts
         self._proxies = proxies
@@ -134,7 +140,7 @@ class Doorkeeper:
         caller = None
         if (token := bearer(headers)) is not None:
             caller = await self._access.caller_of_token(token, address)
-        elif (session := session_of(headers, secure=secure)) is not None:
+        elif (session := session_of(headers, self._prefix, secure=secure)) is not None:
             caller = await self._access.caller_of_session(session, address)
         if caller is None and b"authorization" not in headers:
             caller = self._proxied(headers, address)
@@ -154,7 +160,7 @@ class Doorkeeper:
 
     def watch(self, headers: dict[bytes, bytes], ended: Callable[[], object], *, secure: bool) -> Callable[[], None]:
         """Call a function when the token or the session of a request ends; return a function that ends the watch."""
-        secret = bearer(headers) or session_of(headers, secure=secure)
+        secret = bearer(headers) or session_of(headers, self._prefix, secure=secure)
         return self._access.watch(secret, ended) if secret is not None else lambda: None
 
 
@@ -164,11 +170,11 @@ def bearer(headers: dict[bytes, bytes]) -> str | None:
     return None if match is None else match[1].decode("ascii")
 
 
-def session_of(headers: dict[bytes, bytes], *, secure: bool) -> str | None:
+def session_of(headers: dict[bytes, bytes], prefix: str, *, secure: bool) -> str | None:
     """Return the session of a request. A request with any authorization has none: the header decides."""
     if b"authorization" in headers or b"cookie" not in headers:
         return None
-    return cookie(headers[b"cookie"], SECURE_COOKIE if secure else COOKIE) or None
+    return cookie(headers[b"cookie"], cookie_name(SECURE_COOKIE if secure else COOKIE, prefix)) or None
 
 
 def cookie(header: bytes, name: str) -> str | None:

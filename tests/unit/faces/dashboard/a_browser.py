@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
@@ -209,6 +210,19 @@ class Browser:
         return await self.post(
             form.attributes["action"].removeprefix(self._prefix), {**filled, **(fields or {})}, **options
         )
+
+    async def paste(self, page: Shown, action: str) -> Answer:
+        """Send what the shown ``curl`` line of an action sends."""
+        lines = [one.text for one in page.main.one("details", **{"data-action": action}).all("code")]
+        program, *words = shlex.split(lines[-1])
+        assert program == "curl"
+        options, address = list(zip(words[:-1:2], words[1:-1:2], strict=True)), words[-1]
+        headers = [tuple(value.split(": ", 1)) for option, value in options if option == "-H"]
+        sent = [(name, value) for name, value in headers if name != "Authorization"]
+        assert len(sent) == len(headers) - 1
+        method, body = dict(options)["-X"], dict(options).get("-d")
+        path = "/" + address.split("/", 3)[3]
+        return await self._client.send(method, path, None if body is None else body.encode(), headers=sent)
 
     def _sent(self) -> list[tuple[str, str]]:
         return (

@@ -11,6 +11,7 @@ import pytest
 from mainspring.cli.main import build_app
 from mainspring.faces.dashboard.actions import EXAMPLES
 from mainspring.faces.dashboard.pages import ACTIONS
+from mainspring.faces.dashboard.pages.functions import LIMIT
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.actions import Action
@@ -36,3 +37,8 @@ def test_the_command_of_an_action_is_one_that_mainspring_takes(action: Action, i
         for one in action.fields:
             if one.option:
                 assert one.option in words
+
+
+def test_the_command_of_limits_without_values_removes_them_all() -> None:
+    assert LIMIT.command_line("default", {"function": "f"}, {}) == "mainspring functions limit f --unlimited"
+    assert LIMIT.command_line("default", {"function": "f"}, {"rate": "1/1s"}).endswith("limit f --rate 1/1s")

@@ -55,6 +55,27 @@ def test_limits_are_changed_from_what_the_viewer_has_seen() -> None:
     run(test())
 
 
+def test_the_shown_curl_lines_of_a_function_do_what_its_buttons_do() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.submit("resize")
+            for action, shown in (
+                ("functions_pause", "■ paused"),
+                ("functions_resume", "Limits: none"),
+                ("functions_limits_set", "Limits: none (set by a command)."),
+                ("functions_limits_delete", "Limits: none."),
+            ):
+                answer = await browser.paste(await browser.open("/functions/resize"), action)
+                assert answer.status < 300, answer.body
+                assert shown in (await browser.open("/functions/resize")).main.text
+            await browser.act(await browser.open("/functions/resize"), "functions_limits_set", {"concurrency": "5"})
+            old = await browser.open("/functions/resize")
+            await browser.act(old, "functions_limits_set", {"concurrency": "7"})
+            assert (await browser.paste(old, "functions_limits_set")).status == 412, "somebody else has changed them"
+
+    run(test())
+
+
 def test_a_function_with_a_slash_has_a_page() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):

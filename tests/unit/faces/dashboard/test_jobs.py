@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 from tests.unit.api.a_node import run
 
-from mainspring.faces.dashboard.pages.job import SHOWN, as_text
+from mainspring.faces.dashboard.pages.job import CANCEL, SHOWN, as_text
 
 from .a_browser import browsing
 
@@ -131,6 +132,39 @@ def test_a_lost_race_shows_the_reason() -> None:
             page = await browser.act(page, "jobs_snooze", {"delay": "5"})
             assert page.status == 409
             assert "cancelled" in page.main.text
+
+    run(test())
+
+
+def test_a_cancel_says_what_it_has_done() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f", delay=60)
+            page = await browser.act(await browser.open(f"/jobs/{handle}"), "jobs_cancel")
+            assert page.main.one("p", role="status").text == "The job is cancelled."
+
+    run(test())
+    for state, sentence in (("running", "was asked to stop"), ("succeeded", "had already ended")):
+        outcome = CANCEL.outcome(msgspec.json.encode({"handle": "H:n1:1", "state": state}))
+        assert sentence in CANCEL.notice(outcome)
+
+
+def test_the_shown_curl_lines_of_a_job_do_what_its_buttons_do() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f")
+            for action, state in (
+                ("jobs_snooze", "◷ scheduled · due in 60 s"),
+                ("jobs_cancel", "■ cancelled"),
+                ("jobs_retry", "○ pending"),
+                ("jobs_clone", "○ pending"),
+            ):
+                answer = await browser.paste(await browser.open(f"/jobs/{handle}"), action)
+                assert answer.status < 300, answer.body
+                assert state[:10] in (await browser.open(f"/jobs/{handle}")).main.text
+            await browser.act(await browser.open(f"/jobs/{handle}"), "jobs_cancel")
+            assert (await browser.paste(await browser.open(f"/jobs/{handle}"), "jobs_delete")).status < 300
+            assert len((await browser.open("/jobs")).rows()) == 1, "the clone"
 
     run(test())
 

@@ -118,3 +118,32 @@ def test_a_prefix_may_be_a_path_of_the_node_if_the_proxy_passes_it_on(prefix: st
             assert (await browser.open(style.removeprefix(prefix), token=None)).status == 200
 
     run(test())
+
+
+def test_two_installations_under_two_paths_of_one_host_keep_their_sessions_and_settings_apart() -> None:
+    async def test() -> None:
+        cookies: list[tuple[str, str]] = []
+        for prefix in ("/team", "/team/queue", ""):
+            async with browsing(prefix=prefix) as (browser, _):
+                answer = await browser.send(f"{prefix}/login", {"token": "admin"}, token=None)
+                assert answer.status == 303
+                cookies.append(tuple(answer.headers["set-cookie"].split(";")[0].split("=")))
+                answer = await browser.send(f"{prefix}/settings/view", {"theme": "dark", "next": f"{prefix}/"})
+                assert f"; Path={prefix or '/'};" in answer.headers["set-cookie"]
+        assert len({name for name, _ in cookies}) == 3
+        async with browsing(prefix="/team") as (browser, _):
+            browser.cookies = dict(cookies[1:])
+            assert (await browser.open("/jobs", token=None)).status == 303, "those of others are no session here"
+            browser.cookies = dict(cookies)
+            assert (await browser.open("/jobs", token=None)).status == 200
+
+    run(test())
+
+
+def test_of_two_cookies_the_one_of_the_longest_path_counts() -> None:
+    async def test() -> None:
+        async with browsing(prefix="/team") as (browser, _):
+            browser.cookies = {"mainspring-view": "theme=dark; mainspring-view=theme=light"}
+            assert (await browser.open("/jobs")).root.one("html").attributes["data-theme"] == "dark"
+
+    run(test())

@@ -177,7 +177,7 @@ async def serving(
         access = MemoryAccess()
         documented = with_document(routes, version="9.9", prefix=prefix)
         streams = Streams() if streams is None else streams
-        doorkeeper = Doorkeeper(access, Hosts(hosts), TrustedProxies(parse_networks(proxies), ()))
+        doorkeeper = Doorkeeper(access, Hosts(hosts), TrustedProxies(parse_networks(proxies), ()), prefix=prefix)
         login = Login(access, prefix=prefix)
         keeper = node if apart is None else apart
         replies = ReplyService(keeper.commits, keeper.clock, atomic=keeper is node)

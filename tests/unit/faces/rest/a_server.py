@@ -35,7 +35,7 @@ async def whole_node(store: str = "memory://", *, prefix: str = "") -> AsyncIter
     built = await open_node(settings, build_engine(settings.store), clock, Shutdown(clock, 1.0))
     try:
         access, streams = MemoryAccess(), Streams()
-        doorkeeper, login = Doorkeeper(access, Hosts()), Login(access, prefix=prefix)
+        doorkeeper, login = Doorkeeper(access, Hosts(), prefix=prefix), Login(access, prefix=prefix)
         app = RestApp(built.api, ALL_ROUTES, doorkeeper, login, built.access.replies, streams, prefix=prefix)
         yield Client(app, access, streams), built
     finally:

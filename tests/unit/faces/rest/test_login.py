@@ -24,8 +24,8 @@ async def post(client: Client, path: str, *headers: tuple[str, str], scheme: str
 @pytest.mark.parametrize(
     ("scheme", "cookie", "flags"),
     [
-        ("http", "mainspring", "; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"),
-        ("https", "__Host-mainspring", "; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure"),
+        ("http", "mainspring!queue", "; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"),
+        ("https", "__Host-mainspring!queue", "; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure"),
     ],
 )
 def test_a_token_begins_a_session_which_ends_at_the_log_out(scheme: str, cookie: str, flags: str) -> None:

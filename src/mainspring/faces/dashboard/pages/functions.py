@@ -71,6 +71,7 @@ LIMIT: Final = Action(
         ),
     ),
     command="functions limit {function}",
+    empty_option="--unlimited",
 )
 DECLARED: Final = Action(
     operation="functions_limits_delete",

@@ -40,7 +40,11 @@ def _to_new_job(visit: Visit, parameters: Mapping[str, str], answer: Answer) -> 
 CANCEL: Final = Action(
     operation="jobs_cancel",
     label="Cancel",
-    done="The cancel was accepted: a waiting job is cancelled, and the worker of a running one was asked to stop.",
+    done="The job had already ended, so the cancel has changed nothing.",
+    outcomes={
+        "cancelled": "The job is cancelled.",
+        "running": "The worker was asked to stop the job. Until it does, the job runs, and may still succeed.",
+    },
     path=f"{JOB}/cancel",
     fields=(REASON,),
     command="jobs cancel {handle}",
