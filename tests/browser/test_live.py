@@ -80,3 +80,16 @@ def test_a_hidden_tab_has_no_stream(chromium: Browser, full: Site) -> None:
         tab.page.evaluate(HIDE, False)
         expect(tab.page.locator("[data-live=waiting]")).to_have_text(str(waiting + 1))
         assert len(begun) == 2
+
+
+def test_a_page_says_that_its_session_has_ended(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        open_live(tab, "/jobs?state=failed")
+        ended = tab.page.locator("#ended")
+        expect(ended).to_be_hidden()
+        assert tab.page.request.post(f"{full.url}/logout", headers={"Origin": full.url}).status == 200
+        expect(ended).to_contain_text("Your session has ended")
+        expect(tab.page.locator("#live")).to_be_hidden()
+        ended.get_by_role("link").click()
+        tab.page.wait_for_url("**/login?next=*state%3Dfailed")
+        tab.forgive("401")

@@ -155,7 +155,7 @@ class Dashboard:
         except RefusedError as refused:
             response = visit.problem(refused.problem)
         except FormError as error:
-            response = visit.problem(Problem("", "A field of the form is wrong", 422, str(error)))
+            response = visit.problem(_wrong(error))
         if visit.notice and response.status == 200:
             gone = {b"set-cookie": self._cookie(visit, NOTICE, "", 0)}
             response = response._replace(headers={**response.headers, **gone})
@@ -179,13 +179,19 @@ class Dashboard:
     async def _act(self, visit: Visit, action: Action, form: dict[str, str]) -> Response:
         """Do what a form asks for, and show the page that follows."""
         parameters = action.parameters(form)
+        following = self._next(visit, form)
         headers = (
             {b"if-match": f'"{form.get(actions.VERSION, "")}"'.encode("latin-1", "replace")}
             if action.if_match
             else None
         )
-        answer = await visit.calls.send(action.method, action.path, parameters, body=action.body(form), headers=headers)
-        following = self._next(visit, form)
+        try:
+            body = action.body(form)
+            answer = await visit.calls.send(action.method, action.path, parameters, body=body, headers=headers)
+        except RefusedError as refused:
+            return visit.problem(refused.problem, following)
+        except FormError as error:
+            return visit.problem(_wrong(error), following)
         if action.then is not None:
             following = action.then(visit, parameters, answer)
         noticed = self._cookie(visit, NOTICE, f"{action.key}.{action.outcome(answer.body)}", NOTICE_LIFE)
@@ -226,6 +232,10 @@ class Dashboard:
             following = "/"
         target = f"{self._prefix}{LOGIN}?{actions.NEXT}={quote(following, safe='')}"
         return Response(303, {b"location": target.encode("ascii")})
+
+
+def _wrong(error: FormError) -> Problem:
+    return Problem("", "A field of the form is wrong", 422, str(error))
 
 
 async def _form(receive: Receive) -> dict[str, str]:

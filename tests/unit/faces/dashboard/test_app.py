@@ -49,13 +49,11 @@ def test_a_page_of_a_name_that_the_node_lacks_is_refused_by_the_api() -> None:
 def test_forms_of_other_sites_change_nothing() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):
-            page = await browser.open("/nodes")
-            name = page.main.one("input", name="path.node").attributes["value"]
-            refused = await browser.send(
-                "/actions/nodes_drain", {"path.node": name, "next": "/nodes"}, site="cross-site"
-            )
-            assert refused.status == 403
-            assert (await browser.open("/nodes")).rows()[0][1] == "✔ live"
+            await browser.submit("mail")
+            form = {"path.function": "mail", "next": "/nodes"}
+            for site, status, shown in (("cross-site", 403, "mail"), ("same-origin", 303, "mail ■ paused")):
+                assert (await browser.send("/actions/functions_pause", form, site=site)).status == status
+                assert (await browser.open("/functions")).rows()[0][0] == shown
 
     run(test())
 

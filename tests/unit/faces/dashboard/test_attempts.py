@@ -140,3 +140,19 @@ def test_the_page_of_a_job_that_is_gone_says_what_may_have_happened() -> None:
             assert "audit" not in viewer.main.text
 
     run(test())
+
+
+def test_a_job_says_when_its_next_attempt_begins_and_each_attempt_has_an_address() -> None:
+    async def test() -> None:
+        attempts = [attempt(1, 0, 1), attempt(2, 6, 7)]
+        for shown, line in (
+            (job("scheduled", attempt=2, started_at=at(6), run_at=at(30)), "attempt 2 · next attempt in 20 s"),
+            (job("scheduled", run_at=at(30)), "due in 20 s"),
+            (job("running", attempt=2, started_at=at(6)), "attempt 2 · started 4.0 s ago"),
+        ):
+            answers = {"/attempts": {"handle": "H:n:1", "attempts": attempts}, "/jobs/H:n:1": shown}
+            page = await browser_of(answers, NOON.timestamp() + 10).open("/jobs/H:n:1")
+            assert line in page.main.one("div", id="state").text
+            assert [row.attributes["id"] for row in page.main.one("tbody").all("tr")] == ["attempt-1", "attempt-2"]
+
+    run(test())

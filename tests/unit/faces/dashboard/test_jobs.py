@@ -60,9 +60,35 @@ def test_a_handle_a_unique_or_pairs_lead_to_jobs() -> None:
                 ("cat+1", "/jobs?unique=cat+1"),
                 ("state:failed+state:expired+function:a", "/jobs?state=failed&state=expired&function=a"),
                 ("other:1", "/jobs?unique=other%3A1"),
+                ("error:ValueError+key:k", "/jobs?error_type=ValueError&key=k"),
+                ("worker:1-2", "/workers/1-2"),
             ):
                 answer = await browser.open(f"/jobs?find={text}")
                 assert (answer.status, answer.answer.headers["location"]) == (303, target)
+
+    run(test())
+
+
+def test_a_unique_leads_to_its_job_if_one_job_alone_has_it() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("resize", unique="cat 1")
+            answer = await browser.open("/jobs?find=cat+1")
+            assert answer.answer.headers["location"] == f"/jobs/{handle.replace(':', '%3A')}"
+            await browser.submit("mail", unique="cat 1")
+            answer = await browser.open("/jobs?find=cat+1")
+            assert answer.answer.headers["location"] == "/jobs?unique=cat+1"
+
+    run(test())
+
+
+def test_a_job_leads_to_what_has_the_same_names() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("resize", unique="cat&1", concurrency_key="ann")
+            page = await browser.open(f"/jobs/{handle}")
+            links = {one.text: one.attributes["href"] for one in page.main.all("a")}
+            assert (links["cat&1"], links["ann"]) == ("/jobs?unique=cat%261", "/jobs?key=ann")
 
     run(test())
 
@@ -132,6 +158,8 @@ def test_a_lost_race_shows_the_reason() -> None:
             page = await browser.act(page, "jobs_snooze", {"delay": "5"})
             assert page.status == 409
             assert "cancelled" in page.main.text
+            back = next(one for one in page.main.all("a") if one.text == "how things are now")
+            assert "■ cancelled" in (await browser.open(back.attributes["href"])).main.text
 
     run(test())
 

@@ -92,3 +92,13 @@ def test_who_may_see_one_namespace_sees_its_numbers() -> None:
         assert page.rows()[0][2:5] == ["1", "2", "3.0 s of 15 s"]
 
     run(test())
+
+
+def test_the_only_node_of_a_store_has_no_button_that_would_be_refused() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            page = await browser.open("/nodes")
+            assert page.rows()[0][1] == "✔ live"
+            assert page.main.all("form") == []
+
+    run(test())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ROWS: Final = 50
 HANDLE: Final = "H:"
 """Handles begin so."""
+WORKER: Final = "worker:"
 FILTERS: Final = (
     Field(name="function", label="Function"),
     Field(name="unique", label="Unique"),
@@ -30,6 +31,8 @@ FILTERS: Final = (
     Field(name="created_to", label="Created before", kind="time"),
 )
 """Fields of the form, and of the address. All that are given must match."""
+NAMES: Final = {one.name: one.name for one in FILTERS} | {"state": "state", "error": "error_type"}
+"""The fields by their names in the field "Find"."""
 
 
 class Tab(NamedTuple):
@@ -64,7 +67,7 @@ def tabs(counts: JobCounts | None) -> list[Tab]:
 async def jobs(visit: Visit) -> Response:
     """Show the newest jobs that match the filter in the address."""
     if text := visit.field("find"):
-        return visit.redirect(_found(visit, text))
+        return visit.redirect(await _found(visit, text))
     states = visit.fields("state")
     criteria = {one.name: read_field(one, visit.field(one.name)) for one in FILTERS}
     query = {"state": states, **criteria, "limit": ROWS, "cursor": visit.field("cursor")}
@@ -85,17 +88,24 @@ async def jobs(visit: Visit) -> Response:
     )
 
 
-def _found(visit: Visit, text: str) -> str:
-    """Return where a text in the field "Find" leads: to a job by its handle, or to the jobs that match ``name:value`` pairs."""
+async def _found(visit: Visit, text: str) -> str:
+    """Return where a text in the field "Find" leads.
+
+    To a job by its handle or its unique, if one job alone has that; to a worker; or to the jobs that match ``name:value`` pairs.
+    """
     if text.startswith(HANDLE):
         return visit.url("/jobs/{handle}", handle=text)
-    names = {one.name for one in FILTERS} | {"state"}
+    if text.startswith(WORKER):
+        return visit.url("/workers/{worker}", worker=text.removeprefix(WORKER))
     pairs = [part.partition(":") for part in text.split()]
-    if all(name in names and value for name, _, value in pairs):
+    if all(name in NAMES and value for name, _, value in pairs):
         query: dict[str, list[str]] = {}
         for name, _, value in pairs:
-            query.setdefault(name, []).append(value)
+            query.setdefault(NAMES[name], []).append(value)
         return visit.url("/jobs", query)
+    found = await visit.optional(visit.calls.get(Items[JobInfo], f"{N}/jobs", query={"unique": text, "limit": 2}))
+    if isinstance(found, Items) and len(found.items) == 1:
+        return visit.url("/jobs/{handle}", handle=found.items[0].handle)
     return visit.url("/jobs", {"unique": text})
 
 

@@ -64,8 +64,8 @@ async def nodes(visit: Visit) -> Response:
         rows = [shown_node(node) for node in everything.items]
 
     def actions_of(node: Node) -> list[Action]:
-        if not (sees_all and visit.may(Permission.ADMIN)):
-            return []
+        if not (sees_all and visit.may(Permission.ADMIN)) or (len(rows) == 1 and node.lease_left is None):
+            return []  # the node of a store for one node alone refuses to drain
         return [REMOVE if node.state == "dead" else UNDRAIN if node.state == "draining" else DRAIN]
 
     return visit.render("nodes.html", nodes=rows, sees_all=sees_all, drawing=fleet(rows), actions_of=actions_of)

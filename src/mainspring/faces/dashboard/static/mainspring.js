@@ -203,10 +203,21 @@
   };
   let source = null;
   let isComplete = false;
+  const say = (text) => {
+    sign.textContent = text && ` · ${text}`;
+    sign.hidden = !text;
+  };
   const close = () => {
     source?.close();
     source = null;
-    sign.hidden = true;
+    say("");
+  };
+  const hasEnded = async () => {
+    try {
+      return (await fetch(location.href, { redirect: "manual" })).type === "opaqueredirect"; // to the sign-in
+    } catch {
+      return false;
+    }
   };
   const follow = () => {
     if (document.hidden || source || isComplete) return;
@@ -215,12 +226,16 @@
       source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
     }
     source.addEventListener("complete", () => { isComplete = true; close(); });
-    source.addEventListener("open", () => { sign.hidden = false; });
-    source.addEventListener("error", () => {
-      sign.hidden = true;
-      if (source?.readyState !== EventSource.CLOSED) return; // it connects again by itself
-      close();
-      setTimeout(follow, 10000 + 10000 * Math.random()); // the node has no place, or the session has ended
+    source.addEventListener("open", () => say("live"));
+    source.addEventListener("error", async () => {
+      const isRefused = source?.readyState === EventSource.CLOSED;
+      if (isRefused) close();
+      say("not live: connecting again");
+      if (!isRefused) return; // it connects again by itself
+      isComplete = await hasEnded();
+      document.getElementById("ended").hidden = !isComplete;
+      if (isComplete) say("");
+      else setTimeout(follow, 10000 + 10000 * Math.random()); // the node has no place
     });
   };
   if (main?.dataset.stream) {
