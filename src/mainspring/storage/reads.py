@@ -87,17 +87,35 @@ class Reads:
 
         Other queries may run between two pages.
         """
-        items: list[T] = []
+        self._gather([], query, done, failed, wanted)
 
-        def add(page: Page[T]) -> None:
-            items.extend(page.items)
-            remaining = query.limit - len(items)
-            if page.next is None or remaining <= 0:
-                done(page._replace(items=items))
-            else:
-                self.ask(msgspec.structs.replace(query, after=page.next, limit=remaining), add, failed, wanted)
+    def _gather(
+        self,
+        items: list[T],
+        query: PageQuery[T],
+        done: Callable[[Page[T]], None],
+        failed: Callable[[StoreError], None],
+        wanted: Callable[[], bool],
+    ) -> None:
+        # No closure that asks for the next page with itself: such a cycle would keep the items until the collector runs.
+        self.ask(query, partial(self._add, items, query, done, failed, wanted), failed, wanted)
 
-        self.ask(query, add, failed, wanted)
+    def _add(
+        self,
+        items: list[T],
+        query: PageQuery[T],
+        done: Callable[[Page[T]], None],
+        failed: Callable[[StoreError], None],
+        wanted: Callable[[], bool],
+        page: Page[T],
+    ) -> None:
+        items += page.items
+        remaining = query.limit - len(page.items)
+        if page.next is None or remaining <= 0:
+            done(page._replace(items=items))
+        else:
+            query = msgspec.structs.replace(query, after=page.next, limit=remaining)
+            self._gather(items, query, done, failed, wanted)
 
     def close(self) -> None:
         """Start no more queries and call no more functions."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -163,3 +165,24 @@ def test_a_budget_ends_with_its_rows_or_its_time(seconds: float, took: float, pa
         meter.spend(given[-1])
         now += took
     assert given == parts
+
+
+class Item:
+    """Something that a weak reference can refer to."""
+
+
+def test_gathered_items_are_freed_without_the_collector() -> None:
+    store, answers = Store(), list[Any]()
+    gc.disable()
+    try:
+        item = Item()
+        seen = weakref.ref(item)
+        store.reads.gather(PageQuery[Item](), answers.append, answers.append)
+        store.turn()
+        store.answer(Page([item]))
+        assert answers.pop().items == [item]
+        store.asked.clear()
+        del item
+        assert seen() is None
+    finally:
+        gc.enable()
