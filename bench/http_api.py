@@ -175,16 +175,17 @@ class Http:
                 raise StartError(f"{server.contestant.name} has no HTTP port")
             time.sleep(0.01)
         command = [sys.executable, "-m", "mainspring", "tokens", "create", "--name", "bench", "--role", "admin"]
-        token = processes.output_of(command, environment(server)).strip()
-        self._environment = {**environment(server), "HTTP_ADDRESS": found[1], "HTTP_TOKEN": token}
+        self.address: str = found[1]
+        self.token = processes.output_of(command, environment(server)).strip()
+        self._environment = {**environment(server), "HTTP_ADDRESS": self.address, "HTTP_TOKEN": self.token}
 
     def fetch(self, path: str, body: object = None, **headers: str) -> bytes:
         """Return the body of the answer to a GET, or to a POST of JSON. Raises LoadError if it is refused."""
         request = urllib.request.Request(
-            f"http://{self._environment['HTTP_ADDRESS']}{path}",
+            f"http://{self.address}{path}",
             data=None if body is None else json.dumps(body).encode(),
             headers={
-                "Authorization": f"Bearer {self._environment['HTTP_TOKEN']}",
+                "Authorization": f"Bearer {self.token}",
                 "Content-Type": "application/json",
                 **{name.replace("_", "-"): value for name, value in headers.items()},
             },

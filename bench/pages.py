@@ -1,4 +1,4 @@
-"""The cells of the pages: the first byte at half load, the weight, and the page of a long history."""
+"""The cells of the pages: first byte and first paint at half load, the weight, and the page of a long history."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import paint
 from generator import LoadError
 from http_api import Http
-from measure import Cell, Side
+from measure import Cell, Run, Side
 from python_api import worker
 from workflow_scenarios import client, figures, worker_processes
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 MAIN: Final = ("/", "/jobs", "/functions", "/schedules", "/nodes")
 WITH_WORKFLOWS: Final = (*MAIN, "/workflows")
 ROWS: Final = 50
+LOADS: Final = 11
+"""Loads of each page in Chromium."""
 STEPS: Final = 20_500
 ROUNDS: Final = 15
 """Of 100 activities with three events each: with the steps, 25,000 events, and some more for the decisions."""
@@ -52,6 +55,9 @@ def cells(
     def scenario(server: Server, scale: Scale) -> dict[str, Any]:
         return main_pages(server, scale, paths)
 
+    def paints(server: Server, scale: Scale) -> Run:
+        return main_paints(server, scale, paths)
+
     def cell(name: str, measure: str, required: str, unit: str, figure: Any, on: Contestant, under: float) -> Cell:
         side = Side(f"mainspring {store}", on, wrapped(figure))
         return Cell(f"{key}-{name}", f"pages on {store}: {measure}", required, unit, (side,), under=under, once=True)
@@ -61,6 +67,7 @@ def cells(
     found = [
         cell("p50", f"median until the first byte of the main pages {behind}", "20 ms", "ms", p50, filled, 20.0),
         cell("p99", "the same, p99", "80 ms", "ms", p99, filled, 80.0),
+        cell("paint", f"median until the first paint of the slowest {behind}", "300 ms", "ms", paints, filled, 300.0),
         cell("weight", f"the largest of them, with {ROWS} rows each", "100 KB", "KB", page, filled, 100.0),
         cell("assets", "their files, compressed", "60 KB", "KB", assets, filled, 60.0),
         cell("requests", "requests for one of them", "6", "requests", needed, filled, 6.5),
@@ -80,13 +87,7 @@ def cells(
 def main_pages(server: Server, scale: Scale, paths: tuple[str, ...]) -> dict[str, Any]:
     """Return the figures of the main pages, each with 50 rows if there is a list of them."""
     http = Http(server)
-    for number in range(ROWS):
-        http.fetch(f"{_API}/jobs", {"function": f"page{number:02}", "args": []})
-        schedule = {"name": f"nightly{number:02}", "function": "page00", "cron": "0 3 * * *"}
-        http.fetch(f"{_API}/schedules", schedule)
-    if "/workflows" in paths:
-        with worker_processes(server):
-            client(server, "sleepers", ROWS)
+    _fill_lists(http, server, paths)
     with worker(server), http.half_load(scale) as half:
         found = http.run("pages", scale.count(30, 5), 2, 50, *paths)
     page = http.fetch(paths[0]).decode()
@@ -99,6 +100,25 @@ def main_pages(server: Server, scale: Scale, paths: tuple[str, ...]) -> dict[str
         "files": files,
         "needed": 1 + len(files) + len(_STREAM.findall(page)),
     }
+
+
+def main_paints(server: Server, scale: Scale, paths: tuple[str, ...]) -> Run:
+    """Return the first paints of the main pages, each with 50 rows if there is a list of them."""
+    http = Http(server)
+    _fill_lists(http, server, paths)
+    with worker(server), http.half_load(scale) as half:
+        run = paint.first_paints(f"http://{http.address}", http.token, paths, scale.count(LOADS, 2))
+    return Run(run.figure, {**run.details, "half_load": half})
+
+
+def _fill_lists(http: Http, server: Server, paths: tuple[str, ...]) -> None:
+    for number in range(ROWS):
+        http.fetch(f"{_API}/jobs", {"function": f"page{number:02}", "args": []})
+        schedule = {"name": f"nightly{number:02}", "function": "page00", "cron": "0 3 * * *"}
+        http.fetch(f"{_API}/schedules", schedule)
+    if "/workflows" in paths:
+        with worker_processes(server):
+            client(server, "sleepers", ROWS)
 
 
 def long_history(server: Server, scale: Scale) -> dict[str, Any]:
