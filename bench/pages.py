@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAIN: Final = ("/", "/jobs", "/functions", "/schedules", "/nodes")
 WITH_WORKFLOWS: Final = (*MAIN, "/workflows")
 ROWS: Final = 50
-LOADS: Final = 11
+LOADS: Final = 15
 """Loads of each page in Chromium."""
 STEPS: Final = 20_500
 ROUNDS: Final = 15

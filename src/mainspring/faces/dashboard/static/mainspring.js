@@ -4,9 +4,12 @@
   const root = document.documentElement;
 
   // Times: the server renders them in the zone that it knows.
-  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
-  const shown = root.dataset.zone || zone;
-  const two = (number) => String(number).padStart(2, "0");
+  let format; // one for all times: making it takes far longer than using it
+  const formatter = () => (format ??= new Intl.DateTimeFormat("en-GB", {
+    timeZone: root.dataset.zone || undefined, hourCycle: "h23", year: "numeric", month: "2-digit", day: "2-digit",
+    hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
+  }));
+  const shown = () => root.dataset.zone || formatter().resolvedOptions().timeZone;
   const duration = (size) => {
     if (size < 1) return "0 s";
     const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -23,11 +26,7 @@
   };
   const absolute = (date) => {
     const parts = {};
-    const format = new Intl.DateTimeFormat("en-GB", {
-      timeZone: shown, hourCycle: "h23", year: "numeric", month: "2-digit", day: "2-digit",
-      hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
-    });
-    for (const { type, value } of format.formatToParts(date)) parts[type] = value;
+    for (const { type, value } of formatter().formatToParts(date)) parts[type] = value;
     return `${parts.year}-${parts.month}-${parts.day} ${parts.hour}:${parts.minute}:${parts.second} ${parts.timeZoneName}`;
   };
   // Ages are by the server's clock: the browser's own may be wrong.
@@ -43,11 +42,14 @@
       else time.textContent = text;
     }
   };
-  if (shown !== root.dataset.shownZone) {
+  const localizeAll = () => {
+    if (shown() === root.dataset.shownZone) return;
     localize(document);
     const place = document.getElementById("zone");
-    if (place) place.textContent = shown;
-  }
+    if (place) place.textContent = shown();
+  };
+  // After the first paint: a browser takes up to 30 ms to find its zone.
+  requestAnimationFrame(() => setTimeout(localizeAll));
   if (!document.hidden) setInterval(() => document.hidden || document.querySelectorAll("time.ago").forEach(age), 5000);
 
   // Keys: single characters, except in fields, and only if the viewer wishes so. The dialog with the id "keys" lists them.
@@ -241,7 +243,6 @@
   if (main?.dataset.stream) {
     document.addEventListener("visibilitychange", () => (document.hidden ? close() : follow()));
     addEventListener("pagehide", close);
-    addEventListener("pageshow", follow);
-    follow();
+    addEventListener("pageshow", follow); // at first, once all files are loaded; and when the page is shown again
   }
 })();
