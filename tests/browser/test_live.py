@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+import pytest
 from playwright.sync_api import expect
 
 from .a_tab import signed_in
@@ -93,3 +95,12 @@ def test_a_page_says_that_its_session_has_ended(chromium: Browser, full: Site) -
         ended.get_by_role("link").click()
         tab.page.wait_for_url("**/login?next=*state%3Dfailed")
         tab.forgive("401")
+
+
+@pytest.mark.parametrize(("zone", "shown"), [("Asia/Tokyo", "GMT+9"), ("UTC", "UTC")])
+def test_times_are_those_of_the_browsers_zone(chromium: Browser, full: Site, zone: str, shown: str) -> None:
+    with signed_in(chromium, full, timezone_id=zone) as tab:
+        tab.open("/jobs")
+        expect(tab.page.locator("#zone")).to_have_text(zone)
+        expect(tab.page.locator("footer time")).to_contain_text(shown)
+        expect(tab.page.locator("tbody time.ago").first).to_have_attribute("title", re.compile(f"{re.escape(shown)}$"))
