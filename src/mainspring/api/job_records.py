@@ -28,6 +28,8 @@ class Attempt(msgspec.Struct):
     worker: str | None
     error_type: str | None
     error: str | None
+    stop_requested_at: str | None = None
+    """When its worker was asked to stop because of a cancel; None if it was not, and while another node runs the job."""
 
 
 class Attempts(msgspec.Struct):

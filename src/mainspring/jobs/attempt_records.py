@@ -1,7 +1,8 @@
 """Records of attempts, which are stored with a job as lines of JSON: one for each attempt.
 
-A job that succeeds at its first attempt has none, because its row says all but the worker's name. Snoozed and released deliveries
-are no attempts. A list that has grown to `LIMIT` bytes begins again, so the newest records are always there.
+A job that succeeds at its first attempt, which nobody asked to stop, has none, because its row says all but the worker's name.
+Snoozed and released deliveries are no attempts. A list that has grown to `LIMIT` bytes begins again, so the newest records are
+always there.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True):
     """A value of `rules.Outcome`."""
     error_type: str = ""
     message: str = ""
+    stop_us: int = 0
+    """When the worker was asked to stop; 0 if it was not. Nodes that lack the field ignore it."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -62,13 +65,13 @@ def append_record(lines: bytes, line: bytes) -> bytes:
     return lines + line if len(lines) + len(line) <= LIMIT else line
 
 
-def record_of(settlement: Settlement, started_us: int, now_us: int, node: str, worker: str) -> bytes:
+def record_of(settlement: Settlement, started_us: int, now_us: int, node: str, worker: str, stop_us: int = 0) -> bytes:
     """Return the record of the attempt that a settlement ends; empty if it has none."""
     outcome = settlement.outcome
     if outcome not in _ATTEMPTS:
         return b""
     job = settlement.job
-    if outcome is Outcome.SUCCEEDED and settlement.counted == 1 and not job.suspects:
+    if outcome is Outcome.SUCCEEDED and settlement.counted == 1 and not job.suspects and not stop_us:
         return b""
     kind, message = "", settlement.why
     if settlement.error:
@@ -88,6 +91,7 @@ def record_of(settlement: Settlement, started_us: int, now_us: int, node: str, w
             outcome.value,
             kind[:TYPE_LIMIT],
             message[:MESSAGE_LIMIT],
+            stop_us,
         )
     )
 

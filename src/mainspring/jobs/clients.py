@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.access.audit import RecordActs
 from mainspring.access.once import KeyedAct
 from mainspring.access.replies import Reservation
+from mainspring.clock import to_us
 from mainspring.errors import ConflictError
 from mainspring.jobs import rules
 from mainspring.jobs.failures import CANCEL_REASON, failure
@@ -145,6 +146,7 @@ class Clients:
         worker = held.worker
         if worker is not None and worker.streams:
             held.cancelled = reason or CANCEL_REASON
+            held.stop_us = held.stop_us or to_us(self._clock.wall())
             worker.connection.stop(held, b"cancelled")
             done("running")
             return

@@ -163,6 +163,7 @@ class Ends:
             settlement.event is _SUCCEED
             and settlement.counted == 1
             and not job.suspects
+            and not held.stop_us
             and len(job.payload) <= self._arguments.kept_whole
             and (options is None or not options.forget)
         ):

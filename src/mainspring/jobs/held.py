@@ -40,6 +40,7 @@ class Held:
         "queued",
         "recorded",
         "started_us",
+        "stop_us",
         "stored",
         "subscribers",
         "text",
@@ -72,6 +73,8 @@ class Held:
         self.recorded = False
         self.cancelled = ""
         """The reason for which the worker was asked to stop; empty if it was not."""
+        self.stop_us = 0
+        """When that was; 0 if it was not."""
         self.queued = False
         """Whether it waits in its queue. The entry of a removed job stays there, and is skipped."""
         self.numerator = b"0"

@@ -34,8 +34,9 @@ class Remembering:
         if settlement.event is _SUCCEED:
             rules, payload = self.rules[job.function], job.payload
             settlement.payload = None if len(payload) <= rules.kept_whole else rules.kept(payload)
-            if settlement.counted == 1 and not job.suspects:
+            if settlement.counted == 1 and not job.suspects and not held.stop_us:
                 return
         worker = held.worker_name() or ""
         now_us = to_us(self._clock.wall())
-        settlement.record = record_of(settlement, held.started_us, now_us, self._handles.node(job.term), worker)
+        node = self._handles.node(job.term)
+        settlement.record = record_of(settlement, held.started_us, now_us, node, worker, held.stop_us)

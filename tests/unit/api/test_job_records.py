@@ -11,6 +11,7 @@ from mainspring.access.roles import Grant, Role
 from mainspring.api.answers import job_records
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.job_records import Arguments, Attempt, ListAttempts, ShowArguments
+from mainspring.api.jobs import Cancel
 from mainspring.api.submitting import JobOptions, Run, Submit
 from mainspring.jobs.argument_rules import ArgumentRules, Rule
 from mainspring.jobs.failures import failure
@@ -86,6 +87,31 @@ def test_a_first_attempt_after_a_lost_worker_has_a_record() -> None:
             node.service.succeeded(following.given[0], b"r")
             await node.committed()
             assert [attempt.outcome for attempt in await attempts(node, handle)] == ["lost", "succeeded"]
+
+    run(test())
+
+
+@pytest.mark.parametrize("outcome", ["cancelled", "succeeded"])
+def test_an_attempt_has_the_time_at_which_its_worker_was_asked_to_stop(outcome: str) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            handle = await node.submit()
+            side = node.worker()
+            await node.committed()
+            (held,) = side.given
+            assert held.worker is not None
+            held.worker.streams = True
+            for _ in range(2):  # the first request counts
+                node.clock.advance(1)
+                await node.api.call(Cancel(handle))
+            assert [one.stop_requested_at for one in await attempts(node, handle)] == [AT.format(1)]
+            if outcome == "cancelled":
+                node.service.released(held)
+            else:
+                node.service.succeeded(held, b"r")
+            await node.committed()
+            (shown,) = await attempts(node, handle)
+            assert (shown.outcome, shown.stop_requested_at, shown.ended_at) == (outcome, AT.format(1), AT.format(2))
 
     run(test())
 

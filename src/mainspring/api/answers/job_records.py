@@ -106,6 +106,7 @@ def _shown(record: AttemptRecord) -> Attempt:
         worker=record.worker or None,
         error_type=record.error_type or None,
         error=record.message or None,
+        stop_requested_at=rfc3339(record.stop_us),
     )
 
 
@@ -113,8 +114,8 @@ def _running(held: Held | None, running: Running | None, service: JobService) ->
     """Return the attempt under way, if there is one."""
     if held is not None and held.worker is not None:
         node = service.node_of(service.term)
-        started = rfc3339(held.started_us)
-        return Attempt(held.job.attempt + 1, "running", started, None, None, node, held.worker_name(), None, None)
+        started, stop = rfc3339(held.started_us), rfc3339(held.stop_us)
+        return Attempt(held.job.attempt + 1, "running", started, None, None, node, held.worker_name(), None, None, stop)
     if running is not None and running.started_us:
         started = rfc3339(running.started_us)
         return Attempt(running.attempt, "running", started, None, None, None, running.worker, None, None)

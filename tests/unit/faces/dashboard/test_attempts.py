@@ -85,6 +85,23 @@ def test_a_running_attempt_is_open_and_has_its_time_limit() -> None:
     assert [mark.text for mark in shown.marks] == ["time limit"]
 
 
+def test_a_cancel_is_marked_when_its_worker_was_asked_and_when_it_ended_a_wait() -> None:
+    asked = attempt(1, 5, 40, "cancelled")
+    asked.stop_requested_at = at(20)
+    shown = drawn(job("cancelled", ended_at=at(40)), asked)
+    assert [mark.text for mark in shown.marks] == ["asked to stop"]
+    assert shown.bars[0].x < shown.marks[0].x < WIDTH
+    by_an_older_node = drawn(job("cancelled", ended_at=at(40)), attempt(1, 5, 40, "cancelled"))
+    assert [mark.text for mark in by_an_older_node.marks] == ["cancelled"]
+    unbegun = drawn(job("cancelled", ended_at=at(30)))
+    assert [(wait.text, mark.text) for wait, mark in zip(unbegun.waits, unbegun.marks, strict=True)] == [
+        ("30 s", "cancelled")
+    ]
+    between = drawn(job("expired", ended_at=at(30)), attempt(1, 5, 10, "lost"))
+    assert [mark.text for mark in between.marks] == ["worker lost", "expired"]
+    assert [wait.text for wait in between.waits] == ["5.0 s", "20 s"]
+
+
 def test_a_drawing_has_few_shapes_for_many_attempts() -> None:
     attempts = [attempt(number, number * 10, number * 10 + 5) for number in range(1, 400)]
     shown = drawn(job("failed"), *attempts)
@@ -100,13 +117,18 @@ def test_attempts_without_times_are_not_drawn() -> None:
 
 def test_the_page_of_a_job_has_the_drawing_and_a_table_that_says_the_same() -> None:
     async def test() -> None:
-        attempts = {"handle": "H:n:1", "attempts": [attempt(1, 4, 10, "lost"), attempt(2, 15, 20, "failed")]}
+        asked = attempt(2, 15, 20, "failed")
+        asked.stop_requested_at = at(18)
+        attempts = {"handle": "H:n:1", "attempts": [attempt(1, 4, 10, "lost"), asked]}
         browser = browser_of({"/attempts": attempts, "/jobs/H:n:1": job("failed")}, NOON.timestamp() + 60)
         page = await browser.open("/jobs/H:n:1")
         svg = page.main.one("svg")
         assert "worker lost" in svg.text
         assert len(svg.all("rect")) == 4
-        assert [row[1:3] for row in page.rows()] == [["⌛ lost", "4.0 s"], ["✖ failed", "5.0 s"]]
+        assert [row[1:3] for row in page.rows()] == [
+            ["⌛ lost", "4.0 s"],
+            ["✖ failed asked to stop 2030-01-31 12:00:18 UTC", "5.0 s"],
+        ]
 
     run(test())
 

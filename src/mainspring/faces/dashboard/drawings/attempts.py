@@ -22,7 +22,10 @@ ROOM: Final = 44
 """The width from which on a wait has its length in words below it, as those that are cut short have."""
 OPEN: Final = frozenset({"scheduled", "pending"})
 """States in which a job waits."""
-_NOTES: Final = {"cancelled": "asked to stop", "lost": "worker lost", "timed_out": "time limit"}
+STOP: Final = "asked to stop"
+_NOTES: Final = {"cancelled": "cancelled", "lost": "worker lost", "timed_out": "time limit"}
+_ENDS: Final = frozenset({"cancelled", "expired"})
+"""States that a waiting job ends in."""
 
 
 class Bar(NamedTuple):
@@ -82,8 +85,9 @@ def waits_of(job: JobDetails, attempts: Sequence[Attempt]) -> list[float | None]
 def lane(job: JobDetails, attempts: Sequence[Attempt], now: float, zone: dt.tzinfo) -> Lane | None:
     """Return the drawing of a job; None if the times of its attempts are not known."""
     created = _seconds(job.created_at)
+    dropped = _seconds(job.ended_at) if job.state in _ENDS else None
     timed = [(one, started) for one in attempts if (started := _seconds(one.started_at)) is not None]
-    if created is None or (not timed and job.state not in OPEN):
+    if created is None or (not timed and job.state not in OPEN and dropped is None):
         return None
     left_out = max(len(timed) - MOST, 0)
     timed = timed[left_out:]
@@ -104,25 +108,35 @@ def lane(job: JobDetails, attempts: Sequence[Attempt], now: float, zone: dt.tzin
     if job.state in OPEN:
         waiting += _split(before, max(now, due or now), due)
         last = max(last, waiting[-1][1])
+    elif dropped is not None and dropped > before and (not timed or timed[-1][0].outcome != "cancelled"):
+        waiting += _split(before, dropped, due)
+        last = max(last, dropped)
     ends: list[tuple[float, str]] = []
     """Times up to which something has to be done."""
     if deadline is not None and job.state in OPEN:
         ends.append((deadline, "expires"))
     if timed and timed[-1][0].ended_at is None and job.timeout:
         ends.append((timed[-1][1] + job.timeout, "time limit"))
+    happened = [
+        (ended, _NOTES[one.outcome])
+        for one, _, ended in spans
+        if one.outcome in _NOTES and (one.stop_requested_at is None or one.outcome != "cancelled")
+    ]
+    happened += [(time, STOP) for one, _, _ in spans if (time := _seconds(one.stop_requested_at)) is not None]
+    if dropped is not None and (not timed or timed[-1][0].outcome != "cancelled"):
+        happened.append((dropped, job.state))
     times = {spans[0][1] if left_out else created, last}
     times |= {time for span in spans for time in span[1:]} | {time for one in waiting for time in one[:2]}
     if job.state in OPEN and before <= now <= last:
         times.add(now)
-    times |= {time for time, _ in ends if time > created}
+    times |= {time for time, _ in (*ends, *happened) if time > created}
     ordered = sorted(times)
     place = CompressedScale(ordered, LEFT, WIDTH)
     bars = [
         Bar(place(begin), max(round(place(end) - place(begin), 1), 3.0), one.number, one.outcome, one.ended_at is None)
         for one, begin, end in spans
     ]
-    marks = [Mark(place(end), _NOTES[one.outcome]) for one, _, end in spans if one.outcome in _NOTES]
-    marks += [Mark(place(time), text) for time, text in ends]
+    marks = [Mark(place(time), text) for time, text in sorted((*happened, *ends))]
     if job.state in OPEN:
         marks.append(Mark(place(now), "now"))
     waits = []
