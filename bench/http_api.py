@@ -166,15 +166,16 @@ def _rate(found: dict[str, Any]) -> Run:
 
 
 class Http:
-    """The HTTP port of a server, with a token for it."""
+    """The HTTP port of a server, with a token for it: with ``payloads`` one that may also read logs."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, payloads: bool = False) -> None:
         deadline = time.monotonic() + PORT_SECONDS
         while (found := _HTTP.search((server.directory / "output.log").read_text(errors="replace"))) is None:
             if time.monotonic() > deadline:
                 raise StartError(f"{server.contestant.name} has no HTTP port")
             time.sleep(0.01)
         command = [sys.executable, "-m", "mainspring", "tokens", "create", "--name", "bench", "--role", "admin"]
+        command += ["--payloads"] if payloads else []
         self.address: str = found[1]
         self.token = processes.output_of(command, environment(server)).strip()
         self._environment = {**environment(server), "HTTP_ADDRESS": self.address, "HTTP_TOKEN": self.token}

@@ -13,6 +13,7 @@ import machine
 import pages
 import postgres_scenarios
 import python_api
+import viewers
 from measure import Cell, Run, Scale, Side
 from postgres_fleet import fleet
 from postgres_peers import Peer
@@ -38,6 +39,7 @@ def cells(fill: Fill, template: str | None = None) -> list[Cell]:
     retries = bulk.cell("postgres-bulk-retry", "PostgreSQL", mainspring, WithDatabase)
     http = http_api.cells("postgres-http", "PostgreSQL", mainspring, fill, WithDatabase)
     http += pages.cells("postgres-pages", "PostgreSQL", mainspring, fill, WithDatabase, workflows=False)
+    http += viewers.cells("postgres-viewers", "PostgreSQL", mainspring, WithDatabase)
     return [*_gearman(mainspring), lists, logs, retries, *http, *_python(mainspring), *_fleet(mainspring, template)]
 
 

@@ -24,6 +24,7 @@ import postgres_cells
 import python_api
 import report
 import servers
+import viewers
 import workflow_cells
 import zookeeper_cells
 from filled import Fill
@@ -41,6 +42,7 @@ def main() -> int:
         + python_api.cells(sqlite)
         + http_api.cells("http", "SQLite", sqlite, fill)
         + pages.cells("pages", "SQLite", sqlite, fill)
+        + viewers.cells("viewers", "SQLite", sqlite)
         + limits.cells(sqlite, memory)
         + postgres_cells.cells(fill, options.server_cmd)
         + zookeeper_cells.cells(options.server_cmd)
