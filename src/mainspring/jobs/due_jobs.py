@@ -84,5 +84,5 @@ class DueJobs:
         else:
             self._serving.no_longer_away(queue)
         self._listeners.notify(job)
-        if self._hub.active:
+        if self._hub.active and self._hub.wants(job.id):
             self._hub.publish(job)

@@ -280,7 +280,7 @@ class Ends:
             else:
                 queue.backlog[job.priority] += 1
                 self._serving.serve(queue)
-            if hub.active:
+            if hub.active and hub.wants(job.id):
                 hub.publish(_settled_job(settlement))
         for queue in freed:
             self._serving.serve(queue)
@@ -355,7 +355,7 @@ class Ends:
             serving.release(held)
             job = _settled_job(settlement)
             self._listeners.notify(job, exception, handle=held.handle, is_kept=False)
-            if self._hub.active:
+            if self._hub.active and self._hub.wants(job.id):
                 self._hub.publish(job)
         elif after is State.PENDING:
             job.attempt = settlement.counted

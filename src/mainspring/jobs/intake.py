@@ -160,7 +160,8 @@ class Intake:
         queues = dispatch.queues
         if self._hub.active:
             for job in jobs:
-                self._hub.publish(job)
+                if self._hub.wants(job.id):
+                    self._hub.publish(job)
         touched: dict[FunctionQueue, None] = {}
         leased = False
         for job in jobs:

@@ -252,7 +252,7 @@ class Serving:
         if held.timers:
             self._limits.end(held)
         held.started_us = round(self._clock.wall() * 1_000_000)
-        if self._hub.active:
+        if self._hub.active and self._hub.wants(held.job.id):
             self._hub.publish(held.seen())
         self._limits.started(held)
 

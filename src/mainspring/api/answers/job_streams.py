@@ -48,7 +48,7 @@ class JobStreams:
         watcher.found(job)
         if State(job.state).ended:
             return watcher.end
-        self._service.watch(watcher.changed)
+        self._service.watch(watcher.send, job.id)
         # It also looks the job up: it may have ended since.
         self._service.wait(job.id, watcher, watcher.gone_from_store, namespace=request.namespace)
         return watcher.end
@@ -103,18 +103,13 @@ class _Watcher:
         if not self.gone and self._job is job:  # it has not changed since
             self._service.find(job.id, found, failed, overtakes=True, namespace=self._namespace)
 
-    def changed(self, job: Job) -> None:
-        """Send a change that this node has made."""
-        if job.id == self._job.id:
-            self.send(job)
-
     def gone_from_store(self) -> None:
         """End the stream of a job that was deleted."""
         self._feed.end()
 
     def end(self) -> None:
         """Send no more: the client has left."""
-        self._service.unwatch(self.changed)
+        self._service.unwatch(self.send, self._job.id)
         self._service.client_gone(self)
 
     def data(self, handle: bytes, data: bytes) -> None:

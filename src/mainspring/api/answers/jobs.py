@@ -156,7 +156,7 @@ class JobCalls:
 
         def changed(job: Job) -> None:
             nonlocal missed
-            if (function is not None and job.function != function) or (job_id is not None and job.id != job_id):
+            if function is not None and job.function != function:
                 return
             if namespace_of(job.function) != namespace:
                 return
@@ -168,8 +168,8 @@ class JobCalls:
                 missed = 0
             send(info_of(self._service, job))
 
-        self._service.watch(changed)
-        return lambda: self._service.unwatch(changed)
+        self._service.watch(changed, job_id)
+        return lambda: self._service.unwatch(changed, job_id)
 
     # ---- writing ----
 
