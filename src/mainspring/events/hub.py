@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
 
 class Identified(Protocol):
@@ -15,22 +15,34 @@ class Identified(Protocol):
     def id(self) -> int: ...
 
 
+class _EveryJob:
+    """The ids of all jobs."""
+
+    def __contains__(self, job_id: object) -> bool:
+        return True
+
+
+_EVERY_JOB: Final = _EveryJob()
+
+
 class Hub:
     """Publishes jobs to the subscribers of single jobs, and to those of all jobs.
 
-    Publishers ask ``active`` and then `wants` first, and create nothing that nobody gets: many pages that each show one job must not
-    cost all other jobs a call for each page.
+    Publishers look at ``active`` and then at ``wanted`` first, and create nothing that nobody gets. Many pages that each show one job
+    would otherwise cost every other job a call for each page.
     """
 
     def __init__(self) -> None:
         self._of_all: dict[Callable[[Any], None], None] = {}
         self._of_one: dict[int, dict[Callable[[Any], None], None]] = {}
         self.active = False
+        self.wanted: Container[int] = self._of_one
+        """The ids of the jobs whose changes somebody gets. It is a container and no method because every change of a job asks it."""
 
     def subscribe(self, subscriber: Callable[[Any], None], of: int | None = None) -> None:
         """Call a function with each change from now on: of one job, or of all."""
         (self._of_all if of is None else self._of_one.setdefault(of, {}))[subscriber] = None
-        self.active = True
+        self._changed()
 
     def unsubscribe(self, subscriber: Callable[[Any], None], of: int | None = None) -> None:
         """Stop calling a function that was subscribed with the same ``of``."""
@@ -38,11 +50,11 @@ class Hub:
         subscribers.pop(subscriber, None)
         if of is not None and not subscribers:
             self._of_one.pop(of, None)
-        self.active = bool(self._of_all or self._of_one)
+        self._changed()
 
-    def wants(self, job_id: int) -> bool:
-        """Return whether somebody gets the changes of a job."""
-        return job_id in self._of_one or bool(self._of_all)
+    def _changed(self) -> None:
+        self.active = bool(self._of_all or self._of_one)
+        self.wanted = _EVERY_JOB if self._of_all else self._of_one
 
     def publish(self, job: Identified) -> None:
         """Call the job's subscribers; they must not raise."""

@@ -84,5 +84,5 @@ class DueJobs:
         else:
             self._serving.no_longer_away(queue)
         self._listeners.notify(job)
-        if self._hub.active and self._hub.wants(job.id):
+        if self._hub.active and job.id in self._hub.wanted:
             self._hub.publish(job)

@@ -280,7 +280,7 @@ class Ends:
             else:
                 queue.backlog[job.priority] += 1
                 self._serving.serve(queue)
-            if hub.active and hub.wants(job.id):
+            if hub.active and job.id in hub.wanted:
                 hub.publish(_settled_job(settlement))
         for queue in freed:
             self._serving.serve(queue)
@@ -355,7 +355,7 @@ class Ends:
             serving.release(held)
             job = _settled_job(settlement)
             self._listeners.notify(job, exception, handle=held.handle, is_kept=False)
-            if self._hub.active and self._hub.wants(job.id):
+            if self._hub.active and job.id in self._hub.wanted:
                 self._hub.publish(job)
         elif after is State.PENDING:
             job.attempt = settlement.counted

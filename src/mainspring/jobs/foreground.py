@@ -168,7 +168,7 @@ class Foreground:
             table.foreground[job.function, job.unique] = held
         self._listeners.add(job.id, asking.listener)
         asking.accepted(job.id)
-        if self._hub.active and self._hub.wants(job.id):
+        if self._hub.active and job.id in self._hub.wanted:
             self._hub.publish(job)
         self._dispatch.push(held)
         self._serving.serve(held.queue)

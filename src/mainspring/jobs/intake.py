@@ -160,7 +160,7 @@ class Intake:
         queues = dispatch.queues
         if self._hub.active:
             for job in jobs:
-                if self._hub.wants(job.id):
+                if job.id in self._hub.wanted:
                     self._hub.publish(job)
         touched: dict[FunctionQueue, None] = {}
         leased = False

@@ -86,7 +86,7 @@ class NodeJobLifecycle:
                 queue.away += 1
             if job.unique:
                 self._uniques.overtake((job.function, job.unique))
-            if self._hub.active and self._hub.wants(job.id):
+            if self._hub.active and job.id in self._hub.wanted:
                 self._hub.publish(msgspec.structs.replace(job, state=int(State.RUNNING), term=RUNS, payload=b""))
         for job in taken:
             queue = self._dispatch.queues.get(job.function)
@@ -106,7 +106,7 @@ class NodeJobLifecycle:
     def _announce(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             self._listeners.notify(job)
-            if self._hub.active and self._hub.wants(job.id):
+            if self._hub.active and job.id in self._hub.wanted:
                 self._hub.publish(job)
 
     def _runs(self, gone: Withdrawn) -> bool:

@@ -252,7 +252,7 @@ class Serving:
         if held.timers:
             self._limits.end(held)
         held.started_us = round(self._clock.wall() * 1_000_000)
-        if self._hub.active and self._hub.wants(held.job.id):
+        if self._hub.active and held.job.id in self._hub.wanted:
             self._hub.publish(held.seen())
         self._limits.started(held)
 

@@ -98,7 +98,7 @@ class StoredChanges:
                     queue.away += 1
             if job.expires_us:
                 times.add(job.expires_us)
-            if self._hub.active and self._hub.wants(job.id):
+            if self._hub.active and job.id in self._hub.wanted:
                 self._hub.publish(job)
         if times:
             self._due_jobs.wake_at(min(times))
