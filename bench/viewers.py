@@ -88,12 +88,19 @@ class Viewers:
             return loaded
 
         def beside_stub(load_once: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-            with _stub(record) as address, _client("read", address, str(Path(scratch) / "again"), streams=streams) as end:
+            with (
+                _stub(record) as address,
+                _client("read", address, str(Path(scratch) / "again"), streams=streams) as end,
+            ):
                 loaded = load_once()
                 end()
             return loaded
 
-        with tempfile.TemporaryDirectory() as scratch, _tasks(server, self._part(1)) as handles, _healthy(watched.address):
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            _tasks(server, self._part(1)) as handles,
+            _healthy(watched.address),
+        ):
             record = Path(scratch) / "record"
             streams = [(path, watched.token) for path in self._paths(handles)]
             pairs = _in_turns(server, scale, beside_viewers, beside_stub)
@@ -146,7 +153,9 @@ def beside_silent_clients(server: Server, scale: Scale) -> dict[str, Any]:
     return {**pairs, "mib": max(grown), "grown_mib": grown, "answers": answers}
 
 
-def _in_turns(server: Server, scale: Scale, *sides: Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]) -> dict[str, Any]:
+def _in_turns(
+    server: Server, scale: Scale, *sides: Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]
+) -> dict[str, Any]:
     """Return the ratios of the jobs per second beside two things, A B B A…, and of the server's processor time for a job."""
     load(server, "e2e", jobs=scale.count(50_000, 5_000), workers=16, **WIDE)
     rate = load(server, "e2e", jobs=scale.count(50_000, 5_000), workers=16, **WIDE)["rate"]

@@ -77,9 +77,9 @@ class Reader(asyncio.Protocol):
 
 def request(address: str, number: int, path: str, token: str) -> bytes:
     """Return the request for a stream."""
-    return (
-        f"GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n".encode()
-        + b"%s%d\r\n\r\n" % (STREAM, number)
+    return f"GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n".encode() + b"%s%d\r\n\r\n" % (
+        STREAM,
+        number,
     )
 
 
@@ -105,9 +105,7 @@ async def read(address: str, record: Path) -> None:
         raise SystemExit(f"{cut} of {len(readers)} streams were cut")
     for reader in readers:
         reader.end(now)
-    pieces = [
-        [(at - began, base64.b64encode(data).decode()) for at, data in reader.received] for reader in readers
-    ]
+    pieces = [[(at - began, base64.b64encode(data).decode()) for at, data in reader.received] for reader in readers]
     await asyncio.to_thread(record.write_text, json.dumps({"seconds": now - began, "streams": pieces}))
     found = {
         "seconds": now - began,
@@ -155,7 +153,7 @@ class Stub:
 
     async def run(self) -> None:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        print("127.0.0.1:%d" % server.sockets[0].getsockname()[1], flush=True)
+        print(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
         await server.serve_forever()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -12,7 +12,8 @@ class Identified(Protocol):
     """A job, or anything else with an id."""
 
     @property
-    def id(self) -> int: ...
+    def id(self) -> int:
+        """Its number."""
 
 
 class _EveryJob:
@@ -28,8 +29,8 @@ _EVERY_JOB: Final = _EveryJob()
 class Hub:
     """Publishes jobs to the subscribers of single jobs, and to those of all jobs.
 
-    Publishers look at ``active`` and then at ``wanted`` first, and create nothing that nobody gets. Many pages that each show one job
-    would otherwise cost every other job a call for each page.
+    Publishers look at ``active`` and then at ``wanted`` first, and create nothing that nobody gets. Otherwise many pages that
+    each show one job would cost every other job a call for each page.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class Hub:
         self._of_one: dict[int, dict[Callable[[Any], None], None]] = {}
         self.active = False
         self.wanted: Container[int] = self._of_one
-        """The ids of the jobs whose changes somebody gets. It is a container and no method because every change of a job asks it."""
+        """The ids of the jobs whose changes somebody gets: no method, because it is asked at each change of each job."""
 
     def subscribe(self, subscriber: Callable[[Any], None], of: int | None = None) -> None:
         """Call a function with each change from now on: of one job, or of all."""

@@ -14,6 +14,8 @@ from .a_node import Node, opened, run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pytest
+
 
 class States(EventFeed):
     """The states in the events of a stream."""
@@ -68,6 +70,27 @@ def test_a_job_that_is_postponed_meanwhile_is_not_looked_up_for_its_first_time()
             await wait(node, 100.0)
             await wait(node, DUE_MARGIN)
             assert states.seen[3:] == ["pending"]
+            end()
+
+    run(test())
+
+
+def test_other_jobs_cost_a_stream_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            handle, states = await node.submit(b"g"), States()
+            end = await node.api.follow(Follow(handle), states)
+            published: list[int] = []
+            monkeypatch.setattr(node.service.hub, "publish", lambda job: published.append(job.id))
+            for function in (b"f", b"g"):
+                side = node.worker(function)
+                await node.submit(function)
+                await node.committed()
+                for held in side.given:
+                    node.service.succeeded(held, b"")
+                await node.committed()
+            assert set(published) == {node.service.id_of(handle.encode())}
+            assert len(published) > 1, "it was started, and it succeeded"
             end()
 
     run(test())
