@@ -56,7 +56,9 @@ class Templates:
         self._environment.globals.update(
             asset=asset, menu=menu, version=version, look_of=look_of, Permission=Permission, words=words
         )
-        self._environment.filters.update(size=words.size, duration=words.duration, number=words.number)
+        self._environment.filters.update(
+            size=words.size, duration=words.duration, number=words.number, sentence=words.sentence
+        )
 
     def render(self, name: str, values: Mapping[str, Any]) -> bytes:
         """Return a template with its values as UTF-8. Halves of surrogate pairs, which UTF-8 does not have, are replaced."""

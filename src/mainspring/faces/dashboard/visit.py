@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring import namespaces
 from mainspring.access.roles import Grant, Permission, Role
-from mainspring.faces.dashboard.calls import NONE, N, RefusedError, encode_query, segment
+from mainspring.faces.dashboard.calls import NONE, N, Problem, RefusedError, encode_query, segment
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
     from mainspring.api.tokens import Identity
-    from mainspring.faces.dashboard.calls import Calls, Problem
+    from mainspring.faces.dashboard.calls import Calls
     from mainspring.faces.dashboard.rendering import Templates
     from mainspring.faces.dashboard.view_settings import ViewSettings
 
 T = TypeVar("T")
 
+PATIENCE: Final = 2.0
+"""Seconds after which a page is shown without a part."""
+LATE: Final = Problem("", "A part is late", 503, f"It took longer than {PATIENCE:.0f} s. Load the page again.")
 NAMESPACE: Final = "namespace"
 """The field of a query for the namespace; without it, the namespace is ``default``."""
 HTML: Final = b"text/html; charset=utf-8"
@@ -68,6 +72,8 @@ class Visit:
         self.notice = notice
         """The result of the action that led here."""
         self.namespace = self.field(NAMESPACE) or namespaces.DEFAULT
+        self.missing: dict[str, Problem] = {}
+        """The parts that a page is shown without, and the reasons."""
         self._templates = templates
         self._grants = [
             Grant(Role[spec.role.upper()], spec.namespace, tuple(spec.functions), spec.payloads)
@@ -121,12 +127,20 @@ class Visit:
         names = {"visit": self, "url": self.url, "here": self.here}
         return Response(code, {b"content-type": HTML}, self._templates.render(template, names | values))
 
-    async def optional(self, call: Awaitable[T]) -> T | Problem:
-        """Return the answer to a call, or the reason for which the API refuses it: for panels that a page can do without."""
+    async def optional(self, call: Awaitable[T], part: str = "") -> T | Problem:
+        """Return the answer to a call, or the reason for its absence: for parts that a page can do without.
+
+        The templates find the reason in ``missing``, under the name of the part. A late part does not hold up the others.
+        """
         try:
-            return await call
+            async with asyncio.timeout(PATIENCE):
+                return await call
         except RefusedError as refused:
-            return refused.problem
+            problem = refused.problem
+        except TimeoutError:
+            problem = LATE
+        self.missing[part] = problem
+        return problem
 
     def redirect(self, address: str) -> Response:
         """Return an answer that leads the browser to another page of this node."""

@@ -15,6 +15,11 @@ def number(value: float) -> str:
     return f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
+def sentence(text: str) -> str:
+    """Return the reason of a refusal as a sentence."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
 def size(value: int) -> str:
     """Return a number of bytes: ``1.5 KiB``."""
     amount = float(value)

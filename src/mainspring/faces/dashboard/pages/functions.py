@@ -118,7 +118,7 @@ async def functions(visit: Visit) -> Response:
     """Show all functions: first those that fail."""
     listed, status = await asyncio.gather(
         visit.calls.get(Items[FunctionInfo], f"{N}/functions", query={"cursor": visit.field("cursor"), "limit": ROWS}),
-        visit.optional(visit.calls.get(NamespaceStatus, f"{N}/status")),
+        visit.optional(visit.calls.get(NamespaceStatus, f"{N}/status"), "status"),
     )
     failing = status.failing if isinstance(status, NamespaceStatus) and not visit.field("cursor") else None
     return visit.render("functions.html", listed=listed, failing=failing, rows=ROWS, limits_in_words=limits_in_words)
@@ -130,8 +130,8 @@ async def function(visit: Visit) -> Response:
     step = visit.field("step") if visit.field("step") in STEPS else STEPS[0]
     shown, series, errors, marks = await asyncio.gather(
         calls.get(FunctionInfo, FUNCTION, name),
-        visit.optional(calls.get(Series, f"{FUNCTION}/series", name, query={"step": step})),
-        visit.optional(calls.get(Errors, f"{FUNCTION}/errors", name)),
+        visit.optional(calls.get(Series, f"{FUNCTION}/series", name, query={"step": step}), "series"),
+        visit.optional(calls.get(Errors, f"{FUNCTION}/errors", name), "errors"),
         visit.optional(calls.get(Items[MarkInfo], f"{N}/marks", query={"limit": 20})),
     )
     drawn = None

@@ -167,12 +167,14 @@ async def job(visit: Visit) -> Response:
         return as_text((await calls.send("GET", f"{JOB}/result", handle)).body)
 
     attempts, arguments, log, output = await asyncio.gather(
-        visit.optional(calls.get(Attempts, f"{JOB}/attempts", handle)),
-        visit.optional(calls.get(Arguments, f"{JOB}/arguments", handle)) if sees_data else nothing(),
-        visit.optional(calls.get(Items[LogLine], f"{JOB}/logs", handle, query={"tail": LINES}))
+        visit.optional(calls.get(Attempts, f"{JOB}/attempts", handle), "attempts"),
+        visit.optional(calls.get(Arguments, f"{JOB}/arguments", handle), "arguments") if sees_data else nothing(),
+        visit.optional(calls.get(Items[LogLine], f"{JOB}/logs", handle, query={"tail": LINES}), "log")
         if sees_data
         else nothing(),
-        visit.optional(result()) if sees_data and shown.state == "succeeded" and shown.output_size else nothing(),
+        visit.optional(result(), "result")
+        if sees_data and shown.state == "succeeded" and shown.output_size
+        else nothing(),
     )
     tried = [] if isinstance(attempts, Problem) else attempts.attempts
     values: dict[str, Any] = {

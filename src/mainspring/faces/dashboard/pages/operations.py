@@ -68,7 +68,10 @@ async def operation(visit: Visit) -> Response:
     shown, touched = await asyncio.gather(
         visit.calls.get(OperationDetails, OPERATION, parameters),
         visit.optional(
-            visit.calls.get(Items[TouchedJob], f"{OPERATION}/jobs", parameters, query={"cursor": visit.field("cursor")})
+            visit.calls.get(
+                Items[TouchedJob], f"{OPERATION}/jobs", parameters, query={"cursor": visit.field("cursor")}
+            ),
+            "jobs",
         ),
     )
     actions = [ABORT] if shown.state == "running" and visit.may(ABORT.permission) else []

@@ -42,9 +42,11 @@ async def overview(visit: Visit) -> Response:
     status, nodes, schedules, failed, marks = await asyncio.gather(
         calls.get(NamespaceStatus, f"{N}/status"),
         calls.get(Items[NamespaceNode], f"{N}/nodes"),
-        visit.optional(calls.get(Items[ScheduleInfo], f"{N}/schedules")),
-        visit.optional(calls.get(Items[JobInfo], f"{N}/jobs", query={"state": "failed", "limit": NEWEST_FAILURES})),
-        visit.optional(calls.get(Items[MarkInfo], f"{N}/marks", query={"limit": 3})),
+        visit.optional(calls.get(Items[ScheduleInfo], f"{N}/schedules"), "schedules"),
+        visit.optional(
+            calls.get(Items[JobInfo], f"{N}/jobs", query={"state": "failed", "limit": NEWEST_FAILURES}), "failed"
+        ),
+        visit.optional(calls.get(Items[MarkInfo], f"{N}/marks", query={"limit": 3}), "marks"),
     )
     workers = sum(node.workers for node in nodes.items)
     due = [] if isinstance(schedules, Problem) else [one for one in schedules.items if one.next_at]

@@ -100,7 +100,7 @@ async def schedules(visit: Visit) -> Response:
     listed = await visit.calls.get(Items[ScheduleInfo], SCHEDULES)
     step = step_for(min(len(listed.items), DRAWN))
     query = {"since": begin.isoformat(), "until": end.isoformat(), "step": step, "limit": DRAWN}
-    timeline = await visit.optional(visit.calls.get(Timeline, f"{N}/fires/timeline", query=query))
+    timeline = await visit.optional(visit.calls.get(Timeline, f"{N}/fires/timeline", query=query), "day")
     drawn = None if isinstance(timeline, Problem) else day(timeline, visit.now, zone)
     return visit.render(
         "schedules.html",
@@ -119,11 +119,12 @@ async def schedule(visit: Visit) -> Response:
     calls, name = visit.calls, dict(visit.parameters)
     shown, upcoming, fires, everything = await asyncio.gather(
         calls.get(ScheduleDetails, SCHEDULE, name),
-        visit.optional(calls.get(Times, f"{SCHEDULE}/next", name)),
+        visit.optional(calls.get(Times, f"{SCHEDULE}/next", name), "next"),
         visit.optional(
             calls.get(
                 Items[Run], f"{SCHEDULE}/fires", name, query={"limit": OCCASIONS, "cursor": visit.field("cursor")}
-            )
+            ),
+            "fires",
         ),
         visit.optional(calls.get(Items[ScheduleInfo], SCHEDULES)),
     )

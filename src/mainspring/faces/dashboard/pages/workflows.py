@@ -118,8 +118,8 @@ async def workflow(visit: Visit) -> Response:
     table = {"reverse": True, "limit": EVENTS, "cursor": visit.field("cursor")}
     shown, recent, listed = await asyncio.gather(
         calls.get(RunDetails, RUN, key),
-        visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=newest)),
-        visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=table)),
+        visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=newest), "drawing"),
+        visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=table), "events"),
     )
     is_open = shown.closed_at is None
     drawn = None
