@@ -153,7 +153,7 @@ class Dashboard:
         try:
             response = await self._visited(visit, method, receive)
         except RefusedError as refused:
-            response = visit.problem(refused.problem)
+            response = visit.problem(refused.problem, visit.here() if method == "POST" else "")
         except FormError as error:
             response = visit.problem(_wrong(error))
         if visit.notice and response.status == 200:

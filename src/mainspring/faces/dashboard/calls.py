@@ -41,6 +41,11 @@ _OWN: Final = frozenset(
     }
 )
 """Headers of the browser's own request. Calls repeat all others, so that the API sees the caller and the site."""
+READ_TIME: Final = 5.0
+"""Seconds for a part that a page cannot do without."""
+WRITE_TIME: Final = 20.0
+"""Seconds for a change. It may happen later: a node repeats what its store has not answered."""
+NO_HEADERS: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 RESERVED: Final = frozenset({"batch", "new", "preview"})
 """Parts of paths in whose place names stand in others."""
@@ -75,6 +80,22 @@ class Problem(msgspec.Struct):
     instance: str = ""
     errors: list[Fault] = []
     live_handle: str | None = None
+
+    @property
+    def is_unsupported(self) -> bool:
+        """Whether the store of the node has nothing of the kind."""
+        return self.type == "urn:mainspring:problem:unsupported"
+
+
+_UNREAD: Final = Problem(
+    "", "The node does not answer in time", 503, f"Its store has not answered for {READ_TIME:.0f} s."
+)
+_UNCERTAIN: Final = Problem(
+    "",
+    "The outcome is not known",
+    503,
+    f"The store has not confirmed the change for {WRITE_TIME:.0f} s.",
+)
 
 
 class RefusedError(MainspringError):
@@ -142,7 +163,12 @@ class Calls:
             "query_string": encode_query(query).encode("ascii"),
             "headers": pairs,
         }
-        answer = await _exchange(self._api, scope, encoded)
+        is_read = method == "GET"
+        try:
+            async with asyncio.timeout(READ_TIME if is_read else WRITE_TIME):
+                answer = await _exchange(self._api, scope, encoded)
+        except TimeoutError:
+            raise RefusedError(_UNREAD if is_read else _UNCERTAIN, NO_HEADERS) from None
         if answer.status >= 400:
             raise RefusedError(msgspec.json.decode(answer.body, type=Problem), answer.headers)
         return answer

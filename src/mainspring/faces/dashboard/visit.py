@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE: Final = 2.0
+PART_TIME: Final = 2.0
 """Seconds after which a page is shown without a part."""
-LATE: Final = Problem("", "A part is late", 503, f"It took longer than {PATIENCE:.0f} s. Load the page again.")
+LATE: Final = Problem("", "A part is late", 503, f"It took longer than {PART_TIME:.0f} s. Load the page again.")
 NAMESPACE: Final = "namespace"
 """The field of a query for the namespace; without it, the namespace is ``default``."""
 HTML: Final = b"text/html; charset=utf-8"
@@ -133,7 +133,7 @@ class Visit:
         The templates find the reason in ``missing``, under the name of the part. A late part does not hold up the others.
         """
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(PART_TIME):
                 return await call
         except RefusedError as refused:
             problem = refused.problem

@@ -18,9 +18,9 @@ from mainspring.faces.dashboard.app import Dashboard
 from mainspring.faces.rest.streams import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
     from tests.unit.faces.rest.a_client import Answer
 
     from mainspring.access.roles import Role
@@ -245,12 +245,17 @@ def _shown(answer: Answer) -> Shown:
 
 
 @contextlib.asynccontextmanager
-async def browsing(*, store: str = "memory://", prefix: str = "") -> AsyncIterator[tuple[Browser, Built]]:
-    """Yield a browser and the node. Pages open with the token ``admin``, or with ``token=`` for another role."""
+async def browsing(
+    *, store: str = "memory://", prefix: str = "", through: Callable[[ASGIApp], ASGIApp] = lambda api: api
+) -> AsyncIterator[tuple[Browser, Built]]:
+    """Yield a browser and the node. Pages open with the token ``admin``, or with ``token=`` for another role.
+
+    ``through`` returns an application in front of the API for the calls of the pages.
+    """
     async with whole_node(store, prefix=prefix) as (client, built):
         for name, caller in client.access.callers.items():  # operations would look for their tokens in the store
             client.access.callers[name] = msgspec.structs.replace(caller, token=None)
-        pages = Dashboard(client.app, now=built.clock.wall, version="9.9", prefix=prefix)
+        pages = Dashboard(through(client.app), now=built.clock.wall, version="9.9", prefix=prefix)
         client.app = pages  # type: ignore[assignment]
         yield Browser(client, prefix), built
 

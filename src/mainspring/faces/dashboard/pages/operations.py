@@ -13,6 +13,7 @@ from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError,
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.pages.jobs import FILTERS
 from mainspring.faces.dashboard.registry import Page
+from mainspring.faces.dashboard.visit import NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +89,8 @@ async def operation(visit: Visit) -> Response:
 async def new(visit: Visit) -> Response:
     """Show how many jobs an operation would change, with examples, and ask for a confirmation."""
     name = visit.field("action")
+    if not visit.query.keys() - {NAMESPACE}:
+        return visit.redirect(visit.url("/operations"))
     if name not in NAMES:
         raise FormError(f"There is no action {name[:40]!r}: choose one of {', '.join(NAMES)}.")
     handles = visit.fields("handle")
