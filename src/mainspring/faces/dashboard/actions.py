@@ -6,10 +6,11 @@ those of the call's body. So everything works without a script, and nothing is p
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -47,7 +48,11 @@ EXAMPLES: Final = {
 
 
 class FormError(MainspringError):
-    """A field of a form that cannot be read."""
+    """A field of a form that cannot be read. ``field`` is its name; empty: the fault is that of the whole form."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,26 +154,55 @@ class Action:
         return "mainspring " + shlex.join(words)
 
     def curl_line(self, address: str, values: Mapping[str, str], version: str = "") -> str:
-        """Return the ``curl`` command of the call at an address."""
-        words = ["curl", "-X", self.method, "-H", '"Authorization: Bearer $MAINSPRING_TOKEN"']
-        if self.if_match:
-            words += ["-H", shlex.quote(f'If-Match: "{version}"' if version else "If-Match: *")]
+        """Return the ``curl`` command of the call at an address. Raises FormError."""
         examples = {one.name: EXAMPLES.get(one.kind, one.name.upper()) for one in self.fields if one.required}
         body = self.body({**examples, **{name: value for name, value in values.items() if value}})
-        if body or (body is not None and self.method == "PUT"):  # PUT without values removes them all
-            encoded = msgspec.json.encode(body).decode()
-            words += ["-H", "'Content-Type: application/json'", "-d", shlex.quote(encoded)]
-        return " ".join([*words, shlex.quote(address)])
+        tag = (f'"{version}"' if version else "*") if self.if_match else ""
+        # PUT without values removes them all.
+        return curl(self.method, address, body if body or self.method == "PUT" else None, tag)
+
+
+def curl(method: str, address: str, body: Mapping[str, Any] | None = None, if_match: str = "") -> str:
+    """Return the ``curl`` command of a call at an address."""
+    words = ["curl", "-X", method, "-H", '"Authorization: Bearer $MAINSPRING_TOKEN"']
+    if if_match:
+        words += ["-H", shlex.quote(f"If-Match: {if_match}")]
+    if body is not None:
+        encoded = msgspec.json.encode(body).decode()
+        words += ["-H", "'Content-Type: application/json'", "-d", shlex.quote(encoded)]
+    return " ".join([*words, shlex.quote(address)])
+
+
+class RefusedForm(NamedTuple):
+    """The form of an action that was refused."""
+
+    action: Action
+    parameters: Mapping[str, str]
+    version: str
+    values: Mapping[str, str]
+    """Those that were typed."""
+    faults: Mapping[str, str]
+    """The fields that are wrong, with the reasons."""
 
 
 def _word(one: Field, value: str) -> str:
     """Return the value of an option in a command; for an empty field, an example."""
     text = value or EXAMPLES.get(one.kind, one.name.upper())
+    if one.kind == "time":
+        with contextlib.suppress(FormError):
+            return _time(one, text)  # browsers send times without a zone
     return f"{text}s" if one.kind == "seconds" else text
 
 
 def read_field(one: Field, text: str) -> Any:
     """Return the JSON value of a field's text; None if it is empty. Raises FormError."""
+    try:
+        return _value_of(one, text)
+    except FormError as error:
+        raise FormError(str(error), one.name) from None
+
+
+def _value_of(one: Field, text: str) -> Any:
     text = text if one.kind == "long_text" else text.strip()
     if not text:
         if one.required:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mainspring.faces.dashboard.actions import Action
+    from mainspring.faces.dashboard.calls import Answer
 
 API: Final = "/api/"
 LOGIN: Final = "/login"
@@ -39,6 +40,8 @@ NOTICE_LIFE: Final = 30
 FORM_LIMIT: Final = 2 << 20
 """Bytes of a form."""
 MOST_FIELDS: Final = 2000
+CORRECTABLE: Final = frozenset({400, 422})
+"""Statuses of calls that other values in the form may correct."""
 _LONGEST_NEXT: Final = 4096
 """Letters: browsers refuse answers with very long headers."""
 HEADERS: Final = {
@@ -177,7 +180,7 @@ class Dashboard:
         return visit.problem(Problem("", "There is no such page", 404, f"There is no page {visit.path[:200]}."))
 
     async def _act(self, visit: Visit, action: Action, form: dict[str, str]) -> Response:
-        """Do what a form asks for, and show the page that follows."""
+        """Do what a form asks for, and show the page that follows. A refused form is shown again, with what was typed."""
         parameters = action.parameters(form)
         following = self._next(visit, form)
         headers = (
@@ -189,9 +192,20 @@ class Dashboard:
             body = action.body(form)
             answer = await visit.calls.send(action.method, action.path, parameters, body=body, headers=headers)
         except RefusedError as refused:
-            return visit.problem(refused.problem, following)
+            problem, faults = refused.problem, refused.problem.fields
         except FormError as error:
-            return visit.problem(_wrong(error), following)
+            problem, faults = _wrong(error), {error.field: str(error)}
+        else:
+            return self._done(visit, action, parameters, answer, following)
+        version = form.get(actions.VERSION, "")
+        refused_form = None
+        if problem.status in CORRECTABLE:
+            refused_form = actions.RefusedForm(action, parameters, version, form, faults)
+        return visit.problem(problem, following, refused_form)
+
+    def _done(
+        self, visit: Visit, action: Action, parameters: dict[str, str], answer: Answer, following: str
+    ) -> Response:
         if action.then is not None:
             following = action.then(visit, parameters, answer)
         noticed = self._cookie(visit, NOTICE, f"{action.key}.{action.outcome(answer.body)}", NOTICE_LIFE)

@@ -82,6 +82,11 @@ class Problem(msgspec.Struct):
     live_handle: str | None = None
 
     @property
+    def fields(self) -> dict[str, str]:
+        """The names of the wrong values in the body, with the reasons."""
+        return {one.pointer.split("/")[-1]: one.message for one in self.errors if one.pointer}
+
+    @property
     def is_unsupported(self) -> bool:
         """Whether the store of the node has nothing of the kind."""
         return self.type == "urn:mainspring:problem:unsupported"

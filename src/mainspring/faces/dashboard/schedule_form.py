@@ -148,6 +148,12 @@ def _json(payload: bytes) -> str:
     return text.strip().replace("\r\n", "\n")
 
 
+def timing(schedule: ScheduleDetails) -> dict[str, Any]:
+    """Return when a stored schedule runs, as values of fields: a change to them changes nothing."""
+    values, _ = read(form_of(schedule))
+    return {name: values[name] for name in (*WHEN, "timezone") if name in values}
+
+
 def changes(schedule: ScheduleDetails, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that differ from those of a stored schedule, with what emptied fields mean."""
     before, _ = read(form_of(schedule))
@@ -194,16 +200,6 @@ def command(namespace: str, verb: str, name: str, values: Mapping[str, Any]) -> 
     if namespace != "default":
         words += ["--namespace", namespace]
     return shlex.join(words)
-
-
-def curl(method: str, address: str, given: Mapping[str, Any], version: str = "") -> str:
-    """Return the ``curl`` command that sends a body."""
-    words = ["curl", "-X", method, "-H", '"Authorization: Bearer $MAINSPRING_TOKEN"']
-    if version:
-        words += ["-H", shlex.quote(f'If-Match: "{version}"')]
-    encoded = msgspec.json.encode(given).decode()
-    words += ["-H", "'Content-Type: application/json'", "-d", shlex.quote(encoded)]
-    return " ".join([*words, shlex.quote(address)])
 
 
 def field_in(message: str, name: str, values: Mapping[str, Any]) -> str:

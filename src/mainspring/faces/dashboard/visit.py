@@ -146,6 +146,9 @@ class Visit:
         """Return an answer that leads the browser to another page of this node."""
         return Response(303, {b"location": address.encode("ascii", "replace")})
 
-    def problem(self, problem: Problem, back: str = "") -> Response:
-        """Return the page of a refusal: what was wrong, and what to do. ``back`` is the page of the form that was refused."""
-        return self.render("problem.html", code=problem.status, problem=problem, back=back)
+    def problem(self, problem: Problem, back: str = "", form: object = None) -> Response:
+        """Return the page of a refusal: what was wrong, and what to do.
+
+        ``back`` is the page of a refused form, and ``form`` an `actions.RefusedForm` that can be corrected.
+        """
+        return self.render("problem.html", code=problem.status, problem=problem, back=back, form=form)

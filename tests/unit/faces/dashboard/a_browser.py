@@ -132,6 +132,8 @@ class Browser:
         self._client = client
         self._prefix = prefix
         self.cookies: dict[str, str] = {}
+        self.sent: list[Any] = []
+        """The bodies of calls, if the API gives fixed answers."""
 
     @property
     def behind_a_removing_proxy(self) -> Browser:
@@ -143,6 +145,10 @@ class Browser:
         answer = await self._client.send(method, f"{self._prefix}/api/v1/namespaces/default/{path}", body, **options)
         assert answer.status < 300, answer.body
         return answer.json
+
+    async def raw(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """Call the API as an administrator, by a whole path, and return the answer."""
+        return await self._client.send(method, path, body, headers=list(headers.items()))
 
     async def done(self, operation: str) -> None:
         """Return once an operation on many jobs has ended."""
@@ -264,11 +270,15 @@ def browser_of(answers: Mapping[str, Any], now: float) -> Browser:
     """Return a browser of pages whose API gives fixed answers, by the end of the path, to an operator."""
     replies: dict[str, Any] = {"/whoami": Identity("o", None, [GrantSpec("operator")]), **answers}
 
-    async def api(scope: Scope, _: Receive, send: Send) -> None:
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
         path = unquote(scope["path"])
+        sent = (await receive())["body"]
+        if sent:
+            browser.sent.append(msgspec.json.decode(sent))
         body = next(msgspec.json.encode(answer) for end, answer in replies.items() if path.endswith(end))
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
     pages = Dashboard(api, now=lambda: now, version="9.9")
-    return Browser(Client(pages, MemoryAccess(), Streams()), "")  # type: ignore[arg-type]
+    browser = Browser(Client(pages, MemoryAccess(), Streams()), "")  # type: ignore[arg-type]
+    return browser

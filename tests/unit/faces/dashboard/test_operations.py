@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from tests.unit.api.a_node import run
 
-from .a_browser import browsing
+from mainspring.api.operations import Started
+
+from .a_browser import browser_of, browsing
 
 if TYPE_CHECKING:
     from .a_browser import Browser, Shown
@@ -69,8 +71,10 @@ def test_many_jobs_need_their_number_typed() -> None:
             page = await browser.open("/operations/new?action=cancel&function=resize")
             form = page.main.one("form", action="/operations/new")
             filled = {one.attributes["name"]: one.attributes.get("value", "") for one in form.all("input")}
-            refused = await browser.send("/operations/new", {**filled, "typed": "10"})
+            refused = await browser.post("/operations/new", {**filled, "typed": "10", "reason": "all wrong"})
             assert refused.status == 422
+            assert refused.main.one("strong", id="fault-typed").text == "To change 100 jobs, type their number, 100."
+            assert refused.main.one("input", name="reason").attributes["value"] == "all wrong"
             assert (await browser.open("/operations")).main.all("tbody") == []
             page = await _confirmed(browser, page, typed="100")
             assert "100 of 100" in page.main.text
@@ -86,7 +90,31 @@ def test_more_jobs_than_were_counted_are_not_changed() -> None:
             await browser.submit("resize", unique="2")
             form = page.main.one("form", action="/operations/new")
             filled = {one.attributes["name"]: one.attributes.get("value", "") for one in form.all("input")}
-            assert (await browser.send("/operations/new", filled)).status == 409
+            refused = await browser.post("/operations/new", {**filled, "reason": "wrong"})
+            assert refused.status == 409
+            assert "2 jobs match, and at most 1 are expected" in refused.main.one("p", role="alert").text
+            assert refused.main.one("h1").text == "Cancel 2 jobs?"
+            assert (await browser.open("/operations")).main.all("tbody") == []
+            page = await _confirmed(browser, refused, reason="wrong")
+            assert "✔ done · 2 of 2" in page.main.text
+
+    run(test())
+
+
+def test_an_unfinished_count_limits_nothing() -> None:
+    counted = Started(None, 120, at_least=True, sample=[])
+    fields = {"action": "cancel", "subject": '{"filter":{"function":"f"}}', "matched": "120", "typed": "120"}
+
+    async def test() -> None:
+        browser = browser_of({"/operations": counted}, 0.0)
+        page = await browser.open("/operations/new?action=cancel&function=f")
+        assert page.main.one("h1").text == "Cancel at least 120 jobs?"
+        assert page.main.one("input", name="at_least").attributes["value"] == "1"
+        assert "expect" not in page.main.text
+        await browser.send("/operations/new", {**fields, "at_least": "1"})
+        assert browser.sent[-1] == {"action": "cancel", "filter": {"function": "f"}}
+        await browser.send("/operations/new", fields)
+        assert browser.sent[-1]["expect"] == 120
 
     run(test())
 

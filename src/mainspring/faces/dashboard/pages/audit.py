@@ -26,6 +26,7 @@ MARK: Final = Action(
     path=f"{N}/marks",
     permission=Permission.OPERATE,
     fields=(Field(name="label", label="Label", required=True, longest=200, hint="such as: web 4.2"),),
+    command="marks add {label}",
 )
 ACTIONS: Final = (MARK,)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from mainspring.api.operations import OperationDetails, OperationInfo, Started, TouchedJob
-from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, json_of, read_field
-from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, curl, json_of, read_field
+from mainspring.faces.dashboard.calls import NONE, Items, N, Problem, RefusedError
 from mainspring.faces.dashboard.pages.jobs import FILTERS
 from mainspring.faces.dashboard.registry import Page
 from mainspring.faces.dashboard.visit import NAMESPACE
@@ -54,6 +54,17 @@ ABORT: Final = Action(
     warning="Jobs that had their turn stay changed; the others stay as they are.",
 )
 ACTIONS: Final = (ABORT,)
+_CORRECTABLE: Final = frozenset({409, 422})
+"""Statuses of calls that other values, or a new count, may correct."""
+
+
+class Fault(NamedTuple):
+    """The reason why an operation was not started."""
+
+    text: str
+    field: str
+    """Empty: it is about all of it."""
+    status: int
 
 
 async def operations(visit: Visit) -> Response:
@@ -93,50 +104,78 @@ async def new(visit: Visit) -> Response:
         return visit.redirect(visit.url("/operations"))
     if name not in NAMES:
         raise FormError(f"There is no action {name[:40]!r}: choose one of {', '.join(NAMES)}.")
-    handles = visit.fields("handle")
-    criteria = _criteria({one: visit.fields(one) for one in _OPTIONS})
-    subject = _subject(handles, criteria)
+    subject = _subject(visit.fields("handle"), _criteria({one: visit.fields(one) for one in _OPTIONS}))
+    return await _confirmation(visit, name, subject)
+
+
+async def _confirmation(
+    visit: Visit, name: str, subject: Mapping[str, Any], form: Mapping[str, str] = NONE, fault: Fault | None = None
+) -> Response:
+    """Count the jobs and show the form. A refused ``form`` is shown again, with its ``fault``."""
     # A reschedule needs a time: any does for the count.
-    body = {
-        "action": name,
-        **subject,
-        "dry_run": True,
-        **({"run_at": "2100-01-01T00:00:00Z"} if name == "reschedule" else {}),
-    }
-    answer = await visit.calls.send("POST", OPERATIONS, body=body)
+    time = {"run_at": "2100-01-01T00:00:00Z"} if name == "reschedule" else {}
+    answer = await visit.calls.send("POST", OPERATIONS, body={"action": name, **subject, **time, "dry_run": True})
     started = msgspec.json.decode(answer.body, type=Started)
+    criteria: dict[str, Any] = subject.get("filter", {})
+    handles: list[str] = subject.get("handles", [])
+    body = {"action": name, **subject, **time} | ({} if started.at_least else {"expect": started.matched})
     return visit.render(
         "new_operation.html",
+        code=200 if fault is None else fault.status,
         name=name,
         started=started,
         subject=msgspec.json.encode(subject).decode(),
         criteria=criteria,
         handles=handles,
-        fields=[*([RUN_AT] if name == "reschedule" else []), REASON, RATE],
-        is_typed=started.matched >= TYPED,
-        command=_command(visit, name, handles, criteria, started.matched),
+        fields=_fields(name),
+        typed=Field(name="typed", label=f"Type {started.matched} to confirm", required=True)
+        if started.matched >= TYPED
+        else None,
+        form=form,
+        fault=fault,
+        faults={} if fault is None else {fault.field: fault.text},
+        command=_command(visit, name, handles, criteria, started),
+        curl=curl("POST", visit.api_address(OPERATIONS), body),
     )
 
 
 async def start(visit: Visit, form: Mapping[str, str]) -> Response:
     """Start an operation that its viewer has confirmed."""
-    matched = form.get("matched", "")
-    if form.get("is_typed") == "1" and form.get("typed", "").strip() != matched:
-        raise FormError(f"To change {matched} jobs, type their number, {matched}.")
-    fields = [*([RUN_AT] if form.get("action") == "reschedule" else []), REASON, RATE]
-    values = {one.name: read_field(one, form.get(one.name, "")) for one in fields}
-    subject = json_of("The choice of jobs", form.get("subject", ""))
-    if not isinstance(subject, dict):
+    name = form.get("action", "")
+    given = json_of("The choice of jobs", form.get("subject", ""))
+    if not isinstance(given, dict):
         raise FormError("The form is incomplete: go back to the jobs and choose them again.")
-    body: dict[str, Any] = {
-        "action": form.get("action"),
-        **{name: subject[name] for name in ("filter", "handles") if name in subject},
-        **{name: value for name, value in values.items() if value is not None},
-    }
-    if matched.isascii() and matched.isdigit():
-        body["expect"] = int(matched)
-    started = msgspec.json.decode((await visit.calls.send("POST", OPERATIONS, body=body)).body, type=Started)
+    subject: dict[str, Any] = {one: given[one] for one in given if one in {"filter", "handles"}}
+    try:
+        body = {"action": name, **subject, **_values(name, form)}
+        answer = await visit.calls.send("POST", OPERATIONS, body=body)
+    except FormError as error:
+        return await _confirmation(visit, name, subject, form, Fault(str(error), error.field, 422))
+    except RefusedError as refused:
+        if refused.status not in _CORRECTABLE:
+            raise
+        field = next(iter(refused.problem.fields), "")
+        fault = Fault(refused.problem.detail, field, refused.status)
+        return await _confirmation(visit, name, subject, form, fault)
+    started = msgspec.json.decode(answer.body, type=Started)
     return visit.redirect(visit.url("/operations/{id}", id=started.id or ""))
+
+
+def _values(name: str, form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of a confirmation. Raises FormError."""
+    matched = form.get("matched", "")
+    is_count = matched.isascii() and matched.isdigit()
+    count = int(matched) if is_count else 0
+    if count >= TYPED and form.get("typed", "").strip() != matched:
+        raise FormError(f"To change {matched} jobs, type their number, {matched}.", "typed")
+    found = {one.name: read_field(one, form.get(one.name, "")) for one in _fields(name)}
+    # A count that has not come to the end expects nothing: the operation would stop there.
+    found["expect"] = count if is_count and not form.get("at_least") else None
+    return {one: value for one, value in found.items() if value is not None}
+
+
+def _fields(name: str) -> list[Field]:
+    return [*([RUN_AT] if name == "reschedule" else []), REASON, RATE]
 
 
 def _criteria(query: Mapping[str, list[str]]) -> dict[str, Any]:
@@ -157,7 +196,7 @@ def _subject(handles: list[str], criteria: dict[str, Any]) -> dict[str, Any]:
     return {"filter": criteria}
 
 
-def _command(visit: Visit, name: str, handles: list[str], criteria: dict[str, Any], matched: int) -> str:
+def _command(visit: Visit, name: str, handles: list[str], criteria: dict[str, Any], started: Started) -> str:
     """Return the command that does the same; empty if there is none."""
     if name == "reschedule":
         return ""
@@ -165,8 +204,8 @@ def _command(visit: Visit, name: str, handles: list[str], criteria: dict[str, An
     for one, value in criteria.items():
         for text in value if isinstance(value, list) else [value]:
             words += [_OPTIONS[one], text]
-    if not handles:
-        words += ["--expect", str(matched)]
+    if not handles and not started.at_least:
+        words += ["--expect", str(started.matched)]
     if visit.namespace != "default":
         words += ["--namespace", visit.namespace]
     return shlex.join(words)

@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.schedules import CLOCK_NOTES, Previewed, ScheduleDetails
-from mainspring.faces.dashboard import schedule_form
+from mainspring.faces.dashboard import actions, schedule_form
 from mainspring.faces.dashboard.calls import RefusedError
 from mainspring.faces.dashboard.pages.schedules import SCHEDULE, SCHEDULES
 from mainspring.faces.dashboard.registry import Page
@@ -58,7 +58,7 @@ class _Form:
 
     def refused(self, problem: Problem) -> None:
         """Note the fields that a refusal is about."""
-        found = {(fault.pointer or "").split("/")[-1]: fault.message for fault in problem.errors}
+        found = problem.fields
         if not found:
             found = {schedule_form.field_in(problem.detail, self.name, self.values): problem.detail}
         names = {NAME.name, *(one.name for one in FIELDS)}
@@ -98,7 +98,7 @@ def _page(
     **shown: Any,
 ) -> Response:
     name = form.get("name", "").strip() if stored is None else stored.name
-    given = values or EXAMPLE
+    given = values or (EXAMPLE if stored is None else schedule_form.timing(stored))
     if stored is None:
         method, address = "POST", visit.api_address(SCHEDULES)
         sent = {"name": name or "NAME", **schedule_form.body(given)}
@@ -112,13 +112,13 @@ def _page(
         code=code,
         stored=stored,
         form=form,
-        version=version,
+        revision=version,
         groups=(("When it runs", TIMING), ("The job", JOB)),
         name_field=NAME,
         may_save=visit.may(Permission.DEVELOP, function),
         sees_payload=visit.may(Permission.PAYLOADS, function),
         command=schedule_form.command(visit.namespace, "add" if stored is None else "edit", name or "NAME", given),
-        curl=schedule_form.curl(method, address, sent, version),
+        curl=actions.curl(method, address, sent, f'"{version}"' if version else ""),
         clock_notes=CLOCK_NOTES,
         **(defaults | shown),
     )

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 DRAWN: Final = 40
 """Schedules in the drawing of a day."""
 MOST_RELATIVES: Final = 5
+DAY: Final = 86_400.0
+"""Seconds."""
 SCHEDULES: Final = f"{N}/schedules"
 SCHEDULE: Final = f"{SCHEDULES}/{{name}}"
 
@@ -145,6 +147,7 @@ async def schedule(visit: Visit) -> Response:
         actions=[one for one in fitting if visit.may(one.permission, shown.function)],
         may_edit=visit.may(Permission.DEVELOP, shown.function),
         kind_of=kind_of,
+        filled={BACKFILL.key: {"from": _hour(visit.now - DAY)}},
         **values,
     )
 
@@ -154,6 +157,11 @@ async def _fires(visit: Visit, name: str) -> list[Run]:
         visit.calls.get(Items[Run], f"{SCHEDULE}/fires", {"name": name}, query={"limit": OCCASIONS})
     )
     return [] if isinstance(listed, Problem) else listed.items
+
+
+def _hour(time: float) -> str:
+    """Return the begin of an hour as browsers write it in a field."""
+    return dt.datetime.fromtimestamp(time, dt.UTC).strftime("%Y-%m-%dT%H:00:00")
 
 
 def _date(text: str) -> dt.date | None:

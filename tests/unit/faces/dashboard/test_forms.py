@@ -1,0 +1,151 @@
+"""Forms of actions: refused ones are shown again, and the shown calls work as they are."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shlex
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tests.unit.api.a_node import run
+
+from mainspring.faces.dashboard.pages.tokens import PATH as TOKENS
+
+from .a_browser import browsing
+
+if TYPE_CHECKING:
+    from .a_browser import Browser, Element, Shown
+
+NIGHTLY = {"name": "nightly", "function": "report", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
+
+
+def _form(page: Shown, action: str) -> Element:
+    return page.main.one("form", action=f"/actions/{action}")
+
+
+def _lines(form: Element) -> dict[str, str]:
+    """Return the shown lines by the word before them."""
+    shown = [one.text.partition(" ") for one in form.all("p", class_="parity")]
+    return {name: line for name, _, line in shown}
+
+
+async def _paste(browser: Browser, line: str) -> int:
+    """Do what a shown ``curl`` line does, and return the status of the answer."""
+    program, x, method, *words = shlex.split(line)
+    assert (program, x) == ("curl", "-X")
+    *options, address = words
+    headers, body = {}, b""
+    for option, value in zip(options[::2], options[1::2], strict=True):
+        if option == "-H":
+            name, _, text = value.partition(": ")
+            headers[name.lower()] = text
+        else:
+            assert option == "-d"
+            body = value.encode()
+    assert headers.pop("authorization") == "Bearer $MAINSPRING_TOKEN"
+    answer = await browser.raw(method, urlsplit(address).path, body, headers)
+    return answer.status
+
+
+def test_the_calls_that_forms_of_schedules_show_work_as_they_are() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", NIGHTLY)
+            page = await browser.open("/schedules/nightly")
+            for action in ("schedules_trigger", "schedules_backfill", "schedules_remove"):
+                assert await _paste(browser, _lines(_form(page, action))["HTTP"]) < 300, action
+            assert (await browser.open("/schedules/nightly")).status == 404
+
+    run(test())
+
+
+def test_a_shown_call_changes_no_object_that_somebody_else_has_changed() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", NIGHTLY)
+            page = await browser.open("/schedules/nightly")
+            await browser.call("POST", "schedules/nightly/pause")
+            assert await _paste(browser, _lines(_form(page, "schedules_remove"))["HTTP"]) == 412
+
+    run(test())
+
+
+def test_the_command_and_the_call_of_a_form_for_past_times_begin_in_the_past() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, built):
+            await browser.call("POST", "schedules", NIGHTLY)
+            words = shlex.split(
+                _lines(_form(await browser.open("/schedules/nightly"), "schedules_backfill"))["Command"]
+            )
+            begin = dt.datetime.fromisoformat(words[words.index("--from") + 1])
+            assert begin.tzinfo is not None
+            assert 86_400 <= built.clock.wall() - begin.timestamp() < 86_400 + 3600
+
+    run(test())
+
+
+def test_the_shown_lines_of_an_unchanged_edit_change_nothing() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", {**NIGHTLY, "cron": "5 4 * * *"})
+            page = await browser.open("/schedules/nightly/edit")
+            lines = _lines(page.main.one("form", class_="panel"))
+            assert "--cron '5 4 * * *' --timezone Europe/Berlin" in lines["Command"]
+            before = await browser.call("GET", "schedules/nightly")
+            assert await _paste(browser, lines["HTTP"]) == 200
+            after = await browser.call("GET", "schedules/nightly")
+            assert before["revision"] == after["revision"]
+
+    run(test())
+
+
+def test_a_refused_form_is_shown_again_with_what_was_typed() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("resize")
+            await browser.call("POST", f"jobs/{handle}/cancel")
+            page = await browser.open(f"/jobs/{handle}")
+            refused = await browser.act(page, "jobs_retry", {"delay": "7", "args": '["cat", 1'})
+            assert refused.status == 422
+            form = _form(refused, "jobs_retry")
+            assert form.one("textarea", name="args").text == '["cat", 1'
+            assert form.one("input", name="delay").attributes["value"] == "7"
+            assert form.one("strong", id="fault-args").text.startswith("Other arguments is not valid JSON")
+            assert refused.main.one("details").attributes.keys() >= {"open"}
+            page = await browser.act(refused, "jobs_retry", {"args": '["cat", 1]', "delay": ""})
+            assert page.status == 200
+            assert "pending" in page.main.text
+
+    run(test())
+
+
+def test_a_form_that_comes_too_late_leads_back_to_its_page_alone() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", NIGHTLY)
+            page = await browser.open("/schedules/nightly")
+            await browser.call("POST", "schedules/nightly/pause")
+            refused = await browser.act(page, "schedules_remove")
+            assert refused.status == 412
+            assert refused.main.all("form") == []
+            assert refused.main.all("a")[0].attributes["href"] == "/schedules/nightly"
+
+    run(test())
+
+
+def test_a_refused_token_is_shown_again_with_what_was_typed() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            given = {"name": "ci", "role": "operator", "functions": "pay*", "expires_at": "soon"}
+            refused = await browser.post(TOKENS, given)
+            assert refused.status == 422
+            assert refused.main.one("input", name="functions").attributes["value"] == "pay*"
+            chosen = [one.attributes["value"] for one in refused.main.all("option") if "selected" in one.attributes]
+            assert chosen == ["operator"]
+            assert refused.main.one("strong", id="fault-expires_at").text.startswith("Expires is no time")
+            refused = await browser.post(TOKENS, {**given, "expires_at": "", "namespace": "no such name!"})
+            assert refused.status == 422
+            assert "No token was created" in refused.main.one("p", role="alert").text
+            assert refused.main.one("input", name="name").attributes["value"] == "ci"
+
+    run(test())
