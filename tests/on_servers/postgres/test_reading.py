@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from mainspring.access.audit import ListActs
 from mainspring.engines.postgres import inbox
 from mainspring.engines.postgres.connection import SESSION_SETTINGS
 from mainspring.engines.postgres.lists import READERS
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
-from mainspring.queries.jobs import ListJobs
+from mainspring.queries.jobs import FirstInLine, ListJobs
+from mainspring.schedules.store import ListSchedules
+from mainspring.series.model import MINUTE
+from mainspring.series.store import ReadNamespaceSeries
 from mainspring.testing.conformance.paging import answer
 
 from .a_fleet import eventually, node, session
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.storage.query import Query
 
 
 def test_a_read_does_not_wait_for_a_group_that_waits_for_a_lock(database: str) -> None:
@@ -81,6 +86,39 @@ def test_a_stored_job_is_read_in_one_statement(database: str, monkeypatch: pytes
             assert await answer(one.engine, ops.ShowJob(job.id)) is not None  # caches the function and the node
             statements.clear()
             assert await answer(one.engine, ops.ShowJob(job.id)) is not None
+            assert len(statements) == 1
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        FirstInLine((b"f",)),
+        ListActs(),
+        ListSchedules(),
+        ReadNamespaceSeries(namespace="default", step=MINUTE, since=0),
+    ],
+    ids=lambda query: type(query).__name__,
+)
+def test_the_frequent_queries_of_pages_have_no_transaction(
+    database: str, monkeypatch: pytest.MonkeyPatch, query: Query[Any]
+) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            await one.submitted()
+            statements = list[str]()
+            fetch = asyncpg.Connection.fetch
+
+            async def noted(connection: Any, text: str, *values: Any) -> Any:
+                assert not connection.is_in_transaction()
+                statements.append(text)
+                return await fetch(connection, text, *values)
+
+            monkeypatch.setattr(asyncpg.Connection, "fetch", noted)
+            await answer(one.engine, query)  # caches the function
+            statements.clear()
+            await answer(one.engine, query)
             assert len(statements) == 1
 
     asyncio.run(asyncio.wait_for(test(), 60))

@@ -1,7 +1,8 @@
 """Queries on their own connection: they do not block groups, and groups do not block them.
 
 Each is one read-only transaction with one snapshot. It ends with its budget, so it keeps vacuum from few tuples. Frequent
-queries of one statement have no transaction around it, because each further statement would wait for a turn of a busy loop.
+queries whose answer is nearly always one statement have no transaction around it, because each further statement would wait for a
+turn of a busy loop.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.access.audit import ListActs
 from mainspring.access.store import CountRevocations, FindCredential
 from mainspring.engines.postgres import failures
 from mainspring.engines.postgres.control import Control
@@ -18,7 +20,10 @@ from mainspring.engines.postgres.functions import Functions, Nodes
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
 from mainspring.jobs.store import ShowJob
+from mainspring.queries.jobs import FirstInLine
 from mainspring.resources.store import ListLimits
+from mainspring.schedules.store import ListSchedules
+from mainspring.series.store import ReadNamespaceSeries
 from mainspring.storage.operation import unknown
 from mainspring.storage.query import Meter
 
@@ -33,8 +38,20 @@ if TYPE_CHECKING:
 
 READ_TIMEOUT: Final = 3.0
 """Seconds for an answer, more than a statement may take. It detects a dead connection; the next attempt uses a new one."""
-SINGLE_STATEMENT: Final = frozenset({ListLimits, CountRevocations, FindCredential, ShowJob})
-"""Queries of one statement. The parts of a very long answer may be of different snapshots."""
+SINGLE_STATEMENT: Final = frozenset(
+    {
+        CountRevocations,
+        FindCredential,
+        FirstInLine,
+        ListActs,
+        ListLimits,
+        ListSchedules,
+        ReadNamespaceSeries,
+        ShowJob,
+    }
+)
+"""Queries of one statement. The parts of a very long answer may be of different snapshots, as its pages are: the rows of these
+lists never change their places."""
 READ_ATTEMPTS: Final = 3
 """Attempts to run a query that meets a possible race."""
 READ_SETTINGS: Final = """
