@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,3 +56,37 @@ def test_streams_end_first_when_the_node_stops(tmp_path: Path) -> None:
         assert running.wait() == 0
         connection.close()
     assert "rror" not in running.log.read_text()
+
+
+@pytest.mark.long
+def test_streams_are_never_cut(tmp_path: Path) -> None:
+    """The short form, `test_lasting_streams`, sets the clock forward."""
+    seconds = 660
+    options = ("serve", "--gearman", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", f"sqlite:///{tmp_path}/jobs.db")
+    with node(*options, cwd=tmp_path, faces=("gearman", "http")) as running:
+        address = running.ports["http"]
+        create = ("tokens", "create", "--name", "ci", "--role", "developer", "--server", running.address)
+        bearer = {"Authorization": f"Bearer {mainspring(*create, cwd=tmp_path).stdout.decode().strip()}"}
+        namespace = "/api/v1/namespaces/default"
+        headers = {**bearer, "Content_Type": "application/json"}
+        status, _, job = ask(address, "POST", f"{namespace}/jobs", '{"function": "nobody-runs-it"}', **headers)
+        assert status == 201
+        connections = [http.client.HTTPConnection(address, timeout=30) for _ in range(2)]
+        streams = []
+        for connection, subject in zip(connections, ("overview=true", f"job={job['handle']}"), strict=True):
+            connection.request("GET", f"{namespace}/live?{subject}", headers=bearer)
+            streams.append(connection.getresponse())
+        numbers, silent = streams
+        assert [stream.status for stream in streams] == [200, 200]
+        until, frames = time.monotonic() + seconds, 0
+        while time.monotonic() < until:
+            line = numbers.readline()
+            assert line, f"it was cut after {frames} frames"
+            frames += line.startswith(b"event: numbers")
+        assert frames > 0.9 * seconds
+        running.signal(signal.SIGTERM)
+        numbers.read()  # fails unless the stream is complete
+        assert silent.read().count(b":\n\n") >= seconds // 15 - 1, "it had comments all the time"
+        assert running.wait() == 0
+        for connection in connections:
+            connection.close()
