@@ -211,14 +211,13 @@ class EventFeed:
             self._wake.clear()
 
     def _take(self) -> bytes:
-        """Return the next events: those of `append` in their order, and then the newest states."""
+        """Return the next events: those of `append` in their order, and then the newest states, one at a time."""
         taken: list[bytes] = []
         while self._queue and self._sending < LARGEST_SEND:
             taken.append(self._queue.popleft())
             self._sending += len(taken[-1])
-        if not self._queue:
-            taken += self._newest.values()
-            self._newest.clear()
+        if not taken and self._newest:
+            return self._newest.pop(next(iter(self._newest)))  # not joined with others: all clients share these bytes
         return b"".join(taken)
 
     def _count(self, size: int) -> None:
