@@ -37,6 +37,7 @@ class ScheduleInfo(msgspec.Struct):
     waiting: int
     origin: str
     app: str | None
+    parents: list[str]
 
 
 class ScheduleDetails(ScheduleInfo):
@@ -54,7 +55,6 @@ class ScheduleDetails(ScheduleInfo):
     misfire: Misfire
     misfire_after: float
     overlap: str
-    parents: list[str]
     wait_for_children: bool
     priority: str
     retry: Retry | None

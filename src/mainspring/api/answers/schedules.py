@@ -298,6 +298,7 @@ def _info(stored: Stored) -> ScheduleInfo:
         waiting=state.queued,
         origin=state.origin.value,
         app=state.app or None,
+        parents=list(schedule.parents),
     )
 
 

@@ -147,7 +147,9 @@ class Dashboard:
             query=query,
             calls=calls,
             identity=identity,
-            settings=view_settings.read(cookies.get(view_settings.COOKIE, "")),
+            settings=view_settings.read(
+                cookies.get(view_settings.COOKIE, ""), cookies.get(view_settings.ZONE_COOKIE, "")
+            ),
             place=Place(_origin(scope, headers), self._prefix),
             templates=self._templates,
             now=self._now(),

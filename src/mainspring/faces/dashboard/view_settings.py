@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from functools import lru_cache
 from typing import Final, Literal, get_args
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, unquote, urlencode
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 COOKIE: Final = "mainspring-view"
+ZONE_COOKIE: Final = "mainspring-zone"
+"""Set by the script, to the zone of the browser."""
 COOKIE_LIFE: Final = 365 * 86400
 """Seconds."""
 Theme = Literal["auto", "light", "dark"]
@@ -45,7 +47,9 @@ class ViewSettings(msgspec.Struct, frozen=True):
     def cookie(self) -> str:
         """Return the value of the cookie."""
         changed = {
-            name: value for name, value in msgspec.structs.asdict(self).items() if value != getattr(DEFAULT, name)
+            name: value
+            for name, value in msgspec.structs.asdict(self).items()
+            if value != getattr(DEFAULT, name) and name != "browser_zone"
         }
         return urlencode({name: int(value) if isinstance(value, bool) else value for name, value in changed.items()})
 
@@ -53,9 +57,10 @@ class ViewSettings(msgspec.Struct, frozen=True):
 DEFAULT: Final = ViewSettings()
 
 
-def read(cookie: str) -> ViewSettings:
-    """Return the settings in the value of a cookie; values that are not known are the defaults."""
-    return from_form({name: values[0] for name, values in parse_qs(cookie).items()})
+def read(cookie: str, browser_zone: str = "") -> ViewSettings:
+    """Return the settings in the values of both cookies; values that are not known are the defaults."""
+    fields = {name: values[0] for name, values in parse_qs(cookie).items()}
+    return from_form({**fields, "browser_zone": unquote(browser_zone)})
 
 
 def from_form(fields: dict[str, str], base: ViewSettings = DEFAULT) -> ViewSettings:

@@ -11,6 +11,7 @@ from mainspring.api.fires import ScheduleLine, Timeline, TimelineBucket
 from mainspring.api.schedules import Run
 from mainspring.faces.dashboard.drawings.day import LEFT, MOST_CELLS, STEPS, WIDTH, day, step_for
 from mainspring.faces.dashboard.drawings.family import OCCASIONS, family
+from mainspring.faces.dashboard.pages.schedules import ROWS
 
 from .a_browser import browsing
 
@@ -136,5 +137,77 @@ def test_a_schedule_with_a_hostile_name_stays_text() -> None:
             assert page.main.all("script") == []
             link = page.main.all("a")[-2].attributes["href"]
             assert (await browser.open(link)).main.one("h1").text == name
+
+    run(test())
+
+
+def test_a_long_list_of_schedules_has_pages_and_a_filter() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for number in range(ROWS + 3):
+                await browser.call("POST", "schedules", {**NIGHTLY, "name": f"s{number:02}"})
+            await browser.call("POST", "schedules/s00/pause")
+            page = await browser.open("/schedules")
+            names = [row[0] for row in page.rows(-1)]
+            (further,) = page.main.all("a", rel="next")
+            page = await browser.open(further.attributes["href"])
+            assert page.main.all("a", rel="next") == []
+            rest = page.rows(-1)
+            assert [*names, *(row[0] for row in rest)] == [*(f"s{number:02}" for number in range(1, ROWS + 3)), "s00"]
+            assert rest[-1][1:3] == ["■ paused", "\N{EN DASH}"]
+            page = await browser.open("/schedules?name=S1")
+            assert len(page.rows(-1)) == 10
+            assert "10 of 53 match the filter" in page.main.text
+            assert [row[0] for row in (await browser.open("/schedules?state=paused")).rows(-1)] == ["s00"]
+            assert "No schedule matches" in (await browser.open("/schedules?name=none")).main.text
+
+    run(test())
+
+
+def test_the_list_shows_the_last_outcome() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", NIGHTLY)
+            handle = (await browser.call("POST", "schedules/nightly/trigger"))["handle"]
+            assert (await browser.open("/schedules")).rows(-1)[0][3].startswith("\N{EN DASH}")
+            await browser.call("POST", f"jobs/{handle}/cancel")
+            assert "cancelled" in (await browser.open("/schedules")).rows(-1)[0][3]
+            head = (await browser.open("/schedules/nightly")).main.all("p")[0].text
+            assert "last ■ cancelled" in head
+
+    run(test())
+
+
+def test_a_schedule_shows_its_times_on_its_own_clock_too() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", NIGHTLY)
+            page = await browser.open("/schedules/nightly")
+            first = page.main.one("ol").all("li")[0].text
+            assert first.endswith(("02:30:00 CET", "02:30:00 CEST"))
+            assert page.main.one("ol").all("time")[0].text.endswith("UTC")
+            browser.cookies["mainspring-zone"] = "Europe%2FBerlin"
+            page = await browser.open("/schedules/nightly")
+            assert page.main.one("ol").all("li")[0].text.count("02:30:00") == 1
+            browser.cookies["mainspring-zone"] = "No/Where"
+            assert "UTC" in (await browser.open("/schedules/nightly")).root.one("footer").text
+
+    run(test())
+
+
+def test_a_schedule_leads_to_its_children() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", NIGHTLY)
+            await browser.call("POST", "schedules", {"name": "mail", "function": "mail", "parents": ["nightly"]})
+            handle = (await browser.call("POST", "schedules/nightly/trigger"))["handle"]
+            page = await browser.open("/schedules/nightly")
+            assert [one.text for one in page.main.one("dl").all("a")] == ["report", "mail"]
+            drawn = page.main.one("svg")
+            assert [one.text for one in drawn.all("text") if one.attributes.get("text-anchor") == "end"] == [
+                "nightly",
+                "mail",
+            ]
+            assert handle in page.main.text
 
     run(test())

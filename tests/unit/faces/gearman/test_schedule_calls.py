@@ -66,6 +66,7 @@ def test_a_schedule_is_added_edited_paused_and_removed(tool: Peer) -> None:
         "waiting": 0,
         "origin": "cli",
         "app": None,
+        "parents": [],
     }
     assert tool.call("schedules.list") == {"schedules": [added]}
     assert tool.call("schedules.pause", name="a")["state"] == "paused"

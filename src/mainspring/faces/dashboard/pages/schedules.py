@@ -11,11 +11,14 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.fires import Timeline
 from mainspring.api.schedules import Run, ScheduleDetails, ScheduleInfo, Times
+from mainspring.faces.dashboard import words
 from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.day import day, step_for
 from mainspring.faces.dashboard.drawings.family import OCCASIONS, family, kind_of
 from mainspring.faces.dashboard.registry import Page
+from mainspring.faces.dashboard.schedule_form import OVERLAPS
+from mainspring.faces.dashboard.view_settings import known_zone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
     from mainspring.faces.dashboard.calls import Answer
     from mainspring.faces.dashboard.visit import Response, Visit
 
+ROWS: Final = 50
+STATES: Final = ("active", "paused", "finished")
+NEWEST: Final = 200
+"""Fires in which the list looks for the last outcome of each schedule: one call, however many schedules there are."""
 DRAWN: Final = 40
 """Schedules in the drawing of a day."""
 MOST_RELATIVES: Final = 5
@@ -99,14 +106,26 @@ async def schedules(visit: Visit) -> Response:
     shown = _date(visit.field("day")) or today
     before, after = shown - dt.timedelta(days=1), shown + dt.timedelta(days=1)
     begin, end = (dt.datetime.combine(one, dt.time(), zone) for one in (shown, after))
-    listed = await visit.calls.get(Items[ScheduleInfo], SCHEDULES)
+    listed, outcomes = await asyncio.gather(visit.calls.get(Items[ScheduleInfo], SCHEDULES), _outcomes(visit))
+    state = visit.field("state") if visit.field("state") in STATES else ""
+    part = visit.field("name").casefold()
+    found = [one for one in listed.items if part in one.name.casefold() and state in {"", one.state}]
+    rows, following = _page_of(found, visit.field("cursor"))
     step = step_for(min(len(listed.items), DRAWN))
     query = {"since": begin.isoformat(), "until": end.isoformat(), "step": step, "limit": DRAWN}
     timeline = await visit.optional(visit.calls.get(Timeline, f"{N}/fires/timeline", query=query), "day")
     drawn = None if isinstance(timeline, Problem) else day(timeline, visit.now, zone)
     return visit.render(
         "schedules.html",
-        schedules=sorted(listed.items, key=lambda one: (one.next_at is None, one.next_at or "", one.name)),
+        kind_of=kind_of,
+        number=len(listed.items),
+        found=len(found),
+        schedules=rows,
+        following=following,
+        outcomes=outcomes,
+        state=state,
+        states=STATES,
+        is_filtered=bool(state or part),
         drawing=drawn,
         day=shown,
         is_today=shown == today,
@@ -114,6 +133,29 @@ async def schedules(visit: Visit) -> Response:
         after=after,
         drawn=DRAWN,
     )
+
+
+def _page_of(found: list[ScheduleInfo], cursor: str) -> tuple[list[ScheduleInfo], str | None]:
+    """Return the schedules of a page, those that are due next first, and the cursor of the next page.
+
+    A cursor is the key of the last schedule: one that fires meanwhile moves, and the others keep their places.
+    """
+    rows = sorted(found, key=_key)
+    rest = [one for one in rows if _key(one) > cursor] if cursor else rows
+    return rest[:ROWS], _key(rest[ROWS - 1]) if len(rest) > ROWS else None
+
+
+def _key(one: ScheduleInfo) -> str:
+    """Return a text by which schedules are sorted."""
+    is_due = one.next_at is not None and one.state != "paused"
+    return f"0 {one.next_at} {one.name}" if is_due else f"1 {one.name}"
+
+
+async def _outcomes(visit: Visit) -> dict[str, Run]:
+    """Return the last fire of each schedule that has ended, among the newest fires of all."""
+    fires = await visit.optional(visit.calls.get(Items[Run], f"{N}/fires", query={"limit": NEWEST}))
+    runs = [] if isinstance(fires, Problem) else fires.items
+    return {run.schedule: run for run in reversed(runs) if run.outcome or run.state == "skipped"}
 
 
 async def schedule(visit: Visit) -> Response:
@@ -131,15 +173,25 @@ async def schedule(visit: Visit) -> Response:
         visit.optional(calls.get(Items[ScheduleInfo], SCHEDULES)),
     )
     runs = [] if isinstance(fires, Problem) else fires.items
-    relatives = shown.parents[:MOST_RELATIVES]
+    others = [] if isinstance(everything, Problem) else everything.items
+    parents = shown.parents[:MOST_RELATIVES]
+    children = [one.name for one in others if shown.name in one.parents]
+    relatives = [*parents, *children[:MOST_RELATIVES]]
     of_relatives = await asyncio.gather(*(_fires(visit, one) for one in relatives))
+    runs_of = dict(zip(relatives, of_relatives, strict=True))
+    in_order = [*parents, shown.name, *children[:MOST_RELATIVES]]
+    zone = known_zone(shown.timezone) or dt.UTC
     is_paused = shown.state == "paused"
     fitting = [TRIGGER, RESUME if is_paused else PAUSE, *([BACKFILL] if not shown.parents else []), REMOVE]
     values: dict[str, Any] = {
         "upcoming": [] if isinstance(upcoming, Problem) else [one for one in upcoming.times if one],
         "fires": None if isinstance(fires, Problem) else fires,
-        "drawing": family(dict(zip([*relatives, shown.name], [*of_relatives, runs], strict=True))),
-        "names": set() if isinstance(everything, Problem) else {one.name for one in everything.items},
+        "drawing": family({one: runs_of.get(one, runs) for one in in_order}),
+        "children": children,
+        "names": {one.name for one in others},
+        "last": None if visit.field("cursor") else next((run for run in runs if run.finished or run.outcome), None),
+        "has_other_clock": shown.timezone != visit.settings.shown_zone,
+        "clock": lambda time: words.absolute(dt.datetime.fromisoformat(time), zone),
     }
     return visit.render(
         "schedule.html",
@@ -147,6 +199,8 @@ async def schedule(visit: Visit) -> Response:
         actions=[one for one in fitting if visit.may(one.permission, shown.function)],
         may_edit=visit.may(Permission.DEVELOP, shown.function),
         kind_of=kind_of,
+        overlaps=dict(OVERLAPS),
+        occasions=OCCASIONS,
         filled={BACKFILL.key: {"from": _hour(visit.now - DAY)}},
         **values,
     )

@@ -44,6 +44,8 @@
   };
   const localizeAll = () => {
     if (shown() === root.dataset.shownZone) return;
+    // The next pages come in this zone, with their days and drawings.
+    document.cookie = `mainspring-zone=${encodeURIComponent(shown())};path=${document.querySelector(".brand")?.pathname || "/"};samesite=lax`;
     localize(document);
     const place = document.getElementById("zone");
     if (place) place.textContent = shown();
