@@ -66,6 +66,26 @@ class Failures(msgspec.Struct):
     functions: list[FailingFunction]
 
 
+class TroubledFunction(msgspec.Struct):
+    """A function at work; docs/reference/protocol.md explains the keys."""
+
+    function: str
+    waiting: int
+    running: int
+    workers: int
+    registered: bool
+    paused: bool
+    oldest_seconds: float | None
+    """For how long the due job has waited that waits longest."""
+    failures: int
+    """As of `FailingFunction`."""
+    submitted: list[int] | None
+    """By minute of the last hour, the oldest first; None where the store keeps no series."""
+    succeeded: list[int] | None
+    """Attempts, as the next."""
+    not_succeeded: list[int] | None
+
+
 class NamespaceStatus(msgspec.Struct):
     """A namespace; docs/reference/protocol.md explains the keys."""
 
@@ -78,6 +98,8 @@ class NamespaceStatus(msgspec.Struct):
     """None where the store keeps no series."""
     failing: Failures | None
     """The same."""
+    troubled: list[TroubledFunction] = []
+    """Functions with work or failures, those with the most trouble first."""
 
 
 class NamespaceNode(msgspec.Struct):

@@ -10,7 +10,7 @@ from tests.unit.nodes.rows import row as node_row
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import namespaces, nodes
+from mainspring.api import functions, namespaces, nodes
 from mainspring.api.answers import namespaces as answers
 from mainspring.api.answers.namespaces import KEPT_FOR, NamespaceCalls
 from mainspring.api.answers.nodes import SingleNodeCalls
@@ -67,6 +67,56 @@ def test_jobs_are_counted_by_state_in_one_namespace() -> None:
             assert (await status(node, "default")).jobs == namespaces.JobCounts(1, 1, 50, 0)
             assert (await status(node, "none")).jobs == namespaces.JobCounts(0, 0, 0, 0)
             assert (await status(node, caller=PAY)).jobs == namespaces.JobCounts(3, 2, 5, 0)
+
+    run(test())
+
+
+def test_functions_with_trouble_come_first_with_their_last_hour() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node)
+            node.worker(b"shop\x1fpay")
+            for function, number in ((b"pay", 3), (b"mail", 1), (b"scan", 2)):
+                for _ in range(number):
+                    await node.api.call(Submit(function, b"", namespace="shop"))
+            await node.api.call(functions.Pause("scan", namespace="shop"))
+            node.clock.advance(60)  # workers have had the time to connect
+            error = ErrorGroup(4, 1, 2, 0, "no disk")
+            outcomes = {"succeeded": 5, "failed": 1, "retried": 2, "cancelled": 9}
+            await save(
+                node,
+                row(node, b"burn", Bucket(errors={"OSError": error}), step=HALF_HOUR, ago=0),
+                row(node, b"pay", Bucket(submitted=7, outcomes=outcomes), ago=3),
+                row(node, b"pay", Bucket(submitted=1), ago=3, term=2),
+                row(node, b"pay", Bucket(submitted=50), ago=3, namespace="other"),
+            )
+            found = (await status(node)).troubled
+            assert [one.function for one in found] == ["mail", "burn", "pay", "scan"]
+            mail, burn, pay, scan = found
+            assert (mail.waiting, mail.registered, burn.failures) == (1, False, 4)
+            assert (pay.workers, pay.registered, scan.paused, scan.waiting) == (1, True, True, 2)
+            for numbers, expected in ((pay.submitted, 8), (pay.succeeded, 5), (pay.not_succeeded, 3)):
+                assert numbers is not None
+                assert (len(numbers), numbers[-4], sum(numbers)) == (60, expected, expected)
+            assert [one.function for one in (await status(node, caller=PAY)).troubled] == ["pay"]
+            await save(node, row(node, b"pay", Bucket(submitted=9), ago=0))
+            kept = (await status(node)).troubled[2].submitted
+            node.clock.advance(KEPT_FOR)
+            fresh = (await status(node)).troubled[2].submitted
+            assert kept is not None
+            assert fresh is not None
+            assert (sum(kept), sum(fresh)) == (8, 17)
+
+    run(test())
+
+
+def test_a_node_without_series_lists_functions_without_hours() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node, kept=False)
+            await node.api.call(Submit(b"mail", b"", namespace="shop"))
+            found = (await status(node)).troubled
+            assert [(one.function, one.waiting, one.submitted) for one in found] == [("mail", 1, None)]
 
     run(test())
 

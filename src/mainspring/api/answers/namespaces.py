@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from mainspring.api.answers.text import rfc3339
+from mainspring.api.answers.troubled import Troubled, Work
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.namespaces import (
     FailingFunction,
@@ -19,10 +20,11 @@ from mainspring.api.namespaces import (
     Status,
 )
 from mainspring.jobs.attempts import OUTCOMES
+from mainspring.jobs.held import FunctionQueue
 from mainspring.namespaces import namespace_of
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, add_error, begin_of
 from mainspring.series.store import ReadNamespaceSeries
-from mainspring.workflows.model import function_text
+from mainspring.workflows.model import function_named, function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from mainspring.api.answers.registry import Handlers
     from mainspring.clock import Clock
     from mainspring.ids import Handles
-    from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.service import JobService
     from mainspring.nodes.model import NodeRow
     from mainspring.series.model import Row
@@ -118,6 +119,7 @@ class NamespaceCalls:
         self._ages = ages
         self._kept = kept
         self._series: dict[str, _Series] = {}
+        self._troubled = Troubled(reads, clock, kept=kept)
         self.handlers: Handlers = {Status: self.status}
 
     async def status(self, request: Status, caller: Caller) -> NamespaceStatus:
@@ -138,15 +140,48 @@ class NamespaceCalls:
             for queue in self._service.all_functions()
             if namespace_of(queue.name) == namespace and sees(queue.name)
         ]
-        oldest = max(((age, name) for name, age in ages.ages() if sees(name)), default=None)
+        waited = {name: age for name, age in ages.ages() if sees(name)}
+        oldest = max(((age, name) for name, age in waited.items()), default=None)
+        failing = None if series is None else self._failing(series, sees)
         return NamespaceStatus(
             namespace=namespace,
             jobs=self._counts(namespace, functions, sees, every=every),
             functions=len(functions),
             oldest_waiting=None if oldest is None else OldestJob(function_text(oldest[1]), round(oldest[0], 3)),
             recent=None if series is None else _recent(series, sees),
-            failing=None if series is None else self._failing(series, sees),
+            failing=failing,
+            troubled=await self._troubled.among(namespace, self._work(namespace, functions, waited, failing)),
         )
+
+    def _work(
+        self, namespace: str, functions: list[FunctionQueue], waited: dict[bytes, float], failing: Failures | None
+    ) -> Iterator[Work]:
+        """Return the functions that the node has in memory, and those that fail."""
+        service = self._service
+        failures = (
+            {}
+            if failing is None
+            else {function_named(one.function, namespace): one.failures for one in failing.functions}
+        )
+        queues = {queue.name: queue for queue in functions}
+        running: dict[bytes, int] = {}
+        for row in self._others():
+            for name, (_, number) in zip(row.functions, row.loads, strict=False):
+                running[name] = running.get(name, 0) + number
+        for name in {**queues, **failures}:
+            queue = queues.get(name) or FunctionQueue(name)
+            waiting, at_work = queue.waiting(), queue.running + running.get(name, 0)
+            if waiting or at_work or name in failures:
+                yield Work(
+                    name,
+                    waiting,
+                    at_work,
+                    workers=sum(queue.workers.values()),
+                    is_registered=service.is_registered(name) is not False,
+                    is_paused=service.spec_of(name).paused,
+                    oldest=waited.get(name),
+                    failures=failures.get(name, 0),
+                )
 
     def _counts(
         self, namespace: str, functions: list[FunctionQueue], sees: Callable[[bytes], bool], *, every: bool

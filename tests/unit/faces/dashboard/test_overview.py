@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import datetime as dt
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from tests.unit.api.a_node import run
 from tests.unit.faces.rest.a_server import whole_node
 
-from mainspring.api.namespaces import FailingFunction, Failures, JobCounts, NamespaceNode, NamespaceStatus, OldestJob
+from mainspring.api.namespaces import (
+    FailingFunction,
+    Failures,
+    JobCounts,
+    NamespaceNode,
+    NamespaceStatus,
+    OldestJob,
+    TroubledFunction,
+)
 from mainspring.faces.dashboard.app import Dashboard
 from mainspring.faces.dashboard.pages.overview import troubles
 
-from .a_browser import Browser, browsing
+from .a_browser import Browser, browser_of, browsing
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+
+NOTHING = "\N{EN DASH}"
 
 
 def _node(name: str, state: str = "live", version: str = "1.0") -> NamespaceNode:
@@ -31,7 +43,7 @@ def test_trouble_is_said_in_sentences() -> None:
     nodes = [_node("a"), _node("b", "dead", "1.1")]
     assert troubles(_status(), nodes, workers=1) == ["The node b is dead.", "Nodes have different versions: 1.0, 1.1."]
     assert troubles(_status(1200), [_node("a")], workers=0) == ["1,200 jobs wait, and no worker is connected."]
-    assert troubles(_status(1, 301.0), [_node("a")], workers=1) == ["A job of f has waited for 301 s."]
+    assert troubles(_status(1, 301.0), [_node("a")], workers=1) == ["A job of f has waited for 5 min 1 s."]
     assert troubles(_status(1, 299.0), [_node("a")], workers=1) == []
 
 
@@ -44,12 +56,66 @@ def test_the_overview_shows_queued_jobs_failures_and_next_fires() -> None:
             schedule = {"name": "nightly", "function": "report", "cron": "30 2 * * *"}
             await browser.call("POST", "schedules", schedule)
             page = await browser.open("/")
-            assert "✖ trouble 1 jobs wait, and no worker is connected." in page.main.text
-            assert page.rows()[0][0] == "nightly"
+            assert "✖ trouble 1 job waits, and no worker is connected." in page.main.text
+            assert page.rows(1)[0][0] == "nightly"
             page = await browser.act(page, "marks_add", {"label": "web <4.2>"})
             assert "web <4.2> ·" in page.main.text
             viewer = await browser.open("/", token="viewer")
             assert (viewer.status, viewer.main.all("form")) == (200, [])
+
+    run(test())
+
+
+def troubled(function: str, waiting: int, **given: Any) -> TroubledFunction:
+    values: dict[str, Any] = dict.fromkeys(TroubledFunction.__struct_fields__) | {
+        "running": 0,
+        "workers": 0,
+        "registered": False,
+        "paused": False,
+        "failures": 0,
+    }
+    return TroubledFunction(**(values | {"function": function, "waiting": waiting} | given))
+
+
+def test_jobs_of_functions_without_workers_are_trouble() -> None:
+    stuck = [troubled("a", 2), troubled("b", 1), troubled("c", 5, registered=True), troubled("d", 5, paused=True)]
+    status = msgspec.structs.replace(_status(13), troubled=stuck)
+    assert troubles(status, [_node("a")], workers=1) == [
+        "2 jobs of a wait, and no worker has registered it.",
+        "1 job of b waits, and no worker has registered it.",
+    ]
+    oldest = msgspec.structs.replace(status, oldest_waiting=OldestJob("a", 301.0))
+    assert len(troubles(oldest, [_node("a")], workers=1)) == 2, "one sentence for each function"
+    assert troubles(status, [_node("a")], workers=0) == ["13 jobs wait, and no worker is connected."]
+
+
+def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
+    async def test() -> None:
+        minutes = [0] * 50 + [10, 0, 0, 0, 5, 5, 5, 5, 5, 99]
+        good = [0] * 59 + [3]
+        stuck = troubled("mail", 2, oldest_seconds=61.0)
+        busy = troubled(
+            "resize", 1, registered=True, workers=3, failures=7, submitted=minutes, succeeded=good, not_succeeded=good
+        )
+        status = msgspec.structs.replace(_status(3), troubled=[stuck, busy])
+        mark = {"label": "web 4.2", "at": "2030-01-31T11:30:10Z", "who": "ann"}
+        answers = {
+            "/status": status,
+            "/nodes": {"items": [_node("a")]},
+            "/schedules": {"items": []},
+            "/jobs": {"items": []},
+            "/marks": {"items": [mark]},
+        }
+        noon = dt.datetime(2030, 1, 31, 12, 0, 20, tzinfo=dt.UTC).timestamp()
+        page = await browser_of(answers, noon).open("/")
+        assert page.rows()[0] == ["mail", "2 for 1 min 1 s", "0", "✖ none", "0", NOTHING, NOTHING]
+        assert page.rows()[1] == ["resize", "1", "0", "3", "7", "5.0 · 0.0", ""]
+        drawn = page.main.one("svg", class_="spark")
+        assert drawn.attributes["aria-label"] == "134 submitted and 3 not succeeded in the last hour"
+        points = [point.split(",") for point in drawn.one("polyline").attributes["points"].split()]
+        assert (len(points), points[0], points[-1]) == (60, ["1", "20.0"], ["119", "2.0"])
+        assert drawn.one("path").attributes["d"] == "M119 20v10.0"
+        assert [line.attributes["x1"] for line in drawn.all("line", class_="now")] == ["58.3"]
 
     run(test())
 

@@ -11,29 +11,48 @@ from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import NamespaceNode, NamespaceStatus
 from mainspring.api.schedules import ScheduleInfo
 from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.drawings.spark import rate, spark
 from mainspring.faces.dashboard.pages.audit import MARK
 from mainspring.faces.dashboard.registry import Page
+from mainspring.faces.dashboard.words import duration
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
 
 NEXT_FIRES: Final = 5
 NEWEST_FAILURES: Final = 5
+NEWEST_MARKS: Final = 3
 LONG: Final = 300.0
 """Seconds after which a waiting job is old."""
+MOST_STUCK: Final = 3
+"""Functions without workers that have sentences of their own."""
 
 
 def troubles(status: NamespaceStatus, nodes: list[NamespaceNode], *, workers: int) -> list[str]:
     """Return what is wrong, in sentences."""
     found = [f"The node {node.name} is {node.state}." for node in nodes if node.state != "live"]
+    stuck = {
+        one.function: one.waiting for one in status.troubled if one.waiting and not one.registered and not one.paused
+    }
     if status.jobs.waiting and not workers:
-        found.append(f"{status.jobs.waiting:,} jobs wait, and no worker is connected.")
-    elif status.oldest_waiting is not None and status.oldest_waiting.seconds > LONG:
-        found.append(f"A job of {status.oldest_waiting.function} has waited for {status.oldest_waiting.seconds:.0f} s.")
+        found.append(f"{jobs(status.jobs.waiting)}, and no worker is connected.")
+    elif (oldest := status.oldest_waiting) is not None and oldest.seconds > LONG and oldest.function not in stuck:
+        found.append(f"A job of {oldest.function} has waited for {duration(oldest.seconds)}.")
+    if workers:
+        found += [
+            f"{jobs(waiting, function)}, and no worker has registered it."
+            for function, waiting in list(stuck.items())[:MOST_STUCK]
+        ]
     versions = {node.version for node in nodes}
     if len(versions) > 1:
         found.append(f"Nodes have different versions: {', '.join(sorted(versions))}.")
     return found
+
+
+def jobs(number: int, function: str = "") -> str:
+    """Return a number of jobs with its verb."""
+    of = f" of {function}" if function else ""
+    return f"1 job{of} waits" if number == 1 else f"{number:,} jobs{of} wait"
 
 
 async def overview(visit: Visit) -> Response:
@@ -46,9 +65,10 @@ async def overview(visit: Visit) -> Response:
         visit.optional(
             calls.get(Items[JobInfo], f"{N}/jobs", query={"state": "failed", "limit": NEWEST_FAILURES}), "failed"
         ),
-        visit.optional(calls.get(Items[MarkInfo], f"{N}/marks", query={"limit": 3}), "marks"),
+        visit.optional(calls.get(Items[MarkInfo], f"{N}/marks", query={"limit": 20}), "marks"),
     )
     workers = sum(node.workers for node in nodes.items)
+    known_marks = [] if isinstance(marks, Problem) else marks.items
     due = [] if isinstance(schedules, Problem) else [one for one in schedules.items if one.next_at]
     return visit.render(
         "overview.html",
@@ -56,9 +76,11 @@ async def overview(visit: Visit) -> Response:
         nodes=nodes.items,
         workers=workers,
         troubles=troubles(status, nodes.items, workers=workers),
+        sparks=[spark(one, known_marks, visit.now) for one in status.troubled],
+        rate=rate,
         next_fires=sorted(due, key=lambda one: one.next_at or "")[:NEXT_FIRES],
         failed=[] if isinstance(failed, Problem) else failed.items,
-        marks=[] if isinstance(marks, Problem) else marks.items,
+        marks=known_marks[:NEWEST_MARKS],
         mark=MARK if visit.may(Permission.OPERATE) and not isinstance(marks, Problem) else None,
     )
 
