@@ -84,6 +84,7 @@ class ListActs(PageQuery[Recorded], frozen=True, kw_only=True):
     namespace: str | None = None
     who: str | None = None
     what: str | None = None
+    object: str | None = None
 
     def matches(self, act: Act) -> bool:
         """Return whether an act matches the query."""
@@ -91,6 +92,7 @@ class ListActs(PageQuery[Recorded], frozen=True, kw_only=True):
             (self.namespace is None or act.namespace == self.namespace)
             and (self.who is None or act.who == self.who)
             and (self.what is None or act.what == self.what)
+            and (self.object is None or act.object == self.object)
         )
 
     @property

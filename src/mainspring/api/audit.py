@@ -55,6 +55,8 @@ class ListActs(Request[Listed]):
     """Acts of all namespaces, and those outside of namespaces, such as on nodes: for administrators of all namespaces."""
     who: str | None = None
     what: str | None = None
+    object: str | None = None
+    """As in `ActInfo`: the handle of a job, the name of a function."""
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
     after: int | None = None
 

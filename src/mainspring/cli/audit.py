@@ -29,6 +29,9 @@ def list_acts(
     *,
     who: Annotated[str | None, plain("--who", "List only acts of the token or user with this name.")] = None,
     what: Annotated[str | None, plain("--what", "List only acts of this kind, such as jobs.cancel.")] = None,
+    object_: Annotated[
+        str | None, plain("--object", "List only acts on this object, such as the handle of a job.")
+    ] = None,
     everywhere: Annotated[
         bool,
         plain("--everywhere", "List acts in all namespaces, and those outside, such as on nodes.", negative=""),
@@ -48,7 +51,7 @@ def list_acts(
     EXIT CODES
       0 listed, 2 your token is not an administrator's, 3 no server
     """
-    request = ListActs(everywhere=everywhere, who=who, what=what, limit=PAGE_LIMIT)
+    request = ListActs(everywhere=everywhere, who=who, what=what, object=object_, limit=PAGE_LIMIT)
     found = items(server.client(), request, "acts", None if export else limit)
     if export:
         for act in found:

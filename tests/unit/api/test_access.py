@@ -214,6 +214,8 @@ def test_acts_continue_at_a_place() -> None:
             for number in range(5):
                 await node.call(audit.AddMark(str(number)), OPERATOR)
             await node.create()
+            (one,) = (await node.call(audit.ListActs(what="marks.add", object="1"))).acts
+            assert (one.object, one.who) == ("1", "opa")
             first = await node.call(audit.ListActs(what="marks.add", who="opa", limit=2))
             second = await node.call(audit.ListActs(what="marks.add", who="opa", limit=2, after=first.next))
             assert [one.object for one in (*first.acts, *second.acts)] == ["4", "3", "2", "1"]

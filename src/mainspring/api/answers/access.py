@@ -214,6 +214,7 @@ class AccessCalls:
             namespace=None if request.everywhere else request.namespace,
             who=request.who,
             what=request.what,
+            object=request.object,
             limit=request.limit,
             after=request.after,
         )

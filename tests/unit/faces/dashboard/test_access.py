@@ -10,7 +10,7 @@ from .a_browser import browsing
 def test_no_workers_is_a_page_that_says_how_to_start_one() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):
-            assert "mainspring run app.py" in (await browser.open("/workers")).main.text
+            assert "mainspring worker app.py" in (await browser.open("/workers")).main.text
             page = await browser.open("/workers/1-1")
             assert page.status == 404
 

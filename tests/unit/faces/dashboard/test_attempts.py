@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from tests.unit.api.a_node import run
@@ -155,7 +156,7 @@ def test_the_page_of_a_job_that_is_gone_says_what_may_have_happened() -> None:
             assert page.status == 404
             assert "--dead-retention" in page.main.text
             links = [one.attributes["href"] for one in page.main.all("a")]
-            assert "/audit?what=jobs.delete" in links
+            assert f"/audit?object={quote(handle)}" in links
             assert "/jobs?state=failed" in links
             viewer = await browser.open("/jobs/H:<b>:1", token="viewer")
             assert (viewer.status, viewer.main.all("b")) == (404, [])

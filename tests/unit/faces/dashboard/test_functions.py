@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import Any
+
 from tests.unit.api.a_node import run
 
-from .a_browser import browsing
+from mainspring.api.functions import FunctionInfo
+from mainspring.api.namespaces import JobCounts, NamespaceStatus
+from mainspring.api.nodes import NodeInfo
+from mainspring.api.series import BucketInfo
+
+from .a_browser import browser_of, browsing
 
 
 def test_functions_are_listed_with_their_work() -> None:
@@ -84,5 +92,47 @@ def test_a_function_with_a_slash_has_a_page() -> None:
             assert page.main.all("a")[0].attributes["href"] == "/functions/a%2Fb"
             assert (await browser.open("/functions/a%2Fb")).main.one("h1").text == "a/b"
             assert (await browser.open("/functions/a/b")).status == 404
+
+    run(test())
+
+
+def test_a_function_shows_its_rates_and_its_newest_durations() -> None:
+    async def test() -> None:
+        moments = [f"2030-01-31T11:{minute:02}:00Z" for minute in range(60)]
+        empty: dict[str, Any] = dict.fromkeys(BucketInfo.__struct_fields__, 0) | {"wait": None, "run": None}
+        buckets = [{**empty, "at": at, "submitted": 12, "succeeded": 9} for at in moments]
+        durations = {"number": 3, "mean": 0.02, "p50": 0.012, "p95": 0.04}
+        buckets[40] |= {"wait": durations, "run": durations}
+        buckets[57] |= {"wait": {**durations, "p95": 2.0}, "run": {**durations, "p50": 0.5, "p95": 90.0}}
+        shown = dict.fromkeys(FunctionInfo.__struct_fields__) | {"function": "f", "paused": False, "waiting": 0}
+        answers = {
+            "/series": {"function": "f", "step": 60.0, "buckets": buckets},
+            "/errors": {"function": "f", "since": moments[0], "errors": []},
+            "/marks": {"items": []},
+            "/functions/f": {**shown, "running": 0, "workers": 0},
+        }
+        noon = dt.datetime(2030, 1, 31, 12, tzinfo=dt.UTC).timestamp()
+        text = (await browser_of(answers, noon).open("/functions/f")).main.one("dl", class_="tiles").text
+        assert "In and out a minute 12.0 · 9.0" in text
+        assert "Wait, half and 95% under 12 ms · 2.0 s 3 min ago" in text
+        assert "Run, half and 95% under 500 ms · 1 min 30 s 3 min ago" in text
+
+    run(test())
+
+
+def test_the_first_commands_name_the_server() -> None:
+    async def test() -> None:
+        node = dict.fromkeys(NodeInfo.__struct_fields__) | {"name": "a", "state": "live", "version": "1", "lease": 15.0}
+        node |= {"functions": [], **dict.fromkeys(("term", "jobs", "weight", "beats"), 1)}
+        status = NamespaceStatus("default", JobCounts(0, 0, 0, 0), 0, None, None, None)
+        for address, option in ((None, ""), ("127.0.0.1:4730", ""), ("127.0.0.1:5000", " --server 127.0.0.1:5000")):
+            nodes = {"items": [{**node, "address": address}]}
+            nothing: dict[str, Any] = {"items": []}
+            lists = {"/functions": nothing, "/jobs": nothing, "/workers": nothing}
+            browser = browser_of({"/status": status, **lists, "/v1/nodes": nodes}, 0.0)
+            codes = [one.text for path in lists for one in (await browser.open(path)).main.all("code")]
+            assert f"mainspring worker app.py{option}" in codes
+            assert f"mainspring submit hello '\"world\"'{option}" in codes
+            assert f"mainspring submit hello '\"world\"' --background{option}" in codes
 
     run(test())

@@ -18,6 +18,7 @@ from mainspring.api.namespaces import (
     OldestJob,
     TroubledFunction,
 )
+from mainspring.api.nodes import NodeInfo
 from mainspring.faces.dashboard.app import Dashboard
 from mainspring.faces.dashboard.pages.overview import troubles
 
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 
 
 NOTHING = "\N{EN DASH}"
+LISTED: dict[str, Any] = dict.fromkeys(NodeInfo.__struct_fields__) | {
+    "name": "a",
+    "state": "live",
+    "version": "1.0",
+    "functions": [],
+    "lease": 15.0,
+    **dict.fromkeys(("term", "jobs", "weight", "beats"), 1),
+}
 
 
 def _node(name: str, state: str = "live", version: str = "1.0") -> NamespaceNode:
@@ -101,7 +110,8 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
         mark = {"label": "web 4.2", "at": "2030-01-31T11:30:10Z", "who": "ann"}
         answers = {
             "/status": status,
-            "/nodes": {"items": [_node("a")]},
+            "/default/nodes": {"items": [_node("a")]},
+            "/v1/nodes": {"items": [{**LISTED, "address": None}, {**LISTED, "address": "10.0.0.5:4730"}]},
             "/schedules": {"items": []},
             "/jobs": {"items": []},
             "/marks": {"items": [mark]},
@@ -110,6 +120,7 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
         page = await browser_of(answers, noon).open("/")
         assert page.rows()[0] == ["mail", "2 for 1 min 1 s", "0", "✖ none", "0", NOTHING, NOTHING]
         assert page.rows()[1] == ["resize", "1", "0", "3", "7", "5.0 · 0.0", ""]
+        assert "mainspring worker app.py --server 10.0.0.5:4730" in page.main.text
         drawn = page.main.one("svg", class_="spark")
         assert drawn.attributes["aria-label"] == "134 submitted and 3 not succeeded in the last hour"
         points = [point.split(",") for point in drawn.one("polyline").attributes["points"].split()]

@@ -41,15 +41,14 @@ def brief(value: Any) -> str:
 
 async def audit(visit: Visit) -> Response:
     """Show acts, newest first."""
-    query = {name: visit.field(name) for name in ("who", "what", "cursor")}
+    query = {name: visit.field(name) for name in ("who", "what", "object", "cursor")}
     listed = await visit.calls.get(Items[ActInfo], f"{N}/audit", query={**query, "limit": ROWS})
     return visit.render(
         "audit.html",
         listed=listed,
         rows=ROWS,
         brief=brief,
-        who=query["who"],
-        what=query["what"],
+        filters=[query["who"], query["what"], query["object"]],
         actions=[MARK] if visit.may(MARK.permission) else [],
     )
 

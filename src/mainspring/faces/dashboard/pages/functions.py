@@ -11,10 +11,12 @@ from mainspring.access.roles import Permission
 from mainspring.api.audit import MarkInfo
 from mainspring.api.functions import FunctionInfo
 from mainspring.api.namespaces import NamespaceStatus
-from mainspring.api.series import Errors, Series
+from mainspring.api.series import BucketInfo, Errors, Series
 from mainspring.faces.dashboard.actions import REASON, Action, Field
 from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.drawings.spark import rate as rate_of
 from mainspring.faces.dashboard.drawings.throughput import failures, throughput
+from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 from mainspring.quantities import format_rate
 
@@ -114,6 +116,17 @@ def limits_in_words(function: FunctionInfo) -> str:
     return ", ".join(parts)
 
 
+def newest_run(series: Series) -> BucketInfo | None:
+    """Return the newest bucket in which an attempt ended; None if there is none."""
+    return next((one for one in reversed(series.buckets) if one.run is not None), None)
+
+
+def rates(series: Series) -> tuple[float, float]:
+    """Return how many jobs were submitted and succeeded in a minute, by the last whole minutes."""
+    submitted, succeeded = ([getattr(one, name) for one in series.buckets] for name in ("submitted", "succeeded"))
+    return rate_of(submitted) or 0.0, rate_of(succeeded) or 0.0
+
+
 async def functions(visit: Visit) -> Response:
     """Show all functions: first those that fail."""
     listed, status = await asyncio.gather(
@@ -121,7 +134,14 @@ async def functions(visit: Visit) -> Response:
         visit.optional(visit.calls.get(NamespaceStatus, f"{N}/status"), "status"),
     )
     failing = status.failing if isinstance(status, NamespaceStatus) and not visit.field("cursor") else None
-    return visit.render("functions.html", listed=listed, failing=failing, rows=ROWS, limits_in_words=limits_in_words)
+    return visit.render(
+        "functions.html",
+        listed=listed,
+        failing=failing,
+        rows=ROWS,
+        limits_in_words=limits_in_words,
+        server="" if listed.items else await server_option(visit),
+    )
 
 
 async def function(visit: Visit) -> Response:
@@ -146,6 +166,8 @@ async def function(visit: Visit) -> Response:
         if drawn is None or not isinstance(series, Series)
         else [one for one in reversed(series.buckets) if one.submitted or one.succeeded or failures(one)],
         failures=failures,
+        newest=None if not isinstance(series, Series) else newest_run(series),
+        rates=None if not isinstance(series, Series) or step != STEPS[0] else rates(series),
         drawing=drawn,
         has_series=isinstance(series, Series),
         errors=None if isinstance(errors, Problem) else errors.errors,

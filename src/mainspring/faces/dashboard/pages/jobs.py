@@ -10,6 +10,7 @@ from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
 from mainspring.faces.dashboard.actions import Field, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ async def jobs(visit: Visit) -> Response:
         visit.calls.get(Items[JobInfo], f"{N}/jobs", query=query),
         visit.optional(visit.calls.get(NamespaceStatus, f"{N}/status")),
     )
+    is_filtered = bool(states) or any(criteria.values())
     counts = None if isinstance(status, Problem) else status.jobs
     return visit.render(
         "jobs.html",
@@ -84,7 +86,8 @@ async def jobs(visit: Visit) -> Response:
         states=tuple(states),
         filters=FILTERS,
         may_change=visit.may(Permission.OPERATE),
-        is_filtered=bool(states) or any(criteria.values()),
+        is_filtered=is_filtered,
+        server="" if listed.items or is_filtered else await server_option(visit),
     )
 
 

@@ -13,6 +13,7 @@ from mainspring.api.schedules import ScheduleInfo
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.spark import rate, spark
 from mainspring.faces.dashboard.pages.audit import MARK
+from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 from mainspring.faces.dashboard.words import duration
 
@@ -78,6 +79,7 @@ async def overview(visit: Visit) -> Response:
         troubles=troubles(status, nodes.items, workers=workers),
         sparks=[spark(one, known_marks, visit.now) for one in status.troubled],
         rate=rate,
+        server="" if workers else await server_option(visit),
         next_fires=sorted(due, key=lambda one: one.next_at or "")[:NEXT_FIRES],
         failed=[] if isinstance(failed, Problem) else failed.items,
         marks=known_marks[:NEWEST_MARKS],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.api.workers import WorkerDetails, WorkerInfo
 from mainspring.faces.dashboard.actions import Action
 from mainspring.faces.dashboard.calls import Items, N
+from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ async def workers(visit: Visit) -> Response:
     """Show all workers."""
     query = {"cursor": visit.field("cursor"), "limit": ROWS}
     listed = await visit.calls.get(Items[WorkerInfo], f"{N}/workers", query=query)
-    return visit.render("workers.html", listed=listed, rows=ROWS)
+    return visit.render(
+        "workers.html", listed=listed, rows=ROWS, server="" if listed.items else await server_option(visit)
+    )
 
 
 async def worker(visit: Visit) -> Response:
