@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
+from tests.system.servers import serving
 
+from .a_site import Site, empty_site
 from .a_tab import signed_in
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from playwright.sync_api import Browser, Request
 
-    from .a_site import Site
     from .a_tab import Tab
 
 FUNCTION = "live <b>numbers</b>"
@@ -82,6 +86,39 @@ def test_a_hidden_tab_has_no_stream(chromium: Browser, full: Site) -> None:
         tab.page.evaluate(HIDE, False)
         expect(tab.page.locator("[data-live=waiting]")).to_have_text(str(waiting + 1))
         assert len(begun) == 2
+
+
+def test_a_page_says_that_its_numbers_are_old(chromium: Browser, full: Site) -> None:
+    """A stream may be open and silent: the node does not reach its store, or hangs."""
+    with signed_in(chromium, full) as tab:
+        tab.page.clock.install()
+        open_live(tab, "/")
+        expect(tab.page.locator("#live")).to_have_text("· live")
+        full.server.signal(signal.SIGSTOP)
+        try:
+            tab.page.clock.fast_forward("00:20")
+            expect(tab.page.locator("#live")).to_contain_text(
+                re.compile(r"the numbers are of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+            )
+        finally:
+            full.server.signal(signal.SIGCONT)
+        expect(tab.page.locator("#live")).to_have_text("· live")
+
+
+def test_a_page_stays_and_follows_again_after_a_restart(chromium: Browser, tmp_path: Path) -> None:
+    with empty_site(tmp_path) as site, signed_in(chromium, site) as tab:
+        open_live(tab, "/")
+        port = site.server.http
+        site.server.kill()
+        expect(tab.page.locator("#live")).to_have_text("· not live: connecting again")
+        expect(tab.page.locator("[data-live=waiting]")).to_have_text("0")
+        with serving(tmp_path, "--http", f"127.0.0.1:{port}") as server:
+            site = Site(server, site.token)
+            site.submit("f")
+            expect(tab.page.locator("#live")).to_have_text("· live")
+            expect(tab.page.locator("[data-live=waiting]")).to_have_text("1")
+            assert tab.page.evaluate("window.mark") == "same page"
+        tab.forgive("ERR_")
 
 
 def test_a_page_says_that_its_session_has_ended(chromium: Browser, full: Site) -> None:

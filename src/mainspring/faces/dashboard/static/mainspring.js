@@ -174,10 +174,18 @@
     document.getElementById("no-lines")?.remove();
     body.parentElement.hidden = false;
   };
+  const say = (text) => {
+    sign.textContent = text && ` · ${text}`;
+    sign.hidden = !text;
+  };
   let submitted;
   let withoutBar;
+  let silence; // the node sends numbers each second while it reaches its store
   const handlers = {
     numbers: (numbers) => {
+      say("live");
+      clearTimeout(silence);
+      silence = setTimeout(() => say(`not live: the numbers are of ${absolute(new Date(numbers.at))}`), 12000);
       show(new Map(Object.entries(numbers)), nothing);
       const news = document.getElementById("new");
       submitted ??= numbers.submitted;
@@ -207,11 +215,8 @@
   };
   let source = null;
   let isComplete = false;
-  const say = (text) => {
-    sign.textContent = text && ` · ${text}`;
-    sign.hidden = !text;
-  };
   const close = () => {
+    clearTimeout(silence);
     source?.close();
     source = null;
     say("");
