@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
     from tests.unit.faces.rest.a_client import Answer
 
+    from mainspring.access.caller import Caller
     from mainspring.access.roles import Role
     from mainspring.server.build import Built
 
@@ -167,6 +168,10 @@ class Browser:
     def permit(self, token: str, role: Role, namespace: str) -> None:
         """Add a caller with a role in one namespace."""
         self._client.access.add(token, role, namespace)
+
+    def admit(self, token: str, caller: Caller) -> None:
+        """Add a caller with any grants."""
+        self._client.access.callers[token] = caller
 
     async def open(self, path: str, **options: Any) -> Shown:
         """Return a page."""
