@@ -29,7 +29,7 @@ PARTS = {
     "/functions": (["/status"],),
     "/functions/f": (["/series"], ["/errors"]),
     "/jobs/HANDLE": (["/attempts"], ["/arguments"], ["/logs"]),
-    "/schedules": (["/timeline"],),
+    "/schedules": (["/timeline"], ["/default/fires"]),
     "/schedules/s": (["/next"], ["/fires"]),
     "/operations/OPERATION": (["/operations/OPERATION/jobs"],),
 }

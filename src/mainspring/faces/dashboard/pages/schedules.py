@@ -153,7 +153,7 @@ def _key(one: ScheduleInfo) -> str:
 
 async def _outcomes(visit: Visit) -> dict[str, Run]:
     """Return the last fire of each schedule that has ended, among the newest fires of all."""
-    fires = await visit.optional(visit.calls.get(Items[Run], f"{N}/fires", query={"limit": NEWEST}))
+    fires = await visit.optional(visit.calls.get(Items[Run], f"{N}/fires", query={"limit": NEWEST}), "outcomes")
     runs = [] if isinstance(fires, Problem) else fires.items
     return {run.schedule: run for run in reversed(runs) if run.outcome or run.state == "skipped"}
 
