@@ -117,10 +117,10 @@ def _are_settled(site: Site) -> bool:
 
 
 def _objects(site: Site) -> list[str]:
-    """Return the paths of the pages of all objects; a function whose name is no text has none."""
+    """Return the paths of the pages of all objects."""
     names = {
         "jobs": [job["handle"] for job in _items(site, "jobs?limit=1000")],
-        "functions": [name for one in _items(site, "functions") if "\\xff" not in (name := one["function"])],
+        "functions": [one["function"] for one in _items(site, "functions")],
         "schedules": [one["name"] for one in _items(site, "schedules")],
         "workflows": [one["workflow_id"] for one in _items(site, "workflows")],
         "workers": [one["id"] for one in _items(site, "workers")],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
+from mainspring.byte_names import name_text
 from mainspring.cli.display import print_json
 from mainspring.cli.failures import EXIT_DONE
 
@@ -16,11 +18,18 @@ if TYPE_CHECKING:
     from mainspring.api.request import Request
     from mainspring.client.blocking import Client
 
+_LONE = re.compile("[\udc80-\udcff]")
+
 
 def params_of(request: Request[Any]) -> dict[str, Any]:
     """Return a request's fields, without those at their defaults: the server has the same defaults."""
     params: dict[str, Any] = msgspec.to_builtins(request)
-    return params
+    return {field: name_argument(value) if isinstance(value, str) else value for field, value in params.items()}
+
+
+def name_argument(text: str) -> str:
+    """Return the text of a name that is an argument of a command. Python reads bytes that are not UTF-8 as lone surrogates."""
+    return text if text.isascii() or _LONE.search(text) is None else name_text(text.encode("utf-8", "surrogateescape"))
 
 
 def call(client: Client, request: Request[Any], timeout: float | None = None) -> dict[str, Any]:

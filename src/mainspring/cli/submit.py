@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from mainspring.byte_names import name_bytes
+from mainspring.cli.calls import name_argument
 from mainspring.cli.display import print_json, printable
 from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.following import follow_job, view_of
@@ -123,9 +125,7 @@ def submit(
     )
     body = sys.stdin.buffer.read() if payload == "-" else payload.encode("utf-8", "surrogateescape")
     client = server.client()
-    request = Request(
-        function.encode("utf-8", "surrogateescape"), unique.encode("utf-8", "surrogateescape"), options.wire(), body
-    )
+    request = Request(name_bytes(name_argument(function)), name_bytes(name_argument(unique)), options.wire(), body)
     submitted = client.submit(request)
     joined = {"joined": submitted.joined}
     if background:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from mainspring.byte_names import name_text
 from mainspring.namespaces import split
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class ArgumentRules(dict[bytes, FunctionRules]):
         return min([KEPT, *(int(rule.value) for rule in self._sizes), *self._declared.values()])
 
     def _build(self, function: bytes) -> FunctionRules:
-        name = split(function)[1].decode("utf-8", "backslashreplace")
+        name = name_text(split(function)[1])
         sizes = [int(rule.value) for rule in self._sizes if _pattern(rule.functions).fullmatch(name)]
         declared = self._declared.get(function, sizes[-1] if sizes else KEPT)
         kept = min(declared, sizes[-1]) if sizes else declared

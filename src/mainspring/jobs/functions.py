@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from mainspring.byte_names import name_text
 from mainspring.clock import from_us, to_us
 from mainspring.errors import MainspringError
 from mainspring.resources import rules
@@ -141,7 +142,7 @@ class Functions:
             return
         log.info(
             "limits",
-            function=function.decode("utf-8", "backslashreplace"),
+            function=name_text(function),
             paused=row.paused,
             **limits_to_wire(limits),
         )

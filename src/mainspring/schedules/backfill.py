@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from mainspring.byte_names import name_text
 from mainspring.namespaces import name_of
 from mainspring.schedules import consequences
 from mainspring.schedules.model import Fire, FireState, Overlap
@@ -88,7 +89,7 @@ def _refusal(stored: Stored | None, step: Backfill) -> str:
         return "the schedule was removed"
     if stored.schedule.trigger is None:
         return "the schedule has no times of its own any more: it runs after others"
-    function = name_of(stored.schedule.function).decode("utf-8", "backslashreplace")
+    function = name_text(name_of(stored.schedule.function))
     return "" if step.permits(function) else f"its caller may not run the function {function!r}"
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from mainspring.byte_names import name_text
 from mainspring.quantities import format_duration
 from mainspring.schedules import triggers
 from mainspring.schedules.model import Origin
@@ -207,5 +208,5 @@ def _value(value: object) -> str:
     if value is None or value in {"", b""}:
         return "none"
     if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
+        return name_text(value)
     return str(value)

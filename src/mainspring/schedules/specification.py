@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from mainspring.byte_names import name_bytes, name_text
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority, Retry
 from mainspring.jobs.tags import check_tags
@@ -100,7 +101,7 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
         fields: dict[str, Any] = {key: value for key, value in values if value is not UNSET}
         for key, text in (("function", self.function), ("unique", self.unique)):
             if text is not UNSET:
-                fields[key] = text.encode("utf-8", "surrogateescape")
+                fields[key] = name_bytes(text)
         for key, names in (("exclude", self.exclude), ("parents", self.parents)):
             if names is not UNSET:
                 fields[key] = tuple(names)
@@ -121,7 +122,7 @@ def specify(schedule: Schedule) -> Specification:
     trigger = schedule.trigger
     return Specification(
         name=schedule.name,
-        function=schedule.function.decode("utf-8", "surrogateescape"),
+        function=name_text(schedule.function),
         payload=schedule.args,
         cron=trigger.expression if isinstance(trigger, Cron) else UNSET,
         every=trigger.interval_us / _SECOND if isinstance(trigger, Every) else UNSET,
@@ -139,7 +140,7 @@ def specify(schedule: Schedule) -> Specification:
         priority=Priority(schedule.priority).name.lower(),
         retry=schedule.retry,
         timeout=schedule.timeout,
-        unique=schedule.unique.decode("utf-8", "surrogateescape"),
+        unique=name_text(schedule.unique),
         expires=schedule.expires,
         tags=list(schedule.tags) or UNSET,  # older nodes refuse the key
     )

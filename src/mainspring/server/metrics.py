@@ -10,7 +10,7 @@ from mainspring.jobs.attempts import BOUNDS, OUTCOMES
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority
 from mainspring.namespaces import DEFAULT, namespace_of
-from mainspring.workflows.model import DECISIONS, decisions_of, function_text
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -123,10 +123,4 @@ def _labels(name: bytes) -> dict[str, str]:
     They are unique: Prometheus refuses a whole page if two lines have the same labels.
     """
     namespace = namespace_of(name)
-    return {"function": _label(name)} | ({} if namespace == DEFAULT else {"namespace": namespace})
-
-
-def _label(name: bytes) -> str:
-    text = function_text(name.replace(b"\\", b"\\\\"))
-    # A function of users may have the text of decision tasks.
-    return text if decisions_of(name) or not text.endswith(DECISIONS) else text.replace(DECISIONS, f"\\{DECISIONS}")
+    return {"function": function_text(name)} | ({} if namespace == DEFAULT else {"namespace": namespace})

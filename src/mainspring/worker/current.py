@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from mainspring.byte_names import name_text
 from mainspring.client.options import Duration, seconds
 from mainspring.client.validation import check_progress, check_progress_text
 from mainspring.errors import UsageError
@@ -111,7 +112,7 @@ class CurrentJob:
     @property
     def unique(self) -> str:
         """The job's unique; empty if it has none."""
-        return self._unique.decode()
+        return name_text(self._unique)
 
     @property
     def info(self) -> Info:

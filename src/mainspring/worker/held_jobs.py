@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from mainspring.byte_names import name_text
 from mainspring.worker.current import CurrentJob, JobStopped
 from mainspring.worker.delivery import Delivery, Executor, Finished
 from mainspring.worker.execution import CANCELLED, RELEASED, Settlement, failure
@@ -117,7 +118,7 @@ class HeldJobs:
         key = (handle, token)
         function = self._functions.get(name)
         if function is None:
-            job = CurrentJob(handle, unique, name.decode("utf-8", "backslashreplace"), info, self._reports)
+            job = CurrentJob(handle, unique, name_text(name), info, self._reports)
             settlement = failure("UsageError", f"this worker has no function {name!r}", final=True)
             self._failures.failed(job, None, settlement)
             link.session.settle(key, settlement)

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mainspring import namespaces
+from mainspring.byte_names import name_bytes, name_text
+from mainspring.errors import UsageError
 
 YEAR: Final = 366 * 86_400.0
 """Seconds; the longest execution timeout, and the default."""
@@ -148,26 +150,35 @@ def decisions_of(function: bytes) -> tuple[str, str, str] | None:
 
 
 def function_text(function: bytes) -> str:
-    """Return a function's name for people, without its namespace.
+    r"""Return a function's name as text, without its namespace; see `byte_names`.
 
-    ``order@2 (decisions)`` stands for decision tasks; bytes that are not UTF-8 become escapes.
+    ``order@2 (decisions)`` stands for decision tasks, and ``order@2\ (decisions)`` for a function of users with that name.
     """
     decisions = decisions_of(function)
     if decisions is None:
-        return namespaces.name_of(function).decode("utf-8", "backslashreplace")
+        text = name_text(namespaces.name_of(function))
+        return text.removesuffix(DECISIONS) + _NO_DECISIONS if text.endswith(DECISIONS) else text
     _, name, version = decisions
     return f"{name}@{version}{DECISIONS}"
 
 
 def function_named(text: str, namespace: str) -> bytes:
-    """Return the function of a namespace that `function_text` shows as this text."""
-    name, at, version = text.removesuffix(DECISIONS).rpartition("@")
-    if at and text.endswith(DECISIONS):
+    """Return the function of a namespace that `function_text` shows as this text. Raises UsageError for the text of none."""
+    if text.endswith(_NO_DECISIONS):
+        text = text.removesuffix(_NO_DECISIONS) + DECISIONS
+    elif text.endswith(DECISIONS):
+        name, at, version = text.removesuffix(DECISIONS).rpartition("@")
+        if not at:
+            raise UsageError(
+                f"{text!r} names no decisions: these have the name and the version of a workflow, as {_EXAMPLE!r}"
+            )
         return decision_function(namespace, name, version)
-    return namespaces.key(namespace, text.encode())
+    return namespaces.key(namespace, name_bytes(text))
 
 
 DECISIONS: Final = " (decisions)"
 """The end of the text for the function of decision tasks."""
+_NO_DECISIONS: Final = "\\" + DECISIONS
+_EXAMPLE: Final = f"order@2{DECISIONS}"
 DECISION_PREFIX: Final = "\x1fd\x1f"
 _PREFIX: Final = DECISION_PREFIX.encode()

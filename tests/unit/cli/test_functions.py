@@ -156,3 +156,15 @@ def test_functions_of_all_pages_are_listed(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(Client, "call", call)
     assert main(["functions", "list", "--json"]) == 0
     assert [function["function"] for function in json.loads(capsys.readouterr().out)] == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [("a\\xff", "a\\xff"), ("a\udcff", "a\\xff"), ("a\\\udcff", "a\\\\\\xff"), ("App\\Jobs", "App\\Jobs")],
+)
+def test_a_name_with_any_bytes_is_an_argument(
+    calls: list[tuple[str, dict[str, Any]]], argument: str, text: str
+) -> None:
+    """Either as commands list it, or as the shell passes its bytes."""
+    assert main(["functions", "pause", argument]) == 0
+    assert calls[-1] == ("functions.pause", {"function": text})

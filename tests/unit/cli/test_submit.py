@@ -51,3 +51,9 @@ def test_options(submitted: list[Request], words: str, options: dict[str, Any]) 
 def test_attempts(submitted: list[Request], name: str) -> None:
     assert main(["submit", "f", "--background", name, "3"]) == 0
     assert msgspec.json.decode(submitted[0].options)["retry"]["max_attempts"] == 3
+
+
+@pytest.mark.parametrize("argument", ["a\\xff", "a\udcff"])
+def test_names_may_have_any_bytes(submitted: list[Request], argument: str) -> None:
+    assert main(["submit", argument, "--background", "--unique", argument]) == 0
+    assert (submitted[0].function, submitted[0].unique) == (b"a\xff", b"a\xff")

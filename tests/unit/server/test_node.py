@@ -469,8 +469,8 @@ def test_different_names_have_different_labels_in_the_metrics() -> None:
             assert [labels["function"] for labels, _ in measures["mainspring_jobs_live"]] == [
                 "\\xff",
                 "\\\\xff",
+                "\\",
                 "\\\\",
-                "\\\\\\\\",
                 "é",
                 "\\xe9",
                 "\\\\xe9",

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from mainspring.api.answers.fire_rows import run_of
-from mainspring.api.answers.text import rfc3339, text
+from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import in_slices, read_page
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.fires import (
@@ -20,6 +20,7 @@ from mainspring.api.fires import (
     Timeline,
     TimelineBucket,
 )
+from mainspring.byte_names import name_text
 from mainspring.clock import to_us
 from mainspring.namespaces import key_of_text
 from mainspring.queries import schedules as queries
@@ -102,7 +103,7 @@ class FireCalls:
         return [
             one
             for one in sorted(map(stored_with_names, found), key=lambda one: one.schedule.name)
-            if caller.may(request.permission, request.namespace, text(one.schedule.function))
+            if caller.may(request.permission, request.namespace, name_text(one.schedule.function))
         ]
 
     # ---- the list ----
@@ -232,7 +233,7 @@ class _Line:
         schedule, state = self._stored
         buckets = [bucket for _, bucket in sorted(self._buckets.items())]
         return ScheduleLine(
-            self.name, text(schedule.function), "paused" if state.paused else "active", self.complete, buckets
+            self.name, name_text(schedule.function), "paused" if state.paused else "active", self.complete, buckets
         )
 
 

@@ -20,7 +20,7 @@ from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
 from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE, Place
-from mainspring.namespaces import namespace_of
+from mainspring.namespaces import name_of, namespace_of
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
 from mainspring.resources.model import UNLIMITED, FunctionLimits, encode_limits
@@ -184,7 +184,8 @@ class FunctionCalls:
         function, revision = request.function, request.revision
         caller.check(request.permission, request.namespace, function)
         service = self._service
-        name, bare = function_named(function, request.namespace), function.encode()
+        name = function_named(function, request.namespace)
+        bare = name_of(name)
         if (decisions := decisions_of(name)) is not None:
             raise ApiError(
                 Code.INVALID,

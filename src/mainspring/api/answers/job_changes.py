@@ -11,12 +11,12 @@ from mainspring.access.roles import Permission
 from mainspring.api.answers.job_info import PRIORITY_NAMES, info_of
 from mainspring.api.answers.job_lookup import JobLookup, unknown
 from mainspring.api.answers.once import act_if_new
-from mainspring.api.answers.text import text
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.job_changes import Clone, Delete, Deleted, Snooze, Update
 from mainspring.api.jobs import Retry
 from mainspring.api.submitting import PRIORITY_BY_NAME, JobOptions, bytes_of, check_seconds, has_arguments, size_problem
+from mainspring.byte_names import name_bytes
 from mainspring.clock import to_us
 from mainspring.errors import NotFoundError, UsageError
 from mainspring.jobs.argument_rules import is_redacted
@@ -137,12 +137,14 @@ class JobChangeCalls:
             expires=request.expires,
             retry=stored.retry,
             keep_unique=stored.keep_unique if request.unique else None,
-            concurrency_key=text(original.key) if request.concurrency_key is None else request.concurrency_key,
+            concurrency_key=original.key.decode("utf-8", "replace")
+            if request.concurrency_key is None
+            else request.concurrency_key,
             version=stored.version,
             tags=stored.tags if request.tags is None else request.tags,
         )
         name = name_of(original.function)
-        job = self._submits.job(request.namespace, name, payload, request.unique.encode(), options)
+        job = self._submits.job(request.namespace, name, payload, name_bytes(request.unique), options)
         return await self._submits.stored(job, once)
 
     async def _arguments(self, job: Job) -> bytes:
@@ -172,6 +174,10 @@ class JobChangeCalls:
         if time > self._service.wall() + MAX_WAIT:
             raise UsageError(f"{name} is more than a century away: give an earlier time")
         return max(to_us(time), 1)
+
+
+def _key(job: Job) -> str:
+    return job.key.decode("utf-8", "replace")
 
 
 def _priority(job: Job) -> PriorityName:

@@ -8,10 +8,11 @@ from mainspring.access.roles import Permission
 from mainspring.api.answers.end_listener import EndListener
 from mainspring.api.answers.job_info import STATE_NAMES
 from mainspring.api.answers.job_lookup import JobLookup, unknown
-from mainspring.api.answers.text import failure_of, line, text
+from mainspring.api.answers.text import failure_of, line
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.job_data import Data, Outcome, Payload, Result, Wait
+from mainspring.byte_names import name_text
 from mainspring.jobs.model import State
 from mainspring.jobs.results import decoded
 from mainspring.jobs.store import Find
@@ -72,7 +73,7 @@ class JobDataCalls:
 
     async def _wait(self, request: Wait, caller: Caller) -> Outcome:
         job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
-        sees = caller.may(Permission.PAYLOADS, request.namespace, text(name_of(job.function)))
+        sees = caller.may(Permission.PAYLOADS, request.namespace, name_text(name_of(job.function)))
         ended = await self._read(job, RESULT_LIMIT) if State(job.state).ended else await self._end_of(job)
         if ended is None:
             raise unknown(request.handle)

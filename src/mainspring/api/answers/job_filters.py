@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.jobs import STATE_BY_NAME
+from mainspring.byte_names import name_bytes
 from mainspring.clock import to_us
 from mainspring.jobs.tags import check_tags
 from mainspring.namespaces import key_of_text
@@ -51,7 +52,7 @@ async def filter_of(criteria: Criteria, namespace: str, find_run: Callable[[str,
         states=tuple(dict.fromkeys(map(_state, states))),
         function=None if criteria.function is None else function_named(criteria.function, namespace),
         namespace=namespace,
-        unique=None if criteria.unique is None else criteria.unique.encode(),
+        unique=None if criteria.unique is None else name_bytes(criteria.unique),
         key=None if criteria.key is None else criteria.key.encode(),
         schedule=None if criteria.schedule is None else key_of_text(namespace, criteria.schedule),
         run=None if criteria.workflow is None else await find_run(namespace, criteria.workflow),

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from msgspec.structs import replace
 
-from mainspring.api.answers.text import line, rfc3339, text
+from mainspring.api.answers.text import line, rfc3339
 from mainspring.api.jobs import JobInfo
 from mainspring.api.submitting import PriorityName
+from mainspring.byte_names import name_text
 from mainspring.jobs.model import State
 from mainspring.workflows.model import function_text
 
@@ -27,7 +28,7 @@ def info_of(service: JobService, job: Job) -> JobInfo:
     return JobInfo(
         handle=service.handle_of(job.id).decode(),
         function=function_text(job.function),
-        unique=text(job.unique),
+        unique=name_text(job.unique),
         state=STATE_NAMES[job.state],
         priority=PRIORITY_NAMES[job.priority],
         attempt=job.attempt,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring import namespaces
-from mainspring.api.answers.text import text
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
+from mainspring.byte_names import name_text
 
 if TYPE_CHECKING:
     from mainspring.access.caller import Caller
@@ -53,7 +53,7 @@ def check_access(job: Job, handle: str, namespace: str, caller: Caller, permissi
     its_namespace, name = namespaces.split(job.function)
     if its_namespace != namespace:
         raise unknown(handle)
-    caller.check(permission, namespace, text(name))
+    caller.check(permission, namespace, name_text(name))
 
 
 def unknown(handle: str) -> ApiError:

@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 from mainspring.api.answers.job_filters import filter_of
 from mainspring.api.answers.job_info import info_of, of_another_node
 from mainspring.api.answers.job_lookup import JobLookup, check_access, unknown
-from mainspring.api.answers.text import failure_of, rfc3339, text
+from mainspring.api.answers.text import failure_of, rfc3339
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.jobs import (
@@ -185,7 +185,7 @@ class JobCalls:
             traceback=failure_of(job.error).traceback if job.error else None,
             schedule=None if options.schedule is None else split_text(options.schedule)[1],
             fire_time=rfc3339(options.fire_us),
-            concurrency_key=text(job.key) or None,
+            concurrency_key=job.key.decode("utf-8", "replace") or None,
             run_at=rfc3339(job.due_us),
             expires_at=rfc3339(job.expires_us),
             input_size=job.input_size,
@@ -198,7 +198,7 @@ class JobCalls:
             numerator=done,
             denominator=total,
             tags=list(options.tags),
-            text=None if attempt is None else text(service.progress_text(job.id)) or None,
+            text=None if attempt is None else service.progress_text(job.id).decode("utf-8", "replace") or None,
         )
 
 

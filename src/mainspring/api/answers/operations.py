@@ -11,7 +11,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.answers.job_filters import filter_of
 from mainspring.api.answers.job_info import info_of
 from mainspring.api.answers.once import act_if_new
-from mainspring.api.answers.text import rfc3339, text
+from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code
 from mainspring.api.job_filters import JobCriteria
@@ -33,6 +33,7 @@ from mainspring.api.operations import (
 from mainspring.bulk import rules
 from mainspring.bulk.model import Action, Spec, Status
 from mainspring.bulk.store import ListBulk, ListTouched, ShowBulk
+from mainspring.byte_names import name_text
 from mainspring.clock import to_us
 from mainspring.jobs.store import Find
 from mainspring.namespaces import name_of, split_text
@@ -147,7 +148,7 @@ class OperationCalls:
         permitted = {
             job_id: job
             for job_id, job in found.items()
-            if caller.may(Permission.OPERATE, bulk.namespace, text(name_of(job.function)))
+            if caller.may(Permission.OPERATE, bulk.namespace, name_text(name_of(job.function)))
         }
         chosen = rules.choose(bulk.spec, ids, permitted, bulk.namespace).ids
         return len(chosen), False, [permitted[job_id] for job_id in chosen[:SAMPLE]]

@@ -16,6 +16,7 @@ from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
 from mainspring.api.answers.waiting import CallInProgress
 from mainspring.api.errors import ApiError, Code, problem_of
+from mainspring.byte_names import name_text
 from mainspring.errors import ForbiddenError
 from mainspring.jobs.namespace_gate import NOT_KEPT
 from mainspring.namespaces import DEFAULT
@@ -197,7 +198,7 @@ def _refusal(request: Request[Any], caller: Caller, error: MainspringError) -> A
     """Return the refusal of a request as the audit shows it."""
     of = getattr(request, "job", request)  # a new job names its function
     named = next((value for name in _OBJECTS if (value := getattr(of, name, None)) is not None), "")
-    name = named.decode("utf-8", "backslashreplace") if isinstance(named, bytes) else str(named)
+    name = name_text(named) if isinstance(named, bytes) else str(named)
     act = caller.act(_name_of(type(request)), name[:OBJECT_LIMIT], namespace=request.namespace)
     return replace(act, refused=str(error))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.api.answers.text import rfc3339, text
+from mainspring.api.answers.text import rfc3339
 from mainspring.api.workflows import (
     CHILD_POLICIES,
     ActivityInfo,
@@ -18,6 +18,7 @@ from mainspring.api.workflows import (
     TimerInfo,
     UnbegunStatus,
 )
+from mainspring.byte_names import name_text
 from mainspring.jobs.model import State
 from mainspring.quantities import format_duration
 from mainspring.workflows.model import Status, decode_about, function_text
@@ -118,7 +119,7 @@ def unbegun_info(handle: str, unbegun: Unbegun, now_us: int, *, is_paused: bool)
     job = unbegun.job
     return RunInfo(
         handle=handle,
-        workflow_id=text(job.unique) or handle,
+        workflow_id=name_text(job.unique) or handle,
         type=function_text(job.function),
         version="",
         status=unbegun_status(job.state),

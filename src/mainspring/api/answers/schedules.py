@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from mainspring.api.answers.fire_rows import run_of
 from mainspring.api.answers.once import act_if_new
 from mainspring.api.answers.schedule_previews import SchedulePreviews
-from mainspring.api.answers.text import rfc3339, text
+from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later, in_slices, read_page
 from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.schedules import (
@@ -40,6 +40,7 @@ from mainspring.api.schedules import (
     Times,
     Trigger,
 )
+from mainspring.byte_names import name_text
 from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.namespaces import DEFAULT, key_of_text, split_text
 from mainspring.queries.schedules import ListFires
@@ -289,7 +290,7 @@ def _info(stored: Stored) -> ScheduleInfo:
     will_fire = schedule.parents or state.next_us is not None
     return ScheduleInfo(
         name=schedule.name,
-        function=text(schedule.function),
+        function=name_text(schedule.function),
         when=triggers.describe(schedule),
         timezone=schedule.timezone,
         state="paused" if state.paused else "active" if will_fire else "finished",

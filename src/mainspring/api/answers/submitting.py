@@ -24,10 +24,13 @@ from mainspring.api.submitting import (
     bytes_of,
     submission_problem,
 )
+from mainspring.byte_names import name_bytes
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.functions import KEY_NOT_KEPT
 from mainspring.jobs.model import Job, State
+from mainspring.namespaces import name_of
+from mainspring.workflows.model import function_named
 
 if TYPE_CHECKING:
     from mainspring.access.caller import Caller
@@ -134,7 +137,8 @@ class SubmitCalls:
 
     def _job_of(self, new: NewJob, namespace: str) -> Job:
         """Return a new job as a client describes it in JSON. Raises ApiError and UsageError."""
-        return self.job(namespace, new.function.encode(), bytes_of(new), new.unique.encode(), new.options())
+        function = name_of(function_named(new.function, namespace))
+        return self.job(namespace, function, bytes_of(new), name_bytes(new.unique), new.options())
 
     async def _run(self, request: Run) -> Ended:
         job = self.job(

@@ -12,11 +12,6 @@ failure_of = msgspec.json.Decoder(JobFailure).decode
 """Return a stored failure."""
 
 
-def text(data: bytes) -> str:
-    """Return a name as text; bytes that are not UTF-8 become escapes."""
-    return data.decode("utf-8", "backslashreplace")
-
-
 def rfc3339(time_us: int) -> str | None:
     """Return a stored time as text; None for 0."""
     if not time_us:

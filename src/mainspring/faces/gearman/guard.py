@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mainspring.access.credentials import Kind
 from mainspring.access.roles import Permission
+from mainspring.byte_names import name_text
 from mainspring.namespaces import split
 from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT
 from mainspring.wire.gearman.packets import EXTENSION, NAMESPACE_OPTION, Type, response
@@ -176,7 +177,7 @@ class Guard:
         if kind in _FREE:
             return False
         if kind in _BY_FUNCTION:
-            function = args[0].decode("utf-8", "backslashreplace")
+            function = name_text(args[0])
             if caller.may(Permission.DEVELOP, peer.namespace, function):
                 return False
             message = f"{caller.name!r} lacks the permission 'develop' for the function {function!r}"
@@ -189,7 +190,7 @@ class Guard:
 def may_wait(caller: Caller, function: bytes) -> bool:
     """Return whether a caller may wait for a job of a function, which shows its result."""
     namespace, bare = split(function)
-    name = bare.decode("utf-8", "backslashreplace")
+    name = name_text(bare)
     return caller.may(Permission.DEVELOP, namespace, name) or caller.may(Permission.PAYLOADS, namespace, name)
 
 

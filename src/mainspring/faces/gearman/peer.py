@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mainspring.access.caller import LOCAL
+from mainspring.byte_names import name_text
 from mainspring.faces.gearman.guard import Guard
 from mainspring.faces.gearman.listeners import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
@@ -155,7 +156,7 @@ class Peer:
     def name(self) -> str:
         """Return the client id, or the address of a peer without one."""
         own = self.client_id
-        return self.address if own == b"-" else own.decode("utf-8", "backslashreplace")
+        return self.address if own == b"-" else name_text(own)
 
     def busy(self) -> bool:
         """Return whether the peer waits for an answer or is a worker."""

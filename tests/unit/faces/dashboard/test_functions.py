@@ -5,12 +5,16 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import pytest
 from tests.unit.api.a_node import run
+from tests.unit.jobs.a_node import Client, unexpected
 
 from mainspring.api.functions import FunctionInfo
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
 from mainspring.api.nodes import NodeInfo
 from mainspring.api.series import BucketInfo
+from mainspring.byte_names import name_text
+from mainspring.jobs.model import Job
 
 from .a_browser import browser_of, browsing
 
@@ -134,5 +138,29 @@ def test_the_first_commands_name_the_server() -> None:
             assert f"mainspring worker app.py{option}" in codes
             assert f"mainspring submit hello '\"world\"'{option}" in codes
             assert f"mainspring submit hello '\"world\"' --background{option}" in codes
+
+    run(test())
+
+
+@pytest.mark.parametrize("name", [b"b\xffd", b"b\\xffd", b"b\\\xffd", b"App\\Jobs", b"o@1 (decisions)"])
+def test_a_function_with_any_bytes_is_steered_from_its_page(name: bytes) -> None:
+    async def test() -> None:
+        async with browsing() as (browser, built):
+            service = built.node.service
+            service.foreground.submit(Job(service.next_id(), name, b""), Client(), lambda _: None, unexpected)
+            listed = await browser.open("/functions")
+            (link,) = listed.main.one("table").all("a")[:1]
+            page = await browser.open(link.attributes["href"])
+            assert page.main.one("h1").text == link.text == name_text(name).replace(" (", "\\ (")
+            page = await browser.act(page, "functions_pause", {"reason": "the disk is full"})
+            assert "■ paused the disk is full" in page.main.text
+            assert service.spec_of(name).paused, "and no function that the text would name as it is"
+            page = await browser.act(page, "functions_limits_set", {"concurrency": "5"})
+            assert "Limits: 5 at a time" in page.main.text
+            assert [stored.concurrency for stored in [service.spec_of(name).commanded] if stored] == [5]
+            jobs = await browser.open(
+                next(a for a in page.main.all("a") if "state=pending" in a.attributes["href"]).attributes["href"]
+            )
+            assert len(jobs.rows()) == 1
 
     run(test())

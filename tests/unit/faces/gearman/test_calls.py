@@ -287,6 +287,16 @@ def test_bytes_of_a_name_that_are_not_utf_8_are_shown_as_escapes(node: Node) -> 
     tool.background(function=b"\xff" + F)
     (job,) = tool.call("jobs.list")["jobs"]
     assert job["function"] == "\\xfff"
+    assert [one["handle"] for one in tool.call("jobs.list", function="\\xfff")["jobs"]] == [job["handle"]]
+    assert not tool.call("jobs.list", function="\\\\xfff")["jobs"], "the function named backslash, x, f, f, f"
+
+
+def test_a_job_is_found_by_the_text_of_its_unique(node: Node) -> None:
+    tool = node.connect(extended=True)
+    for unique in (b"u\xff", b"u\\xff", b"u\\"):
+        tool.background(unique=unique)
+    for shown in [job["unique"] for job in tool.call("jobs.list")["jobs"]]:
+        assert [job["unique"] for job in tool.call("jobs.list", unique=shown)["jobs"]] == [shown]
 
 
 def test_the_strings_of_a_watch_have_limits(node: Node) -> None:
