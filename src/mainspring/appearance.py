@@ -33,7 +33,7 @@ LOOKS: Final = {
         Look("good", "✔", "#387838", "#58c030", "green"),
         Look("bad", "✖", "#c82818", "#f89890", "red"),
         Look("stopped", "■", "#503000", "#f8d878", "yellow"),
-        Look("late", "⌛", "#985080", "#c8a0c0", "bright_magenta"),
+        Look("late", "◆", "#985080", "#c8a0c0", "bright_magenta"),
     )
 }
 _OF_STATE: Final = {

@@ -245,7 +245,7 @@ class Parts:
     def _ended(self) -> None:
         self._open -= 1
         if not self._open:
-            self._feed.append("complete", {})
+            self._feed.replace("complete", {})  # `append` would send it before the newest states
             self._feed.end()
 
 

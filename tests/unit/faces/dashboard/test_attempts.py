@@ -127,7 +127,7 @@ def test_the_page_of_a_job_has_the_drawing_and_a_table_that_says_the_same() -> N
         assert "worker lost" in svg.text
         assert len(svg.all("rect")) == 4
         assert [row[1:3] for row in page.rows()] == [
-            ["⌛ lost", "4.0 s"],
+            ["◆ lost", "4.0 s"],
             ["✖ failed asked to stop 2030-01-31 12:00:18 UTC", "5.0 s"],
         ]
 

@@ -64,6 +64,7 @@ def test_a_stream_ends_after_the_last_of_its_subjects() -> None:
             await reader.task
             text = sent.decode()
             assert text.count("event: complete\ndata: {}\n\n") == 1
+            assert text.endswith("event: complete\ndata: {}\n\n")  # clients close the stream then
             assert '"state":"done"' in text
             assert '"state":"cancelled"' in text
 
