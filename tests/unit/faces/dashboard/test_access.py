@@ -17,6 +17,15 @@ def test_no_workers_is_a_page_that_says_how_to_start_one() -> None:
     run(test())
 
 
+def test_an_empty_audit_is_a_page() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            assert "Nobody has changed anything yet" in (await browser.open("/audit")).main.text
+            assert "matches" in (await browser.open("/audit?who=nobody")).main.text
+
+    run(test())
+
+
 def test_the_audit_shows_acts_with_their_objects_and_filters_them() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):

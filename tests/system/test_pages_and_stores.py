@@ -1,0 +1,104 @@
+"""The pages on stores that keep less, on a store that goes away and comes back, and on a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import pytest
+
+from mainspring.faces.dashboard.pages import PAGES
+
+from .disks import small_file_system
+from .http_port import ask, at_a_terminal, sign_in
+from .servers import eventually
+from .stores import POSTGRESQL, ZOOKEEPER, on_each_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .http_port import Printed
+    from .stores import Store
+
+MENU = [page.path for page in PAGES if page.menu]
+LACKING = {
+    POSTGRESQL: {"/workflows"},
+    ZOOKEEPER: {"/workflows", "/operations", "/audit", "/settings/tokens"},
+}
+"""The pages of what a store does not have."""
+FORM = {"Content_Type": "application/x-www-form-urlencoded", "Sec_Fetch_Site": "same-origin"}
+
+
+class Pages:
+    """The pages of a node for a browser that has signed in by the node's link."""
+
+    def __init__(self, node: Printed) -> None:
+        self._address = node.address
+        status, self._cookie = sign_in(node.address, link=node.link.partition("link=")[2])
+        assert status == 303
+
+    def open(self, path: str) -> tuple[int, str]:
+        """Return the status and the text of a page."""
+        status, _, body = ask(self._address, "GET", path, Cookie=self._cookie)
+        return status, body.decode()
+
+    def send(self, path: str, **fields: str) -> tuple[int, str]:
+        """Return the status and the text of the answer to a form."""
+        status, _, body = ask(self._address, "POST", path, urlencode(fields), Cookie=self._cookie, **FORM)
+        return status, body.decode()
+
+
+def options(store: str) -> tuple[str, ...]:
+    return ("serve", "--store", store, "--name", "n1", "--gearman", "127.0.0.1:0", "--http", "127.0.0.1:0")
+
+
+@on_each_store
+def test_each_page_opens_or_names_what_the_store_lacks(store: Store, tmp_path: Path) -> None:
+    with at_a_terminal(*options(store.url), cwd=tmp_path) as node:
+        pages = Pages(node)
+        lacking = set()
+        for path in MENU:
+            status, text = pages.open(path)
+            if status != 200:
+                assert status == 422
+                assert "is on the other pages" in text
+                lacking.add(path)
+        assert lacking == LACKING[store.kind]
+        assert ("counts no failures" in pages.open("/")[1]) == (store.kind == ZOOKEEPER)
+
+
+@pytest.mark.parametrize("store", [POSTGRESQL], indirect=True)
+def test_pages_say_that_the_store_is_away_and_come_back_with_it(store: Store, tmp_path: Path) -> None:
+    with store.routes(1) as (route,), at_a_terminal(*options(route.url), cwd=tmp_path) as node:
+        pages = Pages(node)
+        assert pages.open("/jobs")[0] == 200
+        assert route.proxy is not None
+        route.proxy.refuse()
+        status, text = pages.open("/jobs")
+        assert status == 503
+        assert "Load the page again" in text
+        assert "Traceback" not in text
+        route.proxy.heal()
+        eventually(lambda: pages.open("/jobs")[0] == 200, "the pages are back")
+
+
+def test_on_a_full_disk_pages_are_read_and_actions_say_why_they_fail(tmp_path: Path) -> None:
+    with (
+        small_file_system(tmp_path) as disk,
+        at_a_terminal(*options(f"sqlite:///{disk / 'jobs.db'}"), cwd=tmp_path) as node,
+    ):
+        pages = Pages(node)
+        with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while True:
+                ballast.write(bytes(4096))
+        fields = {"path.function": "f", "next": "/functions"}
+        status, text = next(
+            answer for _ in range(1000) if (answer := pages.send("/actions/functions_pause", **fields))[0] != 303
+        )
+        assert status == 503
+        assert "no space is left" in text
+        assert "It may have been done, or not" in text
+        assert {path: pages.open(path)[0] for path in MENU} == dict.fromkeys(MENU, 200)
+        (disk / "ballast").unlink()
+        assert pages.send("/actions/functions_pause", **fields)[0] == 303
