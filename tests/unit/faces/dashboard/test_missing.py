@@ -113,6 +113,16 @@ def test_a_page_says_nothing_good_about_a_missing_part() -> None:
     run(test())
 
 
+def test_an_overview_without_the_dead_letters_does_not_say_that_all_is_well() -> None:
+    async def test() -> None:
+        async with browsing(through=failing({"/jobs"}, UNSUPPORTED)) as (browser, _):
+            text = (await browser.open("/")).main.text
+            assert "well" not in text
+            assert "No function fails" not in text
+
+    run(test())
+
+
 def test_a_store_that_counts_no_failures_is_not_called_well() -> None:
     async def test() -> None:
         def through(api: ASGIApp) -> ASGIApp:

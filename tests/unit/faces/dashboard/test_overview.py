@@ -9,6 +9,7 @@ import msgspec
 from tests.unit.api.a_node import run
 from tests.unit.faces.rest.a_server import whole_node
 
+from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import (
     FailingFunction,
     Failures,
@@ -127,6 +128,54 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
         assert (len(points), points[0], points[-1]) == (60, ["1", "20.0"], ["119", "2.0"])
         assert drawn.one("path").attributes["d"] == "M119 20v10.0"
         assert [line.attributes["x1"] for line in drawn.all("line", class_="now")] == ["58.3"]
+
+    run(test())
+
+
+def _dead(function: str, ended: str) -> dict[str, Any]:
+    return dict.fromkeys(JobInfo.__struct_fields__) | {
+        "handle": "H:n:1",
+        "function": function,
+        "unique": "",
+        "state": "failed",
+        "priority": "normal",
+        "attempt": 1,
+        "ended_at": ended,
+    }
+
+
+async def _with(failing: list[FailingFunction], dead: list[dict[str, Any]], **more: Any) -> str:
+    """Return the text of an overview with these failing functions and dead letters."""
+    status = msgspec.structs.replace(_status(), failing=Failures("2030-01-31T11:00:00Z", failing))
+    nothing: dict[str, Any] = {"items": []}
+    answers = {
+        "/status": status,
+        "/default/nodes": {"items": [_node("a")]},
+        "/v1/nodes": {"items": [{**LISTED, "address": None}]},
+        "/schedules": nothing,
+        "/marks": nothing,
+        "/jobs": {"items": dead, **more},
+    }
+    return (await browser_of(answers, 0.0).open("/")).main.text
+
+
+def test_nothing_is_well_while_there_is_a_dead_letter() -> None:
+    """The counts of failing functions lag, and the list of dead letters does not."""
+
+    async def test() -> None:
+        new, old = _dead("resize", "2030-01-31T11:59:59Z"), _dead("mail", "2030-01-30T00:00:00Z")
+        text = await _with([], [new])
+        assert "well" not in text
+        assert "No function fails" not in text
+        assert "1 dead letter, the newest of resize." in text
+        assert "resize failed just now" in text
+        counted = FailingFunction("resize", 1, "2030-01-31T11:59:59Z", "ValueError", "no", "H:n:1")
+        assert "just now" not in await _with([counted], [new])
+        text = await _with([], [old, old], next="x")
+        assert "More than 2 dead letters, the newest of mail." in text
+        assert "The dead letters below are older." in text
+        text = await _with([], [])
+        assert ("well" in text, "No function fails" in text) == (True, True)
 
     run(test())
 

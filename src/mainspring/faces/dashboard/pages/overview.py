@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from mainspring.access.roles import Permission
@@ -29,9 +30,16 @@ MOST_STUCK: Final = 3
 """Functions without workers that have sentences of their own."""
 
 
-def troubles(status: NamespaceStatus, nodes: list[NamespaceNode], *, workers: int) -> list[str]:
-    """Return what is wrong, in sentences."""
+def troubles(
+    status: NamespaceStatus, nodes: list[NamespaceNode], *, workers: int, dead: Items[JobInfo] | None = None
+) -> list[str]:
+    """Return what is wrong, in sentences. ``dead``: the newest dead letters."""
     found = [f"The node {node.name} is {node.state}." for node in nodes if node.state != "live"]
+    if dead is not None and dead.items:
+        number = len(dead.items)
+        letters = "1 dead letter" if number == 1 else f"{number} dead letters"
+        more = "More than " if dead.next or dead.searched_to else ""
+        found.append(f"{more}{letters}, the newest of {dead.items[0].function}.")
     stuck = {
         one.function: one.waiting for one in status.troubled if one.waiting and not one.registered and not one.paused
     }
@@ -48,6 +56,16 @@ def troubles(status: NamespaceStatus, nodes: list[NamespaceNode], *, workers: in
     if len(versions) > 1:
         found.append(f"Nodes have different versions: {', '.join(sorted(versions))}.")
     return found
+
+
+def uncounted(status: NamespaceStatus, dead: list[JobInfo]) -> list[str]:
+    """Return the functions of new dead letters that are not among the failing ones yet: the series are written later."""
+    if status.failing is None:
+        return []
+    since = dt.datetime.fromisoformat(status.failing.since)
+    counted = {one.function for one in status.failing.functions}
+    new = [one.function for one in dead if one.ended_at and dt.datetime.fromisoformat(one.ended_at) >= since]
+    return [function for function in dict.fromkeys(new) if function not in counted]
 
 
 def jobs(number: int, function: str = "") -> str:
@@ -69,6 +87,8 @@ async def overview(visit: Visit) -> Response:
         visit.optional(calls.get(Items[MarkInfo], f"{N}/marks", query={"limit": 20}), "marks"),
     )
     workers = sum(node.workers for node in nodes.items)
+    dead = None if isinstance(failed, Problem) else failed
+    letters = [] if dead is None else dead.items
     known_marks = [] if isinstance(marks, Problem) else marks.items
     due = [] if isinstance(schedules, Problem) else [one for one in schedules.items if one.next_at]
     return visit.render(
@@ -76,12 +96,13 @@ async def overview(visit: Visit) -> Response:
         status=status,
         nodes=nodes.items,
         workers=workers,
-        troubles=troubles(status, nodes.items, workers=workers),
+        troubles=troubles(status, nodes.items, workers=workers, dead=dead),
+        uncounted=uncounted(status, letters),
         sparks=[spark(one, known_marks, visit.now) for one in status.troubled],
         rate=rate,
         server="" if workers else await server_option(visit),
         next_fires=sorted(due, key=lambda one: one.next_at or "")[:NEXT_FIRES],
-        failed=[] if isinstance(failed, Problem) else failed.items,
+        failed=letters,
         marks=known_marks[:NEWEST_MARKS],
         mark=MARK if visit.may(Permission.OPERATE) and not isinstance(marks, Problem) else None,
     )
