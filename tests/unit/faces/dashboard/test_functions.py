@@ -164,3 +164,30 @@ def test_a_function_with_any_bytes_is_steered_from_its_page(name: bytes) -> None
             assert len(jobs.rows()) == 1
 
     run(test())
+
+
+def test_workers_of_other_nodes_are_no_lack_of_workers() -> None:
+    async def test() -> None:
+        shown = dict.fromkeys(FunctionInfo.__struct_fields__) | {"paused": False, "running": 0}
+        rows = [
+            {**shown, "function": name, "waiting": waiting, "workers": workers, "registered": registered}
+            for name, waiting, workers, registered in (
+                ("here", 1, 2, True),
+                ("there", 1, 0, True),
+                ("idle", 0, 0, False),
+                ("unknown", 1, 0, None),
+                ("nowhere", 1, 0, False),
+            )
+        ]
+        status = NamespaceStatus("default", JobCounts(0, 0, 0, 0), 0, None, None, None)
+        pages = {f"/functions/{row['function']}": row for row in rows}
+        nothing = {"/series": {"function": "f", "step": 60.0, "buckets": []}, "/marks": {"items": []}}
+        errors = {"/errors": {"function": "f", "since": "2030-01-31T11:00:00Z", "errors": []}}
+        browser = browser_of({"/status": status, "/functions": {"items": rows}, **nothing, **errors, **pages}, 0.0)
+        cells = [row[3] for row in (await browser.open("/functions")).rows()]
+        assert cells == ["2", "at other nodes", "0", "✖ none", "✖ none"]
+        for name, is_stuck in (("there", False), ("nowhere", True)):
+            text = (await browser.open(f"/functions/{name}")).main.text
+            assert ("no worker has registered this function" in text) is is_stuck
+
+    run(test())
