@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
 
 ROWS: Final = 50
+MOST_PARKED: Final = 5
 EVENTS: Final = 100
 """In the table."""
 DRAWN: Final = 1000
@@ -100,15 +101,30 @@ async def workflows(visit: Visit) -> Response:
     status = visit.field("status") if visit.field("status") in STATUSES else ""
     query: dict[str, Any] = {"type": visit.field("type"), "id": visit.field("id"), "limit": ROWS}
     query |= {status: True} if status in {"open", "parked"} else {"status": status}
-    listed = await visit.calls.get(Items[RunInfo], RUNS, query={**query, "cursor": visit.field("cursor")})
+    is_filtered = bool(status or query["type"] or query["id"])
+    cursor = visit.field("cursor")
+    listed, parked = await asyncio.gather(
+        visit.calls.get(Items[RunInfo], RUNS, query={**query, "cursor": cursor}),
+        _parked(visit, is_shown=not is_filtered and not cursor),
+    )
     return visit.render(
         "workflows.html",
         listed=listed,
         rows=ROWS,
         status=status,
         statuses=STATUSES,
-        is_filtered=bool(status or query["type"] or query["id"]),
+        is_filtered=is_filtered,
+        parked=parked,
     )
+
+
+async def _parked(visit: Visit, *, is_shown: bool) -> list[RunInfo]:
+    """Return the newest runs that need somebody, if they are shown."""
+    if not is_shown:
+        return []
+    query = {"parked": True, "limit": MOST_PARKED}
+    listed = await visit.optional(visit.calls.get(Items[RunInfo], RUNS, query=query), "parked")
+    return [] if isinstance(listed, Problem) else listed.items
 
 
 async def workflow(visit: Visit) -> Response:

@@ -141,7 +141,7 @@
     try {
       const answer = await fetch(location.href);
       const page = new DOMParser().parseFromString(answer.ok ? await answer.text() : "", "text/html");
-      for (const old of document.querySelectorAll("#state, #actions")) {
+      for (const old of document.querySelectorAll("#state, #actions, #work")) {
         const fresh = page.getElementById(old.id);
         if (!fresh || old.querySelector("[open]") || old.contains(document.activeElement)) continue;
         old.replaceWith(fresh);
