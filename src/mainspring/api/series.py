@@ -37,6 +37,8 @@ class BucketInfo(msgspec.Struct):
     snoozed: int
     wait: DurationNumbers | None
     run: DurationNumbers | None
+    waiting: int | None = None
+    """The jobs that waited for a worker at the end of the bucket, or of the last one before it that has a number."""
 
 
 class Series(msgspec.Struct):

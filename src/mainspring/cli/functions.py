@@ -214,7 +214,7 @@ def errors(function: Name, /, *, json: Json = False, server: ServerOptions = LOC
 
 
 def _numbers(bucket: dict[str, Any]) -> list[int]:
-    return [number for number in bucket.values() if isinstance(number, int)]
+    return [number for key, number in bucket.items() if isinstance(number, int) and key != "waiting"]
 
 
 def _bucket(bucket: dict[str, Any]) -> dict[str, Any]:

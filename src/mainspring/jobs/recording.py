@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.clock import to_us
 from mainspring.jobs.attempts import OUTCOMES
 from mainspring.namespaces import SEPARATOR, split
 from mainspring.series.model import HALF_HOUR, KEPT, MINUTE, Bucket, Row, add_error, begin_of, oldest_kept
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.jobs.attempts import Attempts, Distribution, Figures
+    from mainspring.jobs.held import FunctionQueue
     from mainspring.storage.commit_queue import CommitQueue
 
 EVERY: Final = 5.0
@@ -40,16 +42,29 @@ NOTHING: Final = _Seen(0, [0] * len(OUTCOMES), ([], 0), ([], 0))
 
 
 class Recorder:
-    """Records the figures of a node. ``term`` returns the node's current term."""
+    """Records the figures of a node.
 
-    def __init__(self, attempts: Attempts, commits: CommitQueue, clock: Clock, term: Callable[[], int]) -> None:
+    ``term`` returns the node's current term, and ``queue_of`` the queue of a function, if there is one.
+    """
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        commits: CommitQueue,
+        clock: Clock,
+        term: Callable[[], int],
+        queue_of: Callable[[bytes], FunctionQueue | None],
+    ) -> None:
         self._attempts = attempts
         self._commits = commits
         self._clock = clock
         self._term = term
+        self._queue_of = queue_of
         self._minute = begin_of(MINUTE, clock.wall())
         self._next = clock.wall() + EVERY
         self._seen: dict[bytes, _Seen] = {}
+        self._waited: dict[bytes, int] = {}
+        """The numbers of waiting jobs at the last writing."""
         self._buckets: dict[int, dict[bytes, Bucket]] = {step: {} for step in KEPT}
         """The buckets under way, by their length in seconds and by function."""
         self._unsent: list[Row] = []
@@ -62,7 +77,7 @@ class Recorder:
         if minute == self._minute and now < self._next:
             return
         self._next = now + EVERY
-        self.write()
+        self.write(is_over=minute != self._minute)
         if minute == self._minute:
             return
         self._buckets[MINUTE].clear()
@@ -70,17 +85,28 @@ class Recorder:
             self._buckets[HALF_HOUR].clear()
         self._minute = minute
 
-    def write(self) -> None:
-        """Write the minute and the half hour under way."""
-        term = self._term()
+    def write(self, *, is_over: bool = True) -> None:
+        """Write the minute and the half hour under way.
+
+        A change of the number of waiting jobs alone is written once the minute is over, as every node of a store sees it.
+        """
+        term, now_us = self._term(), to_us(self._clock.wall())
         errors = self._attempts.errors.take()
         for figures in self._attempts.figures(self._clock.monotonic()):
             name = figures.name
             bucket = self._difference(figures)
             for kind, group in errors.get(name, {}).items():
                 add_error(bucket.errors, kind, group)
-            if bucket.is_empty() or name.startswith(SEPARATOR):  # SEPARATOR: decisions of workflows
+            if name.startswith(SEPARATOR):  # decisions of workflows
                 continue
+            queue = self._queue_of(name)
+            waiting = None if queue is None or not queue.counted else queue.waiting()
+            is_changed = waiting is not None and waiting != self._waited.get(name, 0)
+            if bucket.is_empty() and not (is_over and is_changed):
+                continue
+            if waiting is not None:
+                bucket.waiting, bucket.waiting_us = waiting, now_us
+                self._waited[name] = waiting
             for step, buckets in self._buckets.items():
                 total = buckets.setdefault(name, Bucket())
                 total.add(bucket)

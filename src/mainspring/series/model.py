@@ -51,6 +51,10 @@ class Bucket(msgspec.Struct, omit_defaults=True):
     ran_us: int = 0
     errors: dict[str, ErrorGroup] = {}
     """Failed attempts by type of error; only in buckets of half an hour."""
+    waiting: int = 0
+    """The jobs that waited for a worker at ``waiting_us``. Each node sees those of the whole store, so they are not added."""
+    waiting_us: int = 0
+    """When they were counted; 0: never."""
 
     def add_attempts(self, other: Bucket) -> None:
         """Add the numbers of jobs and attempts of another bucket alone."""
@@ -67,6 +71,8 @@ class Bucket(msgspec.Struct, omit_defaults=True):
         self.ran_us += other.ran_us
         for kind, group in other.errors.items():
             add_error(self.errors, kind, group)
+        if other.waiting_us > self.waiting_us:
+            self.waiting, self.waiting_us = other.waiting, other.waiting_us
 
     def is_empty(self) -> bool:
         """Return whether nothing happened."""

@@ -295,7 +295,7 @@ async def open_node(
     checks: list[Callable[[float], None]] = [unserved.check, access.tick]
     last_writes: list[Callable[[], None]] = []
     if engine.series:
-        recorder = Recorder(service.attempts, commits, job_clock, lambda: service.term)
+        recorder = Recorder(service.attempts, commits, job_clock, lambda: service.term, service.queue_of)
         checks.append(lambda _: recorder.tick())
         last_writes.append(recorder.write)
     if logs is not None:

@@ -115,3 +115,22 @@ def test_quantiles_lie_within_their_bins() -> None:
     assert quantile([0, 10, 10], 1.0) == BOUNDS[2]
     assert quantile([0] * len(BOUNDS) + [4], 0.5) == BOUNDS[-1], "longer than all bounds"
     assert quantile([], 0.5) == 0.0
+
+
+def test_a_bucket_without_a_number_of_waiting_jobs_has_that_before_it() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node)
+            now = round(node.clock.wall() * 1_000_000)
+            await save(
+                node,
+                row(node, MINUTE, 6, Bucket(1)),  # of a node that does not count them
+                row(node, MINUTE, 5, Bucket(waiting=8, waiting_us=now - 300_000_000)),
+                row(node, MINUTE, 5, Bucket(waiting=6, waiting_us=now - 290_000_000), term=2),
+                row(node, MINUTE, 3, Bucket(1)),
+                row(node, MINUTE, 1, Bucket(waiting=0, waiting_us=now - 60_000_000)),
+            )
+            series = await node.api.call(ReadSeries("f"))
+            assert [one.waiting for one in series.buckets[-8:]] == [None, None, 6, 6, 6, 6, 0, 0]
+
+    run(test())

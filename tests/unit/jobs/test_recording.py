@@ -8,6 +8,7 @@ from mainspring.errors import StoreFullError
 from mainspring.jobs.attempts import Attempts
 from mainspring.jobs.error_groups import UNKNOWN, ErrorGroups
 from mainspring.jobs.failures import failure
+from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Job
 from mainspring.jobs.recording import EVERY, Recorder
 from mainspring.jobs.rules import Event, Outcome, Settlement
@@ -42,7 +43,8 @@ class Recorded:
         self.clock = ManualClock(BEGIN)
         self.attempts = Attempts(lambda: round(self.clock.wall() * 1_000_000))
         self.commits = Commits()
-        self.recorder = Recorder(self.attempts, self.commits, self.clock, lambda: 3)  # type: ignore[arg-type]
+        self.queues: dict[bytes, FunctionQueue] = {}
+        self.recorder = Recorder(self.attempts, self.commits, self.clock, lambda: 3, self.queues.get)  # type: ignore[arg-type]
 
     def ended(self, function: bytes, *outcomes: Outcome) -> None:
         self.attempts.ended([settlement(function, outcome) for outcome in outcomes])
@@ -97,6 +99,36 @@ def test_each_minute_has_what_happened_in_it() -> None:
     assert (b"g", MINUTE, BEGIN + 60) not in node.commits.rows, "an idle function costs no row"
     half = node.bucket(b"f", 0, HALF_HOUR)
     assert (half.submitted, half.outcomes, half.ran_us) == (3, {"succeeded": 2, "failed": 1}, 6000)
+
+
+def test_a_bucket_has_the_jobs_that_wait_at_its_end() -> None:
+    node = Recorded()
+    queue = node.queues[b"f"] = FunctionQueue(b"f")
+    queue.backlog[1] = 7
+    node.attempts.submitted([Job(1, b"f", b"")])
+    node.pass_time(EVERY)
+    assert node.bucket(b"f", 0).waiting == 7
+    queue.backlog[1] = 4
+    node.pass_time(EVERY)
+    assert node.bucket(b"f", 0).waiting == 7, "each node sees the change: it is written once a minute"
+    node.pass_time(60 - 2 * EVERY)
+    assert (node.bucket(b"f", 0).submitted, node.bucket(b"f", 0).waiting) == (1, 4)
+    assert node.bucket(b"f", 0, HALF_HOUR).waiting == 4
+    node.pass_time(60)
+    assert (b"f", MINUTE, BEGIN + 60) not in node.commits.rows, "the same number costs no row"
+    queue.counted = False
+    node.attempts.submitted([Job(2, b"f", b"")])
+    node.pass_time(60)
+    unknown = node.bucket(b"f", 2)
+    assert (unknown.submitted, unknown.waiting_us) == (1, 0)
+
+
+def test_the_newest_number_of_waiting_jobs_counts_and_none_is_added() -> None:
+    for order in (1, -1):
+        total = Bucket()
+        for one in [Bucket(waiting=9, waiting_us=5), Bucket(waiting=3, waiting_us=8), Bucket(2)][::order]:
+            total.add(one)
+        assert total == Bucket(2, waiting=3, waiting_us=8)
 
 
 def test_a_half_hour_begins_with_nothing_and_errors_are_in_it_alone() -> None:

@@ -48,6 +48,12 @@ class SeriesCalls:
         for row in await self._rows(request, step, caller):
             if (bucket := buckets.get(row.at)) is not None:
                 bucket.add(row.bucket)
+        known = None
+        for bucket in buckets.values():
+            if bucket.waiting_us:
+                known = bucket
+            elif known is not None:  # nodes write a number that has changed
+                bucket.waiting, bucket.waiting_us = known.waiting, known.waiting_us
         return Series(
             request.function,
             step,
@@ -104,6 +110,7 @@ def _info(at: int, bucket: Bucket) -> BucketInfo:
         **outcomes,
         wait=_durations(bucket.waited, bucket.waited_us),
         run=_durations(bucket.ran, bucket.ran_us),
+        waiting=bucket.waiting if bucket.waiting_us else None,
     )
 
 
