@@ -210,4 +210,27 @@ def test_a_schedule_leads_to_its_children() -> None:
             ]
             assert handle in page.main.text
 
+
+def test_a_part_of_the_day_leads_to_its_fires_and_these_to_their_jobs() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", NIGHTLY)
+            page = await browser.act(await browser.open("/schedules/nightly"), "schedules_trigger")
+            job = page.main.one("tbody").one("a").attributes["href"]
+            shown = await browser.open("/schedules")
+            cell = next(
+                one for one in shown.main.one("svg").all("text") if "since=" in one.attributes.get("data-href", "")
+            )
+            link = cell.attributes["data-href"]
+            assert link in [one.attributes["href"] for one in shown.main.all("table")[0].all("a")]
+            fires = await browser.open(link)
+            assert fires.main.one("tbody").one("a").attributes["href"] == job
+            assert "Only those from 20" in fires.main.text
+            other = await browser.open("/schedules/nightly?since=2001-01-01T00:00:00&until=2001-01-02T00:00:00")
+            assert "It has not fired in this time." in other.main.text
+            assert (await browser.open("/schedules/nightly?since=soon")).status == 422
+            later = await browser.open("/schedules?day=2099-01-31")
+            (due,) = [one.attributes["data-href"] for one in later.main.one("svg").all("text", class_="glyph")]
+            assert due == "/schedules/nightly"
+
     run(test())

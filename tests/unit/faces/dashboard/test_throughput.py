@@ -6,11 +6,15 @@ import datetime as dt
 from zoneinfo import ZoneInfo
 
 import pytest
+from tests.unit.api.a_node import run
 
 from mainspring.api.audit import MarkInfo
+from mainspring.api.functions import FunctionInfo
 from mainspring.api.series import BucketInfo, Series
 from mainspring.faces.dashboard.drawings.axes import Scale, nice_ceiling, time_ticks
 from mainspring.faces.dashboard.drawings.throughput import DEPTH, HEIGHT, LEFT, WIDTH, throughput
+
+from .a_browser import browser_of
 
 NOON = dt.datetime(2030, 1, 31, 12, tzinfo=dt.UTC)
 
@@ -51,7 +55,7 @@ def test_nothing_is_drawn_if_nothing_happened() -> None:
 def test_bars_begin_at_the_axis_and_share_one_scale() -> None:
     drawn = throughput(_series(submitted=40, succeeded=50, failed=20, lost=5), [], dt.UTC)
     assert drawn is not None
-    (bar,) = drawn.bars
+    (bar,) = drawn.columns
     assert (drawn.most, bar.good, bar.bad) == (50, HEIGHT, DEPTH / 2)
     assert LEFT < bar.x < bar.x + bar.width <= WIDTH
     assert (drawn.submitted, drawn.good, drawn.bad, drawn.minutes) == (40, 50, 25, 1)
@@ -85,3 +89,66 @@ def test_ticks_are_at_round_times_of_the_zone() -> None:
     days = time_ticks(Scale(begin, begin + 30 * 86400, 0, 600), dt.UTC)
     assert 1 <= len(days) <= 8
     assert days[0].text.endswith("Feb")
+
+
+def _waiting(*numbers: int | None) -> Series:
+    """Return 60 minutes with these numbers of waiting jobs at the end, and with submits in the last one."""
+    series = _series(submitted=1200, succeeded=3, failed=4)
+    for bucket, number in zip(series.buckets[-len(numbers) :], numbers, strict=True):
+        bucket.waiting = number
+    return series
+
+
+def test_waiting_jobs_are_an_area_with_a_scale_of_its_own() -> None:
+    drawn = throughput(_waiting(None, 40, 40, 40, 10), [], dt.UTC)
+    assert drawn is not None
+    assert (drawn.most, drawn.most_waiting, drawn.waiting) == (2000, 50, 10)
+    minute = (WIDTH - LEFT) / 60
+    high, low = drawn.axis - HEIGHT * 0.8, drawn.axis - HEIGHT * 0.2
+    corners = [tuple(map(float, corner.split(","))) for corner in drawn.area.split()]
+    begin, change = round(WIDTH - 4 * minute, 1), round(WIDTH - minute, 1)
+    assert corners == [
+        (begin, drawn.axis),
+        (begin, high),
+        (change, high),
+        (change, low),
+        (WIDTH, low),
+        (WIDTH, drawn.axis),
+    ]
+    assert [column.bucket.waiting for column in drawn.columns] == [40, 10], "a step is where a number changes"
+    assert throughput(_series(submitted=1), [], dt.UTC).area == ""  # type: ignore[union-attr]
+
+
+def test_jobs_that_wait_are_drawn_although_nothing_happens() -> None:
+    series = _series()
+    for bucket in series.buckets:
+        bucket.waiting = 3
+    drawn = throughput(series, [], dt.UTC)
+    assert drawn is not None
+    assert (len(drawn.columns), len(drawn.area.split())) == (1, 4)
+
+
+def test_the_page_has_the_drawing_a_table_that_says_the_same_and_the_jobs_of_each_time() -> None:
+    async def test() -> None:
+        values = dict.fromkeys(FunctionInfo.__struct_fields__) | {"function": "f", "paused": False}
+        values |= dict.fromkeys(("waiting", "running", "workers"), 0)
+        answers = {
+            "/functions/f": FunctionInfo(**values),
+            "/series": _waiting(40, 10),
+            "/errors": {"function": "f", "since": NOON.isoformat(), "errors": []},
+            "/marks": {"items": [MarkInfo("deploy 7", (NOON + dt.timedelta(minutes=30)).isoformat(), "ann")]},
+        }
+        page = await browser_of(answers, NOON.timestamp()).open("/functions/f")
+        jobs = "/jobs?function=f&created_from=2030-01-31T12%3A59%3A00&created_to=2030-01-31T13%3A00%3A00"
+        assert [row[1:5] for row in page.rows()] == [["1 200", "3", "4", "10"], ["0", "0", "0", "40"]]
+        assert jobs in [link.attributes["href"] for link in page.main.one("tbody").all("a")]
+        drawing = page.main.one("svg")
+        assert [one.attributes["data-href"] for one in drawing.all("rect", class_="link")] == [jobs]
+        said = drawing.one("desc").text
+        assert said.startswith("1 200 submitted (line), 3 succeeded (bars above the axis), 4 attempts")
+        assert "10 wait now" in said
+        below = page.main.one("details", class_="same").text
+        assert [one.text for one in page.main.one("tfoot").all("td")][:4] == ["1 200", "3", "4", "10"]
+        assert "deploy 7 2030-01-31 12:30:00 UTC" in below
+
+    run(test())

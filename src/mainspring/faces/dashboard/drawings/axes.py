@@ -78,6 +78,11 @@ class CompressedScale:
         return round(min(self._places[at] + max(time - self._times[at], 0.0) * self._rates[at], self._end), 1)
 
 
+def utc(time: float) -> str:
+    """Return a time as fields of forms have it."""
+    return dt.datetime.fromtimestamp(time, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
 def nice_ceiling(value: float) -> float:
     """Return a round number that is not below a value: 1, 2 or 5 times a power of ten."""
     if value <= 1:

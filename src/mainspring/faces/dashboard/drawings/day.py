@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mainspring.faces.dashboard.drawings.axes import Scale, Tick, time_ticks
+from mainspring.faces.dashboard.drawings.axes import Scale, Tick, time_ticks, utc
 
 if TYPE_CHECKING:
     from mainspring.api.fires import Timeline, TimelineBucket
@@ -29,6 +29,8 @@ class Cell(NamedTuple):
     """The state that its look is of."""
     at: str
     words: str
+    span: tuple[str, str] | None
+    """Its begin and its end, if it has fire times of the past: for the address of these."""
 
 
 class Line(NamedTuple):
@@ -95,10 +97,12 @@ def day(timeline: Timeline, now: float, zone: dt.tzinfo) -> Day | None:
     for number, one in enumerate(timeline.schedules):
         cells = []
         for bucket in one.buckets:
-            x = time(_seconds(bucket.at))
+            start = _seconds(bucket.at)
+            x = time(start)
             count = bucket.fired + bucket.skipped + bucket.due
             sums[x] = sums.get(x, 0) + count
-            cells.append(Cell(x, kind_of(bucket), bucket.at, _words(bucket)))
+            span = (utc(start), utc(start + timeline.step)) if bucket.fired + bucket.skipped else None
+            cells.append(Cell(x, kind_of(bucket), bucket.at, _words(bucket), span))
         lines.append(Line(HEAT + ROW * number, one.schedule, cells))
     if not sums:
         return None

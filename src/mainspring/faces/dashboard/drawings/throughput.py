@@ -1,11 +1,11 @@
-"""The jobs of a function over time: ended well above the axis, failed below it, submitted as a line, marks as flags."""
+"""The jobs of a function over time: ended well above the axis, failed below it, submitted as a line, waiting as an area."""
 
 from __future__ import annotations
 
 import datetime as dt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mainspring.faces.dashboard.drawings.axes import Scale, Tick, nice_ceiling, time_ticks
+from mainspring.faces.dashboard.drawings.axes import Scale, Tick, nice_ceiling, time_ticks, utc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 720
 LEFT: Final = 44
-TOP: Final = 16
+TOP: Final = 32
 HEIGHT: Final = 120
 """Of the part above the axis."""
 DEPTH: Final = 48
@@ -23,8 +23,8 @@ DEPTH: Final = 48
 GAP: Final = 1
 
 
-class Bar(NamedTuple):
-    """The bars of one bucket."""
+class Column(NamedTuple):
+    """A bucket in which something happened."""
 
     x: float
     width: float
@@ -32,6 +32,10 @@ class Bar(NamedTuple):
     """Height above the axis."""
     bad: float
     """Depth below it."""
+    bucket: BucketInfo
+    since: str
+    """Its begin and its end, for the address of the jobs that were submitted in it."""
+    until: str
 
 
 class Flag(NamedTuple):
@@ -39,23 +43,30 @@ class Flag(NamedTuple):
 
     x: float
     label: str
+    at: str
 
 
 class Throughput(NamedTuple):
     """The drawing of a series."""
 
-    bars: list[Bar]
+    columns: list[Column]
     line: str
     """The points of the line of submitted jobs."""
+    area: str
+    """The points of the area of waiting jobs, with a scale of its own; empty if their numbers are unknown."""
     flags: list[Flag]
     ticks: list[Tick]
     most: float
     """The number of jobs at the top."""
+    most_waiting: float
+    """That of waiting jobs."""
     minutes: float
     """Of a bucket."""
     submitted: int
     good: int
     bad: int
+    waiting: int
+    """At the end."""
 
     @property
     def height(self) -> int:
@@ -80,26 +91,65 @@ def throughput(series: Series, marks: Sequence[MarkInfo], zone: dt.tzinfo) -> Th
         sum(numbers)
         for numbers in ([one.submitted for one in buckets], [one.succeeded for one in buckets], map(failures, buckets))
     )
-    if not submitted + good + bad:
+    queued = max((one.waiting or 0 for one in buckets), default=0)
+    if not submitted + good + bad + queued:
         return None
     begin = _seconds(buckets[0].at)
     time = Scale(begin, _seconds(buckets[-1].at) + series.step, LEFT, WIDTH)
     most = nice_ceiling(max(max(one.submitted, one.succeeded, failures(one)) for one in buckets))
     up, down = Scale(0, most, 0, HEIGHT), Scale(0, most, 0, DEPTH)
     width = round((WIDTH - LEFT) / len(buckets) - GAP, 1)
-    bars = [
-        Bar(time(_seconds(one.at)), width, up(one.succeeded), down(failures(one)))
-        for one in buckets
-        if one.succeeded or failures(one)
-    ]
+    columns: list[Column] = []
+    waited: int | None = None
+    for one in buckets:
+        if one.submitted or one.succeeded or failures(one) or one.waiting != waited:
+            start = _seconds(one.at)
+            span = utc(start), utc(start + series.step)
+            columns.append(Column(time(start), width, up(one.succeeded), down(failures(one)), one, *span))
+        waited = one.waiting
     middle = series.step / 2
     line = " ".join(
         f"{time(_seconds(one.at) + middle)},{round(TOP + HEIGHT - up(one.submitted), 1)}" for one in buckets
     )
     flags = [
-        Flag(time(_seconds(one.at)), one.label) for one in marks if one.at and begin <= _seconds(one.at) <= time.high
+        Flag(time(_seconds(one.at)), one.label, one.at)
+        for one in marks
+        if one.at and begin <= _seconds(one.at) <= time.high
     ]
-    return Throughput(bars, line, flags, time_ticks(time, zone), most, series.step / 60, submitted, good, bad)
+    most_waiting = nice_ceiling(queued)
+    return Throughput(
+        columns,
+        line,
+        _area(buckets, series.step, time, Scale(0, most_waiting, 0, HEIGHT)),
+        flags,
+        time_ticks(time, zone),
+        most,
+        most_waiting,
+        series.step / 60,
+        submitted,
+        good,
+        bad,
+        buckets[-1].waiting or 0,
+    )
+
+
+def _area(buckets: Sequence[BucketInfo], step: float, time: Scale, up: Scale) -> str:
+    """Return the points of the area of waiting jobs: a bucket is as high as their number at its end."""
+    corners: list[tuple[float, float]] = []
+    for one in buckets:
+        if one.waiting is not None:
+            y = round(TOP + HEIGHT - up(one.waiting), 1)
+            corners += [(time(_seconds(one.at)), y), (time(_seconds(one.at) + step), y)]
+    if not corners:
+        return ""
+    axis = float(TOP + HEIGHT)
+    # A corner between two others of the same height says nothing.
+    kept = [
+        corner
+        for at, corner in enumerate(corners)
+        if not 0 < at < len(corners) - 1 or not corners[at - 1][1] == corner[1] == corners[at + 1][1]
+    ]
+    return " ".join(f"{x},{y}" for x, y in [(corners[0][0], axis), *kept, (corners[-1][0], axis)])
 
 
 def _seconds(text: str) -> float:

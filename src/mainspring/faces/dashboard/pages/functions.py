@@ -162,9 +162,6 @@ async def function(visit: Visit) -> Response:
         "function.html",
         function=shown,
         limits=limits_in_words(shown),
-        buckets=[]
-        if drawn is None or not isinstance(series, Series)
-        else [one for one in reversed(series.buckets) if one.submitted or one.succeeded or failures(one)],
         failures=failures,
         newest=None if not isinstance(series, Series) else newest_run(series),
         rates=None if not isinstance(series, Series) or step != STEPS[0] else rates(series),

@@ -12,7 +12,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.fires import Timeline
 from mainspring.api.schedules import Run, ScheduleDetails, ScheduleInfo, Times
 from mainspring.faces.dashboard import words
-from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError
+from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.day import day, step_for
 from mainspring.faces.dashboard.drawings.family import OCCASIONS, family, kind_of
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mainspring.faces.dashboard.calls import Answer
+    from mainspring.faces.dashboard.drawings.day import Cell
     from mainspring.faces.dashboard.visit import Response, Visit
 
 ROWS: Final = 50
@@ -35,6 +36,8 @@ DRAWN: Final = 40
 MOST_RELATIVES: Final = 5
 DAY: Final = 86_400.0
 """Seconds."""
+SPAN: Final = ("since", "until")
+"""Fields of a query for the first fire time, and for that which is too late."""
 SCHEDULES: Final = f"{N}/schedules"
 SCHEDULE: Final = f"{SCHEDULES}/{{name}}"
 
@@ -115,6 +118,12 @@ async def schedules(visit: Visit) -> Response:
     query = {"since": begin.isoformat(), "until": end.isoformat(), "step": step, "limit": DRAWN}
     timeline = await visit.optional(visit.calls.get(Timeline, f"{N}/fires/timeline", query=query), "day")
     drawn = None if isinstance(timeline, Problem) else day(timeline, visit.now, zone)
+
+    def to_fires(name: str, cell: Cell) -> str:
+        """Return the address of the fire times of a cell; of those to come, the page of the schedule has the next ones."""
+        query = dict(zip(SPAN, cell.span, strict=True)) if cell.span else None
+        return visit.url("/schedules/{name}", query, name=name)
+
     return visit.render(
         "schedules.html",
         kind_of=kind_of,
@@ -132,6 +141,7 @@ async def schedules(visit: Visit) -> Response:
         before=before,
         after=after,
         drawn=DRAWN,
+        to_fires=to_fires,
     )
 
 
@@ -161,12 +171,16 @@ async def _outcomes(visit: Visit) -> dict[str, Run]:
 async def schedule(visit: Visit) -> Response:
     """Show a schedule."""
     calls, name = visit.calls, dict(visit.parameters)
+    span = {one: read_field(Field(name=one, label=one, kind="time"), visit.field(one)) for one in SPAN}
     shown, upcoming, fires, everything = await asyncio.gather(
         calls.get(ScheduleDetails, SCHEDULE, name),
         visit.optional(calls.get(Times, f"{SCHEDULE}/next", name), "next"),
         visit.optional(
             calls.get(
-                Items[Run], f"{SCHEDULE}/fires", name, query={"limit": OCCASIONS, "cursor": visit.field("cursor")}
+                Items[Run],
+                f"{SCHEDULE}/fires",
+                name,
+                query={"limit": OCCASIONS, "cursor": visit.field("cursor"), **span},
             ),
             "fires",
         ),
@@ -177,7 +191,7 @@ async def schedule(visit: Visit) -> Response:
     parents = shown.parents[:MOST_RELATIVES]
     children = [one.name for one in others if shown.name in one.parents]
     relatives = [*parents, *children[:MOST_RELATIVES]]
-    of_relatives = await asyncio.gather(*(_fires(visit, one) for one in relatives))
+    of_relatives = await asyncio.gather(*(_fires(visit, one, span) for one in relatives))
     runs_of = dict(zip(relatives, of_relatives, strict=True))
     in_order = [*parents, shown.name, *children[:MOST_RELATIVES]]
     zone = known_zone(shown.timezone) or dt.UTC
@@ -202,13 +216,14 @@ async def schedule(visit: Visit) -> Response:
         overlaps=dict(OVERLAPS),
         occasions=OCCASIONS,
         filled={BACKFILL.key: {"from": _hour(visit.now - DAY)}},
+        span=list(span.values()),
         **values,
     )
 
 
-async def _fires(visit: Visit, name: str) -> list[Run]:
+async def _fires(visit: Visit, name: str, span: Mapping[str, Any]) -> list[Run]:
     listed = await visit.optional(
-        visit.calls.get(Items[Run], f"{SCHEDULE}/fires", {"name": name}, query={"limit": OCCASIONS})
+        visit.calls.get(Items[Run], f"{SCHEDULE}/fires", {"name": name}, query={"limit": OCCASIONS, **span})
     )
     return [] if isinstance(listed, Problem) else listed.items
 

@@ -113,6 +113,12 @@
   };
   if (help && root.dataset.keys !== "0") document.addEventListener("keydown", press);
 
+  // Shapes of drawings lead where the links in the table below lead: a drawing is an image, which has no links.
+  document.addEventListener("click", ({ target }) => {
+    const shape = target.closest("svg [data-href]");
+    if (shape) location.assign(shape.dataset.href);
+  });
+
   // Live: one stream a tab, closed while the tab is hidden. It sets texts; new rows come from the server, except lines of a log.
   const main = document.getElementById("main");
   const sign = document.getElementById("live");
