@@ -141,3 +141,19 @@ def test_times_are_those_of_the_browsers_zone(chromium: Browser, full: Site, zon
         expect(tab.page.locator("#zone")).to_have_text(zone)
         expect(tab.page.locator("footer time")).to_contain_text(shown)
         expect(tab.page.locator("tbody time.ago").first).to_have_attribute("title", re.compile(f"{re.escape(shown)}$"))
+
+
+def test_shapes_of_drawings_lead_where_the_links_of_their_tables_lead(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        tab.open("/schedules")
+        shape = tab.page.locator("svg [data-href*=since]").first
+        target = shape.get_attribute("data-href")
+        assert target is not None
+        assert (
+            tab.page.locator("table a")
+            .evaluate_all("links => links.map(link => link.getAttribute('href'))")
+            .count(target)
+        )
+        shape.click()
+        tab.page.wait_for_url(f"**{target}")
+        expect(tab.page.locator("#fires + .notice")).to_contain_text("Only those from")
