@@ -105,7 +105,7 @@ class Recorder:
             if bucket.is_empty() and not (is_over and is_changed):
                 continue
             if waiting is not None:
-                bucket.waiting, bucket.waiting_us = waiting, now_us
+                bucket.count_waiting(waiting, now_us)
                 self._waited[name] = waiting
             for step, buckets in self._buckets.items():
                 total = buckets.setdefault(name, Bucket())

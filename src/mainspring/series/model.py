@@ -71,8 +71,12 @@ class Bucket(msgspec.Struct, omit_defaults=True):
         self.ran_us += other.ran_us
         for kind, group in other.errors.items():
             add_error(self.errors, kind, group)
-        if other.waiting_us > self.waiting_us:
-            self.waiting, self.waiting_us = other.waiting, other.waiting_us
+        self.count_waiting(other.waiting, other.waiting_us)
+
+    def count_waiting(self, number: int, at_us: int) -> None:
+        """Set the number of waiting jobs at a time, unless it has a newer one."""
+        if at_us > self.waiting_us:
+            self.waiting, self.waiting_us = number, at_us
 
     def is_empty(self) -> bool:
         """Return whether nothing happened."""

@@ -48,12 +48,12 @@ class SeriesCalls:
         for row in await self._rows(request, step, caller):
             if (bucket := buckets.get(row.at)) is not None:
                 bucket.add(row.bucket)
-        known = None
+        last = None
         for bucket in buckets.values():
             if bucket.waiting_us:
-                known = bucket
-            elif known is not None:  # nodes write a number that has changed
-                bucket.waiting, bucket.waiting_us = known.waiting, known.waiting_us
+                last = bucket
+            elif last is not None:  # nodes write a number that has changed
+                bucket.count_waiting(last.waiting, last.waiting_us)
         return Series(
             request.function,
             step,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -130,7 +131,7 @@ def test_jobs_that_wait_are_drawn_although_nothing_happens() -> None:
 
 def test_the_page_has_the_drawing_a_table_that_says_the_same_and_the_jobs_of_each_time() -> None:
     async def test() -> None:
-        values = dict.fromkeys(FunctionInfo.__struct_fields__) | {"function": "f", "paused": False}
+        values: dict[str, Any] = dict.fromkeys(FunctionInfo.__struct_fields__) | {"function": "f", "paused": False}
         values |= dict.fromkeys(("waiting", "running", "workers"), 0)
         answers = {
             "/functions/f": FunctionInfo(**values),
@@ -144,9 +145,9 @@ def test_the_page_has_the_drawing_a_table_that_says_the_same_and_the_jobs_of_eac
         assert jobs in [link.attributes["href"] for link in page.main.one("tbody").all("a")]
         drawing = page.main.one("svg")
         assert [one.attributes["data-href"] for one in drawing.all("rect", class_="link")] == [jobs]
-        said = drawing.one("desc").text
-        assert said.startswith("1 200 submitted (line), 3 succeeded (bars above the axis), 4 attempts")
-        assert "10 wait now" in said
+        description = drawing.one("desc").text
+        assert description.startswith("1 200 submitted (line), 3 succeeded (bars above the axis), 4 attempts")
+        assert "10 wait now" in description
         below = page.main.one("details", class_="same").text
         assert [one.text for one in page.main.one("tfoot").all("td")][:4] == ["1 200", "3", "4", "10"]
         assert "deploy 7 2030-01-31 12:30:00 UTC" in below
