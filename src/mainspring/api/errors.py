@@ -77,7 +77,7 @@ class Code(StrEnum):
     REFUSED = "refused", Kind.UNAVAILABLE
     """The node accepts no more jobs now: the function's queue is full, or the memory for foreground jobs."""
     UNAVAILABLE = "unavailable", Kind.UNAVAILABLE
-    """The store could not be reached, or has refused; the message is its reason."""
+    """The store could not be reached, or has refused, or a call over Gearman met a defect; the message is the reason."""
 
     kind: Kind
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
+import structlog
 
 from mainspring.access.roles import Permission
 from mainspring.api.errors import ApiError, Code, Problem, problem_of
@@ -38,7 +39,10 @@ CALL_ID_LIMIT = 1024
 SLOTS_LIMIT = 1_000_000
 WATCHER_BACKLOG = 2**20
 """Bytes that a watcher may leave unread; above it, events are left out."""
+DEFECT = Problem(Code.UNAVAILABLE, "the node could not answer because of a defect: its log has the reason")
 _EMPTY_ANSWER: dict[str, object] = {}
+
+log = structlog.get_logger("mainspring.api")
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
@@ -214,7 +218,11 @@ class Calls:
             _fault(peer, call_id, problem)
             peer.unanswered.remove(cost, size)
 
-        under_way = self._api.start(request, answer, fault, caller=peer.caller)
+        def broken(error: Exception) -> None:
+            log.error("a call has failed because of a defect", call=method, exc_info=error)
+            fault(DEFECT)
+
+        under_way = self._api.start(request, answer, fault, broken, caller=peer.caller)
         if request.only_reads:
             peer.searches = [search for search in (*peer.searches, under_way) if not search.is_over]
 

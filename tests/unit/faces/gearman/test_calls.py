@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
+from mainspring.access.roles import Permission
 from mainspring.api.answers.status import StatusCalls
+from mainspring.api.answers.waiting import Later
+from mainspring.api.request import Request
 from mainspring.api.status import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, Waiting
-from mainspring.faces.gearman.calls import WATCHER_BACKLOG
+from mainspring.faces.gearman.calls import DEFECT, WATCHER_BACKLOG
 from mainspring.jobs.argument_rules import KEPT
 from mainspring.storage.query import Budget
 from mainspring.wire.gearman.packets import Type
 
 from .a_face import F, G, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 UNKNOWN_HANDLE = "H:n:1000000999999"
 
@@ -297,6 +304,31 @@ def test_a_job_is_found_by_the_text_of_its_unique(node: Node) -> None:
         tool.background(unique=unique)
     for shown in [job["unique"] for job in tool.call("jobs.list")["jobs"]]:
         assert [job["unique"] for job in tool.call("jobs.list", unique=shown)["jobs"]] == [shown]
+
+
+class _Fragile(Request[None]):
+    permission = Permission.READ
+    call = "test.fragile"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_call_that_fails_because_of_a_defect_is_answered(node: Node, *, is_late: bool) -> None:
+    reads: list[Callable[[None], None]] = []
+
+    async def fragile(_: _Fragile) -> None:
+        if is_late:
+            await Later[None](lambda done, _: reads.append(done))
+        raise KeyError("planted")
+
+    node.life.api.add({_Fragile: fragile})
+    tool = node.connect(extended=True)
+    with structlog.testing.capture_logs() as logged:
+        tool.request(Type.CALL, b"7", b"test.fragile", b"{}")
+        for done in reads:
+            done(None)
+    assert tool.answer() == ("FAULT", ["7", "unavailable", DEFECT.message])
+    assert [line["call"] for line in logged] == ["test.fragile"]
+    assert tool.call("jobs.list")["jobs"] == [], "the connection goes on, and its request is no longer counted"
 
 
 def test_the_strings_of_a_watch_have_limits(node: Node) -> None:
