@@ -1,6 +1,7 @@
 """Records of attempts, which are stored with a job as lines of JSON: one for each attempt.
 
-A job that succeeds at its first attempt, which nobody asked to stop, has none, because its row says all but the worker's name.
+A job that succeeds at its first attempt, which nobody asked to stop, has none, because its row says all but the worker's name. A
+job that has failed before and was retried has one: readers of several attempts want to know the worker of each.
 Snoozed and released deliveries are no attempts. A list that has grown to `LIMIT` bytes begins again, so the newest records are
 always there.
 """
@@ -65,13 +66,18 @@ def append_record(lines: bytes, line: bytes) -> bytes:
     return lines + line if len(lines) + len(line) <= LIMIT else line
 
 
+def is_in_row(settlement: Settlement, stop_us: int) -> bool:
+    """Return whether the row of a succeeded job says all about its attempts: it is the first one, also before any retry."""
+    job = settlement.job
+    return settlement.counted == 1 and not job.suspects and not stop_us and not job.error
+
+
 def record_of(settlement: Settlement, started_us: int, now_us: int, node: str, worker: str, stop_us: int = 0) -> bytes:
     """Return the record of the attempt that a settlement ends; empty if it has none."""
     outcome = settlement.outcome
     if outcome not in _ATTEMPTS:
         return b""
-    job = settlement.job
-    if outcome is Outcome.SUCCEEDED and settlement.counted == 1 and not job.suspects and not stop_us:
+    if outcome is Outcome.SUCCEEDED and is_in_row(settlement, stop_us):
         return b""
     kind, message = "", settlement.why
     if settlement.error:

@@ -164,6 +164,7 @@ class Ends:
             and settlement.counted == 1
             and not job.suspects
             and not held.stop_us
+            and not job.error
             and len(job.payload) <= self._arguments.kept_whole
             and (options is None or not options.forget)
         ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
-from mainspring.jobs.attempt_records import record_of
+from mainspring.jobs.attempt_records import is_in_row, record_of
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Remembering:
         if settlement.event is _SUCCEED:
             rules, payload = self.rules[job.function], job.payload
             settlement.payload = None if len(payload) <= rules.kept_whole else rules.kept(payload)
-            if settlement.counted == 1 and not job.suspects and not held.stop_us:
+            if is_in_row(settlement, held.stop_us):
                 return
         worker = held.worker_name() or ""
         now_us = to_us(self._clock.wall())

@@ -12,6 +12,7 @@ from mainspring.api.answers import job_records
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.job_records import Arguments, Attempt, ListAttempts, ShowArguments
 from mainspring.api.jobs import Cancel
+from mainspring.api.jobs import Retry as RetryJob
 from mainspring.api.submitting import JobOptions, Run, Submit
 from mainspring.jobs.argument_rules import ArgumentRules, Rule
 from mainspring.jobs.failures import failure
@@ -68,6 +69,27 @@ def test_each_attempt_of_a_job_has_a_record() -> None:
             await node.committed()
             second = Attempt(2, "succeeded", AT.format(1), AT.format(1), 0.0, "n", "w", None, None)
             assert await attempts(node, handle) == [first, second]
+
+    run(test())
+
+
+def test_the_first_success_after_a_retry_has_a_record_with_its_worker() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            side = node.worker(places=2)
+            handle = await node.submit()
+            await node.committed()
+            node.service.failed(side.given[0], failure("ValueError", "no"))
+            await node.committed()
+            await node.api.call(RetryJob(handle))
+            await node.committed()
+            node.service.succeeded(side.given[1], b"r")
+            await node.committed()
+            found = await attempts(node, handle)
+            assert [(one.number, one.outcome, one.worker) for one in found] == [
+                (1, "failed", "w"),
+                (1, "succeeded", "w"),
+            ]
 
     run(test())
 

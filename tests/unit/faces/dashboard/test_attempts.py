@@ -11,7 +11,7 @@ from tests.unit.api.a_node import run
 
 from mainspring.api.job_records import Attempt
 from mainspring.api.jobs import JobDetails
-from mainspring.faces.dashboard.drawings.attempts import LEFT, MOST, WIDTH, Lane, lane, waits_of
+from mainspring.faces.dashboard.drawings.attempts import LEFT, MOST, WIDTH, Lane, lane, notes_of, waits_of
 
 from .a_browser import browser_of, browsing
 
@@ -60,6 +60,27 @@ def test_waits_attempts_and_backoffs_follow_each_other() -> None:
     assert [mark.text for mark in shown.marks] == ["worker lost"]
     assert (shown.begin, shown.end) == ("31 Jan 12:00:00", "31 Jan 12:00:30")
     assert waits_of(job("succeeded"), attempts) == [4.0, 6.0, 5.0]
+
+
+def test_attempts_with_the_same_number_have_different_notes() -> None:
+    attempts = [
+        *(attempt(1, 0, 1), attempt(2, 2, 3)),
+        *(attempt(1, 10, 11, "lost"), attempt(1, 12, 13), attempt(2, 14, 15, "cancelled")),
+        attempt(1, 20, 21, "succeeded"),
+    ]
+    assert notes_of(attempts) == ["", "", "after retry 1", "again, after a loss", "after retry 1", "after retry 2"]
+
+
+def test_a_retried_job_says_which_attempts_follow_the_retry() -> None:
+    async def test() -> None:
+        attempts = {"handle": "H:n:1", "attempts": [attempt(1, 0, 1), attempt(1, 10, 11, "succeeded")]}
+        browser = browser_of({"/attempts": attempts, "/jobs/H:n:1": job("succeeded")}, NOON.timestamp() + 60)
+        page = await browser.open("/jobs/H:n:1")
+        assert [row[0] for row in page.rows()] == ["1", "1 after retry 1"]
+        rows = [row.attributes["id"] for row in page.main.all("tr") if "id" in row.attributes]
+        assert rows == ["attempt-1", "attempt-2"], "links to attempts are different"
+
+    run(test())
 
 
 def test_a_long_wait_is_cut_short_and_its_attempt_is_still_seen() -> None:

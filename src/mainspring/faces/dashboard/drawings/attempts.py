@@ -82,6 +82,23 @@ def waits_of(job: JobDetails, attempts: Sequence[Attempt]) -> list[float | None]
     return found
 
 
+def notes_of(attempts: Sequence[Attempt]) -> list[str]:
+    """Return a note for each attempt that has the number of an earlier one: numbers begin again when somebody retries the job.
+
+    A delivery that was lost with its worker need not count. Then the next attempt has the same number.
+    """
+    found: list[str] = []
+    retries = 0
+    before: Attempt | None = None
+    for attempt in attempts:
+        is_repeat = before is not None and before.outcome == "lost" and attempt.number == before.number
+        if before is not None and attempt.number <= before.number and not is_repeat:
+            retries += 1
+        found.append("again, after a loss" if is_repeat else f"after retry {retries}" if retries else "")
+        before = attempt
+    return found
+
+
 def lane(job: JobDetails, attempts: Sequence[Attempt], now: float, zone: dt.tzinfo) -> Lane | None:
     """Return the drawing of a job; None if the times of its attempts are not known."""
     created = _seconds(job.created_at)

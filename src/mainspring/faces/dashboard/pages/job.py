@@ -13,7 +13,7 @@ from mainspring.api.jobs import JobDetails
 from mainspring.api.logs import LogLine
 from mainspring.faces.dashboard.actions import JOB, REASON, Action, Field
 from mainspring.faces.dashboard.calls import Items, Problem, RefusedError
-from mainspring.faces.dashboard.drawings.attempts import lane, waits_of
+from mainspring.faces.dashboard.drawings.attempts import lane, notes_of, waits_of
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
@@ -183,6 +183,7 @@ async def job(visit: Visit) -> Response:
         "ended": ENDED,
         "attempts": tried,
         "waits": waits_of(shown, tried),
+        "notes": notes_of(tried),
         "drawing": None if isinstance(attempts, Problem) else lane(shown, tried, visit.now, visit.settings.timezone),
         "lines": log.items if isinstance(log, Items) else None,
         "result": output if isinstance(output, Text) else None,
