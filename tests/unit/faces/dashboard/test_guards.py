@@ -8,6 +8,8 @@ from urllib.parse import quote, urljoin, urlsplit
 import pytest
 from tests.unit.api.a_node import run
 
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Role
 from mainspring.faces.dashboard.calls import RESERVED, segment
 from mainspring.faces.dashboard.pages import ACTIONS, PAGES
 from mainspring.faces.rest.routes import ROUTES
@@ -206,5 +208,59 @@ def test_days_without_neighbours_are_refused() -> None:
         async with browsing() as (browser, _):
             for day in ("0001-01-01", "9999-12-31", "soon", "2030-02-30"):
                 assert (await browser.open(f"/schedules?day={day}")).status == 422
+
+    run(test())
+
+
+def test_every_answer_has_a_policy_and_is_kept_by_nobody() -> None:
+    """Also refusals, files that are missing, and the sign-in: an answer without a policy would be a place to begin."""
+
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f", args=["<script>"])
+            await browser.call("POST", f"jobs/{handle}/cancel", {})
+            style = (await browser.open("/nodes")).root.all("link")[0].attributes["href"]
+            answers = {
+                path: (await browser.open(path)).answer
+                for path in (
+                    *("/", "/nothing", "/jobs/%ff", "/jobs/H:n:1", "/jobs?find=x", "/login", "/logout", "/assets/x/y"),
+                    *("/schedules?day=x", "/operations/new", "/api/v1/x", "/api/v1/whoami", "//evil.example", style),
+                    f"/api/v1/namespaces/default/jobs/{handle}/payload",
+                )
+            }
+            answers["no session"] = (await browser.open("/jobs", token=None)).answer
+            answers["another host"] = (await browser.open("/jobs", host="evil.example")).answer
+            for path, token in (("/settings/view", "admin"), ("/actions/marks_add", "admin"), ("/login", None)):
+                answers[f"form {path}"] = await browser.send(path, {"token": "admin", "label": "x"}, token=token)
+                answers[f"wrong {path}"] = await browser.send(path, {"token": "wrong"}, token=token)
+                answers[f"foreign {path}"] = await browser.send(path, {}, token=token, site="cross-site")
+            for name, answer in answers.items():
+                policy = answer.headers["content-security-policy"].split("; ")
+                assert {"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'"} <= set(policy), name
+                assert "unsafe" not in answer.headers["content-security-policy"], name
+                assert answer.headers["x-content-type-options"] == "nosniff", name
+                assert name == style or answer.headers["cache-control"] == "no-store", name
+                assert all(value.isprintable() for value in answer.headers.values()), name
+            download = answers[f"/api/v1/namespaces/default/jobs/{handle}/payload"]
+            assert "sandbox" in download.headers["content-security-policy"]
+            assert download.headers["content-disposition"].startswith("attachment")
+            assert download.headers["content-type"] == "application/octet-stream"
+
+    run(test())
+
+
+def test_the_name_of_a_user_stays_text() -> None:
+    """A proxy sends it in a header: it may have any letters."""
+
+    async def test() -> None:
+        name = "</summary><script>alert(1)</script>\"' onclick=x {{ 7*7 }}"
+        async with browsing() as (browser, _):
+            browser.admit("proxied", Caller(name, (Grant(Role.ADMIN, "*"),)))
+            await browser.send("/actions/marks_add", {"label": "x"}, token="proxied")
+            for path in ("/", "/audit", "/nodes"):
+                page = await browser.open(path, token="proxied")
+                assert page.status == 200
+                assert len(page.root.all("script")) == 2, path
+                assert name in page.root.text, path
 
     run(test())
