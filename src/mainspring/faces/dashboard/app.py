@@ -235,16 +235,17 @@ class Dashboard:
         is_ours = path.startswith(self._prefix + "/") and not path.startswith(("//", "/\\")) and path.isprintable()
         return path if is_ours and path.isascii() and len(path) <= _LONGEST_NEXT else visit.url("/")
 
-    def _unknown_visitor(self, problem: Problem) -> Response:
-        """Return the page of a problem without anything that depends on the visitor."""
-        body = self._templates.render("bare_problem.html", {"problem": problem})
+    def _unknown_visitor(self, problem: Problem, *, is_form: bool = False) -> Response:
+        """Return the page of a problem without anything that depends on the visitor; ``is_form``: a form was not even read."""
+        body = self._templates.render("bare_problem.html", {"problem": problem, "is_form": is_form})
         return Response(problem.status, {b"content-type": HTML}, body)
 
     def _refused_visitor(self, refused: RefusedError, scope: Scope, path: str) -> Response:
+        is_form = scope["method"] not in {"GET", "HEAD"}
         if refused.status != 401:
-            return self._unknown_visitor(refused.problem)
+            return self._unknown_visitor(refused.problem, is_form=is_form)
         following = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
-        if scope["method"] not in {"GET", "HEAD"}:
+        if is_form:
             following = "/"
         target = f"{self._prefix}{LOGIN}?{actions.NEXT}={quote(following, safe='')}"
         return Response(303, {b"location": target.encode("ascii")})

@@ -165,6 +165,17 @@ def test_a_page_without_a_store_says_so_and_how_to_go_on(monkeypatch: pytest.Mon
     run(test())
 
 
+def test_a_form_of_an_unconfirmed_caller_is_called_undone() -> None:
+    async def test() -> None:
+        async with browsing(through=failing({"/whoami"}, AWAY)) as (browser, _):
+            answer = await browser.send("/actions/functions_pause", {"path.function": "f"})
+            assert answer.status == 503
+            assert b"Nothing was changed" in answer.body
+            assert b"Load the page again" not in answer.body
+
+    run(test())
+
+
 def test_an_action_without_a_confirmation_is_not_called_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "WRITE_TIME", 0.05)
 
