@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 from string import Formatter
 from typing import TYPE_CHECKING, Any
-
-from tests.unit.api.a_node import run
 
 from mainspring.faces.dashboard.pages import PAGES
 
@@ -56,4 +55,4 @@ def test_pages_leave_no_garbage(tmp_path: Path) -> None:
                     await browser.open(path)
                 assert not found, path
 
-    run(test())
+    asyncio.run(test())  # the collector takes long in a process with many modules
