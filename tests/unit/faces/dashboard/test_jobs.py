@@ -235,3 +235,17 @@ def test_bytes_are_shown_as_json_text_or_digits() -> None:
     assert (large.kind, len(large.text), large.size, large.is_cut) == ("text", SHOWN, SHOWN + 1, True)
     assert as_text(b"\xff" * (SHOWN + 1)).is_cut
     assert as_text(b"[" * 5000).kind == "text"
+
+
+def test_long_bytes_that_are_no_text_are_digits_and_a_cut_within_a_character_is_none() -> None:
+    shown = as_text(bytes(range(256)) * 4096)
+    assert (shown.kind, shown.is_cut, shown.text[:8]) == ("hex", True, "00 01 02")
+    shown = as_text(b"x" * (SHOWN - 1) + "\N{EURO SIGN}".encode() * 10)
+    assert (shown.kind, shown.is_cut, shown.text) == ("text", True, "x" * (SHOWN - 1))
+    assert as_text(b"caf\xe9").kind == "hex"
+
+
+def test_deep_json_does_not_become_a_long_page() -> None:
+    shown = as_text(b"[" * 200 + b"1" + b"]" * 200)
+    assert (shown.kind, len(shown.text)) == ("JSON", 401)
+    assert as_text(b'{"a":[1]}').text == '{\n  "a": [\n    1\n  ]\n}'

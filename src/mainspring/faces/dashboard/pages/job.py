@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from codecs import getincrementaldecoder
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 SHOWN: Final = 64 << 10
 """Bytes of arguments or of a result that a page shows; all of them can be downloaded."""
 NOT_FOUND: Final = "urn:mainspring:problem:job-not-found"
+SHOWN_DIGITS: Final = 8 << 10
+"""Bytes that are shown as digits."""
+MOST_SPREAD: Final = 4
+"""Times by which line breaks may make JSON longer."""
 LINES: Final = 200
 """Lines of the log."""
 WAITING: Final = frozenset({"pending", "scheduled"})
@@ -112,13 +117,17 @@ def as_text(data: bytes) -> Text:
     is_cut = len(data) > SHOWN
     try:
         if not is_cut:
-            return Text(msgspec.json.format(data, indent=2).decode(), "JSON", len(data), is_cut=False)
+            spread = msgspec.json.format(data, indent=2)
+            best = (
+                spread if len(spread) <= max(MOST_SPREAD * len(data), SHOWN // 8) else data
+            )  # deep lists are mostly spaces
+            return Text(best.decode(), "JSON", len(data), is_cut=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        text = shown.decode("utf-8", "strict" if not is_cut else "ignore")
+        text = getincrementaldecoder("utf-8")().decode(shown, final=not is_cut)  # the cut may be within a character
     except UnicodeDecodeError:
-        return Text(shown[: SHOWN // 2].hex(" "), "hex", len(data), is_cut=len(data) > SHOWN // 2)
+        return Text(shown[:SHOWN_DIGITS].hex(" "), "hex", len(data), is_cut=len(data) > SHOWN_DIGITS)
     return Text(text, "text", len(data), is_cut)
 
 
