@@ -59,6 +59,7 @@ def test_streams_end_first_when_the_node_stops(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_streams_are_never_cut(tmp_path: Path) -> None:
     """The short form, `test_lasting_streams`, sets the clock forward."""
     seconds = 660
