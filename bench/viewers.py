@@ -245,8 +245,8 @@ def _healthy(address: str) -> Iterator[None]:
             try:
                 connection.request("GET", "/healthz")
                 status = connection.getresponse().status
-            except OSError as error:
-                wrong.append(str(error))
+            except (OSError, http.client.HTTPException) as error:
+                wrong.append(repr(error))
             else:
                 if status != http.client.OK:
                     wrong.append(str(status))
