@@ -13,12 +13,56 @@ from mainspring.events.relay import FollowLog, Logged
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from mainspring.job_logs.model import Chunk
+
 WAKE_INTERVAL: Final = 1.0
 """Seconds after which a reader that waits looks again: its job may have ended."""
 ASK_INTERVAL: Final = 1.0
 """Seconds between two requests to the node that holds a job."""
 FOLLOWED_FOR: Final = 3.0
 """Seconds for which such a request holds."""
+MOST_TAPPED: Final = 64
+"""Chunks that a tap keeps for a reader that is slow."""
+
+
+class Tap:
+    """The chunks of one job that this node has written since `restart`, so that a reader need not read them from the store."""
+
+    def __init__(self) -> None:
+        self._chunks: list[Chunk] = []
+        self._is_whole = False
+        self._has_everything_before = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the reader has or gets from `take` each chunk of this node."""
+        return self._is_whole and self._has_everything_before
+
+    def restart(self) -> None:
+        """Keep what is written from now on. Call it before a read of the store."""
+        self._chunks = []
+        self._is_whole, self._has_everything_before = True, False
+
+    def caught_up(self) -> None:
+        """Note that the reader has everything that was stored at the last `restart`."""
+        self._has_everything_before = True
+
+    def add(self, chunk: Chunk) -> None:
+        """Keep a chunk; forget all if there are too many, and the reader has to read the store."""
+        if len(self._chunks) >= MOST_TAPPED:
+            self.drop()
+        elif self._is_whole:
+            self._chunks.append(chunk)
+
+    def take(self) -> list[Chunk]:
+        """Return the kept chunks, and keep them no longer."""
+        taken, self._chunks = self._chunks, []
+        return taken
+
+    def drop(self) -> None:
+        """Keep nothing until `restart`."""
+        self._chunks = []
+        self._is_whole = False
 
 
 class LogReaders:
@@ -39,10 +83,24 @@ class LogReaders:
         self._term = term
         self._send = send
         self._waiters: dict[int, list[Callable[[], None]]] = {}
+        self._taps: dict[int, list[Tap]] = {}
         self._asked: dict[int, float] = {}
         """The monotonic times of the last requests, by job."""
         self._elsewhere: dict[int, dict[int, float]] = {}
         """The terms of the nodes with readers, by job, and the monotonic times until which they are to get reports."""
+
+    def tap(self, job: int) -> tuple[Tap, Callable[[], None]]:
+        """Return a new tap for the lines of a job, and the function that ends it."""
+        tap = Tap()
+        taps = self._taps.setdefault(job, [])
+        taps.append(tap)
+
+        def end() -> None:
+            taps.remove(tap)
+            if not taps and self._taps.get(job) is taps:
+                del self._taps[job]
+
+        return tap, end
 
     def wait(self, job: int, holder: int, then: Callable[[], None]) -> None:
         """Call a function when there may be more lines of a job. ``holder`` is the term of its node, or no term."""
@@ -78,10 +136,15 @@ class LogReaders:
         else:
             self._elsewhere.setdefault(message.id, {})[message.by] = self._monotonic() + FOLLOWED_FOR
 
-    def written(self, jobs: Iterable[int]) -> None:
+    def written(self, chunks: Iterable[Chunk]) -> None:
         """Wake the readers of jobs whose lines are stored now."""
         reports: dict[int, list[int]] = {}
         now = self._monotonic()
+        jobs: dict[int, None] = {}
+        for chunk in chunks:
+            jobs[chunk.job] = None
+            for tap in self._taps.get(chunk.job, ()):
+                tap.add(chunk)
         for job in jobs:
             self._wake(job)
             for term, until in self._elsewhere.get(job, {}).items():

@@ -216,7 +216,7 @@ class LogService:
 
     def _written(self) -> None:
         chunks, self._under_way = self._under_way, ()
-        self.readers.written({chunk.job for chunk in chunks})
+        self.readers.written(chunks)
         if self._waiting or self._unneeded:
             self._schedule(0.0)
 

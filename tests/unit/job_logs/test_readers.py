@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.events.relay import FollowLog, Logged
-from mainspring.job_logs.readers import ASK_INTERVAL, FOLLOWED_FOR, WAKE_INTERVAL, LogReaders
+from mainspring.job_logs.model import Chunk
+from mainspring.job_logs.readers import ASK_INTERVAL, FOLLOWED_FOR, MOST_TAPPED, WAKE_INTERVAL, LogReaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 JOB = 77
+
+
+def chunk(job: int, number: int = 1) -> Chunk:
+    return Chunk(number, job, "default", b"f", 1, 5, number, 1, 2, b"")
 
 
 class Nodes:
@@ -45,9 +50,9 @@ class Nodes:
 def test_a_reader_is_woken_by_lines_that_are_stored_at_its_node() -> None:
     nodes, woken = Nodes(), []
     nodes.nodes[1].wait(JOB, 1, lambda: woken.append("here"))
-    nodes.nodes[1].written([JOB + 1])
+    nodes.nodes[1].written([chunk(JOB + 1)])
     assert woken == []
-    nodes.nodes[1].written([JOB])
+    nodes.nodes[1].written([chunk(JOB)])
     assert woken == ["here"]
     assert nodes.sent == []
     nodes.advance(WAKE_INTERVAL)
@@ -57,7 +62,7 @@ def test_a_reader_is_woken_by_lines_that_are_stored_at_its_node() -> None:
 def test_a_reader_is_woken_by_lines_that_are_stored_at_another_node() -> None:
     nodes, woken = Nodes(), []
     nodes.nodes[1].wait(JOB, 2, lambda: woken.append("there"))
-    nodes.nodes[2].written([JOB, JOB + 1])
+    nodes.nodes[2].written([chunk(JOB), chunk(JOB + 1)])
     assert woken == ["there"]
     assert nodes.sent == [FollowLog(JOB, 1), Logged([JOB])]
 
@@ -76,10 +81,10 @@ def test_a_reader_that_has_left_gets_no_reports_for_long() -> None:
     nodes = Nodes()
     nodes.nodes[1].wait(JOB, 2, lambda: None)
     nodes.advance(FOLLOWED_FOR)
-    nodes.nodes[2].written([JOB])
+    nodes.nodes[2].written([chunk(JOB)])
     assert nodes.sent == [FollowLog(JOB, 1)]
     nodes.nodes[2].tidy()
-    nodes.nodes[2].written([JOB])
+    nodes.nodes[2].written([chunk(JOB)])
     assert nodes.sent == [FollowLog(JOB, 1)]
 
 
@@ -87,7 +92,30 @@ def test_a_lost_message_costs_a_second() -> None:
     nodes, woken = Nodes(), []
     nodes.lost = True
     nodes.nodes[1].wait(JOB, 2, lambda: woken.append("there"))
-    nodes.nodes[2].written([JOB])
+    nodes.nodes[2].written([chunk(JOB)])
     assert woken == []
     nodes.advance(WAKE_INTERVAL)
     assert woken == ["there"]
+
+
+def test_a_tap_is_whole_from_a_read_of_the_store_until_it_is_too_full() -> None:
+    readers = Nodes().nodes[1]
+    tap, end = readers.tap(JOB)
+    readers.written([chunk(JOB)])
+    assert (tap.is_whole, tap.take()) == (False, [])
+    tap.restart()
+    readers.written([chunk(JOB, 2), chunk(JOB + 1, 3)])
+    assert not tap.is_whole, "the store has not been read"
+    tap.caught_up()
+    assert (tap.is_whole, tap.take(), tap.take()) == (True, [chunk(JOB, 2)], [])
+    readers.written([chunk(JOB, number) for number in range(MOST_TAPPED + 1)])
+    assert (tap.is_whole, tap.take()) == (False, [])
+    tap.restart()
+    readers.written([chunk(JOB, number) for number in range(MOST_TAPPED + 1)])
+    tap.caught_up()
+    assert not tap.is_whole, "it was too full during the read"
+    tap.restart()
+    tap.caught_up()
+    end()
+    readers.written([chunk(JOB, 9)])
+    assert tap.take() == []

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mainspring.api.answers.registry import Followers, Handlers
     from mainspring.api.feeds import Feed
     from mainspring.job_logs.model import Chunk
+    from mainspring.job_logs.readers import Tap
     from mainspring.job_logs.service import LogService
     from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
@@ -139,21 +140,29 @@ class LogCalls:
         return under_way.end
 
     async def _send(self, read: Logs, answer: Logged, caller: Caller, feed: Feed) -> None:
-        while True:
-            if answer.lines:
-                feed.append("lines", answer.lines, answer.next)
-            if answer.ended:
-                feed.append("end", LogEnd())
-                return
-            while not feed.has_room:
-                await self._later()
-            read = replace(read, after=answer.next, wait=LONGEST_WAIT)
-            answer = await self._read(read, caller, EVENT_BYTES)
+        job_id = self._service.id_of(read.handle.encode())
+        assert self._logs is not None
+        assert job_id is not None
+        tap, end = self._logs.readers.tap(job_id)
+        try:
+            while True:
+                if answer.lines:
+                    feed.append("lines", answer.lines, answer.next)
+                if answer.ended:
+                    feed.append("end", LogEnd())
+                    return
+                while not feed.has_room:
+                    await self._later()
+                read = replace(read, after=answer.next, wait=LONGEST_WAIT)
+                answer = await self._read(read, caller, EVENT_BYTES, tap)
+        finally:
+            end()
 
     async def _later(self) -> None:
         await Later[None](lambda done, _: self._service.later(ROOM_INTERVAL, lambda: done(None)))
 
-    async def _read(self, request: Logs, caller: Caller, largest: int = ANSWER_BYTES) -> Logged:
+    async def _read(self, request: Logs, caller: Caller, largest: int = ANSWER_BYTES, tap: Tap | None = None) -> Logged:
+        """Answer a request. With a ``tap``, lines that this node has just written are not read from the store."""
         check_number("tail", request.tail)
         check_number("limit", request.limit)
         if self._logs is None:
@@ -168,16 +177,30 @@ class LogCalls:
         while True:
             # Before the lines are read: what is stored between the two is found by the next call.
             ended, holder = await self._state(self._logs, request, job_id, caller)
-            answer = await self._forward(self._logs, request, job_id, place, caller, largest, ended=ended)
+            if tap is not None and tap.is_whole and self._service.find_held(job_id) is not None:
+                answer = _from_tap(tap, request, place, caller, largest)
+            else:
+                answer = await self._forward(self._logs, request, job_id, place, caller, largest, tap, ended=ended)
             if answer.lines or answer.ended or self._service.monotonic() >= until:
                 return answer
             place = place_of(answer.next)
             await _wait(self._logs, job_id, holder)
 
     async def _forward(
-        self, logs: LogService, request: Logs, job_id: int, place: Place, caller: Caller, largest: int, *, ended: bool
+        self,
+        logs: LogService,
+        request: Logs,
+        job_id: int,
+        place: Place,
+        caller: Caller,
+        largest: int,
+        tap: Tap | None,
+        *,
+        ended: bool,
     ) -> Logged:
         """Return the lines after a place."""
+        if tap is not None:
+            tap.restart()
         collected = Collected(place, request, whole=True)
         after: int | None = place.chunk - 1
         while after is not None:
@@ -190,6 +213,8 @@ class LogCalls:
                 if not collected.add(chunk, request.limit) or collected.bytes >= largest:
                     return Logged(collected.lines, str(collected.place), ended=False)
             after = page.next
+        if tap is not None:
+            tap.caught_up()
         return Logged(collected.lines, str(collected.place), ended=ended)
 
     async def _tail(self, logs: LogService, request: Logs, job_id: int, caller: Caller, largest: int) -> Logged:
@@ -260,6 +285,19 @@ async def _wait(logs: LogService, job_id: int, holder: int) -> None:
         logs.readers.wait(job_id, holder, lambda: done(None))
 
     await Later[None](ask)
+
+
+def _from_tap(tap: Tap, request: Logs, place: Place, caller: Caller, largest: int) -> Logged:
+    """Return the lines after a place of a job that this node holds: nobody else writes any."""
+    collected = Collected(place, request, whole=True)
+    for chunk in tap.take():
+        if chunk.id < place.chunk or request.attempt not in {None, chunk.attempt}:
+            continue
+        _check(caller, request, chunk)
+        if not collected.add(chunk, request.limit) or collected.bytes >= largest:
+            tap.drop()  # the others are read from the store
+            break
+    return Logged(collected.lines, str(collected.place), ended=False)
 
 
 def _check(caller: Caller, request: Logs, chunk: Chunk) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
 from tests.unit.api.a_node import UNKNOWN_HANDLE, run
 
 from mainspring.access.caller import LOCAL, Caller
@@ -13,14 +14,17 @@ from mainspring.access.roles import Grant, Role
 from mainspring.api.answers.logs import LogCalls
 from mainspring.api.logs import FollowLogs
 from mainspring.job_logs.model import Line
-from mainspring.job_logs.readers import LogReaders
+from mainspring.job_logs.readers import MOST_TAPPED, LogReaders
 from mainspring.job_logs.service import Delivery, LogService
+from mainspring.job_logs.store import ReadLogs
 
 from .a_client import serving
 from .test_streams import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    import pytest
 
     from tests.unit.api.a_node import Node
 
@@ -31,6 +35,27 @@ JOBS = "/api/v1/namespaces/default/jobs"
 
 def _soon(_: float, function: Callable[[], None]) -> None:
     asyncio.get_running_loop().call_soon(function)
+
+
+class Lines:
+    """A feed of lines."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self.has_room = True
+        self.ended = asyncio.Event()
+
+    def replace(self, event: str, value: Any) -> None:
+        raise AssertionError
+
+    def append(self, event: str, value: Any, place: str = "") -> None:
+        assert place or event == "end"
+        if event == "lines":
+            self.messages += [line.message for line in value]
+            assert all(line.missed is UNSET for line in value)
+
+    def end(self) -> None:
+        self.ended.set()
 
 
 class Logged:
@@ -197,5 +222,55 @@ def test_a_slow_client_gets_no_lines_before_it_has_read_the_others() -> None:
         assert not feed.has_room
         end()
         feed.close()
+
+    with_log(test)
+
+
+def test_new_lines_of_a_running_job_are_not_read_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(_: Client, logged: Logged, path: str) -> None:
+        del path
+        feeds = [Lines() for _ in range(2)]
+        await logged.log("one")
+        ends = [await logged.node.api.follow(FollowLogs(logged.handle), feed) for feed in feeds]
+        await logged.log("two")
+        reads: list[object] = []
+        read = logged.node.store.read
+        monkeypatch.setattr(
+            logged.node.store, "read", lambda query, *rest: (reads.append(type(query)), read(query, *rest))
+        )
+        for number in range(20):
+            await logged.log(f"line {number}")
+        assert ReadLogs not in reads
+        await logged.end()
+        for feed in feeds:
+            await feed.ended.wait()
+        expected = ["one", "two", *(f"line {number}" for number in range(20))]
+        assert [feed.messages for feed in feeds] == [expected, expected]
+        for end in ends:
+            end()
+
+    with_log(test)
+
+
+def test_a_slow_client_gets_each_line_once() -> None:
+    """Its stream keeps few lines for it: the others are read from the store, in several steps."""
+
+    async def test(_: Client, logged: Logged, path: str) -> None:
+        del path
+        feed, number, text = Lines(), 3 * MOST_TAPPED, "x" * 1000
+        end = await logged.node.api.follow(FollowLogs(logged.handle), feed)
+        feed.has_room = False
+        for at in range(number):
+            await logged.log(f"{at} {text}")
+        assert len(feed.messages) <= 1
+        feed.has_room = True
+        for _ in range(100):
+            logged.node.clock.advance(1)
+            logged.node.service.tick()
+            await asyncio.sleep(0)
+        assert feed.messages == [f"{at} {text}" for at in range(number)]
+        await logged.log("more")
+        assert feed.messages[number:] == ["more"]
+        end()
 
     with_log(test)
