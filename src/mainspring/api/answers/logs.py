@@ -177,10 +177,14 @@ class LogCalls:
         while True:
             # Before the lines are read: what is stored between the two is found by the next call.
             ended, holder = await self._state(self._logs, request, job_id, caller)
-            if tap is not None and tap.is_whole and self._service.find_held(job_id) is not None:
+            is_here = self._service.find_held(job_id) is not None
+            if tap is not None and not is_here:
+                tap.drop()  # another node may write lines
+            if tap is not None and tap.is_whole:
                 answer = _from_tap(tap, request, place, caller, largest)
             else:
-                answer = await self._forward(self._logs, request, job_id, place, caller, largest, tap, ended=ended)
+                used = tap if is_here else None
+                answer = await self._forward(self._logs, request, job_id, place, caller, largest, used, ended=ended)
             if answer.lines or answer.ended or self._service.monotonic() >= until:
                 return answer
             place = place_of(answer.next)

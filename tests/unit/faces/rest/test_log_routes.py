@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     import pytest
-
     from tests.unit.api.a_node import Node
 
     from .a_client import Client
@@ -56,6 +55,12 @@ class Lines:
 
     def end(self) -> None:
         self.ended.set()
+
+
+async def turns() -> None:
+    """Let a stream look for new lines, more than once."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 class Logged:
@@ -227,7 +232,7 @@ def test_a_slow_client_gets_no_lines_before_it_has_read_the_others() -> None:
 
 
 def test_new_lines_of_a_running_job_are_not_read_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(_: Client, logged: Logged, path: str) -> None:
+    async def test(_client: Client, logged: Logged, path: str) -> None:
         del path
         feeds = [Lines() for _ in range(2)]
         await logged.log("one")
@@ -235,9 +240,12 @@ def test_new_lines_of_a_running_job_are_not_read_from_the_store(monkeypatch: pyt
         await logged.log("two")
         reads: list[object] = []
         read = logged.node.store.read
-        monkeypatch.setattr(
-            logged.node.store, "read", lambda query, *rest: (reads.append(type(query)), read(query, *rest))
-        )
+
+        def noted(query: Any, *rest: Any) -> None:
+            reads.append(type(query))
+            read(query, *rest)
+
+        monkeypatch.setattr(logged.node.store, "read", noted)
         for number in range(20):
             await logged.log(f"line {number}")
         assert ReadLogs not in reads
@@ -255,7 +263,7 @@ def test_new_lines_of_a_running_job_are_not_read_from_the_store(monkeypatch: pyt
 def test_a_slow_client_gets_each_line_once() -> None:
     """Its stream keeps few lines for it: the others are read from the store, in several steps."""
 
-    async def test(_: Client, logged: Logged, path: str) -> None:
+    async def test(_client: Client, logged: Logged, path: str) -> None:
         del path
         feed, number, text = Lines(), 3 * MOST_TAPPED, "x" * 1000
         end = await logged.node.api.follow(FollowLogs(logged.handle), feed)
@@ -271,6 +279,33 @@ def test_a_slow_client_gets_each_line_once() -> None:
         assert feed.messages == [f"{at} {text}" for at in range(number)]
         await logged.log("more")
         assert feed.messages[number:] == ["more"]
+        end()
+
+    with_log(test)
+
+
+def test_lines_of_another_node_are_read_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job was there meanwhile, so that node may have written some."""
+
+    async def test(_client: Client, logged: Logged, path: str) -> None:
+        del path
+        feed = Lines()
+        end = await logged.node.api.follow(FollowLogs(logged.handle), feed)
+        await logged.log("one")
+        looks: list[Callable[[], None]] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(logged.node.service, "find_held", lambda _: None)
+            await turns()
+            patch.setattr(LogReaders, "wait", lambda *given: looks.append(given[-1]))
+            await turns()
+            patch.setattr(LogReaders, "written", lambda *_: None)
+            await logged.log("elsewhere")
+        (look_again,) = looks
+        look_again()
+        await turns()
+        await logged.log("here")
+        await turns()
+        assert feed.messages == ["one", "elsewhere", "here"]
         end()
 
     with_log(test)
