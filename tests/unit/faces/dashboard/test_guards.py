@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -264,3 +265,32 @@ def test_the_name_of_a_user_stays_text() -> None:
                 assert name in page.root.text, path
 
     run(test())
+
+
+def test_no_link_changes_anything() -> None:
+    """Browsers and other programs follow links ahead of their users."""
+
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f", args=[1])
+            await browser.submit("g", delay=1000)
+            await browser.call("POST", f"jobs/{handle}/cancel", {})
+            await browser.call("POST", "schedules", {"name": "s", "function": "f", "cron": "0 0 1 1 *"})
+            await browser.call("POST", "functions/g/pause", {})
+            await browser.call("POST", "marks", {"label": "x"})
+            kinds = ("jobs", "schedules", "functions", "operations", "audit", "marks")
+            before = [await browser.call("GET", kind) for kind in kinds]
+            opened, ahead = {""}, {"/"}
+            while ahead:
+                path = ahead.pop()
+                opened.add(path)
+                page = await browser.open(path)
+                assert page.status < 400, path
+                links = {one.attributes.get("href", "").partition("#")[0] for one in page.root.all("a")}
+                ahead |= {
+                    link for link in links if link.startswith("/") and "day=" not in link
+                } - opened  # days go on for ever
+            assert {f"/jobs/{quote(handle, safe='')}", "/schedules/s", "/functions/g", "/schedules/new"} <= opened
+            assert [await browser.call("GET", kind) for kind in kinds] == before
+
+    asyncio.run(test())
