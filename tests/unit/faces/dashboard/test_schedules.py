@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from tests.unit.api.a_node import run
 
@@ -66,6 +67,26 @@ def test_the_day_shows_failures_before_everything_else() -> None:
 
 def test_a_day_without_fires_is_not_drawn() -> None:
     assert day(_timeline(ScheduleLine("s", "f", "active", complete=True, buckets=[])), 0, dt.UTC) is None
+
+
+def test_a_day_shows_the_change_of_its_zones_clock() -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    for month, number, text in ((3, 31, "+1 h"), (10, 27, "-1 h")):
+        begin = dt.datetime(2030, month, number, tzinfo=zone)
+        end = begin + dt.timedelta(days=1)
+        times = [one.astimezone(dt.UTC) for one in (begin, begin + dt.timedelta(hours=12), end)]
+        bucket = TimelineBucket(times[1].isoformat(), 1, 1, 0, 0, 0)
+        line = ScheduleLine("s", "f", "active", complete=True, buckets=[bucket])
+        drawn = day(Timeline(times[0].isoformat(), times[2].isoformat(), 3600.0, [line], None), 0, zone)
+        assert drawn is not None
+        assert drawn.jump is not None
+        assert (drawn.jump.text, drawn.jump.at) == (text, f"2030-{month:02}-{number}T01:00:00+00:00")
+        hours = (times[2] - times[0]).total_seconds() / 3600
+        passed = 2 if month == 3 else 3
+        assert drawn.jump.x == round(LEFT + (WIDTH - LEFT) * passed / hours, 1)
+    ordinary = day(_timeline(ScheduleLine("s", "f", "active", complete=True, buckets=[_bucket(1, fired=1)])), 0, zone)
+    assert ordinary is not None
+    assert ordinary.jump is None
 
 
 def test_a_day_has_few_enough_cells() -> None:

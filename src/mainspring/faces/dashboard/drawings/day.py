@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.faces.dashboard.drawings.axes import Scale, Tick, time_ticks, utc
+from mainspring.faces.dashboard.words import duration
 
 if TYPE_CHECKING:
     from mainspring.api.fires import Timeline, TimelineBucket
@@ -17,6 +19,8 @@ HEAT: Final = 40
 """The height of the sum on top."""
 MOST_CELLS: Final = 400
 """With the texts, lines and bars, a drawing has at most 500 shapes."""
+QUARTER: Final = 900
+"""Seconds."""
 STEPS: Final = (900, 1800, 3600, 7200, 14400)
 """Seconds of a cell."""
 
@@ -48,6 +52,15 @@ class Heat(NamedTuple):
     height: float
 
 
+class Jump(NamedTuple):
+    """A change of the zone's clock."""
+
+    x: float
+    at: str
+    text: str
+    """By how much, such as ``+1 h``."""
+
+
 class Day(NamedTuple):
     """The drawing."""
 
@@ -58,6 +71,7 @@ class Day(NamedTuple):
     ticks: list[Tick]
     now: float | None
     """The place of the present time, if it is in the day."""
+    jump: Jump | None
     cell: float
     """The width of a cell."""
     minutes: int
@@ -112,8 +126,30 @@ def day(timeline: Timeline, now: float, zone: dt.tzinfo) -> Day | None:
     width = round((WIDTH - LEFT) * timeline.step / (end - begin), 2)
     shown_now = time(now) if begin <= now < end else None
     return Day(
-        lines, heats, most, time_ticks(time, zone, 12), shown_now, width, round(timeline.step / 60), sum(sums.values())
+        lines,
+        heats,
+        most,
+        time_ticks(time, zone, 12),
+        shown_now,
+        _jump(begin, end, time, zone),
+        width,
+        round(timeline.step / 60),
+        sum(sums.values()),
     )
+
+
+def _jump(begin: float, end: float, time: Scale, zone: dt.tzinfo) -> Jump | None:
+    """Return the first change of a zone's clock in a time: clocks change at full quarters of an hour."""
+    offsets = [
+        (at, dt.datetime.fromtimestamp(at, zone).utcoffset() or dt.timedelta())
+        for at in range(round(begin), round(end) + 1, QUARTER)
+    ]
+    for (_, before), (at, after) in itertools.pairwise(offsets):
+        if before != after:
+            change = (after - before).total_seconds()
+            text = f"{'+' if change > 0 else '-'}{duration(abs(change))}"
+            return Jump(time(at), dt.datetime.fromtimestamp(at, dt.UTC).isoformat(), text)
+    return None
 
 
 def _words(bucket: TimelineBucket) -> str:
