@@ -44,7 +44,7 @@ class Site:
         return f"http://127.0.0.1:{self.server.http}"
 
     def call(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-        """Call the API, and return the JSON of its answer."""
+        """Call the API, and return the JSON of its answer; None for an answer without a body."""
         request = urllib.request.Request(
             f"{self.url}/api/v1/{path}",
             method=method,
@@ -53,7 +53,7 @@ class Site:
         )
         try:
             with urllib.request.urlopen(request, timeout=90) as answer:
-                return json.load(answer)
+                return json.loads(answer.read() or "null")
         except urllib.error.HTTPError as refused:
             refused.add_note(refused.read().decode())
             raise

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 AXE = Path(__file__).parents[1] / "interop/node/node_modules/axe-core/axe.min.js"
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 """The rules of axe-core: WCAG 2.2, levels A and AA."""
+RUN_AXE = (
+    "tags => axe.run(document, {runOnly: tags, resultTypes: ['violations']}).then(({violations}) => ({violations}))"
+)
+"""Only violations are described and sent here: a page has thousands of elements that pass."""
 TIMEOUT = 20_000
 """Milliseconds until something has to be on the page."""
 
@@ -28,7 +32,7 @@ class Tab:
         self.site = site
         self.faults: list[str] = []
         """Errors in the console, reports of the content security policy among them; failed scripts; requests to other hosts."""
-        page.on("console", lambda message: self._note(message.type == "error", message.text))
+        page.on("console", lambda one: self._note(one.type == "error", f"{one.text} at {one.location['url']}"))
         page.on("pageerror", lambda error: self.faults.append(f"script: {error}"))
         page.on(
             "request", lambda request: self._note(not request.url.startswith(site.url), f"other host: {request.url}")
@@ -60,7 +64,7 @@ class Tab:
         if not self.page.evaluate("Boolean(window.axe)"):
             # By the protocol, because the policy forbids other scripts to the page.
             self.page.evaluate(AXE.read_text("utf-8"))
-        found: dict[str, Any] = self.page.evaluate("tags => axe.run(document, {runOnly: tags})", TAGS)
+        found: dict[str, Any] = self.page.evaluate(RUN_AXE, TAGS)
         return [
             f"{one['id']}: {one['help']}: {[node['html'][:200] for node in one['nodes'][:3]]}"
             for one in found["violations"]

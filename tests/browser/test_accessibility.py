@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
-from urllib.parse import quote
 
 import pytest
 
-from .a_tab import signed_in
+from .a_tab import opened, signed_in
+from .a_tour import SCENES, SIGNED_OUT, of_each_kind
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     from .a_site import Site
+    from .a_tab import Tab
 
-PAGES = (
-    "/",
-    "/jobs",
-    "/functions",
-    "/functions/resize",
-    "/schedules",
-    "/schedules/new",
-    "/workflows",
-    "/workers",
-    "/nodes",
-    "/operations",
-    "/operations/new?action=retry&state=failed",
-    "/audit",
-    "/settings/tokens",
-    "/login",
-    "/nothing",
-)
 VIEWS: Final[tuple[tuple[Literal["light", "dark"], int], ...]] = (
     ("light", 1280),
     ("dark", 1280),
@@ -39,40 +23,61 @@ VIEWS: Final[tuple[tuple[Literal["light", "dark"], int], ...]] = (
 )
 
 
-@pytest.mark.parametrize("kind", ["full", "empty"])
-def test_no_page_has_a_barrier(chromium: Browser, request: pytest.FixtureRequest, kind: str) -> None:
-    site: Site = request.getfixturevalue(kind)
+@pytest.fixture(params=["full", "empty"])
+def site(request: pytest.FixtureRequest) -> Site:
+    found: Site = request.getfixturevalue(request.param)
+    return found
+
+
+def barriers(tab: Tab, name: str) -> dict[tuple[str, str, int], list[str]]:
+    """Return the faults of the page that a tab shows, by the view. The page is loaded once, and looked at in all views."""
+    found = {}
+    for scheme, width in VIEWS:
+        tab.page.emulate_media(color_scheme=scheme)
+        tab.page.set_viewport_size({"width": width, "height": 800})
+        faults = tab.violations()
+        overhang = tab.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if overhang > 0:
+            faults.append(f"{overhang} pixels wider than the window")
+        if faults:
+            found[name, scheme, width] = faults
+    tab.page.set_viewport_size({"width": 1280, "height": 800})
+    return found
+
+
+def test_no_page_has_a_barrier(chromium: Browser, site: Site) -> None:
     found = {}
     with signed_in(chromium, site) as tab:
-        for path in pages_of(site):
-            tab.open(path)
+        for address in of_each_kind(site):
+            assert tab.open(address).status == 200, address
             tab.page.evaluate("document.querySelectorAll('main details').forEach(one => one.open = true)")
-            for scheme, width in VIEWS:
-                tab.page.emulate_media(color_scheme=scheme)
-                tab.page.set_viewport_size({"width": width, "height": 800})
-                found[path, scheme, width] = tab.violations()
-                overhang = tab.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-                if overhang > 0:
-                    found[path, scheme, width].append(f"{overhang} pixels wider than the window")
-        tab.forgive("404")  # of the page that is not there
-    assert {view: faults for view, faults in found.items() if faults} == {}
+            found |= barriers(tab, address)
+    assert found == {}
 
 
-def pages_of(site: Site) -> list[str]:
-    """Return the paths of all pages, with one of each kind of object."""
-    jobs = site.call("GET", "namespaces/default/jobs?state=succeeded&state=failed&state=cancelled&limit=1000")["items"]
-    newest = {job["state"]: job["handle"] for job in jobs}
-    workers = site.call("GET", "namespaces/default/workers")["items"]
-    schedules = site.call("GET", "namespaces/default/schedules")["items"]
-    runs = site.call("GET", "namespaces/default/workflows")["items"]
-    operations = site.call("GET", "namespaces/default/operations")["items"]
-    return [
-        *PAGES,
-        "/jobs?state=failed",
-        *(f"/schedules/{quote(schedule['name'], safe='')}" for schedule in schedules),
-        *(f"/schedules/{quote(schedule['name'], safe='')}/edit" for schedule in schedules),
-        *(f"/workflows/{quote(run['workflow_id'], safe='')}" for run in runs),
-        *(f"/workers/{quote(worker['id'], safe='')}" for worker in workers),
-        *(f"/operations/{operation['id']}" for operation in operations),
-        *(f"/jobs/{handle}" for handle in newest.values()),
-    ]
+def test_no_scene_has_a_barrier(chromium: Browser, full: Site) -> None:
+    found = {}
+    with signed_in(chromium, full) as tab:
+        for scene in SCENES:
+            scene(tab)
+            found |= barriers(tab, scene.__name__)
+    with opened(chromium, full) as tab:
+        for scene in SIGNED_OUT:
+            scene(tab)
+            found |= barriers(tab, scene.__name__)
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        ("document.querySelector('main h1').innerHTML = '<button></button>'", "button-name"),
+        ("document.querySelector('main h1').className = 'top'; document.body.style.color = '#777'", "color-contrast"),
+        ("document.querySelector('main').style.width = '2000px'", "pixels wider"),
+    ],
+)
+def test_barriers_are_found(chromium: Browser, empty: Site, fault: str, rule: str) -> None:
+    with signed_in(chromium, empty) as tab:
+        tab.page.evaluate(fault)
+        found = barriers(tab, "planted")
+    assert any(rule in text for faults in found.values() for text in faults)

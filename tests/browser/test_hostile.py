@@ -13,6 +13,7 @@ from tests.system.servers import eventually
 
 from .a_site import HOSTILE
 from .a_tab import signed_in
+from .a_tour import FIXED, address, of_all_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,10 +58,6 @@ FORMS = """text => [...document.querySelectorAll('main form[action*="/actions/"]
 })"""
 """Returns the forms of actions, with a text in all fields."""
 
-PAGES = (
-    *("/", "/jobs", "/functions", "/functions/resize", "/schedules", "/workflows", "/workers", "/nodes", "/operations"),
-    *("/audit", "/settings/tokens", "/login"),
-)
 FIELDS = (
     *("find", "state", "function", "unique", "error_type", "tag", "key", "schedule", "workflow", "created_from"),
     *("cursor", "action", "handle", "step", "day", "status", "type", "id", "who", "what", "namespace", "next"),
@@ -116,45 +113,28 @@ def _are_settled(site: Site) -> bool:
     return all(run["workflow_id"].startswith(("open ", "waiting")) for run in _items(site, "workflows?open=true"))
 
 
-def _objects(site: Site) -> list[str]:
-    """Return the paths of the pages of all objects."""
-    names = {
-        "jobs": [job["handle"] for job in _items(site, "jobs?limit=1000")],
-        "functions": [one["function"] for one in _items(site, "functions")],
-        "schedules": [one["name"] for one in _items(site, "schedules")],
-        "workflows": [one["workflow_id"] for one in _items(site, "workflows")],
-        "workers": [one["id"] for one in _items(site, "workers")],
-        "operations": [one["id"] for one in _items(site, "operations")],
-    }
-    return [f"/{kind}/{quote(name, safe='')}" for kind, listed in names.items() for name in listed]
-
-
 def test_no_text_becomes_an_element_or_a_handler(chromium: Browser, hostile: Site) -> None:
     with signed_in(chromium, hostile) as tab:
-        objects = _objects(hostile)
-        paths = [*PAGES, *objects]
+        objects = of_all_objects(hostile)
+        paths = [*map(address, FIXED), *objects]
         assert tab.page.evaluate(SCAN_THEM, [[[path, None] for path in paths], BAD_REQUEST]) == {}
-        newest = {path.split("/")[1]: path for path in reversed(objects)}
-        for path in (*PAGES, *newest.values()):
+        newest = {(path.split("/")[1], path.endswith("/edit")): path for path in reversed(objects)}
+        for path in (*map(address, FIXED), *newest.values()):
             assert tab.open(path).status == 200, path
             assert tab.page.evaluate(f"({SCAN})(document)") == [], path
 
 
 def test_no_query_becomes_an_element_or_a_handler(chromium: Browser, hostile: Site) -> None:
     with signed_in(chromium, hostile) as tab:
-        requests = [
-            [f"{path}?{field}={quote(MARKUP, safe='')}", None]
-            for path in (*PAGES, "/operations/new")
-            for field in FIELDS
-        ]
-        requests += [[f"{path}/{quote(MARKUP, safe='')}", None] for path in PAGES[1:]]
+        requests = [[f"{path}?{field}={quote(MARKUP, safe='')}", None] for path in FIXED for field in FIELDS]
+        requests += [[f"{path.rstrip('/')}/{quote(MARKUP, safe='')}", None] for path in FIXED]
         assert tab.page.evaluate(SCAN_THEM, [requests, DEFECT]) == {}
         tab.forgive("Failed to load resource")
 
 
 def test_no_field_of_a_form_becomes_an_element_or_a_handler(chromium: Browser, hostile: Site) -> None:
     with signed_in(chromium, hostile) as tab:
-        schedule = next(path for path in _objects(hostile) if path.startswith("/schedules/"))
+        schedule = next(path for path in of_all_objects(hostile) if path.startswith("/schedules/"))
         for path in (f"/jobs/{hostile.submit('mail')}", "/functions/resize", schedule, "/workflows/waiting"):
             tab.open(path)
             requests = tab.page.evaluate(FORMS, MARKUP)

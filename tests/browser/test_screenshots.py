@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .a_site import shown_site
 from .a_tab import signed_in
+from .a_tour import TOUR, address
 from .pictures import with_palette
 
 if TYPE_CHECKING:
@@ -22,24 +23,15 @@ def test_screenshots(chromium: Browser, tmp_path: Path) -> None:
         failed = site.call("GET", "namespaces/default/jobs?state=failed&function=resize")["items"][0]["handle"]
         worker = site.call("GET", "namespaces/default/workers")["items"][0]["id"]
         operation = site.call("GET", "namespaces/default/operations")["items"][0]["id"]
-        paths = {
-            "overview": "/",
-            "jobs": "/jobs",
-            "job": f"/jobs/{failed}",
-            "functions": "/functions",
-            "function": "/functions/resize",
-            "schedules": "/schedules",
-            "schedule": "/schedules/report",
-            "workflows": "/workflows",
-            "workflow": "/workflows/waiting",
-            "workers": "/workers",
-            "worker": f"/workers/{worker}",
-            "nodes": "/nodes",
-            "operations": "/operations",
-            "operation": f"/operations/{operation}",
-            "audit": "/audit",
-            "tokens": "/settings/tokens",
+        shown = {
+            "/jobs/{handle}": failed,
+            "/functions/{function}": "resize",
+            "/schedules/{name}": "report",
+            "/schedules/{name}/edit": "report",
+            "/workflows/{key}": "waiting",
+            "/workers/{worker}": worker,
+            "/operations/{id}": operation,
         }
-        for name, path in paths.items():
-            assert tab.open(path).status == 200, path
-            (PICTURES / f"{name}.png").write_bytes(with_palette(tab.page.screenshot()))
+        for path, stop in TOUR.items():
+            assert tab.open(address(path, shown.get(path, ""))).status == 200, path
+            (PICTURES / f"{stop.picture}.png").write_bytes(with_palette(tab.page.screenshot()))

@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 from itertools import combinations
+from typing import get_args
 
 import pytest
 
+from mainspring.api.fires import OutcomeName
+from mainspring.api.operations import StateName as OperationState
+from mainspring.api.workflows import StatusName, UnbegunStatus
 from mainspring.appearance import LOOKS, look_of, terminal_style
+from mainspring.jobs.model import State
+from mainspring.jobs.rules import Outcome
 
 from .a_colour import EYES, contrast, difference, lab
 
@@ -55,6 +61,42 @@ def test_any_two_looks_differ_for_all_eyes(theme: str, eye: str) -> None:
 
 def test_any_two_looks_differ_without_colour() -> None:
     assert len({look.shape for look in LOOKS.values()}) == len({look.terminal for look in LOOKS.values()}) == len(LOOKS)
+
+
+SHOWN = {
+    *(state.name.lower() for state in State),
+    *Outcome,
+    *get_args(OutcomeName),
+    *get_args(OperationState),
+    *get_args(StatusName),
+    *get_args(UnbegunStatus),
+    *("active", "paused", "skipped"),  # of schedules and their fires, and of functions
+    *("live", "draining", "dead"),  # of nodes and workers
+    *("parked", "well", "trouble", "refused"),  # of runs, of everything together, of acts
+}
+"""All states that pages and drawings show."""
+
+
+@pytest.mark.parametrize("state", sorted(SHOWN))
+def test_each_state_has_a_look_of_its_kind(state: str) -> None:
+    assert terminal_style(state) == look_of(state).terminal
+
+
+def test_drawings_have_no_colours_of_their_own() -> None:
+    """Each shape is a look, or the ink, lines and marks of the page."""
+    folder = files("mainspring.faces.dashboard")
+    style = (folder / "static/style.css").read_text("utf-8")
+    rules = re.findall(r"svg\.drawing[^{]*\{([^}]*)\}", style)
+    colours = {one for rule in rules for one in re.findall(r"(?:fill|stroke):([^;]+)", rule)}
+    assert colours <= {
+        "none",
+        "currentColor",
+        *(f"var(--{name})" for name in ("ink", "soft", "line", "faint", "accent")),
+    }
+    drawings = [one.read_text("utf-8") for one in (folder / "templates/drawings").iterdir()]
+    assert drawings
+    painted = {one for text in drawings for one in re.findall(r'\b(?:fill|stroke|color)="([^"]*)"', text)}
+    assert {one for one in painted if not one.startswith("url(#")} <= {"none"}
 
 
 def test_a_state_of_a_newer_version_has_a_look() -> None:
