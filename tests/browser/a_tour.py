@@ -34,7 +34,7 @@ class Stop(NamedTuple):
     name: str = ""
     """The field of the object that is in the page's path."""
     query: str = ""
-    """What the page needs to show something."""
+    """The query with which the page shows something."""
 
 
 TOUR: Final[Mapping[str, Stop]] = {

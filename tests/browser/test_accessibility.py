@@ -21,6 +21,8 @@ VIEWS: Final[tuple[tuple[Literal["light", "dark"], int], ...]] = (
     ("light", 320),
     ("dark", 320),
 )
+Barriers = dict[tuple[str, str, int], list[str]]
+"""Faults by the page and the view."""
 
 
 @pytest.fixture(params=["full", "empty"])
@@ -29,9 +31,9 @@ def site(request: pytest.FixtureRequest) -> Site:
     return found
 
 
-def barriers(tab: Tab, name: str) -> dict[tuple[str, str, int], list[str]]:
+def barriers(tab: Tab, name: str) -> Barriers:
     """Return the faults of the page that a tab shows, by the view. The page is loaded once, and looked at in all views."""
-    found = {}
+    found: Barriers = {}
     for scheme, width in VIEWS:
         tab.page.emulate_media(color_scheme=scheme)
         tab.page.set_viewport_size({"width": width, "height": 800})
@@ -46,7 +48,7 @@ def barriers(tab: Tab, name: str) -> dict[tuple[str, str, int], list[str]]:
 
 
 def test_no_page_has_a_barrier(chromium: Browser, site: Site) -> None:
-    found = {}
+    found: Barriers = {}
     with signed_in(chromium, site) as tab:
         for address in of_each_kind(site):
             assert tab.open(address).status == 200, address
@@ -56,7 +58,7 @@ def test_no_page_has_a_barrier(chromium: Browser, site: Site) -> None:
 
 
 def test_no_scene_has_a_barrier(chromium: Browser, full: Site) -> None:
-    found = {}
+    found: Barriers = {}
     with signed_in(chromium, full) as tab:
         for scene in SCENES:
             scene(tab)

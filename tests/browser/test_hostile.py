@@ -31,7 +31,8 @@ CAN_DO, SET_CLIENT_ID, PRE_SLEEP = 1, 22, 4
 N = "namespaces/default"
 
 SCAN = """page => {
-  const strange = 'x-hostile, img, iframe, object, embed, base, body script, body style, body link, body meta, svg:not(.drawing)';
+  const strange = 'x-hostile, img, iframe, object, embed, base, body script, body style, body link, body meta'
+    + ', svg:not(.drawing, .spark)';
   const attributes = [...page.querySelectorAll('*')].flatMap(one => [...one.attributes]);
   const runs = ({ name, value }) => name.startsWith('on') || name === 'style'
     || (/(^|:)href$|src|action$/.test(name) && /^\\s*(javascript|data):/i.test(value));

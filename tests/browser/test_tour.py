@@ -51,6 +51,6 @@ def test_a_fault_in_a_tab_fails_its_test(chromium: Browser, empty: Site, fault: 
     with (
         pytest.raises(AssertionError, match=noted),
         signed_in(chromium, empty) as tab,
-        tab.page.expect_event(event),  # type: ignore[call-overload]
+        tab.page.expect_event(event),
     ):
         tab.page.evaluate(f"() => {{ {fault} }}")

@@ -86,7 +86,7 @@ def test_drawings_have_no_colours_of_their_own() -> None:
     """Each shape is a look, or the ink, lines and marks of the page."""
     folder = files("mainspring.faces.dashboard")
     style = (folder / "static/style.css").read_text("utf-8")
-    rules = re.findall(r"svg\.drawing[^{]*\{([^}]*)\}", style)
+    rules = re.findall(r"(?:svg|\.spark)[^{}]*\{([^}]*)\}", style)
     colours = {one for rule in rules for one in re.findall(r"(?:fill|stroke):([^;]+)", rule)}
     assert colours <= {
         "none",
