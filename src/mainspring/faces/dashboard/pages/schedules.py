@@ -204,8 +204,7 @@ async def schedule(visit: Visit) -> Response:
         "children": children,
         "names": {one.name for one in others},
         "last": None if visit.field("cursor") else next((run for run in runs if run.finished or run.outcome), None),
-        "has_other_clock": shown.timezone != visit.settings.shown_zone,
-        "clock": lambda time: words.absolute(dt.datetime.fromisoformat(time), zone),
+        "clock": lambda time: _on_clock(time, zone, visit.settings.timezone),
     }
     return visit.render(
         "schedule.html",
@@ -226,6 +225,13 @@ async def _fires(visit: Visit, name: str, span: Mapping[str, Any]) -> list[Run]:
         visit.calls.get(Items[Run], f"{SCHEDULE}/fires", {"name": name}, query={"limit": OCCASIONS, **span})
     )
     return [] if isinstance(listed, Problem) else listed.items
+
+
+def _on_clock(text: str, zone: dt.tzinfo, other: dt.tzinfo) -> str:
+    """Return a time of the API on the clock of a zone; empty if the other clock shows the same."""
+    time = dt.datetime.fromisoformat(text)
+    is_same = time.astimezone(zone).utcoffset() == time.astimezone(other).utcoffset()
+    return "" if is_same else words.absolute(time, zone)
 
 
 def _hour(time: float) -> str:
