@@ -86,7 +86,7 @@ class Dashboard:
         self._assets = all_assets()
         self._templates = Templates(
             asset=lambda name: prefix + self._assets.path(name),
-            menu=[MenuEntry(page.path, page.menu) for page in self._table.pages if page.menu],
+            menu=[MenuEntry(page.path, page.menu, page.permission) for page in self._table.pages if page.menu],
             version=version,
         )
 

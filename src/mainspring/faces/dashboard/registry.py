@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
+from mainspring.access.roles import Permission
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
@@ -25,6 +27,8 @@ class Page:
     """Answers a form that is sent to the page's own path, for forms that are more than one `Action`."""
     menu: str = ""
     """Its words in the menu; empty: it is not in the menu."""
+    permission: Permission = Permission.READ
+    """The menu shows the page to those who have it. The API decides about the page."""
 
 
 class Table:

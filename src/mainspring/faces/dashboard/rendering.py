@@ -22,6 +22,7 @@ class MenuEntry(NamedTuple):
 
     path: str
     text: str
+    permission: Permission
 
 
 class _Context(Context):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.unit.api.a_node import run
 
+from mainspring.faces.dashboard.pages import PAGES
+
 from .a_browser import browsing
 
 
@@ -76,5 +78,20 @@ def test_nobody_grants_more_than_he_has() -> None:
                 assert answer.status == 403
             wrong = await browser.send("/settings/tokens", {"role": "admin"})
             assert (wrong.status, b"Name is missing" in wrong.body) == (422, True)
+
+    run(test())
+
+
+def test_the_menu_has_the_pages_that_its_viewer_may_see() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for token, hidden in (("admin", set()), ("viewer", {"Tokens", "Audit"})):
+                page = await browser.open("/nodes", token=token)
+                shown = {one.text for one in page.root.one("nav", **{"aria-label": "Pages"}).all("a")}
+                entries = [one for one in PAGES if one.menu]
+                assert shown == {one.menu for one in entries} - hidden
+                for one in entries:
+                    allowed = one.menu in shown
+                    assert (await browser.open(one.path, token=token)).status == (200 if allowed else 403), one.path
 
     run(test())

@@ -128,3 +128,19 @@ def test_an_operation_needs_a_filter_or_handles() -> None:
             assert (await browser.open("/operations/new?action=delete&function=f", token="viewer")).status == 403
 
     run(test())
+
+
+def test_an_abort_that_comes_too_late_says_so() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.submit("resize")
+            operation = (
+                await browser.call("POST", "operations", {"action": "cancel", "filter": {"function": "resize"}})
+            )["id"]
+            await browser.done(operation)
+            fields = {"path.id": operation, "next": f"/operations/{operation}"}
+            page = await browser.post("/actions/operations_abort", fields)
+            assert page.main.one("p", class_="notice").text == "The operation had ended before: nothing was aborted."
+            assert "✔ done" in page.main.text
+
+    run(test())

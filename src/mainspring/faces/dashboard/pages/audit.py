@@ -53,4 +53,4 @@ async def audit(visit: Visit) -> Response:
     )
 
 
-PAGES: Final = (Page(path="/audit", handler=audit, menu="Audit"),)
+PAGES: Final = (Page(path="/audit", handler=audit, menu="Audit", permission=Permission.ADMIN),)

@@ -48,6 +48,7 @@ ABORT: Final = Action(
     operation="operations_abort",
     label="Abort",
     done="The operation ends. Jobs that it has changed stay changed.",
+    outcomes={"done": "The operation had ended before: nothing was aborted."},
     path=f"{OPERATION}/abort",
     fields=(REASON,),
     command="operations abort {id}",

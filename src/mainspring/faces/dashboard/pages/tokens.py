@@ -102,4 +102,4 @@ async def _page(
     )
 
 
-PAGES: Final = (Page(path=PATH, handler=tokens, post=change, menu="Tokens"),)
+PAGES: Final = (Page(path=PATH, handler=tokens, post=change, menu="Tokens", permission=Permission.ADMIN),)
