@@ -155,6 +155,24 @@ def test_the_page_of_a_job_has_the_drawing_and_a_table_that_says_the_same() -> N
     run(test())
 
 
+def test_the_page_of_a_job_has_all_lengths_of_its_drawing_as_text() -> None:
+    async def test() -> None:
+        cancelled = job("cancelled", run_at=at(17), ended_at=at(40))
+        browser = browser_of({"/attempts": {"handle": "H:n:1", "attempts": []}, "/jobs/H:n:1": cancelled}, 0.0)
+        page = await browser.open("/jobs/H:n:1")
+        assert page.main.one("p", id="waits").text == "It waited 17 s until it was due, then 23 s."
+        assert "cancelled" in page.main.one("svg").text
+        attempts = {"handle": "H:n:1", "attempts": [attempt(1, 4, 10, "lost"), attempt(2, 15, 28)]}
+        waiting = job("pending", run_at=at(66))
+        browser = browser_of({"/attempts": attempts, "/jobs/H:n:1": waiting}, NOON.timestamp() + 80)
+        page = await browser.open("/jobs/H:n:1")
+        shown = {text.text for text in page.main.one("svg").all("text") if text.text.endswith(" s")}
+        assert shown == {"4.0 s", "5.0 s", "38 s", "14 s"}
+        assert all(text in page.main.one("p", id="waits").text for text in shown)
+
+    run(test())
+
+
 def test_the_page_of_a_job_that_waits_has_a_drawing() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):

@@ -66,6 +66,8 @@ def test_a_dead_node_is_removed_by_its_term() -> None:
         answers: dict[str, Any] = {"/whoami": ADMIN, "/namespaces/default/nodes": {"items": []}, "/api/v1/nodes": nodes}
         page = await browser_of(answers, 0.0).open("/nodes")
         assert [row[1] for row in page.rows()] == ["✔ live", "✖ dead"]
+        totals = [cell.text for cell in page.main.one("tfoot").all("td")][1:3]
+        assert f"{totals[0]} jobs, {totals[1]} slots" in page.main.one("desc").text
         assert [row[4] for row in page.rows()] == ["15 s of 15 s", "it has ended"]
         form = page.main.one("form", action="/actions/nodes_remove")
         assert form.one("input", name="path.node").attributes["value"] == "3"
