@@ -127,6 +127,7 @@ def test_a_page_says_that_its_session_has_ended(chromium: Browser, full: Site) -
         ended = tab.page.locator("#ended")
         expect(ended).to_be_hidden()
         assert tab.page.request.post(f"{full.url}/logout", headers={"Origin": full.url}).status == 200
+        expect(ended).to_be_visible(timeout=20_000)  # once the browser has tried again, after up to 6 s
         expect(ended).to_contain_text("Your session has ended")
         expect(tab.page.locator("#live")).to_be_hidden()
         ended.get_by_role("link").click()
