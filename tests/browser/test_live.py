@@ -135,13 +135,14 @@ def test_a_page_says_that_its_session_has_ended(chromium: Browser, full: Site) -
         tab.forgive("401")
 
 
-@pytest.mark.parametrize(("zone", "shown"), [("Asia/Tokyo", "GMT+9"), ("UTC", "UTC")])
+@pytest.mark.parametrize(("zone", "shown"), [("Asia/Tokyo", r"(GMT\+9|JST)$"), ("UTC", r"UTC$")])
 def test_times_are_those_of_the_browsers_zone(chromium: Browser, full: Site, zone: str, shown: str) -> None:
+    # The script writes GMT+9 for the zone. The server writes JST, once the script of an earlier page has set its cookie.
     with signed_in(chromium, full, timezone_id=zone) as tab:
         tab.open("/jobs")
         expect(tab.page.locator("#zone")).to_have_text(zone)
-        expect(tab.page.locator("footer time")).to_contain_text(shown)
-        expect(tab.page.locator("tbody time.ago").first).to_have_attribute("title", re.compile(f"{re.escape(shown)}$"))
+        expect(tab.page.locator("footer time")).to_have_text(re.compile(shown))
+        expect(tab.page.locator("tbody time.ago").first).to_have_attribute("title", re.compile(shown))
 
 
 def test_shapes_of_drawings_lead_where_the_links_of_their_tables_lead(chromium: Browser, full: Site) -> None:
