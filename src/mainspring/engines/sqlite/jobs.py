@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.sqlite import finding, rows, submitting
+from mainspring.engines.sqlite import claiming, finding, rows, submitting
 from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.attempt_records import note_lost
 from mainspring.jobs.model import RUNS, Job, State, decode_options, decode_stop_request, encode_stop_request
-from mainspring.jobs.owners import Ended, Started, note, noticed
+from mainspring.jobs.owners import Ended, note, noticed
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
@@ -176,42 +175,6 @@ def _recover(tx: Transaction, own_term: int, now_us: int) -> ops.Recovered:
     assert recovered, "nothing else writes in this transaction"
     given_back = [settlement.job for settlement in settlements if settlement.event is Event.LOSE]
     return ops.Recovered(len(given_back), ops.tally(given_back), lost=ops.lost_attempts(settlements))
-
-
-def claim(tx: Transaction, operations: Sequence[ops.Claim]) -> list[list[list[Job]]]:
-    """Lease due jobs; see ``Claim``."""
-    return [[_claim(tx, operation.term, want) for want in operation.wants] for operation in operations]
-
-
-def _claim(tx: Transaction, term: int, want: ops.ClaimRequest) -> list[Job]:
-    function = tx.functions.find(want.function)
-    if function is None:
-        return []  # never submitted: workers may request any name, and only submitted functions have a number
-    claimed = rows.claimed(tx.cursor.execute(SQL["claim"], (term, function, want.limit)), want.function, term)
-    claimed.sort(key=attrgetter("priority", "id"))
-    numbers: dict[int, int] = {}
-    for job in claimed:
-        numbers[job.priority] = numbers.get(job.priority, 0) + 1
-    for priority, number in numbers.items():
-        tx.count(function, _PENDING, priority, -number)
-        tx.count(function, _LEASED, priority, number)
-    return claimed
-
-
-def assign(tx: Transaction, operations: Sequence[ops.Assign]) -> list[None]:
-    """Record jobs as running; see ``Assign``."""
-    jobs = [job for operation in operations for job in operation.jobs]
-    tx.cursor.executemany(SQL["assign"], [_running(job) for job in jobs if job.options is None])
-    for job in jobs:
-        if job.options is not None:
-            tx.cursor.execute(SQL["assign"], _running(job))
-            if tx.cursor.connection.changes():
-                note(tx.notices, Started.of(job))
-    return [None] * len(operations)
-
-
-def _running(job: Job) -> rows.Row:
-    return (job.attempt, job.id, job.term)
 
 
 def cancel(tx: Transaction, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled]:
@@ -377,7 +340,7 @@ def _sweep(tx: Transaction, operation: ops.Sweep) -> int:
 HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]]] = {
     ops.Recover: recover,
     ops.Settle: settle,
-    ops.Assign: assign,
+    ops.Assign: claiming.assign,
     ops.Cancel: cancel,
     ops.Redrive: redrive,
     ops.RequestStop: request_stop,
@@ -387,7 +350,7 @@ HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]
     ops.Wake: wake,
     ops.Submit: submitting.submit,
     ops.SubmitOnce: submitting.submit,
-    ops.Claim: claim,
+    ops.Claim: claiming.claim,
     ops.Find: finding.find,
     ops.FindUnique: finding.find_unique,
     ops.Count: finding.count,
