@@ -7,7 +7,6 @@ import re
 from urllib.parse import quote, urljoin, urlsplit
 
 import pytest
-from tests.unit.api.a_node import run
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
@@ -34,7 +33,7 @@ def test_no_form_of_another_site_is_accepted() -> None:
                     answer = await browser.send(path.replace("{name}", "s"), {"theme": "dark"}, site=site)
                     assert (answer.status, "set-cookie" in answer.headers) == (403, False), path
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_a_form_without_the_headers_of_browsers_needs_a_token_and_not_a_cookie() -> None:
@@ -50,7 +49,7 @@ def test_a_form_without_the_headers_of_browsers_needs_a_token_and_not_a_cookie()
                 answer = await browser.send_raw("/settings/view", b"theme=dark", headers)
                 assert answer.status == status, headers
 
-    run(test())
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("prefix", ["", "/queue"])
@@ -83,7 +82,7 @@ def test_no_form_leads_to_another_site(prefix: str) -> None:
                     assert token is None or len(location) < 5000  # browsers refuse very long headers
                     assert "?" not in location  # no letter was replaced
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_cookies_are_for_pages_of_this_node_alone() -> None:
@@ -99,7 +98,7 @@ def test_cookies_are_for_pages_of_this_node_alone() -> None:
                     assert {"Path=/queue", "HttpOnly", "SameSite=Lax"} <= set(flags)
                     assert ("Secure" in flags) == secure
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_a_planted_cookie_puts_no_words_on_a_page() -> None:
@@ -111,7 +110,7 @@ def test_a_planted_cookie_puts_no_words_on_a_page() -> None:
                 assert page.main.all("p", role="status") == []
                 assert page.root.one("html").attributes["data-zone"] == ""
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_an_action_is_done_in_the_namespace_of_its_page() -> None:
@@ -131,7 +130,7 @@ def test_an_action_is_done_in_the_namespace_of_its_page() -> None:
             team = await browser.open("/functions/f?namespace=team")
             assert team.main.all("details", **{"data-action": "functions_pause"})
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_names_with_paths_in_them_reach_no_other_call() -> None:
@@ -147,7 +146,7 @@ def test_names_with_paths_in_them_reach_no_other_call() -> None:
                 answer = await browser.send("/actions/marks_add?namespace=" + quote(name), {"label": "x"})
                 assert answer.status in {404, 422}, name
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_no_name_is_taken_for_another_part_of_a_path() -> None:
@@ -175,7 +174,7 @@ def test_a_schedule_may_have_the_name_of_a_call() -> None:
                 page = await browser.act(page, "schedules_remove")
                 assert "was removed" in page.main.text
 
-    run(test())
+    asyncio.run(test())
 
 
 CRAFTED: list[tuple[str, dict[str, str]]] = [
@@ -201,7 +200,7 @@ def test_forms_that_no_page_shows_are_refused_in_words() -> None:
                 assert answer.status == 422, (path, list(fields.items())[-1:])
                 assert b'class="problem" role="alert"' in answer.body or b'class="fault"' in answer.body
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_days_without_neighbours_are_refused() -> None:
@@ -210,7 +209,7 @@ def test_days_without_neighbours_are_refused() -> None:
             for day in ("0001-01-01", "9999-12-31", "soon", "2030-02-30"):
                 assert (await browser.open(f"/schedules?day={day}")).status == 422
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_every_answer_has_a_policy_and_is_kept_by_nobody() -> None:
@@ -247,7 +246,7 @@ def test_every_answer_has_a_policy_and_is_kept_by_nobody() -> None:
             assert download.headers["content-disposition"].startswith("attachment")
             assert download.headers["content-type"] == "application/octet-stream"
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_the_name_of_a_user_stays_text() -> None:
@@ -264,7 +263,7 @@ def test_the_name_of_a_user_stays_text() -> None:
                 assert len(page.root.all("script")) == 2, path
                 assert name in page.root.text, path
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_no_link_changes_anything() -> None:
