@@ -67,6 +67,7 @@ class Typist:
             self._keyboard.press("g")
             self._keyboard.press(key)
         expect(self.tab.page.get_by_role("heading", level=1)).to_have_text(page)
+        self.tab.page.wait_for_load_state("domcontentloaded")  # keys are commands from then on
 
     def find(self, handle: str) -> None:
         self.go("Overview")
@@ -75,6 +76,7 @@ class Typist:
         self._keyboard.type(handle)
         self._keyboard.press("Enter")
         expect(self.tab.page.get_by_role("heading", level=1)).to_contain_text(handle)
+        self.tab.page.wait_for_load_state("domcontentloaded")
 
     def open_row(self, text: str) -> None:
         before = None
@@ -84,6 +86,7 @@ class Typist:
             self._keyboard.press("j")
         self._keyboard.press("Enter")
         expect(self.tab.page.get_by_role("heading", level=1)).to_contain_text(text)
+        self.tab.page.wait_for_load_state("domcontentloaded")
 
     def unfold(self, action: str, place: Locator) -> None:
         if key := {"Retry": "r", "Cancel": "c"}.get(action):
