@@ -50,7 +50,7 @@ def test_each_live_element_gets_its_value_from_the_stream_of_its_page() -> None:
                 ("/", keys(Numbers), {"waiting", "running", "scheduled", "oldest_seconds", "oldest_function"}),
                 ("/jobs", keys(Numbers), {"waiting", "running", "scheduled"}),
                 ("/functions", of_function, {f"waiting:{name}", f"running:{name}"}),
-                ("/functions/a%20%22b%22%20%3Cc%3E", of_function, of_function),
+                ("/functions/a%20%22b%22%20%3Cc%3E", of_function, {f"waiting:{name}", f"running:{name}"}),
                 (f"/jobs/{job}", keys(Progress), set()),
                 (f"/operations/{operation['id']}", keys(OperationInfo), {"done"}),
             ):
