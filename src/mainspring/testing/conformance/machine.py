@@ -174,7 +174,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(crash=st.booleans(), node=st.sampled_from(["n1", "n2"]))
     def restart(self, crash: bool, node: str) -> None:
-        """End the node's process, with or without closing the engine, and open the store again."""
+        """End the node's process, with or without closing the engine, and start it again.
+
+        A starting node recovers the jobs of its earlier term before it takes requests, but not on a shared store: there, live
+        nodes recover them later. The random groups contain such recoveries.
+        """
         before = self.store.term
         if crash:
             self.crash()
@@ -183,6 +187,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.store.open(node)
         assert self.store.term > before
         assert self.store.opened.nodes[self.store.term] == node
+        if not self.store.engine.shared:
+            self._commit([self._recover(None)])
 
     @precondition(lambda self: self.model.jobs)
     @rule()
