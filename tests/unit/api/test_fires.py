@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
@@ -17,6 +17,9 @@ from .a_node import opened, run
 
 if TYPE_CHECKING:
     import pytest
+
+    from mainspring.storage.engine import Answered
+    from mainspring.storage.query import Budget, Query
 
     from .a_node import Node
 
@@ -75,6 +78,50 @@ def test_a_list_that_reads_long_goes_on_with_the_next_page(monkeypatch: pytest.M
             assert page.next is not None
             assert await listed(node, 100, state="skipped") == []
             assert len(await listed(node, 100)) == 6
+
+    run(test())
+
+
+def count(node: Node, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
+    """Return a table that gets the number of rows of each read from now on, by the kind of the query."""
+    rows: dict[str, list[int]] = {}
+    read = node.store.read
+
+    def counting(query: Query[Any], budget: Budget, answered: Answered) -> None:
+        def counted(page: Any) -> None:
+            rows.setdefault(type(query).__name__, []).append(len(page.items))
+            answered(page)
+
+        read(query, budget, counted)
+
+    monkeypatch.setattr(node.store, "read", counting)
+    return rows
+
+
+def test_a_page_reads_only_the_schedules_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            for number in range(30):
+                function = "seen" if number % 2 else "unseen"
+                await node.api.call(schedules.Add(name=f"s{number:02}", function=function, every=3600.0))
+            for _ in range(20):
+                node.clock.advance(60)
+                await node.api.call(schedules.Trigger("s07"))
+            rows = count(node, monkeypatch)
+            await node.api.call(fires.ListFires(schedule="s07", limit=3))
+            assert rows == {"ListSchedules": [1], "ListFires": [3]}
+            rows.clear()
+            first = await node.api.call(fires.ReadTimeline(limit=4))
+            assert (first.next, rows["ListSchedules"]) == ("s03", [5])
+            rows.clear()
+            last = await node.api.call(fires.ReadTimeline(limit=4, after="s25"))
+            assert ([one.schedule for one in last.schedules], last.next) == ([f"s{n}" for n in range(26, 30)], None)
+            assert rows["ListSchedules"] == [4]
+            rows.clear()
+            caller = Caller("c", (Grant(Role.VIEWER, functions=("seen",)),))
+            some = await node.api.call(fires.ReadTimeline(limit=4), caller=caller)
+            assert ([one.schedule for one in some.schedules], some.next) == (["s01", "s03", "s05", "s07"], "s07")
+            assert rows["ListSchedules"] == [5, 5]
 
     run(test())
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MOST_READS: Final = 200
 """Pages of histories that one list reads, and that one timeline reads."""
 PAGE: Final = 100
-"""Rows of a page of a list."""
+"""Rows of one schedule that a list reads at once."""
 MOST_ROWS: Final = 2000
 """Fire times of one schedule that a timeline counts, in the past and in the future each."""
 MOST_STEPS: Final = 20_000
@@ -96,15 +96,44 @@ class FireCalls:
         self._clock = clock
         self.handlers: Handlers = {ListFires: self._list, ReadTimeline: self._timeline}
 
-    async def _schedules(self, request: ListFires | ReadTimeline, caller: Caller) -> list[Stored]:
-        """Return the schedules of functions that the caller may see, by name."""
-        query = ListSchedules(limit=sys.maxsize, namespace=request.namespace)
-        found = (await read_page(self._reads.gather, query)).items
-        return [
+    async def _all(self, request: ListFires, caller: Caller) -> list[Stored]:
+        """Return the schedules of a list that the caller may see, by name. Raises ApiError.
+
+        A list of all needs each of them: only a schedule's own state says when it fired last.
+        """
+        namespace, name = request.namespace, request.schedule
+        names = None if name is None else (key_of_text(namespace, name),)
+        stored, _ = await self._seen(ListSchedules(limit=sys.maxsize, names=names, namespace=namespace), request, caller)
+        if name is not None and not stored:
+            raise ApiError(
+                Code.SCHEDULE_NOT_FOUND,
+                f"there is no schedule {name!r}; mainspring schedules list shows those there are",
+            )
+        return stored
+
+    async def _some(self, request: ReadTimeline, caller: Caller) -> list[Stored]:
+        """Return the next schedules of a timeline that the caller may see, by name: one more than its limit if there are more."""
+        namespace, number = request.namespace, request.limit + 1
+        after = None if request.after is None else key_of_text(namespace, request.after)
+        found: list[Stored] = []
+        while True:
+            query = ListSchedules(after=after, limit=number, namespace=namespace)
+            stored, after = await self._seen(query, request, caller)
+            found += stored
+            if after is None or len(found) >= number:
+                return found[:number]
+
+    async def _seen(
+        self, query: ListSchedules, request: ListFires | ReadTimeline, caller: Caller
+    ) -> tuple[list[Stored], str | None]:
+        """Return the schedules of a page that the caller may see, and the place of the next page."""
+        page = await read_page(self._reads.gather, query)
+        stored = [
             one
-            for one in sorted(map(stored_with_names, found), key=lambda one: one.schedule.name)
+            for one in map(stored_with_names, page.items)
             if caller.may(request.permission, request.namespace, name_text(one.schedule.function))
         ]
+        return stored, page.next
 
     # ---- the list ----
 
@@ -112,15 +141,9 @@ class FireCalls:
         first = _place(request.after)
         until_us = sys.maxsize if request.until is None else to_us(min(request.until, 1e11))
         since_us = 0 if request.since is None else to_us(max(request.since, 0.0))
-        stored = await self._schedules(request, caller)
-        if request.schedule is not None:
-            stored = [one for one in stored if one.schedule.name == request.schedule]
-            if not stored:
-                raise ApiError(
-                    Code.SCHEDULE_NOT_FOUND,
-                    f"there is no schedule {request.schedule!r}; mainspring schedules list shows those there are",
-                )
-        histories, heap = _begin(stored, first, since_us, until_us)
+        histories, heap = _begin(await self._all(request, caller), first, since_us, until_us)
+        is_filtered = request.state is not None or request.outcome is not None
+        number = PAGE if is_filtered else min(PAGE, request.limit)
         found: list[Fire] = []
         reads = 0
         while heap:
@@ -132,7 +155,7 @@ class FireCalls:
             history = histories[name]
             if not history.rows and not history.ended:
                 reads += 1
-                await self._read(request.namespace, history)
+                await self._read(request.namespace, history, number)
             elif history.rows and -negative == history.rows[0].fire_us:
                 row = history.rows.popleft()
                 if _matches(row, request):
@@ -146,10 +169,10 @@ class FireCalls:
                 heapq.heapreplace(heap, (1 - history.after, name))  # its next row is earlier than the last one
         return Fires([run_of(row, self._handles) for row in found], None)
 
-    async def _read(self, namespace: str, history: _History) -> None:
-        rows = await self._rows(namespace, history.name, history.after, PAGE)
+    async def _read(self, namespace: str, history: _History, number: int) -> None:
+        rows = await self._rows(namespace, history.name, history.after, number)
         history.rows.extend(rows)
-        history.ended = len(rows) < PAGE
+        history.ended = len(rows) < number
 
     async def _rows(self, namespace: str, name: str, before_us: int | None, limit: int) -> list[Fire]:
         """Return the rows of a schedule before a time, the newest first."""
@@ -165,7 +188,7 @@ class FireCalls:
         if not 0 <= since < until <= since + LONGEST_TIMELINE or until > triggers.LAST_US / 1e6:
             raise ApiError(Code.INVALID, "a timeline begins before it ends, after 1970, and has at most 31 days")
         since_us, until_us, step_us = to_us(since), to_us(until), to_us(request.step)
-        stored = [one for one in await self._schedules(request, caller) if one.schedule.name > (request.after or "")]
+        stored = await self._some(request, caller)
         part, lines, reads = stored[: request.limit], [], 0
         left = MOST_STEPS
         for one in part:
