@@ -1,6 +1,7 @@
 """The credentials that a node keeps in memory, and the watches for their end.
 
-A credential in use costs no read. On a store that nodes share, the node reads the number of revocations once a second; while it
+A credential in use costs no read, and one that is not valid costs one a second: a worker whose token was revoked may try again
+and again. On a store that nodes share, the node reads the number of revocations once a second; while it
 could not for `STALE_AFTER` seconds, it reads each credential from the store.
 """
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 STALE_AFTER: Final = 2.0
 """Seconds after which a node no longer relies on its memory unless the store has confirmed that nothing was revoked."""
 MOST_CACHED: Final = 10_000
+UNKNOWN_FOR: Final = 1.0
+"""Seconds for which a node relies on a read that found no valid credential. Another node may have stored it since."""
+MOST_UNKNOWN: Final = 1000
 
 
 class _Cached(NamedTuple):
@@ -40,9 +44,11 @@ class CredentialCache:
         self._clock = clock
         self._shared = shared
         self._cache: dict[bytes, _Cached] = {}
+        self._unknown: dict[bytes, float] = {}
+        """Digests without a valid credential, with the monotonic times at which their reads began; the oldest first."""
         self._watches: dict[bytes, list[Callable[[], object]]] = {}
         self._generation = 0
-        """Increased with each revocation: a read that began before one must not fill the memory after it."""
+        """Increased with each change: a read that began before one must not fill the memory after it."""
         self._revocations = -1
         """The number of revocations when it was last read."""
         self._confirmed_at = float("-inf")
@@ -57,6 +63,9 @@ class CredentialCache:
         if cached is not None and self._is_fresh(cached, now):
             done(self._valid(cached.credential, digest))
             return
+        if now - self._unknown.get(digest, float("-inf")) < UNKNOWN_FOR:
+            done(None)
+            return
 
         generation = self._generation
 
@@ -64,6 +73,8 @@ class CredentialCache:
             valid = self._valid(credential, digest)
             if valid is None:
                 self._cache.pop(digest, None)
+                if generation == self._generation:
+                    self._note_unknown(digest, now)
             elif generation == self._generation:
                 while len(self._cache) >= MOST_CACHED:
                     del self._cache[next(iter(self._cache))]
@@ -71,6 +82,12 @@ class CredentialCache:
             done(valid)
 
         self._reads.ask(FindCredential(digest), read, failed)
+
+    def _note_unknown(self, digest: bytes, read_at: float) -> None:
+        self._unknown.pop(digest, None)
+        if len(self._unknown) >= MOST_UNKNOWN:
+            del self._unknown[next(iter(self._unknown))]
+        self._unknown[digest] = read_at
 
     def _is_fresh(self, cached: _Cached, now: float) -> bool:
         return not self._shared or now - max(cached.read_at, self._confirmed_at) < STALE_AFTER
@@ -109,6 +126,11 @@ class CredentialCache:
             self._revocations = number
             self.forget()
         self._confirmed_at = asked_at
+
+    def added(self, digest: bytes) -> None:
+        """Find the credential of a digest from now on, because this node has stored it."""
+        self._generation += 1
+        self._unknown.pop(digest, None)
 
     def forget(self) -> None:
         """Forget all credentials, because some were revoked, and find out which watched ones have ended."""

@@ -160,7 +160,10 @@ class AccessService:
             created_us=now_us,
             expires_us=min(ends_us, found.expires_us or ends_us),
         )
-        return session if await self._commit(Issue(credential)) else None
+        if not await self._commit(Issue(credential)):
+            return None
+        self._cache.added(session_digest)
+        return session
 
     async def sign_in_by_link(self, link: str) -> str | None:
         """Begin a session with a link; see `sign_in.SignIn`."""
@@ -170,7 +173,10 @@ class AccessService:
         session, session_digest = self._new(Kind.SESSION)
         now_us = self._now_us()
         used = await self._commit(UseLink(digest, session_digest, now_us, now_us + to_us(SESSION_LIFE)))
-        return None if used is None else session
+        if used is None:
+            return None
+        self._cache.added(session_digest)
+        return session
 
     async def sign_out(self, session: str) -> None:
         """End a session; see `sign_in.SignIn`."""
@@ -201,7 +207,12 @@ class AccessService:
         """Store a token with the name, grants, creator and end of ``token``; call ``done`` with its secret and the token."""
         secret, digest = self._new(Kind.TOKEN)
         stored = msgspec.structs.replace(token, digest=digest, kind=Kind.TOKEN, created_us=self._now_us())
-        self._commits.put(Issue(stored, act), lambda _: done((secret, stored)), failed)
+
+        def issued(_: object) -> None:
+            self._cache.added(digest)
+            done((secret, stored))
+
+        self._commits.put(Issue(stored, act), issued, failed)
 
     async def token_of_start(self) -> str:
         """Return a new token for everything, for a node whose store keeps no tokens: it ends with the node."""
@@ -255,6 +266,7 @@ class AccessService:
 
         def rotated(found: Credential | None) -> None:
             self._cache.forget()
+            self._cache.added(digest)
             done(None if found is None else (secret, found))
 
         self._commits.put(Rotate(token, digest, act), rotated, failed)

@@ -10,7 +10,7 @@ import pytest
 from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs
 from mainspring.access.caller import Caller
-from mainspring.access.credential_cache import STALE_AFTER
+from mainspring.access.credential_cache import MOST_UNKNOWN, STALE_AFTER, UNKNOWN_FOR
 from mainspring.access.credentials import Kind, secret_of
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
 from mainspring.access.service import LINK_LIFE, SESSION_LIFE, TOUCH_INTERVAL, AccessService
@@ -74,12 +74,17 @@ class Fleet:
         self.a = self.node(shared=shared)
         self.b = self.node(shared=shared)
 
-    def node(self, *, shared: bool) -> AccessService:
+    def node(self, *, shared: bool, **options: Any) -> AccessService:
         def soon(function: Callable[[], None]) -> None:
             asyncio.get_running_loop().call_soon(function)
 
         commits = CommitQueue(self.engine, soon, lambda _, function: soon(function))
-        return AccessService(commits, Reads(self.engine, soon), self.clock, shared=shared)
+        return AccessService(commits, Reads(self.engine, soon), self.clock, shared=shared, **options)
+
+    @property
+    def credential_reads(self) -> int:
+        """The number of reads that looked for a credential."""
+        return sum(isinstance(query, FindCredential) for query in self.engine.queries)
 
     async def token(self, name: str = "ci", *, life: float = 0.0) -> tuple[str, str]:
         """Return a new token's secret and its id."""
@@ -146,8 +151,92 @@ def test_requests_with_a_token_cost_neither_reads_nor_writes() -> None:
             await fleet.pass_time(1)
             await fleet.a.caller_of_token(secret)
         assert {type(query) for query in fleet.engine.queries} == {FindCredential, CountRevocations}
-        assert sum(isinstance(query, FindCredential) for query in fleet.engine.queries) <= 2
+        assert fleet.credential_reads <= 2
         assert fleet.engine.groups == groups
+
+    run(test)
+
+
+def unknown(number: int) -> str:
+    """Return one of many secrets that no store has."""
+    return secret_of(Kind.TOKEN, number.to_bytes(32, "big"))
+
+
+@pytest.mark.parametrize("kind", ["unknown", "revoked", "expired"])
+def test_a_token_that_is_not_valid_costs_one_read_a_second(kind: str) -> None:
+    async def test(fleet: Fleet) -> None:
+        secret, token = await fleet.token(life=5.0)
+        if kind == "unknown":
+            secret = unknown(1)
+        elif kind == "revoked":
+            await fleet.revoke(token)
+        else:
+            await fleet.pass_time(5)
+        for reads in (1, 2):
+            for _ in range(50):
+                assert await fleet.a.caller_of_token(secret) is None
+                fleet.clock.now += UNKNOWN_FOR / 100
+            assert fleet.credential_reads == reads
+            fleet.clock.now += UNKNOWN_FOR / 2
+
+    run(test)
+
+
+def test_a_bounded_number_of_unknown_tokens_is_kept() -> None:
+    async def test(fleet: Fleet) -> None:
+        for number in range(3 * MOST_UNKNOWN):
+            assert await fleet.a.caller_of_token(unknown(number)) is None
+        assert fleet.credential_reads == 3 * MOST_UNKNOWN
+        for number in range(2 * MOST_UNKNOWN, 3 * MOST_UNKNOWN):
+            assert await fleet.a.caller_of_token(unknown(number)) is None
+        assert fleet.credential_reads == 3 * MOST_UNKNOWN, "the newest are kept"
+        assert await fleet.a.caller_of_token(unknown(0)) is None
+        assert await fleet.a.caller_of_token(unknown(2 * MOST_UNKNOWN)) is None
+        assert fleet.credential_reads == 3 * MOST_UNKNOWN + 2, "the oldest is not, whenever a new one comes"
+
+    run(test)
+
+
+@pytest.mark.parametrize("way", ["token", "rotate", "sign-in", "link"])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_new_secret_is_valid_at_once_at_its_node_and_soon_at_others(way: str, *, is_late: bool) -> None:
+    """Also if somebody presents the secret before it exists, and if that read ends after the secret was stored."""
+
+    async def test(fleet: Fleet) -> None:
+        secret, token = await fleet.token()
+        link = await fleet.a.new_link()
+        node = fleet.node(shared=True, random=bytes)  # zeros
+        new = secret_of(Kind.SESSION if way in {"sign-in", "link"} else Kind.TOKEN, bytes(32))
+
+        async def caller(at: AccessService) -> Caller | None:
+            return await (at.caller_of_token(new) if new.startswith(Kind.TOKEN) else at.caller_of_session(new))
+
+        async def make() -> object:
+            if way == "token":
+                template = Credential(b"", Kind.TOKEN, "ci", GRANTS, token=node.new_id())
+                return await _awaited(lambda done, failed: node.new_token(template, None, done, failed))
+            if way == "rotate":
+                return await _awaited(lambda done, failed: node.rotate(token, None, done, failed))
+            return await (node.sign_in(secret) if way == "sign-in" else node.sign_in_by_link(link))
+
+        assert await node.caller_of_token(secret) is not None
+        if is_late:
+            fleet.engine.delayed = []
+            asked = asyncio.ensure_future(caller(node))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            (answer,) = fleet.engine.delayed
+            fleet.engine.delayed = None
+            assert await make() is not None
+            answer()
+            assert await asked is None
+        else:
+            assert await caller(node) is None
+            assert await caller(fleet.b) is None
+            assert await make() is not None
+        assert await caller(node) is not None
+        fleet.clock.now += UNKNOWN_FOR
+        assert await caller(fleet.b) is not None
 
     run(test)
 

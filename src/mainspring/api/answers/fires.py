@@ -103,7 +103,9 @@ class FireCalls:
         """
         namespace, name = request.namespace, request.schedule
         names = None if name is None else (key_of_text(namespace, name),)
-        stored, _ = await self._seen(ListSchedules(limit=sys.maxsize, names=names, namespace=namespace), request, caller)
+        stored, _ = await self._seen(
+            ListSchedules(limit=sys.maxsize, names=names, namespace=namespace), request, caller
+        )
         if name is not None and not stored:
             raise ApiError(
                 Code.SCHEDULE_NOT_FOUND,
