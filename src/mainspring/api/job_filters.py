@@ -12,7 +12,10 @@ Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class JobCriteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Criteria for jobs. A job matches if it meets all of them; docs/reference/protocol.md explains the keys."""
+    """Criteria for jobs. A job matches if it meets all of them; docs/reference/protocol.md explains the keys.
+
+    `jobs.List` has the same fields. It cannot inherit them: msgspec allows one base with fields, and all requests have another.
+    """
 
     state: str | list[str] | None = None
     """One state, or several of which any will do."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.jobs import STATE_BY_NAME
@@ -17,35 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
+    from mainspring.api.job_filters import JobCriteria
+    from mainspring.api.jobs import List
     from mainspring.jobs.model import State
 
 
-class Criteria(Protocol):
-    """The criteria in a request: `api.job_filters.JobCriteria`, or a request with the same fields."""
-
-    @property
-    def state(self) -> str | list[str] | None: ...  # noqa: D102 - see JobCriteria
-    @property
-    def function(self) -> str | None: ...  # noqa: D102
-    @property
-    def unique(self) -> str | None: ...  # noqa: D102
-    @property
-    def key(self) -> str | None: ...  # noqa: D102
-    @property
-    def schedule(self) -> str | None: ...  # noqa: D102
-    @property
-    def workflow(self) -> str | None: ...  # noqa: D102
-    @property
-    def error_type(self) -> str | None: ...  # noqa: D102
-    @property
-    def tag(self) -> str | None: ...  # noqa: D102
-    @property
-    def created_from(self) -> datetime | None: ...  # noqa: D102
-    @property
-    def created_to(self) -> datetime | None: ...  # noqa: D102
-
-
-async def filter_of(criteria: Criteria, namespace: str, find_run: Callable[[str, str], Awaitable[int]]) -> JobFilter:
+async def filter_of(
+    criteria: JobCriteria | List, namespace: str, find_run: Callable[[str, str], Awaitable[int]]
+) -> JobFilter:
     """Return the filter for jobs of a namespace. ``find_run`` returns the number of a run of a namespace. Raises ApiError."""
     states = [criteria.state] if isinstance(criteria.state, str) else criteria.state or ()
     return JobFilter(
