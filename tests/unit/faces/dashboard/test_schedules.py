@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from tests.unit.api.a_node import run
@@ -12,9 +12,13 @@ from mainspring.api.fires import ScheduleLine, Timeline, TimelineBucket
 from mainspring.api.schedules import Run
 from mainspring.faces.dashboard.drawings.day import LEFT, MOST_CELLS, STEPS, WIDTH, day, step_for
 from mainspring.faces.dashboard.drawings.family import OCCASIONS, family
+from mainspring.faces.dashboard.pages import schedules
 from mainspring.faces.dashboard.pages.schedules import ROWS
 
 from .a_browser import browsing
+
+if TYPE_CHECKING:
+    import pytest
 
 MIDNIGHT = dt.datetime(2030, 1, 31, tzinfo=dt.UTC)
 NIGHTLY = {"name": "nightly", "function": "report", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
@@ -198,6 +202,22 @@ def test_the_list_shows_the_last_outcome() -> None:
             assert "cancelled" in (await browser.open("/schedules")).rows(-1)[0][3]
             head = (await browser.open("/schedules/nightly")).main.all("p")[0].text
             assert "last ■ cancelled" in head
+
+    run(test())
+
+
+def test_the_list_shows_the_last_outcome_beside_schedules_that_fire_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(schedules, "NEWEST", 3)
+        async with browsing() as (browser, _):
+            for name in ("often", "rare", "never"):
+                await browser.call("POST", "schedules", {**NIGHTLY, "name": name})
+            for name, number in (("rare", 1), ("often", 5)):
+                for _ in range(number):
+                    handle = (await browser.call("POST", f"schedules/{name}/trigger"))["handle"]
+                    await browser.call("POST", f"jobs/{handle}/cancel")
+            last = {row[0]: row[3] for row in (await browser.open("/schedules")).rows(-1)}
+            assert {name for name, text in last.items() if "cancelled" in text} == {"often", "rare"}
 
     run(test())
 
