@@ -35,6 +35,8 @@ class FunctionInfo(msgspec.Struct):
     paused_until: str | None = None
     revision: str | None = None
     """Of what commands have set: the limits and the pause. The changing requests take it."""
+    dead_letters: int | None = None
+    """Jobs whose attempts have all failed, in the whole store; None while the store cannot be read."""
 
 
 class Listed(msgspec.Struct):

@@ -84,6 +84,8 @@ class TroubledFunction(msgspec.Struct):
     succeeded: list[int] | None
     """Attempts, as the next."""
     not_succeeded: list[int] | None
+    dead_letters: int | None = None
+    """As of `FunctionInfo`, some seconds old."""
 
 
 class NamespaceStatus(msgspec.Struct):

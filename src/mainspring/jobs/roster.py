@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from mainspring.jobs.held import FunctionQueue
-from mainspring.jobs.store import CountLive, ShowLive
+from mainspring.jobs.store import CountDead, CountLive, ShowLive
 from mainspring.log_limit import LogLimit
 from mainspring.namespaces import namespace_of
 
@@ -154,6 +154,15 @@ class Roster:
             then({row.name: row for row in _rows_of(outcome.counts)} | here)
 
         self._commits.put(CountLive(others), counted, failed)
+
+    def count_dead(
+        self,
+        names: Sequence[bytes],
+        then: Callable[[Mapping[bytes, int]], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        """Count the dead letters of functions."""
+        self._reads.ask(CountDead(tuple(names)), then, failed)
 
     # ---- counts ----
 

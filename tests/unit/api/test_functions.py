@@ -10,6 +10,7 @@ from tests.unit.jobs.a_node import unexpected
 from mainspring.api import functions, jobs
 from mainspring.api.errors import ApiError, Code
 from mainspring.errors import StoreFullError
+from mainspring.jobs.failures import failure
 from mainspring.jobs.model import FUNCTION_LIMIT, Job
 from mainspring.resources.limit_specs import RateSpec
 from mainspring.resources.model import Limits
@@ -45,6 +46,7 @@ def test_limits_are_changed_one_by_one() -> None:
                 None,
                 paused_at="2023-11-14T22:13:20.000000Z",
                 revision=paused.revision,
+                dead_letters=0,
             )
             assert not (await node.api.call(functions.Resume("f"))).paused
 
@@ -102,6 +104,26 @@ def test_limits_of_a_workflow_are_refused_and_earlier_ones_have_no_effect() -> N
             assert (info.concurrency, info.source, info.paused) == (None, None, True)
             await node.api.call(functions.Limit("order", unlimited=True))
             await node.api.call(functions.Limit("order", declared=True))
+
+    run(test())
+
+
+def test_dead_letters_are_counted_while_the_store_can_be_read() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            side = node.worker(b"f", places=2)
+            handles = [await node.submit() for _ in range(2)]
+            await node.submit(b"g")
+            for held in side.given:
+                node.service.failed(held, failure("E", "why"), final=True)
+            await node.committed()
+            listed = await node.api.call(functions.List())
+            assert [(one.function, one.dead_letters) for one in listed.functions] == [("f", 2), ("g", 0)]
+            await node.api.call(jobs.Retry(handles[0]))
+            assert (await node.api.call(functions.Show("f"))).dead_letters == 1
+            node.store.error = StoreFullError("full")
+            listed = await node.api.call(functions.List())
+            assert [(one.function, one.dead_letters) for one in listed.functions] == [("f", None), ("g", None)]
 
     run(test())
 

@@ -10,12 +10,13 @@ from tests.unit.nodes.rows import row as node_row
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import functions, namespaces, nodes
+from mainspring.api import functions, jobs, namespaces, nodes
 from mainspring.api.answers import namespaces as answers
 from mainspring.api.answers.namespaces import KEPT_FOR, NamespaceCalls
 from mainspring.api.answers.nodes import SingleNodeCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.submitting import JobOptions, Submit
+from mainspring.jobs.failures import failure
 from mainspring.nodes.model import WorkerRow
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
 from mainspring.series.store import SaveSeries
@@ -106,6 +107,32 @@ def test_functions_with_trouble_come_first_with_their_last_hour() -> None:
             assert kept is not None
             assert fresh is not None
             assert (sum(kept), sum(fresh)) == (8, 17)
+
+    run(test())
+
+
+def test_a_function_with_dead_letters_alone_is_listed_for_whoever_may_see_it() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node, kept=False)
+            side = node.worker(b"shop\x1fpay", b"shop\x1fmail", b"shop\x1fidle", places=9)
+            for function in (b"pay", b"mail", b"mail"):
+                await node.api.call(Submit(function, b"", namespace="shop"))
+            for held in side.given:
+                node.service.failed(held, failure("E", "why"), final=True)
+            await node.committed()
+            assert [(one.function, one.dead_letters) for one in (await status(node, caller=PAY)).troubled] == [
+                ("pay", 1)
+            ]
+            expected = [("mail", 2), ("pay", 1)]
+            assert [(one.function, one.dead_letters) for one in (await status(node)).troubled] == expected
+            await node.api.call(Submit(b"new", b"", namespace="shop"))
+            await node.api.call(jobs.Retry(side.given[0].handle.decode(), namespace="shop"))
+            kept = {one.function: one.dead_letters for one in (await status(node)).troubled}
+            assert kept == {"new": None, "mail": 2, "pay": 1}
+            node.clock.advance(KEPT_FOR)
+            fresh = {one.function: one.dead_letters for one in (await status(node)).troubled}
+            assert fresh == {"new": 0, "mail": 2, "pay": 0}
 
     run(test())
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict, replace
 
+from mainspring.api.answers.dead_letters import count_dead
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
@@ -84,7 +85,7 @@ class FunctionCalls:
             )
             place = b"" if page.next is None else page.next
             if len(found) >= limit:
-                return self._listed(found, _token(place))
+                return await self._listed(found, _token(place))
         # The last part: functions with limits or pauses, and those that workers of other nodes have registered.
         after, remaining = place, limit - len(found)
         names = heapq.nsmallest(remaining + 1, (name for name in others if name > after))
@@ -92,10 +93,10 @@ class FunctionCalls:
         names = names[:remaining]
         stored = await self._find(names)
         found.extend(stored.get(name) or FunctionQueue(name) for name in names)
-        return self._listed(found, following)
+        return await self._listed(found, following)
 
-    def _listed(self, found: list[FunctionQueue], following: str | None) -> Listed:
-        return Listed([self._info(queue) for queue in sorted(found, key=lambda queue: queue.name)], following)
+    async def _listed(self, found: list[FunctionQueue], following: str | None) -> Listed:
+        return Listed(await self._infos(*sorted(found, key=lambda queue: queue.name)), following)
 
     def _others(self, request: List, caller: Caller) -> set[bytes]:
         """Return the functions that are listed although this node has no jobs or workers of them.
@@ -127,7 +128,7 @@ class FunctionCalls:
         queue = (await self._find([name])).get(name)
         if queue is None and name not in service.limited_functions() and not service.is_registered(name):
             raise ApiError(Code.FUNCTION_NOT_FOUND, f"there is no function {request.function}")
-        return self._info(queue or FunctionQueue(name))
+        return (await self._infos(queue or FunctionQueue(name)))[0]
 
     async def _registered(self, request: Registered) -> Registration:
         service = self._service
@@ -212,7 +213,7 @@ class FunctionCalls:
             )
 
         await Later[Any](lambda done, failed: service.change_limits(name, change, done, failed, act))
-        return self._info((await self._find([name])).get(name) or FunctionQueue(name))
+        return (await self._infos((await self._find([name])).get(name) or FunctionQueue(name)))[0]
 
     def _shown(self, stored: FunctionLimits) -> dict[str, Any]:
         """Return limits as the audit shows them."""
@@ -226,7 +227,11 @@ class FunctionCalls:
 
     # ---- writing ----
 
-    def _info(self, queue: FunctionQueue) -> FunctionInfo:
+    async def _infos(self, *queues: FunctionQueue) -> list[FunctionInfo]:
+        dead = await count_dead(self._service, [queue.name for queue in queues])
+        return [self._info(queue, None if dead is None else dead.get(queue.name, 0)) for queue in queues]
+
+    def _info(self, queue: FunctionQueue, dead: int | None) -> FunctionInfo:
         service = self._service
         function_limits = stored = service.spec_of(queue.name)
         if queue.is_root:  # limits of its time before the workflow have no effect
@@ -245,6 +250,7 @@ class FunctionCalls:
             paused_at=rfc3339(function_limits.paused_us),
             paused_until=rfc3339(function_limits.until_us),
             revision=revision_of(stored),
+            dead_letters=dead,
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from mainspring.api.answers.dead_letters import DeadLetters
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.troubled import Troubled, Work
 from mainspring.api.answers.waiting import Later, read_page
@@ -27,7 +28,7 @@ from mainspring.series.store import ReadNamespaceSeries
 from mainspring.workflows.model import function_named, function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
@@ -119,6 +120,7 @@ class NamespaceCalls:
         self._ages = ages
         self._kept = kept
         self._series: dict[str, _Series] = {}
+        self._dead = DeadLetters(service, clock)
         self._troubled = Troubled(reads, clock, kept=kept)
         self.handlers: Handlers = {Status: self.status}
 
@@ -135,14 +137,17 @@ class NamespaceCalls:
         ages = self._ages(namespace)
         await Later[None](lambda done, _: ages.refresh(lambda: done(None)))
         series = await self._read(namespace) if self._kept else None
-        functions = [
-            queue
-            for queue in self._service.all_functions()
-            if namespace_of(queue.name) == namespace and sees(queue.name)
-        ]
+        present = [queue for queue in self._service.all_functions() if namespace_of(queue.name) == namespace]
+        functions = present if every else [queue for queue in present if sees(queue.name)]
         waited = {name: age for name, age in ages.ages() if sees(name)}
         oldest = max(((age, name) for name, age in waited.items()), default=None)
         failing = None if series is None else self._failing(series, sees)
+        failed = (
+            {}
+            if failing is None
+            else {function_named(one.function, namespace): one.failures for one in failing.functions}
+        )
+        dead = await self._dead.among(namespace, present, list(failed))
         return NamespaceStatus(
             namespace=namespace,
             jobs=self._counts(namespace, functions, sees, every=every),
@@ -150,19 +155,18 @@ class NamespaceCalls:
             oldest_waiting=None if oldest is None else OldestJob(function_text(oldest[1]), round(oldest[0], 3)),
             recent=None if series is None else _recent(series, sees),
             failing=failing,
-            troubled=await self._troubled.among(namespace, self._work(namespace, functions, waited, failing)),
+            troubled=await self._troubled.among(namespace, self._work(functions, waited, failed, dead)),
         )
 
     def _work(
-        self, namespace: str, functions: list[FunctionQueue], waited: dict[bytes, float], failing: Failures | None
+        self,
+        functions: list[FunctionQueue],
+        waited: dict[bytes, float],
+        failures: dict[bytes, int],
+        dead: Mapping[bytes, int],
     ) -> Iterator[Work]:
-        """Return the functions that the node has in memory, and those that fail."""
+        """Return the functions at work that the node has in memory, and those with failures or dead letters."""
         service = self._service
-        failures = (
-            {}
-            if failing is None
-            else {function_named(one.function, namespace): one.failures for one in failing.functions}
-        )
         queues = {queue.name: queue for queue in functions}
         running: dict[bytes, int] = {}
         for row in self._others():
@@ -171,7 +175,8 @@ class NamespaceCalls:
         for name in {**queues, **failures}:
             queue = queues.get(name) or FunctionQueue(name)
             waiting, at_work = queue.waiting(), queue.running + running.get(name, 0)
-            if waiting or at_work or name in failures:
+            letters = dead.get(name)
+            if waiting or at_work or letters or name in failures:
                 yield Work(
                     name,
                     waiting,
@@ -181,6 +186,7 @@ class NamespaceCalls:
                     is_paused=service.spec_of(name).paused,
                     oldest=waited.get(name),
                     failures=failures.get(name, 0),
+                    dead=letters,
                 )
 
     def _counts(

@@ -41,12 +41,13 @@ class Work(NamedTuple):
     is_paused: bool
     oldest: float | None
     failures: int
+    dead: int | None
 
     @property
-    def trouble(self) -> tuple[bool, int, float, int, int, bytes]:
-        """How much trouble it has, for comparisons: jobs without workers, then failures, then waits."""
+    def trouble(self) -> tuple[bool, int, int, float, int, int, bytes]:
+        """How much trouble it has, for comparisons: jobs without workers, failures, dead letters, waits."""
         is_stuck = bool(self.waiting) and not self.is_registered and not self.is_paused
-        return is_stuck, self.failures, self.oldest or 0.0, self.waiting, self.running, self.name
+        return is_stuck, self.failures, self.dead or 0, self.oldest or 0.0, self.waiting, self.running, self.name
 
 
 class _Hour(NamedTuple):
@@ -87,6 +88,7 @@ class Troubled:
             submitted=None if hour is None else hour.submitted,
             succeeded=None if hour is None else hour.succeeded,
             not_succeeded=None if hour is None else hour.not_succeeded,
+            dead_letters=work.dead,
         )
 
     async def _hour(self, namespace: str, name: bytes) -> _Hour:

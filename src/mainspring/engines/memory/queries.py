@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.finding import find, live_of
 from mainspring.engines.memory.tables import Tables
-from mainspring.jobs.model import RUNS, State
-from mainspring.jobs.store import Counted, Find, ShowJob, ShowLive, numbered
+from mainspring.jobs.model import RUNS, Priority, State
+from mainspring.jobs.store import CountDead, Counted, Find, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.store import ListLimits
@@ -143,6 +143,13 @@ async def show_live(tables: Tables, query: ShowLive, _: Meter) -> Counted:
     return Counted(live_of(tables, islice(functions, start, end)), b"%d" % end if end < len(functions) else None)
 
 
+async def count_dead(tables: Tables, query: CountDead, _: Meter) -> dict[bytes, int]:
+    """Return the numbers of dead letters."""
+    keys = ([(name, int(State.FAILED), int(priority)) for priority in Priority] for name in query.functions)
+    counts = (sum(tables.counts.get(key, 0) for key in of) for of in keys)
+    return {name: number for name, number in zip(query.functions, counts, strict=True) if number}
+
+
 Readers = dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]
 READERS: Readers = {
     ListJobs: list_jobs,
@@ -152,4 +159,5 @@ READERS: Readers = {
     Recall: recall,
     ListLimits: list_limits,
     ShowLive: show_live,
+    CountDead: count_dead,
 }

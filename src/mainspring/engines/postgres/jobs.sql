@@ -408,6 +408,18 @@ SELECT function, state, priority, sum(number)::bigint FROM (
 ) AS parts (function, state, priority, number)
 GROUP BY function, state, priority HAVING sum(number) <> 0;
 
+-- The dead letters of some functions, read in the same way.
+-- name: dead_of
+SELECT function, sum(number)::bigint FROM (
+    SELECT function, number FROM counts WHERE function = ANY ($1::int[]) AND state = 5
+    UNION ALL
+    SELECT entry.function, entry.number FROM terms t
+    CROSS JOIN LATERAL (SELECT * FROM journal j WHERE j.term = t.term AND j.number > t.last_group OFFSET 0) AS j
+    CROSS JOIN LATERAL unnest(j.functions, j.states, j.priorities, j.numbers) AS entry (function, state, priority, number)
+    WHERE NOT t.gone AND entry.state = 5 AND entry.function = ANY ($1::int[])
+) AS parts (function, number)
+GROUP BY function HAVING sum(number) > 0;
+
 -- name: functions_after
 SELECT id, namespace, name FROM functions WHERE id > $1 ORDER BY id LIMIT $2;
 

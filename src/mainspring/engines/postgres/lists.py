@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mainspring.engines.postgres import inbox, resources
 from mainspring.engines.postgres.floors import LOWEST, Floors
 from mainspring.engines.postgres.functions import key_of
-from mainspring.engines.postgres.queries import find_stored, live, look_up
+from mainspring.engines.postgres.queries import find_stored, live, look_up, numbers_of
 from mainspring.engines.postgres.rows import LARGEST_ID, SQL, known_ids, stored
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.store import Counted, ShowJob, ShowLive, numbered
+from mainspring.jobs.store import CountDead, Counted, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.model import decode_limits
@@ -249,6 +249,12 @@ async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
     return Counted(counts, b"%d" % found[-1][0] if len(found) == query.limit else None)
 
 
+async def count_dead(tx: Transaction, query: CountDead, _: Meter) -> dict[bytes, int]:
+    """Return the numbers of dead letters."""
+    names = await numbers_of(tx, query.functions)
+    return {names[function]: number for function, number in await tx.connection.fetch(SQL["dead_of"], list(names))}
+
+
 Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]
 READERS: Final[Readers] = {
     ListJobs: list_jobs,
@@ -258,4 +264,5 @@ READERS: Final[Readers] = {
     Recall: recall,
     ListLimits: list_limits,
     ShowLive: show_live,
+    CountDead: count_dead,
 }

@@ -90,7 +90,7 @@ async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -
     floors = tx.memory(Floors)
     only = None
     if all(operation.functions is not None for operation in operations):
-        only = await _numbers(tx, (name for operation in operations for name in operation.functions or ()))
+        only = await numbers_of(tx, (name for operation in operations for name in operation.functions or ()))
     records = await tx.connection.fetch(
         SQL["read_backlog"],
         floors.due.place,
@@ -133,7 +133,7 @@ async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[t
 
 async def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
     """Return the counts of some functions; see ``CountLive``."""
-    return [ops.Counted(await live(tx, await _numbers(tx, operation.functions))) for operation in operations]
+    return [ops.Counted(await live(tx, await numbers_of(tx, operation.functions))) for operation in operations]
 
 
 async def live(tx: Transaction, names: Mapping[int, bytes]) -> dict[tuple[bytes, int, int], int]:
@@ -144,7 +144,7 @@ async def live(tx: Transaction, names: Mapping[int, bytes]) -> dict[tuple[bytes,
     return {(names[at], state, priority): number for (at, state, priority), number in counts.items() if number}
 
 
-async def _numbers(tx: Transaction, functions: Iterable[bytes]) -> dict[int, bytes]:
+async def numbers_of(tx: Transaction, functions: Iterable[bytes]) -> dict[int, bytes]:
     """Return the numbers of these functions, as far as they have one, with their names."""
     names = set(functions)
     await tx.functions.load(names)

@@ -13,7 +13,7 @@ from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.jobs.model import Priority, State
-from mainspring.jobs.store import Counted, ShowJob, ShowLive, numbered
+from mainspring.jobs.store import CountDead, Counted, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.model import decode_limits
@@ -226,6 +226,18 @@ async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
     return Counted(counts, b"%d" % last if left >= query.limit else None)
 
 
+async def count_dead(tx: Transaction, query: CountDead, _: Meter) -> dict[bytes, int]:
+    """Return the numbers of dead letters."""
+    counts = {}
+    for name in query.functions:
+        function = tx.functions.find(name)
+        if function is not None:
+            ((number,),) = tx.cursor.execute(SQL["dead_of"], (function,))
+            if number:
+                counts[name] = number
+    return counts
+
+
 Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]
 READERS: Readers = {
     ListJobs: list_jobs,
@@ -235,4 +247,5 @@ READERS: Readers = {
     Recall: recall,
     ListLimits: list_limits,
     ShowLive: show_live,
+    CountDead: count_dead,
 }

@@ -254,6 +254,9 @@ SELECT function, state, priority, number FROM counts WHERE number <> 0;
 -- name: counts_of
 SELECT state, priority, number FROM counts WHERE function = ? AND state < 4 AND number <> 0;
 
+-- name: dead_of
+SELECT sum(number) FROM counts WHERE function = ? AND state = 5;
+
 -- name: counts_after
 SELECT f.id, f.namespace, f.name, c.state, c.priority, c.number
 FROM (SELECT id, namespace, name FROM functions WHERE id > ? ORDER BY id LIMIT ?) AS f

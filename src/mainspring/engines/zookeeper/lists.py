@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import locating, paths, queries
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Counted, Find, ShowJob, ShowLive
+from mainspring.jobs.store import CountDead, Counted, Find, ShowJob, ShowLive
 from mainspring.queries.jobs import ListJobs, Mark, ReadArguments, search
 from mainspring.storage.query import Meter, Query
 
@@ -105,9 +105,20 @@ async def show_live(session: Session, query: ShowLive, _: Meter) -> Counted:
     return Counted(queries.of_functions(counts, frozenset(page)), page[-1] if rest else None)
 
 
+async def count_dead(session: Session, query: CountDead, _: Meter) -> dict[bytes, int]:
+    """Return the numbers of dead letters."""
+    await session.tree.sync()
+    asked, found = frozenset(query.functions), Counter[bytes]()
+    for (name, state, _priority), number in (await queries.count_all(session)).items():
+        if state == State.FAILED and name in asked:
+            found[name] += number
+    return {name: number for name, number in found.items() if number}
+
+
 READERS: Final[Readers] = {
     ListJobs: list_jobs,
     ReadArguments: read_arguments,
     ShowJob: show_job,
     ShowLive: show_live,
+    CountDead: count_dead,
 }

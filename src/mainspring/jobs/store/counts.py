@@ -49,6 +49,12 @@ class ShowLive(Query["Counted"], frozen=True):
     limit: int = 1000
 
 
+class CountDead(Query[dict[bytes, int]], frozen=True):
+    """Count the dead letters of some functions. The answer is without zeros."""
+
+    functions: tuple[bytes, ...]
+
+
 def numbered(place: bytes) -> int:
     """Return a place as the number that it is in most stores. Clients send places back; an invalid one means the first page."""
     return int(place) if place.isdigit() and len(place) <= 9 else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -381,6 +382,11 @@ class Store:
         assert counts == recount, "the counts are those of the jobs"
         assert live.counts == {key: number for key, number in counts.items() if not State(key[1]).ended}
         assert live.next is None
+        dead = Counter[bytes]()
+        for (function, state, _), number in counts.items():
+            if state == State.FAILED:
+                dead[function] += number
+        assert self.read(ops.CountDead(tuple({function for function, _, _ in counts}))) == dead
         assert isinstance(counts, dict)
         return counts
 

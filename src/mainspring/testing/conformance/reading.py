@@ -145,6 +145,21 @@ class Reading:
         met = [key for page in pages for key in page.counts]
         assert sorted(met) == [(function, State.PENDING, Priority.NORMAL) for function in functions]
 
+    def test_the_dead_letters_of_some_functions_are_counted(self, store: Store) -> None:
+        for priority in (Priority.HIGH, Priority.LOW):
+            store.end(store.leased(function=b"g", priority=priority), Event.FAIL)
+        store.end(store.leased(function=b"g"))
+        again = store.leased(function=b"again")
+        store.end(again, Event.FAIL)
+        store.end(store.leased(function=b"h"), Event.FAIL)
+        store.submitted(function=b"g")
+        asked = ops.CountDead((b"g", b"again", b"unknown"))
+        assert store.read(asked) == {b"g": 2, b"again": 1}
+        (redriven,) = store.group(ops.Redrive(again.id, b"again"))
+        assert redriven.redriven
+        assert store.read(asked) == {b"g": 2}
+        assert store.read(ops.CountDead(())) == {}
+
     def test_joined_jobs_are_not_counted(self, store: Store) -> None:
         store.submit(*[store.job(unique=b"u") for _ in range(3)])
         store.submit(*[store.job(unique=b"u") for _ in range(3)])

@@ -29,6 +29,7 @@ def test_functions_are_listed_with_their_work() -> None:
             page = await browser.open("/functions")
             assert [row[:2] for row in page.rows()] == [["mail ■ paused", "0"], ["resize", "2"]]
             assert page.rows()[1][3] == "✖ none"
+            assert [row[4] for row in page.rows()] == ["0", "0"]
 
     run(test())
 
@@ -120,6 +121,25 @@ def test_a_function_shows_its_rates_and_its_newest_durations() -> None:
         assert "In and out a minute 12.0 · 9.0" in text
         assert "Wait, half and 95% under 12 ms · 2.0 s 3 min ago" in text
         assert "Run, half and 95% under 500 ms · 1 min 30 s 3 min ago" in text
+
+    run(test())
+
+
+@pytest.mark.parametrize(("number", "shown"), [(0, "0"), (12, "12"), (None, "show")])
+def test_dead_letters_lead_to_their_list(number: int | None, shown: str) -> None:
+    async def test() -> None:
+        one = dict.fromkeys(FunctionInfo.__struct_fields__) | {"function": "f", "paused": False, "waiting": 0}
+        one |= {"running": 0, "workers": 0, "dead_letters": number}
+        status = NamespaceStatus("default", JobCounts(0, 0, 0, 0), 0, None, None, None)
+        series = {"function": "f", "step": 60.0, "buckets": []}
+        errors = {"function": "f", "since": "2030-01-31T11:00:00Z", "errors": []}
+        lists = {"/status": status, "/functions": {"items": [one]}, "/marks": {"items": []}}
+        browser = browser_of({**lists, "/series": series, "/errors": errors, "/functions/f": one}, 0.0)
+        for path in ("/functions", "/functions/f"):
+            page = await browser.open(path)
+            links = [a.text for a in page.main.all("a") if a.attributes["href"] == "/jobs?function=f&state=failed"]
+            assert links == ([shown] if number != 0 else [])
+        assert f"Dead letters {shown}" in page.main.one("dl", class_="tiles").text
 
     run(test())
 

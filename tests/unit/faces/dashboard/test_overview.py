@@ -103,10 +103,11 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
     async def test() -> None:
         minutes = [0] * 50 + [10, 0, 0, 0, 5, 5, 5, 5, 5, 99]
         good = [0] * 59 + [3]
-        stuck = troubled("mail", 2, oldest_seconds=61.0)
+        stuck = troubled("mail", 2, oldest_seconds=61.0, dead_letters=0)
         busy = troubled(
             "resize", 1, registered=True, workers=3, failures=7, submitted=minutes, succeeded=good, not_succeeded=good
         )
+        busy.dead_letters = 102
         status = msgspec.structs.replace(_status(3), troubled=[stuck, busy])
         mark = {"label": "web 4.2", "at": "2030-01-31T11:30:10Z", "who": "ann"}
         answers = {
@@ -119,8 +120,10 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
         }
         noon = dt.datetime(2030, 1, 31, 12, 0, 20, tzinfo=dt.UTC).timestamp()
         page = await browser_of(answers, noon).open("/")
-        assert page.rows()[0] == ["mail", "2 for 1 min 1 s", "0", "✖ none", "0", NOTHING, NOTHING]
-        assert page.rows()[1] == ["resize", "1", "0", "3", "7", "5.0 · 0.0", ""]
+        assert page.rows()[0] == ["mail", "2 for 1 min 1 s", "0", "✖ none", "0", "0", NOTHING, NOTHING]
+        assert page.rows()[1] == ["resize", "1", "0", "3", "7", "102", "5.0 · 0.0", ""]
+        dead = [one.attributes["href"] for one in page.main.all("a") if one.text == "102"]
+        assert dead == ["/jobs?function=resize&state=failed"]
         assert "mainspring worker app.py --server 10.0.0.5:4730" in page.main.text
         drawn = page.main.one("svg", class_="spark")
         assert drawn.attributes["aria-label"] == "134 submitted and 3 not succeeded in the last hour"
