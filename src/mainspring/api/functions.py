@@ -11,6 +11,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import Request
+from mainspring.api.status import Waiting  # noqa: TC001 - msgspec reads the annotation
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
 
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
@@ -37,6 +38,7 @@ class FunctionInfo(msgspec.Struct):
     """Of what commands have set: the limits and the pause. The changing requests take it."""
     dead_letters: int | None = None
     """Jobs whose attempts have all failed, in the whole store; None while the store cannot be read."""
+    waiting_by_priority: Waiting | None = None
 
 
 class Listed(msgspec.Struct):

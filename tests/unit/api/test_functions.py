@@ -9,6 +9,8 @@ from tests.unit.jobs.a_node import unexpected
 
 from mainspring.api import functions, jobs
 from mainspring.api.errors import ApiError, Code
+from mainspring.api.status import Waiting
+from mainspring.api.submitting import JobOptions, Submit
 from mainspring.errors import StoreFullError
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import FUNCTION_LIMIT, Job
@@ -20,6 +22,7 @@ from .a_node import opened, run
 
 if TYPE_CHECKING:
     from mainspring.api.request import Request
+    from mainspring.api.submitting import PriorityName
 
 
 def test_limits_are_changed_one_by_one() -> None:
@@ -47,6 +50,7 @@ def test_limits_are_changed_one_by_one() -> None:
                 paused_at="2023-11-14T22:13:20.000000Z",
                 revision=paused.revision,
                 dead_letters=0,
+                waiting_by_priority=Waiting(0, 0, 0),
             )
             assert not (await node.api.call(functions.Resume("f"))).paused
 
@@ -124,6 +128,19 @@ def test_dead_letters_are_counted_while_the_store_can_be_read() -> None:
             node.store.error = StoreFullError("full")
             listed = await node.api.call(functions.List())
             assert [(one.function, one.dead_letters) for one in listed.functions] == [("f", None), ("g", None)]
+
+    run(test())
+
+
+def test_waiting_jobs_are_counted_by_priority() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            priorities: tuple[PriorityName, ...] = ("high", "low", "low", "normal", "low")
+            for priority in priorities:
+                await node.api.call(Submit(b"f", b"", options=JobOptions(priority=priority)))
+            await node.committed()
+            shown = await node.api.call(functions.Show("f"))
+            assert (shown.waiting, shown.waiting_by_priority) == (5, Waiting(high=1, normal=1, low=3))
 
     run(test())
 

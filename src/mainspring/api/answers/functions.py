@@ -15,6 +15,7 @@ from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.functions import FunctionInfo, Limit, List, Listed, Pause, Registered, Registration, Resume, Show
+from mainspring.api.status import Waiting
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
 from mainspring.clock import to_us
 from mainspring.jobs.functions import NOT_KEPT
@@ -237,12 +238,13 @@ class FunctionCalls:
         if queue.is_root:  # limits of its time before the workflow have no effect
             function_limits = replace(function_limits, declared=(), commanded=None)
         limits = rules.effective(function_limits, to_us(service.wall()))
+        waiting = queue.waiting_by_priority()
         return FunctionInfo(
             function=function_text(queue.name),
             paused=function_limits.paused,
             **asdict(spec_of(limits)),
             source="command" if function_limits.commanded is not None else "workers" if limits != UNLIMITED else None,
-            waiting=sum(queue.waiting_by_priority()),
+            waiting=sum(waiting),
             running=queue.running,
             workers=sum(queue.workers.values()),
             registered=service.is_registered(queue.name),
@@ -251,6 +253,7 @@ class FunctionCalls:
             paused_until=rfc3339(function_limits.until_us),
             revision=revision_of(stored),
             dead_letters=dead,
+            waiting_by_priority=Waiting(*waiting),
         )
 
 

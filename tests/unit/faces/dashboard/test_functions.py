@@ -144,6 +144,19 @@ def test_dead_letters_lead_to_their_list(number: int | None, shown: str) -> None
     run(test())
 
 
+def test_waiting_jobs_are_shown_by_priority() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "functions/idle/pause", {})
+            assert "by priority" not in (await browser.open("/functions/idle")).main.text
+            for priority in ("high", "low", "low"):
+                await browser.submit("resize", priority=priority)
+            text = (await browser.open("/functions/resize")).main.one("dl", class_="tiles").text
+            assert "Waiting 3 Waiting by priority 1 high · 0 normal · 2 low now" in text
+
+    run(test())
+
+
 def test_the_first_commands_name_the_server() -> None:
     async def test() -> None:
         node = dict.fromkeys(NodeInfo.__struct_fields__) | {"name": "a", "state": "live", "version": "1", "lease": 15.0}

@@ -162,6 +162,7 @@ async def function(visit: Visit) -> Response:
         "function.html",
         function=shown,
         limits=limits_in_words(shown),
+        priorities=list(msgspec.structs.asdict(shown.waiting_by_priority).items()) if shown.waiting_by_priority else [],
         failures=failures,
         newest=None if not isinstance(series, Series) else newest_run(series),
         rates=None if not isinstance(series, Series) or step != STEPS[0] else rates(series),
