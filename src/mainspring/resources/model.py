@@ -68,6 +68,8 @@ class FunctionLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """When the pause began; 0: unknown, or not paused. Times are microseconds of wall time."""
     until_us: int = 0
     """When the pause ends by itself; 0: it does not. Nodes of earlier versions do not know this, and go on to pause."""
+    paused_by: str = ""
+    """The caller who paused it last, with this reason; empty if unknown, as after a write by a node of an earlier version."""
 
 
 encode_limits: Final = msgspec.msgpack.Encoder().encode

@@ -142,15 +142,17 @@ def fair_share(limit: int, claimants: int) -> int:
 # ---- pauses ----
 
 
-def paused(function: FunctionLimits, now_us: int, reason: str = "", until_us: int = 0) -> FunctionLimits:
+def paused(function: FunctionLimits, now_us: int, reason: str = "", until_us: int = 0, who: str = "") -> FunctionLimits:
     """Return a function's limits after it was paused. A repeated pause keeps the time at which the first one began."""
     since_us = function.paused_us if function.paused else now_us
-    return msgspec.structs.replace(function, paused=True, pause_reason=reason, paused_us=since_us, until_us=until_us)
+    return msgspec.structs.replace(
+        function, paused=True, pause_reason=reason, paused_us=since_us, until_us=until_us, paused_by=who
+    )
 
 
 def resumed(function: FunctionLimits) -> FunctionLimits:
     """Return a function's limits after it was resumed."""
-    return msgspec.structs.replace(function, paused=False, pause_reason="", paused_us=0, until_us=0)
+    return msgspec.structs.replace(function, paused=False, pause_reason="", paused_us=0, until_us=0, paused_by="")
 
 
 def without_ended_pause(function: FunctionLimits, now_us: int) -> FunctionLimits:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.jobs.a_node import unexpected
 
+from mainspring.access.caller import LOCAL, Caller
+from mainspring.access.roles import Grant, Role
 from mainspring.api import functions, jobs
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.status import Waiting
@@ -51,6 +53,7 @@ def test_limits_are_changed_one_by_one() -> None:
                 revision=paused.revision,
                 dead_letters=0,
                 waiting_by_priority=Waiting(0, 0, 0),
+                paused_by="local",
             )
             assert not (await node.api.call(functions.Resume("f"))).paused
 
@@ -67,8 +70,14 @@ def test_a_pause_has_a_reason_and_an_end() -> None:
             repeated = await call(functions.Pause("f"))
             assert (repeated.paused, repeated.pause_reason, repeated.paused_until) == (True, None, None)
             assert repeated.paused_at == paused.paused_at
+            ann = Caller("ann", (Grant(Role.OPERATOR, "default"),))
+            by_ann = await node.api.call(functions.Pause("f"), caller=ann)
+            assert (repeated.paused_by, by_ann.paused_by) == (LOCAL.name, "ann")
+            assert by_ann.revision == repeated.revision, (
+                "earlier versions, which do not know who it was, have the same one"
+            )
             resumed = await call(functions.Resume("f"))
-            assert (resumed.paused, resumed.paused_at) == (False, None)
+            assert (resumed.paused, resumed.paused_at, resumed.paused_by) == (False, None, None)
             assert await node.code(functions.Pause("f", until=node.clock.wall())) is Code.INVALID
             assert await node.code(functions.Pause("f", until=float("inf"))) is Code.INVALID
 

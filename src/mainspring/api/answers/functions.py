@@ -173,7 +173,7 @@ class FunctionCalls:
         return await self._change(
             request,
             caller,
-            lambda stored, now_us: rules.paused(stored, now_us, request.reason, until_us),
+            lambda stored, now_us: rules.paused(stored, now_us, request.reason, until_us, caller.name),
             request.reason,
         )
 
@@ -254,12 +254,16 @@ class FunctionCalls:
             revision=revision_of(stored),
             dead_letters=dead,
             waiting_by_priority=Waiting(*waiting),
+            paused_by=function_limits.paused_by or None,
         )
 
 
 def revision_of(limits: FunctionLimits) -> str:
-    """Return the revision of what commands have set. Declarations, which workers repeat, do not change it."""
-    commanded = replace(limits, function=b"", declared=(), version=0)
+    """Return the revision of what commands have set. Declarations, which workers repeat, do not change it.
+
+    Nor does ``paused_by``: nodes of earlier versions leave it out, and return the same revision.
+    """
+    commanded = replace(limits, function=b"", declared=(), version=0, paused_by="")
     return blake2b(encode_limits(commanded), digest_size=8).hexdigest()
 
 
