@@ -39,6 +39,8 @@ class FunctionInfo(msgspec.Struct):
     dead_letters: int | None = None
     """Jobs whose attempts have all failed, in the whole store; None while the store cannot be read."""
     waiting_by_priority: Waiting | None = None
+    running_at_all_nodes: int = 0
+    """For other nodes, as of their last heartbeats; ``running`` is that of the node which answers."""
     paused_by: str | None = None
     """The caller who paused it last."""
 

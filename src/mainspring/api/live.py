@@ -33,10 +33,11 @@ class FunctionNumbers(msgspec.Struct):
     waiting: int
     running: int
     workers: int
+    running_at_all_nodes: int
 
 
 class AllFunctionNumbers(msgspec.Struct):
-    """A sample of the functions with jobs or workers at this node, the first ones by name."""
+    """A sample of the functions with jobs or workers at this node, or with running jobs at others, the first ones by name."""
 
     functions: dict[str, FunctionNumbers]
     more: bool

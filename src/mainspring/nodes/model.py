@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from mainspring.nodes.lease import LEASE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class WorkerRow(msgspec.Struct, frozen=True, array_like=True):
@@ -76,6 +79,15 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """Its first `WORKERS_LIMIT` workers."""
     lost: bool = False
     """Its session in that cluster has ended: it is dead now, however recent its last heartbeat is. Readers set it."""
+
+
+def running_by_function(rows: Iterable[NodeRow]) -> dict[bytes, int]:
+    """Return how many jobs run at some nodes, by function."""
+    running: dict[bytes, int] = {}
+    for row in rows:
+        for name, (_, number) in zip(row.functions, row.loads, strict=False):
+            running[name] = running.get(name, 0) + number
+    return running
 
 
 WORKERS_LIMIT: Final = 200

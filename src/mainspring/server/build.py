@@ -71,7 +71,7 @@ from mainspring.workflows.run_progress import ProgressReports
 from mainspring.workflows.service import WorkflowService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.access.service import AccessService
     from mainspring.clock import Clock
@@ -229,11 +229,12 @@ async def open_node(
         calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
         workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions, workflows.workers.rows).handlers}
     log_calls = LogCalls(logs, service)
+    other_nodes: Callable[[], Sequence[NodeRow]] = tuple if fleet is None else fleet.others
     namespace_calls = NamespaceCalls(
         service,
         reads,
         job_clock,
-        tuple if fleet is None else fleet.others,
+        other_nodes,
         OldestByNamespace(service.all_functions, reads if engine.lines else None, job_clock).of,
         kept=engine.series,
     )
@@ -250,7 +251,7 @@ async def open_node(
         changes.handlers,
         JobDataCalls(service, largest=engine.max_value).handlers,
         RecordCalls(service, recalls=engine.recalls).handlers,
-        FunctionGrants(FunctionCalls(service).handlers).handlers,
+        FunctionGrants(FunctionCalls(service, other_nodes).handlers).handlers,
         SeriesCalls(reads, handles, job_clock, kept=engine.series).handlers,
         submits.handlers,
         operation_handlers(bulk, service, job_calls),
@@ -271,7 +272,7 @@ async def open_node(
     )
     api.add_streams(log_calls.followers)
     api.add_streams(JobStreams(service).followers)
-    api.add_streams(LiveStreams(service, namespace_calls.status, worker_calls.number_in).followers)
+    api.add_streams(LiveStreams(service, namespace_calls.status, worker_calls.number_in, other_nodes).followers)
     api.add_streams(operation_streams(bulk, service, job_calls))
     face = GearmanFace(
         service,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from tests.unit.jobs.a_node import unexpected
+from tests.unit.nodes.rows import row as node_row
 
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import functions, jobs
+from mainspring.api.answers.functions import FunctionCalls
+from mainspring.api.answers.grants import FunctionGrants
+from mainspring.api.answers.registry import Api
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.status import Waiting
 from mainspring.api.submitting import JobOptions, Submit
@@ -150,6 +155,21 @@ def test_waiting_jobs_are_counted_by_priority() -> None:
             await node.committed()
             shown = await node.api.call(functions.Show("f"))
             assert (shown.waiting, shown.waiting_by_priority) == (5, Waiting(high=1, normal=1, low=3))
+
+    run(test())
+
+
+def test_running_jobs_are_those_of_all_nodes_too() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            other = msgspec.structs.replace(node_row(2, functions=(b"g", b"f")), loads=((1, 9), (1, 4)))
+            calls = FunctionCalls(node.service, lambda: [other, other])
+            api = Api(FunctionGrants(calls.handlers).handlers)
+            node.worker()
+            await node.submit()
+            await node.committed()
+            shown = await api.call(functions.Show("f"))
+            assert (shown.running, shown.running_at_all_nodes) == (1, 9)
 
     run(test())
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from tests.unit.nodes.rows import row as node_row
+
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import live
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     import pytest
 
     from mainspring.api.namespaces import NamespaceStatus, Status
+    from mainspring.nodes.model import NodeRow
 
 PAY = Caller("pay", (Grant(Role.VIEWER, "*", ("pay*",)),))
 PAY_TOO = Caller("other token", (Grant(Role.OPERATOR, "*", ("pay*",)),))
@@ -62,7 +66,8 @@ class Live:
         self.viewers: list[Viewer] = []
         ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
         self._status = NamespaceCalls(node.service, node.reads, node.clock, tuple, ages.of, kept=True).status
-        self.streams = LiveStreams(node.service, self._sample, lambda _: 7)
+        self.others: list[NodeRow] = []
+        self.streams = LiveStreams(node.service, self._sample, lambda _: 7, lambda: self.others)
         node.api.add_streams(self.streams.followers)
 
     async def _sample(self, request: Status, caller: Caller) -> NamespaceStatus:
@@ -140,13 +145,31 @@ def test_callers_with_other_functions_get_other_numbers() -> None:
             assert [b'"submitted":1' in one.numbers()[-1] for one in (part, same, team)] == 3 * [True]
             assert part.numbers()[-1] is same.numbers()[-1]
             functions = [dict(one.events)["functions"] for one in (whole, part, team)]
-            jobs = b'{"waiting":1,"running":0,"workers":0}'
+            jobs = b'{"waiting":1,"running":0,"workers":0,"running_at_all_nodes":0}'
             assert functions == [
                 b'{"functions":{"mail":%s,"payroll":%s},"more":false}' % (jobs, jobs),
                 b'{"functions":{"payroll":%s},"more":false}' % jobs,
                 b'{"functions":{"pay":%s},"more":false}' % jobs,
             ]
             assert "functions" not in dict(same.events)
+
+    run(test())
+
+
+def test_jobs_that_run_at_other_nodes_are_counted_once_the_caller_may_see_them() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            shown = Live(node)
+            other = node_row(2, functions=(b"mail", b"pay", b"shop\x1fpay", b"idle"))
+            shown.others = [msgspec.structs.replace(other, loads=((1, 4), (1, 5), (1, 6), (1, 0)))]
+            node.worker(b"pay")
+            await node.api.call(Submit(b"pay", b""))
+            whole, _ = await shown.watch(functions=True)
+            part, _ = await shown.watch(PAY, functions=True)
+            mail = b'"mail":{"waiting":0,"running":0,"workers":0,"running_at_all_nodes":4}'
+            pay = b'"pay":{"waiting":0,"running":1,"workers":1,"running_at_all_nodes":6}'
+            functions = [dict(one.events)["functions"] for one in (whole, part)]
+            assert functions == [b'{"functions":{%s},"more":false}' % text for text in (mail + b"," + pay, pay)]
 
     run(test())
 

@@ -23,13 +23,14 @@ from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
 from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE, Place
 from mainspring.namespaces import name_of, namespace_of
+from mainspring.nodes.model import running_by_function
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
 from mainspring.resources.model import UNLIMITED, FunctionLimits, encode_limits
 from mainspring.workflows.model import decisions_of, function_named, function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.access.acts import Act
     from mainspring.access.caller import Caller
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.functions import Change
     from mainspring.jobs.roster import Page
     from mainspring.jobs.service import JobService
+    from mainspring.nodes.model import NodeRow
 
 
 NO_LIMITS = (
@@ -52,10 +54,11 @@ CANDIDATES_LIMIT = 100_000
 
 
 class FunctionCalls:
-    """Answers for the functions of a node."""
+    """Answers for the functions of a node. ``others`` returns the rows of the other live nodes."""
 
-    def __init__(self, service: JobService) -> None:
+    def __init__(self, service: JobService, others: Callable[[], Sequence[NodeRow]] = tuple) -> None:
         self._service = service
+        self._other_nodes = others
         self.handlers: Handlers = {
             List: self._list,
             Show: self._show,
@@ -230,9 +233,13 @@ class FunctionCalls:
 
     async def _infos(self, *queues: FunctionQueue) -> list[FunctionInfo]:
         dead = await count_dead(self._service, [queue.name for queue in queues])
-        return [self._info(queue, None if dead is None else dead.get(queue.name, 0)) for queue in queues]
+        running = running_by_function(self._other_nodes())
+        return [
+            self._info(queue, None if dead is None else dead.get(queue.name, 0), running.get(queue.name, 0))
+            for queue in queues
+        ]
 
-    def _info(self, queue: FunctionQueue, dead: int | None) -> FunctionInfo:
+    def _info(self, queue: FunctionQueue, dead: int | None, elsewhere: int) -> FunctionInfo:
         service = self._service
         function_limits = stored = service.spec_of(queue.name)
         if queue.is_root:  # limits of its time before the workflow have no effect
@@ -254,6 +261,7 @@ class FunctionCalls:
             revision=revision_of(stored),
             dead_letters=dead,
             waiting_by_priority=Waiting(*waiting),
+            running_at_all_nodes=queue.running + elsewhere,
             paused_by=function_limits.paused_by or None,
         )
 

@@ -15,11 +15,13 @@ from mainspring.api.live import AllFunctionNumbers, Follow, FunctionNumbers, Num
 from mainspring.api.namespaces import Status
 from mainspring.clock import to_us
 from mainspring.jobs.attempts import OTHER
+from mainspring.jobs.held import FunctionQueue
 from mainspring.namespaces import namespace_of
+from mainspring.nodes.model import running_by_function
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Followers
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from mainspring.api.feeds import Feed
     from mainspring.api.namespaces import NamespaceStatus, RecentJobs
     from mainspring.jobs.service import JobService
+    from mainspring.nodes.model import NodeRow
 
     ReadStatus = Callable[[Status, Caller], Coroutine[Ask, Any, NamespaceStatus]]
     Key = tuple[str, frozenset[str] | None]
@@ -43,10 +46,18 @@ log = structlog.get_logger("mainspring.api")
 class LiveStreams:
     """Streams of numbers.
 
-    ``status`` returns the status of a namespace, and ``workers`` the number of its connected workers.
+    ``status`` returns the status of a namespace, ``workers`` the number of its connected workers, and ``others`` the rows of the
+    other live nodes.
     """
 
-    def __init__(self, service: JobService, status: ReadStatus, workers: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        service: JobService,
+        status: ReadStatus,
+        workers: Callable[[str], int],
+        others: Callable[[], Sequence[NodeRow]] = tuple,
+    ) -> None:
+        self._others = others
         self._service = service
         self._status = status
         self._workers = workers
@@ -63,7 +74,9 @@ class LiveStreams:
         sampler = self._samplers.get(key)
         if sampler is None:
             ended = partial(self._samplers.pop, key)
-            sampler = _Sampler(self._service, self._status, self._workers, request.namespace, caller, ended)
+            sampler = _Sampler(
+                self._service, self._status, self._workers, self._others, request.namespace, caller, ended
+            )
             self._samplers[key] = sampler
         sampler.add(feed, with_functions=request.functions)
         return partial(sampler.remove, feed)
@@ -80,6 +93,7 @@ class _Sampler:
         service: JobService,
         status: ReadStatus,
         workers: Callable[[str], int],
+        others: Callable[[], Sequence[NodeRow]],
         namespace: str,
         caller: Caller,
         ended: Callable[[], object],
@@ -87,6 +101,7 @@ class _Sampler:
         self._service = service
         self._status = status
         self._workers = workers
+        self._others = others
         self._namespace = namespace
         self._caller = caller
         self._ended = ended
@@ -164,11 +179,22 @@ class _Sampler:
         return sum(one.submitted for one in figures if one.name != OTHER and self._sees(one.name))
 
     def _all_functions(self) -> AllFunctionNumbers:
-        queues = (queue for queue in self._service.all_functions() if self._sees(queue.name))
-        found = heapq.nsmallest(MOST_FUNCTIONS + 1, queues, key=lambda queue: queue.name)
+        running = running_by_function(self._others())
+        queues = {queue.name: queue for queue in self._service.all_functions() if self._sees(queue.name)}
+        queues |= {
+            name: FunctionQueue(name)
+            for name, number in running.items()
+            if number and name not in queues and self._sees(name)
+        }
+        found = heapq.nsmallest(MOST_FUNCTIONS + 1, queues.values(), key=lambda queue: queue.name)
         return AllFunctionNumbers(
             {
-                function_text(queue.name): FunctionNumbers(queue.waiting(), queue.running, sum(queue.workers.values()))
+                function_text(queue.name): FunctionNumbers(
+                    queue.waiting(),
+                    queue.running,
+                    sum(queue.workers.values()),
+                    queue.running + running.get(queue.name, 0),
+                )
                 for queue in found[:MOST_FUNCTIONS]
             },
             more=len(found) > MOST_FUNCTIONS,

@@ -23,6 +23,7 @@ from mainspring.api.namespaces import (
 from mainspring.jobs.attempts import OUTCOMES
 from mainspring.jobs.held import FunctionQueue
 from mainspring.namespaces import namespace_of
+from mainspring.nodes.model import running_by_function
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, add_error, begin_of
 from mainspring.series.store import ReadNamespaceSeries
 from mainspring.workflows.model import function_named, function_text
@@ -168,10 +169,7 @@ class NamespaceCalls:
         """Return the functions at work that the node has in memory, and those with failures or dead letters."""
         service = self._service
         queues = {queue.name: queue for queue in functions}
-        running: dict[bytes, int] = {}
-        for row in self._others():
-            for name, (_, number) in zip(row.functions, row.loads, strict=False):
-                running[name] = running.get(name, 0) + number
+        running = running_by_function(self._others())
         for name in {**queues, **failures}:
             queue = queues.get(name) or FunctionQueue(name)
             waiting, at_work = queue.waiting(), queue.running + running.get(name, 0)
@@ -200,10 +198,9 @@ class NamespaceCalls:
         if every:  # those of functions that are rows of the store alone, and not listed
             more = self._service.unlisted_jobs(namespace)
             total, waiting = total + more.jobs, waiting + more.waiting
-        for row in self._others():
-            for name, (_, number) in zip(row.functions, row.loads, strict=False):
-                if namespace_of(name) == namespace and sees(name):
-                    running += number
+        for name, number in running_by_function(self._others()).items():
+            if namespace_of(name) == namespace and sees(name):
+                running += number
         return JobCounts(total, waiting, running, max(total - waiting - running, 0))
 
     async def _read(self, namespace: str) -> _Series:

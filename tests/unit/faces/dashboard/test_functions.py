@@ -109,7 +109,12 @@ def test_a_function_shows_its_rates_and_its_newest_durations() -> None:
         durations = {"number": 3, "mean": 0.02, "p50": 0.012, "p95": 0.04}
         buckets[40] |= {"wait": durations, "run": durations}
         buckets[57] |= {"wait": {**durations, "p95": 2.0}, "run": {**durations, "p50": 0.5, "p95": 90.0}}
-        shown = dict.fromkeys(FunctionInfo.__struct_fields__) | {"function": "f", "paused": False, "waiting": 0}
+        shown = dict.fromkeys(FunctionInfo.__struct_fields__) | {
+            "function": "f",
+            "paused": False,
+            "waiting": 0,
+            "running_at_all_nodes": 0,
+        }
         answers = {
             "/series": {"function": "f", "step": 60.0, "buckets": buckets},
             "/errors": {"function": "f", "since": moments[0], "errors": []},
@@ -128,7 +133,12 @@ def test_a_function_shows_its_rates_and_its_newest_durations() -> None:
 @pytest.mark.parametrize(("number", "shown"), [(0, "0"), (12, "12"), (None, "show")])
 def test_dead_letters_lead_to_their_list(number: int | None, shown: str) -> None:
     async def test() -> None:
-        one = dict.fromkeys(FunctionInfo.__struct_fields__) | {"function": "f", "paused": False, "waiting": 0}
+        one = dict.fromkeys(FunctionInfo.__struct_fields__) | {
+            "function": "f",
+            "paused": False,
+            "waiting": 0,
+            "running_at_all_nodes": 0,
+        }
         one |= {"running": 0, "workers": 0, "dead_letters": number}
         status = NamespaceStatus("default", JobCounts(0, 0, 0, 0), 0, None, None, None)
         series = {"function": "f", "step": 60.0, "buckets": []}
@@ -140,6 +150,25 @@ def test_dead_letters_lead_to_their_list(number: int | None, shown: str) -> None
             links = [a.text for a in page.main.all("a") if a.attributes["href"] == "/jobs?function=f&state=failed"]
             assert links == ([shown] if number != 0 else [])
         assert f"Dead letters {shown}" in page.main.one("dl", class_="tiles").text
+
+    run(test())
+
+
+def test_the_limit_in_use_is_a_bar_that_counts_the_jobs_of_all_nodes() -> None:
+    async def test() -> None:
+        shown = dict.fromkeys(FunctionInfo.__struct_fields__) | {"function": "f", "paused": False, "waiting": 0}
+        shown |= {"running": 1, "running_at_all_nodes": 7, "workers": 1, "concurrency": 9}
+        series = {"function": "f", "step": 60.0, "buckets": []}
+        errors = {"function": "f", "since": "2030-01-31T11:00:00Z", "errors": []}
+        answers = {"/functions": {"items": [shown]}, "/functions/f": shown, "/series": series, "/errors": errors}
+        status = NamespaceStatus("default", JobCounts(0, 0, 0, 0), 0, None, None, None)
+        browser = browser_of({**answers, "/marks": {"items": []}, "/status": status}, 0.0)
+        main = (await browser.open("/functions/f")).main
+        (bar,) = main.all("meter")
+        assert [bar.attributes[name] for name in ("value", "max", "data-live")] == ["7", "9", "running_at_all_nodes:f"]
+        assert "7 of 9 at a time" in main.text
+        assert "Running 7" in main.one("dl", class_="tiles").text
+        assert (await browser.open("/functions")).rows()[0][2] == "7"
 
     run(test())
 
@@ -201,7 +230,11 @@ def test_a_function_with_any_bytes_is_steered_from_its_page(name: bytes) -> None
 
 def test_workers_of_other_nodes_are_no_lack_of_workers() -> None:
     async def test() -> None:
-        shown = dict.fromkeys(FunctionInfo.__struct_fields__) | {"paused": False, "running": 0}
+        shown = dict.fromkeys(FunctionInfo.__struct_fields__) | {
+            "paused": False,
+            "running": 0,
+            "running_at_all_nodes": 0,
+        }
         rows = [
             {**shown, "function": name, "waiting": waiting, "workers": workers, "registered": registered}
             for name, waiting, workers, registered in (

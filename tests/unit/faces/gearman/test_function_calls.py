@@ -43,6 +43,7 @@ def test_a_function_without_limits_is_shown(tool: Peer) -> None:
         "paused_until": None,
         "revision": shown_revision,
         "dead_letters": 0,
+        "running_at_all_nodes": 0,
         "paused_by": None,
         "waiting_by_priority": {"high": 0, "normal": 1, "low": 0},
     }
