@@ -20,6 +20,9 @@ class DurationNumbers(msgspec.Struct):
     p50: float
     """Estimated from a histogram, as the next."""
     p95: float
+    counts: list[int] = []
+    """This histogram: the durations up to each of `Series.bounds` and above the one before, and those above the last; without
+    zeros at the end."""
 
 
 class BucketInfo(msgspec.Struct):
@@ -48,6 +51,8 @@ class Series(msgspec.Struct):
     step: float
     """Seconds of a bucket."""
     buckets: list[BucketInfo]
+    bounds: list[float] = []
+    """Those of the histograms, in seconds."""
 
 
 class ErrorInfo(msgspec.Struct):

@@ -62,6 +62,7 @@ class SeriesCalls:
                 for at, bucket in buckets.items()
                 if (request.since is None or at >= request.since) and (request.until is None or at < request.until)
             ],
+            list(BOUNDS),
         )
 
     async def _errors(self, request: ReadErrors, caller: Caller) -> Errors:
@@ -118,7 +119,7 @@ def _durations(counts: list[int], total_us: int) -> DurationNumbers | None:
     number = sum(counts)
     if not number:
         return None
-    return DurationNumbers(number, from_us(total_us) / number, quantile(counts, 0.5), quantile(counts, 0.95))
+    return DurationNumbers(number, from_us(total_us) / number, quantile(counts, 0.5), quantile(counts, 0.95), counts)
 
 
 def quantile(counts: list[int], share: float) -> float:

@@ -14,6 +14,7 @@ from mainspring.api.namespaces import NamespaceStatus
 from mainspring.api.series import BucketInfo, Errors, Series
 from mainspring.faces.dashboard.actions import REASON, Action, Field
 from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.drawings.histogram import histogram
 from mainspring.faces.dashboard.drawings.spark import rate as rate_of
 from mainspring.faces.dashboard.drawings.throughput import failures, throughput
 from mainspring.faces.dashboard.pages.first_steps import server_option
@@ -167,6 +168,7 @@ async def function(visit: Visit) -> Response:
         newest=None if not isinstance(series, Series) else newest_run(series),
         rates=None if not isinstance(series, Series) or step != STEPS[0] else rates(series),
         drawing=drawn,
+        durations=histogram(series) if isinstance(series, Series) else None,
         has_series=isinstance(series, Series),
         errors=None if isinstance(errors, Problem) else errors.errors,
         actions=[one for one in changes if visit.may(one.permission, shown.function)],
