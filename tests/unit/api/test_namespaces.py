@@ -111,7 +111,7 @@ def test_functions_with_trouble_come_first_with_their_last_hour() -> None:
     run(test())
 
 
-def test_a_function_with_dead_letters_alone_is_listed_for_whoever_may_see_it() -> None:
+def test_a_function_with_dead_letters_alone_is_listed_for_callers_who_may_see_it() -> None:
     async def test() -> None:
         async with opened() as node:
             add_calls(node, kept=False)

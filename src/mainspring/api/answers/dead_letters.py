@@ -51,7 +51,7 @@ class DeadLetters:
     ) -> Mapping[bytes, int]:
         """Return those of the failing functions, of those with jobs, and of the others as far as one reading goes.
 
-        ``functions`` are those of the namespace, for whoever asks: others get the same numbers.
+        ``functions`` are those of the namespace, not those that one caller may see: others get the same numbers.
         """
         now = self._clock.monotonic()
         kept = self._namespaces.get(namespace)

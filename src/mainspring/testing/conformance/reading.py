@@ -149,13 +149,13 @@ class Reading:
         for priority in (Priority.HIGH, Priority.LOW):
             store.end(store.leased(function=b"g", priority=priority), Event.FAIL)
         store.end(store.leased(function=b"g"))
-        again = store.leased(function=b"again")
-        store.end(again, Event.FAIL)
+        revived = store.leased(function=b"revived")
+        store.end(revived, Event.FAIL)
         store.end(store.leased(function=b"h"), Event.FAIL)
         store.submitted(function=b"g")
-        asked = ops.CountDead((b"g", b"again", b"unknown"))
-        assert store.read(asked) == {b"g": 2, b"again": 1}
-        (redriven,) = store.group(ops.Redrive(again.id, b"again"))
+        asked = ops.CountDead((b"g", b"revived", b"unknown"))
+        assert store.read(asked) == {b"g": 2, b"revived": 1}
+        (redriven,) = store.group(ops.Redrive(revived.id, b"revived"))
         assert redriven.redriven
         assert store.read(asked) == {b"g": 2}
         assert store.read(ops.CountDead(())) == {}

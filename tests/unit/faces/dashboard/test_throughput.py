@@ -132,7 +132,7 @@ def test_jobs_that_wait_are_drawn_although_nothing_happens() -> None:
 def test_the_page_has_the_drawing_a_table_that_says_the_same_and_the_jobs_of_each_time() -> None:
     async def test() -> None:
         values: dict[str, Any] = dict.fromkeys(FunctionInfo.__struct_fields__) | {"function": "f", "paused": False}
-        values |= dict.fromkeys(("waiting", "running", "workers"), 0)
+        values |= dict.fromkeys(("waiting", "running", "running_at_all_nodes", "workers"), 0)
         answers = {
             "/functions/f": FunctionInfo(**values),
             "/series": _waiting(40, 10),
