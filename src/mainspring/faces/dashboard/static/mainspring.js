@@ -1,7 +1,9 @@
-// What pages gain by a script: times in the viewer's zone, live numbers, and keys. Without it everything works by links and forms.
+// What a script adds: times in the viewer's zone, live numbers, keys. Without it everything works by links and forms.
 "use strict";
 (() => {
   const root = document.documentElement;
+  const byId = (id) => document.getElementById(id);
+  const on = (name, act) => document.addEventListener(name, act);
 
   // Times: the server renders them in the zone that it knows.
   let format; // one for all times: making it takes far longer than using it
@@ -29,7 +31,7 @@
     for (const { type, value } of formatter().formatToParts(date)) parts[type] = value;
     return `${parts.year}-${parts.month}-${parts.day} ${parts.hour}:${parts.minute}:${parts.second} ${parts.timeZoneName}`;
   };
-  // Ages are by the server's clock: the browser's own may be wrong.
+  // Ages are by the server's clock.
   const rendered = document.querySelector("footer time");
   const skew = rendered ? Date.parse(rendered.dateTime) - Date.now() : 0;
   const age = (time) => {
@@ -47,7 +49,7 @@
     // The next pages come in this zone, with their days and drawings.
     document.cookie = `mainspring-zone=${encodeURIComponent(shown())};path=${document.querySelector(".brand")?.pathname || "/"};samesite=lax`;
     localize(document);
-    const place = document.getElementById("zone");
+    const place = byId("zone");
     if (place) place.textContent = shown();
   };
   // After the first paint: a browser takes up to 30 ms to find its zone.
@@ -55,7 +57,7 @@
   if (!document.hidden) setInterval(() => document.hidden || document.querySelectorAll("time.ago").forEach(age), 5000);
 
   // Keys: single characters, except in fields, and only if the viewer wishes so. The dialog with the id "keys" lists them.
-  const help = document.getElementById("keys");
+  const help = byId("keys");
   const places = { j: "/jobs", f: "/functions", s: "/schedules", w: "/workflows", o: "/" };
   const find = (selector) => document.querySelector(`main ${selector}`);
   const focusedRow = () => document.activeElement?.closest("main tbody tr");
@@ -94,9 +96,9 @@
   };
   const leave = (target) => {
     const folded = target.closest("details.action[open], details.menu[open]");
-    if (folded) folded.open = false;
-    if (folded) folded.querySelector("summary").focus();
-    else target.blur();
+    if (!folded) return target.blur();
+    folded.open = false;
+    folded.querySelector("summary").focus();
   };
   const press = (event) => {
     const { key, target } = event;
@@ -111,19 +113,33 @@
     else return;
     event.preventDefault();
   };
-  if (help && root.dataset.keys !== "0") document.addEventListener("keydown", press);
+  if (help && root.dataset.keys !== "0") on("keydown", press);
 
-  // Shapes of drawings lead where the links in the table below lead: a drawing is an image, which has no links.
-  document.addEventListener("click", ({ target }) => {
+  // A drawing is an image, without links: its shapes lead where those of its table lead.
+  on("click", ({ target }) => {
     const shape = target.closest("svg [data-href]");
     if (shape) location.assign(shape.dataset.href);
   });
 
-  // Live: one stream a tab, closed while the tab is hidden. It sets texts; new rows come from the server, except lines of a log.
-  const main = document.getElementById("main");
-  const sign = document.getElementById("live");
+  // Tabs, filters and pages of a list replace the content, by htmx. Other answers are pages of their own.
+  on("htmx:beforeSwap", (event) => {
+    const { xhr, isError, pathInfo } = event.detail;
+    if (!isError && xhr.responseURL === new URL(pathInfo.finalRequestPath, location).href) return;
+    event.preventDefault();
+    location.assign(xhr.responseURL);
+  });
+  on("htmx:sendError", ({ detail }) => location.assign(detail.pathInfo.finalRequestPath));
+  on("htmx:afterSettle", () => {
+    localizeAll();
+    submitted = undefined;
+    if (document.activeElement === document.body) main.focus();
+  });
+
+  // Live: one stream a tab, none while it is hidden. It sets texts; rows come from the server, except lines of a log.
+  const main = byId("main");
+  const sign = byId("live");
   const grouped = (value) => String(value).replace(/^\d{4,}$/, (digits) => digits.replace(/\B(?=(\d{3})+$)/g, "\u202f"));
-  const show = (values, missing) => {
+  const show = (values, missing = () => undefined) => {
     for (const one of document.querySelectorAll("[data-live]")) {
       const value = values.has(one.dataset.live) ? values.get(one.dataset.live) : missing(one.dataset.live);
       if (value === undefined) continue;
@@ -137,7 +153,6 @@
       one.classList.add("changed");
     }
   };
-  const nothing = () => undefined;
   // The server renders the state with its shape and its times, and the actions. A part that is in use stays.
   let isLoading = false;
   let wanted; // the version that the last event had
@@ -153,7 +168,7 @@
         old.replaceWith(fresh);
         localize(fresh);
       }
-      document.getElementById("announcement").textContent = find("#state .state").lastChild.textContent;
+      byId("announcement").textContent = find("#state .state").lastChild.textContent;
     } catch {
       return; // the next event tries again
     } finally {
@@ -177,7 +192,7 @@
     level.className = `level-${line.level}`;
     row.insertCell().textContent = [line.message, ...Object.entries(line.fields).map((pair) => pair.join("="))].join(" ");
     if (body.rows.length > 2000) body.deleteRow(0);
-    document.getElementById("no-lines")?.remove();
+    byId("no-lines")?.remove();
     body.parentElement.hidden = false;
   };
   const say = (text) => {
@@ -192,8 +207,8 @@
       say("live");
       clearTimeout(silence);
       silence = setTimeout(() => say(`not live: the numbers are of ${absolute(new Date(numbers.at))}`), 12000);
-      show(new Map(Object.entries(numbers)), nothing);
-      const news = document.getElementById("new");
+      show(new Map(Object.entries(numbers)));
+      const news = byId("new");
       submitted ??= numbers.submitted;
       if (!news || numbers.submitted <= submitted) return;
       news.textContent = `new jobs: ${grouped(numbers.submitted - submitted)}`;
@@ -209,12 +224,12 @@
     job: (job) => become(`${job.state} ${job.attempt}`),
     progress: (progress) => {
       const isShown = find("#state progress");
-      if (isShown) show(new Map(Object.entries(progress)), nothing);
+      if (isShown) show(new Map(Object.entries(progress)));
       else if (withoutBar !== wanted) refresh("");
       if (!isShown) withoutBar = wanted; // its first progress
     },
     operation: (operation) => {
-      show(new Map(Object.entries(operation)), nothing);
+      show(new Map(Object.entries(operation)));
       become(operation.state);
     },
     lines: (lines) => lines.forEach(addLine),
@@ -248,13 +263,13 @@
       say("not live: connecting again");
       if (!isRefused) return; // it connects again by itself
       isComplete = await hasEnded();
-      document.getElementById("ended").hidden = !isComplete;
+      byId("ended").hidden = !isComplete;
       if (isComplete) say("");
       else setTimeout(follow, 10000 + 10000 * Math.random()); // the node has no place
     });
   };
   if (main?.dataset.stream) {
-    document.addEventListener("visibilitychange", () => (document.hidden ? close() : follow()));
+    on("visibilitychange", () => (document.hidden ? close() : follow()));
     addEventListener("pagehide", close);
     addEventListener("pageshow", follow); // at first, once all files are loaded; and when the page is shown again
   }

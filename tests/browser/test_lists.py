@@ -1,0 +1,81 @@
+"""Tabs, filters and pages of a list replace the rows, and the page with its stream stays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import expect
+
+from .a_tab import signed_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Request
+
+    from .a_site import Site
+    from .a_tab import Tab
+
+MARK = "window.mark"
+
+
+def open_list(tab: Tab, path: str) -> list[Request]:
+    """Open a page, and return its streams: a list that grows."""
+    streams: list[Request] = []
+    tab.page.on("request", lambda request: streams.append(request) if "/live?" in request.url else None)
+    tab.open(path)
+    expect(tab.page.locator("#live")).to_be_visible()
+    tab.page.evaluate(f"{MARK} = true")
+    return streams
+
+
+def test_a_tab_replaces_the_rows_and_keeps_the_page(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        streams = open_list(tab, "/jobs")
+        tab.page.locator(".tabs").get_by_role("link", name="failed").click()
+        expect(tab.page.locator(".tabs [aria-current]")).to_contain_text("failed")
+        assert "state=failed" in tab.page.url
+        states = tab.page.locator("tbody .state").all_inner_texts()
+        assert states
+        assert all("failed" in state for state in states)
+        expect(tab.page.locator("#main")).to_be_focused()
+        assert tab.page.evaluate(MARK)
+        assert len(streams) == 1
+        tab.page.go_back()
+        expect(tab.page.locator(".tabs [aria-current]")).to_contain_text("all")
+        assert "state=" not in tab.page.url
+
+
+def test_new_jobs_are_counted_from_the_rows_that_are_shown(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        open_list(tab, "/jobs")
+        expect(tab.page.locator("[data-live=waiting]")).not_to_have_text("")
+        full.submit("counted")
+        expect(tab.page.locator("#new")).to_have_text("new jobs: 1")
+        tab.page.locator("#new").click()
+        expect(tab.page.locator("tbody tr").first).to_contain_text("counted")
+        full.submit("counted")
+        expect(tab.page.locator("#new")).to_have_text("new jobs: 1")
+        assert tab.page.evaluate(MARK)
+
+
+def test_what_is_no_list_becomes_a_page(chromium: Browser, full: Site) -> None:
+    handle = full.submit("found")
+    with signed_in(chromium, full) as tab:
+        open_list(tab, "/jobs")
+        tab.page.get_by_label("Find").fill(handle)
+        tab.page.get_by_role("button", name="Go", exact=True).click()
+        tab.page.wait_for_url(f"**/jobs/{handle}")
+        assert not tab.page.evaluate(f"Boolean({MARK})"), "a job is another page, with another stream"
+        open_list(tab, "/jobs")
+        tab.page.get_by_label("Find").fill("state:nonsense")
+        tab.page.get_by_role("button", name="Go", exact=True).click()
+        expect(tab.page.locator(".problem").first).to_contain_text("nonsense")
+        tab.forgive("status of 4")
+
+
+def test_the_end_of_a_session_leads_to_the_sign_in(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        open_list(tab, "/jobs")
+        assert tab.page.request.post(f"{full.url}/logout", headers={"Origin": full.url}).status == 200
+        tab.page.locator(".tabs").get_by_role("link", name="failed").click()
+        tab.page.wait_for_url("**/login?next=*state%3Dfailed")
+        tab.forgive("401")
