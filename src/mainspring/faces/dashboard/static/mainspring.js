@@ -56,7 +56,7 @@
   requestAnimationFrame(() => setTimeout(localizeAll));
   if (!document.hidden) setInterval(() => document.hidden || document.querySelectorAll("time.ago").forEach(age), 5000);
 
-  // Keys: single characters, except in fields, and only if the viewer wishes so. The dialog with the id "keys" lists them.
+  // Keys: single characters, except in fields, if the viewer wishes so. The dialog "keys" lists them.
   const help = byId("keys");
   const places = { j: "/jobs", f: "/functions", s: "/schedules", w: "/workflows", o: "/" };
   const find = (selector) => document.querySelector(`main ${selector}`);
@@ -131,7 +131,7 @@
   on("htmx:sendError", ({ detail }) => location.assign(detail.pathInfo.finalRequestPath));
   on("htmx:afterSettle", () => {
     localizeAll();
-    submitted = undefined;
+    submitted = latest;
     if (document.activeElement === document.body) main.focus();
   });
 
@@ -199,7 +199,8 @@
     sign.textContent = text && ` · ${text}`;
     sign.hidden = !text;
   };
-  let submitted;
+  let submitted; // when the rows came
+  let latest;
   let withoutBar;
   let silence; // the node sends numbers each second while it reaches its store
   const handlers = {
@@ -209,9 +210,10 @@
       silence = setTimeout(() => say(`not live: the numbers are of ${absolute(new Date(numbers.at))}`), 12000);
       show(new Map(Object.entries(numbers)));
       const news = byId("new");
-      submitted ??= numbers.submitted;
-      if (!news || numbers.submitted <= submitted) return;
-      news.textContent = `new jobs: ${grouped(numbers.submitted - submitted)}`;
+      latest = numbers.submitted;
+      submitted ??= latest;
+      if (!news || latest <= submitted) return;
+      news.textContent = `new jobs: ${grouped(latest - submitted)}`;
       news.parentElement.hidden = false;
     },
     functions: ({ functions, more }) => {
