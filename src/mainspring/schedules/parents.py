@@ -89,11 +89,17 @@ class Graph:
             raise UsageError(f"schedules cannot run after each other in a cycle: {cycle}") from None
 
     def check(self, now_us: int, changed: Collection[str] | None = None) -> None:
-        """Raise UsageError for a parent that does not exist, and for a child whose roots have no common fire time any more.
+        """Raise UsageError for a parent that does not exist or is removed, and for a child whose roots have no common fire time.
 
         ``changed`` names added, changed and removed schedules: they and their descendants are checked; None: all schedules. A
         child can become invalid as time passes, because roots end. That must not block changes of other schedules.
         """
+        for name in changed or ():
+            if name not in self._schedules and (children := self.children(name)):
+                listed = ", ".join(repr(one.name) for one in children)
+                raise UsageError(
+                    f"schedule {name!r} is a parent of {listed}: remove its children first, or change their parents"
+                )
         concerned = self._schedules.keys() if changed is None else set(changed)
         for name in changed or ():
             concerned |= {one.name for one in self.descendants(name)}

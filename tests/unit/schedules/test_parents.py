@@ -109,8 +109,14 @@ def test_only_schedules_that_a_change_concerns_are_checked() -> None:
     for name in ("x", "y", "c", "d"):
         with pytest.raises(UsageError, match="never fire at the same time"):
             mismatched.check(NOON, [name])
-    with pytest.raises(UsageError, match="has the parent 'gone'"):
-        Graph([child("c", "gone")]).check(NOON, ["gone"])
+
+
+def test_a_removed_parent_names_its_children() -> None:
+    graph = Graph([child("c", "gone"), child("d", "gone")])
+    with pytest.raises(UsageError, match="schedule 'gone' is a parent of 'c', 'd': remove its children first"):
+        graph.check(NOON, ["gone"])
+    with pytest.raises(UsageError, match="schedule 'c' has the parent 'gone', which does not exist"):
+        graph.check(NOON, ["c"])
 
 
 def test_relations() -> None:

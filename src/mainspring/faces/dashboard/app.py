@@ -201,6 +201,8 @@ class Dashboard:
             return self._done(visit, action, parameters, answer, following)
         version = form.get(actions.VERSION, "")
         refused_form = None
+        if problem.status == 404:  # the page of an object that is gone would say the same
+            following = self._above(visit, following)
         if problem.status in CORRECTABLE:
             refused_form = actions.RefusedForm(action, parameters, version, form, faults)
         return visit.problem(problem, following, refused_form)
@@ -234,6 +236,13 @@ class Dashboard:
         path = form.get(actions.NEXT, "")
         is_ours = path.startswith(self._prefix + "/") and not path.startswith(("//", "/\\")) and path.isprintable()
         return path if is_ours and path.isascii() and len(path) <= _LONGEST_NEXT else visit.url("/")
+
+    def _above(self, visit: Visit, address: str) -> str:
+        """Return the address of the list that has the object of a page; that of the page itself, if it is of no object."""
+        found = self._table.find(address.removeprefix(self._prefix).partition("?")[0])
+        if found is None or not found[1]:
+            return address
+        return visit.url(found[0].path.partition("/{")[0])
 
     def _unknown_visitor(self, problem: Problem, *, is_form: bool = False) -> Response:
         """Return the page of a problem without anything that depends on the visitor; ``is_form``: a form was not even read."""

@@ -156,6 +156,25 @@ def test_a_schedule_is_run_paused_resumed_backfilled_and_removed() -> None:
     run(test())
 
 
+def test_a_parent_is_removed_after_its_children_and_a_removed_schedule_leads_to_the_list() -> None:
+    async def test() -> None:
+        async with browsing(prefix="/queue") as (browser, _):
+            await browser.call("POST", "schedules", NIGHTLY)
+            await browser.call("POST", "schedules", {"name": "mail", "function": "mail", "parents": ["nightly"]})
+            page = await browser.open("/schedules/nightly")
+            refused = await browser.act(page, "schedules_remove")
+            assert "schedule 'nightly' is a parent of 'mail': remove its children first" in refused.main.text
+            await browser.act(await browser.open("/schedules/mail"), "schedules_remove")
+            await browser.act(await browser.open("/schedules/nightly"), "schedules_remove")
+            for action in ("schedules_remove", "schedules_trigger"):
+                gone = await browser.act(page, action)
+                assert gone.status == 404, action
+                link = next(one for one in gone.main.all("a") if one.text == "how things are now")
+                assert link.attributes["href"] == "/queue/schedules", action
+
+    run(test())
+
+
 def test_a_schedule_with_a_hostile_name_stays_text() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):
