@@ -17,6 +17,7 @@ from mainspring.api.namespaces import (
     NamespaceNode,
     NamespaceStatus,
     OldestJob,
+    RecentJobs,
     TroubledFunction,
 )
 from mainspring.api.nodes import NodeInfo
@@ -131,6 +132,19 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
         assert (len(points), points[0], points[-1]) == (60, ["1", "20.0"], ["119", "2.0"])
         assert drawn.one("path").attributes["d"] == "M119 20v10.0"
         assert [line.attributes["x1"] for line in drawn.all("line", class_="now")] == ["58.3"]
+
+    run(test())
+
+
+def test_the_label_of_recent_jobs_does_not_change_within_a_minute() -> None:
+    async def test() -> None:
+        zeros = dict.fromkeys(RecentJobs.__struct_fields__, 0)
+        answers: dict[str, Any] = {"/nodes": {"items": []}, "/schedules": {"items": []}, "/jobs": {"items": []}}
+        for seconds in (300.0, 305.4, 359.9):
+            recent = RecentJobs(**(zeros | {"since": "2030-01-31T12:00:00Z", "seconds": seconds}))
+            status = msgspec.structs.replace(_status(), recent=recent)
+            page = await browser_of({**answers, "/status": status, "/marks": {"items": []}}, 0.0).open("/")
+            assert "Succeeded in about 5 min" in [one.text for one in page.main.all("dt")], seconds
 
     run(test())
 
