@@ -218,3 +218,22 @@ def test_a_job_says_when_its_next_attempt_begins_and_each_attempt_has_an_address
             assert [row.attributes["id"] for row in page.main.one("tbody").all("tr")] == ["attempt-1", "attempt-2"]
 
     run(test())
+
+
+def test_a_running_job_says_that_it_was_asked_to_stop() -> None:
+    async def test() -> None:
+        asked = attempt(2, 6, None, "running")
+        asked.stop_requested_at = at(8)
+        earlier = attempt(1, 0, 5, "lost")
+        earlier.stop_requested_at = at(4)
+        for attempts, line in (
+            ([earlier, asked], "started 14 s ago · asked to stop 12 s ago"),
+            ([earlier, attempt(2, 6, None, "running")], "started 14 s ago"),
+            ([earlier], "started 14 s ago"),
+        ):
+            shown = job("running", attempt=2, started_at=at(6))
+            answers = {"/attempts": {"handle": "H:n:1", "attempts": attempts}, "/jobs/H:n:1": shown}
+            page = await browser_of(answers, NOON.timestamp() + 20).open("/jobs/H:n:1")
+            assert page.main.one("div", id="state").text.endswith(line)
+
+    run(test())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 from tests.unit.api.a_node import run
 
-from mainspring.faces.dashboard.pages.job import CANCEL, SHOWN, as_text
+from mainspring.api.workers import WorkerInfo
+from mainspring.faces.dashboard.pages.job import ACTS, CANCEL, SHOWN, as_text
 
-from .a_browser import browsing
+from .a_browser import browser_of, browsing
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -61,10 +62,30 @@ def test_a_handle_a_unique_or_pairs_lead_to_jobs() -> None:
                 ("state:failed+state:expired+function:a", "/jobs?state=failed&state=expired&function=a"),
                 ("other:1", "/jobs?unique=other%3A1"),
                 ("error:ValueError+key:k", "/jobs?error_type=ValueError&key=k"),
-                ("worker:1-2", "/workers/1-2"),
             ):
                 answer = await browser.open(f"/jobs?find={text}")
                 assert (answer.status, answer.answer.headers["location"]) == (303, target)
+
+    run(test())
+
+
+def test_the_name_of_a_worker_leads_to_its_page_which_has_its_jobs() -> None:
+    async def test() -> None:
+        workers = [
+            WorkerInfo(number, name, "n", 1, "extension", "live", 4, 1, None, None, stops=True)
+            for number, name in (("1-1", "gpu one"), ("1-2", "cpu"), ("2-1", "cpu"))
+        ]
+        browser = browser_of({"/workers": {"items": workers}, "/nodes": {"items": []}}, 0.0)
+        for text, target in (
+            ("gpu+one", "/workers/1-1"),
+            ("1-2", "/workers/1-2"),
+            ("cpu", "/workers?name=cpu"),
+            ("gone", "/workers?name=gone"),
+        ):
+            answer = await browser.open(f"/jobs?find=worker:{text}")
+            assert (answer.status, answer.answer.headers["location"]) == (303, target)
+        assert [row[0] for row in (await browser.open("/workers?name=cpu")).rows()] == ["cpu", "cpu"]
+        assert "No worker has the name or id gone." in (await browser.open("/workers?name=gone")).main.text
 
     run(test())
 
@@ -120,6 +141,28 @@ def test_a_job_is_cancelled_retried_cloned_and_deleted() -> None:
             page = await browser.act(page, "jobs_cancel")
             page = await browser.act(page, "jobs_delete")
             assert [row[2] for row in page.rows()] == [handle]
+
+    run(test())
+
+
+def test_a_job_shows_who_did_what_to_those_who_may_read_the_audit() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("f", delay=60)
+            page = await browser.open(f"/jobs/{handle}")
+            assert "No act" not in page.main.text, "nobody has asked for a search"
+            link = next(one for one in page.main.all("a") if one.text == "Search the audit for this job")
+            page = await browser.open(link.attributes["href"].partition("#")[0])
+            assert "No act names this job." in page.main.text
+            for _ in range(ACTS):
+                page = await browser.act(page, "jobs_snooze", {"delay": "100"})
+            page = await browser.act(page, "jobs_cancel", {"reason": "<b>not needed</b>"})
+            acts = [one.text for one in page.main.one("ul", class_="acts").all("li")]
+            assert len(acts) == ACTS
+            assert acts[0].endswith("admin · jobs.cancel · <b>not needed</b>")
+            (earlier,) = [one.attributes["href"] for one in page.main.all("a") if one.text == "Earlier acts"]
+            assert len((await browser.open(earlier)).rows()) == ACTS + 1
+            assert "Who did what" not in (await browser.open(f"/jobs/{handle}?acts=1", token="operator")).main.text
 
     run(test())
 

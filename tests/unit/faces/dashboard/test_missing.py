@@ -28,6 +28,7 @@ PARTS = {
     "/functions": (["/status"],),
     "/functions/f": (["/series"], ["/errors"]),
     "/jobs/HANDLE": (["/attempts"], ["/arguments"], ["/logs"]),
+    "/jobs/HANDLE?acts=1": (["/audit"],),
     "/schedules": (["/timeline"], ["/default/fires"]),
     "/schedules/s": (["/next"], ["/fires"]),
     "/operations/OPERATION": (["/operations/OPERATION/jobs"],),
@@ -107,6 +108,7 @@ def test_a_page_says_nothing_good_about_a_missing_part() -> None:
                 ("/", "/schedules", "No schedule has a next time"),
                 ("/jobs/HANDLE", "/logs", "The task has logged nothing"),
                 ("/jobs/HANDLE", "/arguments", "They are not kept"),
+                ("/jobs/HANDLE?acts=1", "/audit", "No act names this job"),
             ):
                 ends.add(end)
                 assert lie not in (await browser.open(named(path, names))).main.text, path

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.access.roles import Permission
+from mainspring.api.audit import ActInfo
 from mainspring.api.job_records import Arguments, Attempts
 from mainspring.api.jobs import JobDetails
 from mainspring.api.logs import LogLine
 from mainspring.faces.dashboard.actions import JOB, REASON, Action, Field
-from mainspring.faces.dashboard.calls import Items, Problem, RefusedError
+from mainspring.faces.dashboard.calls import Items, N, Problem, RefusedError
 from mainspring.faces.dashboard.drawings.attempts import lane, notes_of, waits_of
 from mainspring.faces.dashboard.registry import Page
 
@@ -32,6 +33,8 @@ MOST_SPREAD: Final = 4
 """Times by which line breaks may make JSON longer."""
 LINES: Final = 200
 """Lines of the log."""
+ACTS: Final = 5
+"""Newest acts on a job; the page of the audit has the others."""
 WAITING: Final = frozenset({"pending", "scheduled"})
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 PRIORITIES: Final = (("", "as it is"), ("high", "high"), ("normal", "normal"), ("low", "low"))
@@ -175,7 +178,7 @@ async def job(visit: Visit) -> Response:
     async def result() -> Text:
         return as_text((await calls.send("GET", f"{JOB}/result", handle)).body)
 
-    attempts, arguments, log, output = await asyncio.gather(
+    attempts, arguments, log, output, acts = await asyncio.gather(
         visit.optional(calls.get(Attempts, f"{JOB}/attempts", handle), "attempts"),
         visit.optional(calls.get(Arguments, f"{JOB}/arguments", handle), "arguments") if sees_data else nothing(),
         visit.optional(calls.get(Items[LogLine], f"{JOB}/logs", handle, query={"tail": LINES}), "log")
@@ -184,18 +187,27 @@ async def job(visit: Visit) -> Response:
         visit.optional(result(), "result")
         if sees_data and shown.state == "succeeded" and shown.output_size
         else nothing(),
+        visit.optional(
+            calls.get(Items[ActInfo], f"{N}/audit", query={"object": handle["handle"], "limit": ACTS}), "acts"
+        )
+        if visit.field("acts")
+        and visit.may(Permission.ADMIN)  # a search through a long audit takes longer than the page
+        else nothing(),
     )
     tried = [] if isinstance(attempts, Problem) else attempts.attempts
+    is_open = bool(tried) and tried[-1].outcome == "running"
     values: dict[str, Any] = {
         "arguments": text_of_arguments(arguments) if isinstance(arguments, Arguments) else None,
         "redacted": isinstance(arguments, Arguments) and arguments.redacted,
         "ended": ENDED,
         "attempts": tried,
+        "stop_requested_at": tried[-1].stop_requested_at if is_open else None,
         "waits": waits_of(shown, tried),
         "notes": notes_of(tried),
         "drawing": None if isinstance(attempts, Problem) else lane(shown, tried, visit.now, visit.settings.timezone),
         "lines": log.items if isinstance(log, Items) else None,
         "result": output if isinstance(output, Text) else None,
+        "acts": acts if isinstance(acts, Items) else None,
     }
     return visit.render("job.html", job=shown, sees_data=sees_data, actions=actions_of(visit, shown), **values)
 

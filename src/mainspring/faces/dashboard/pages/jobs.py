@@ -10,6 +10,7 @@ from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
 from mainspring.faces.dashboard.actions import Field, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.pages import workers
 from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 
@@ -94,12 +95,13 @@ async def jobs(visit: Visit) -> Response:
 async def _found(visit: Visit, text: str) -> str:
     """Return where a text in the field "Find" leads.
 
-    To a job by its handle or its unique, if one job alone has that; to a worker; or to the jobs that match ``name:value`` pairs.
+    To a job by its handle or its unique, if one job alone has that; to the workers of a name or id, which show their jobs; or to
+    the jobs that match ``name:value`` pairs.
     """
     if text.startswith(HANDLE):
         return visit.url("/jobs/{handle}", handle=text)
     if text.startswith(WORKER):
-        return visit.url("/workers/{worker}", worker=text.removeprefix(WORKER))
+        return await workers.found(visit, text.removeprefix(WORKER).strip())
     pairs = [part.partition(":") for part in text.split()]
     if all(name in NAMES and value for name, _, value in pairs):
         query: dict[str, list[str]] = {}

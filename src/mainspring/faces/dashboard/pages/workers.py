@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.workers import WorkerDetails, WorkerInfo
 from mainspring.faces.dashboard.actions import Action
-from mainspring.faces.dashboard.calls import Items, N
+from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 
@@ -42,12 +43,25 @@ ACTIONS: Final = (DRAIN, UNDRAIN, STOP)
 
 
 async def workers(visit: Visit) -> Response:
-    """Show all workers."""
-    query = {"cursor": visit.field("cursor"), "limit": ROWS}
+    """Show all workers, or those with a name or an id."""
+    name = visit.field("name")
+    query = {"cursor": visit.field("cursor"), "limit": PAGE_LIMIT if name else ROWS}
     listed = await visit.calls.get(Items[WorkerInfo], f"{N}/workers", query=query)
-    return visit.render(
-        "workers.html", listed=listed, rows=ROWS, server="" if listed.items else await server_option(visit)
+    if name:
+        listed.items = [one for one in listed.items if name in {one.name, one.id}]
+    server = "" if listed.items or name else await server_option(visit)
+    return visit.render("workers.html", listed=listed, name=name, rows=ROWS, server=server)
+
+
+async def found(visit: Visit, name: str) -> str:
+    """Return the address of the worker with a name or an id, if there is one alone; else of all that have it."""
+    listed = await visit.optional(
+        visit.calls.get(Items[WorkerInfo], f"{N}/workers", query={"limit": PAGE_LIMIT}), "workers"
     )
+    fitting = [] if isinstance(listed, Problem) else [one for one in listed.items if name in {one.name, one.id}]
+    if len(fitting) == 1:
+        return visit.url("/workers/{worker}", worker=fitting[0].id)
+    return visit.url("/workers", {"name": name})
 
 
 async def worker(visit: Visit) -> Response:
