@@ -138,7 +138,7 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
 
 def test_the_label_of_recent_jobs_does_not_change_within_a_minute() -> None:
     async def test() -> None:
-        zeros = dict.fromkeys(RecentJobs.__struct_fields__, 0)
+        zeros: dict[str, Any] = dict.fromkeys(RecentJobs.__struct_fields__, 0)
         answers: dict[str, Any] = {"/nodes": {"items": []}, "/schedules": {"items": []}, "/jobs": {"items": []}}
         for seconds in (300.0, 305.4, 359.9):
             recent = RecentJobs(**(zeros | {"since": "2030-01-31T12:00:00Z", "seconds": seconds}))
