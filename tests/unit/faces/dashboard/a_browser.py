@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlencode
+from urllib.parse import parse_qs, unquote, urlencode
 
 import msgspec
 from tests.unit.faces.rest.a_client import Client, MemoryAccess
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from mainspring.access.roles import Role
     from mainspring.server.build import Built
 
+MOST_SHAPES = 500
+"""Of a drawing."""
+NO_SHAPES = {"title", "desc", "defs", "lineargradient", "stop"}
+"""Elements of a drawing that are none; the reader writes tags in small letters."""
+_NUMBER = re.compile(r"\d[\d.:\N{NARROW NO-BREAK SPACE}]*")
 VOID = {"meta", "link", "input", "br", "img", "hr", "wbr"}
 
 
@@ -252,7 +258,49 @@ def _shown(answer: Answer) -> Shown:
     reader = _Reader()
     if answer.headers.get("content-type", "").startswith("text/html"):
         reader.feed(answer.body.decode())
+        for drawing in reader.root.all("svg", class_="drawing"):
+            _check_drawing(drawing, reader.root.one("main"))
     return Shown(answer, reader.root)
+
+
+def _check_drawing(drawing: Element, page: Element) -> None:
+    """Refuse a drawing with too many shapes, with numbers that only it has, or without a box that scrolls it.
+
+    Texts of the class ``scale`` are at its axes.
+    """
+    inside = _below(drawing)
+    shapes = [one for one in inside if one.tag not in NO_SHAPES]
+    assert len(shapes) <= MOST_SHAPES, f"a drawing with {len(shapes)} shapes"
+    if drawing.attributes["class"] != "drawing":  # small ones, in tables
+        return
+    box = drawing.parent
+    assert box is not None
+    assert box.attributes | {"aria-label": ""} == {"class": "wide", "role": "region", "tabindex": "0", "aria-label": ""}
+    assert box.attributes["aria-label"]
+    outside = _words_outside(page)
+    texts = [
+        _words_outside(one) for one in inside if one.tag in {"desc", "text"} and one.attributes.get("class") != "scale"
+    ]
+    alone = {found for text in texts for found in _numbers(text)} - _numbers(outside)
+    assert not alone, f"only the drawing has the numbers {alone}"
+
+
+def _below(element: Element) -> list[Element]:
+    children = [one for one in element.children if isinstance(one, Element)]
+    return [*children, *(one for child in children for one in _below(child))]
+
+
+def _words_outside(element: Element) -> str:
+    """Return the text of an element without drawings."""
+    return " ".join(
+        one if isinstance(one, str) else _words_outside(one)
+        for one in element.children
+        if isinstance(one, str) or one.tag != "svg"
+    )
+
+
+def _numbers(text: str) -> set[str]:
+    return {found.rstrip(".:\N{NARROW NO-BREAK SPACE}") for found in _NUMBER.findall(text)}
 
 
 @contextlib.asynccontextmanager
@@ -272,7 +320,10 @@ async def browsing(
 
 
 def browser_of(answers: Mapping[str, Any], now: float) -> Browser:
-    """Return a browser of pages whose API gives fixed answers, by the end of the path, to an operator."""
+    """Return a browser of pages whose API gives fixed answers, by the end of the path, to an operator.
+
+    An answer may be a function of the query.
+    """
     replies: dict[str, Any] = {"/whoami": Identity("o", None, [GrantSpec("operator")]), **answers}
 
     async def api(scope: Scope, receive: Receive, send: Send) -> None:
@@ -280,7 +331,10 @@ def browser_of(answers: Mapping[str, Any], now: float) -> Browser:
         sent = (await receive())["body"]
         if sent:
             browser.sent.append(msgspec.json.decode(sent))
-        body = next(msgspec.json.encode(answer) for end, answer in replies.items() if path.endswith(end))
+        answer = next(answer for end, answer in replies.items() if path.endswith(end))
+        if callable(answer):
+            answer = answer(parse_qs(scope["query_string"].decode()))
+        body = msgspec.json.encode(answer)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 

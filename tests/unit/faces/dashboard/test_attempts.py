@@ -237,3 +237,16 @@ def test_a_running_job_says_that_it_was_asked_to_stop() -> None:
             assert page.main.one("div", id="state").text.endswith(line)
 
     run(test())
+
+
+def test_a_thousand_attempts_are_drawn_with_few_shapes() -> None:
+    async def test() -> None:
+        attempts = [attempt(number, 60 * number, 60 * number + 20, "lost") for number in range(1, 1001)]
+        for one in attempts:
+            one.stop_requested_at = one.started_at
+        answers = {"/attempts": {"handle": "H:n:1", "attempts": attempts}, "/jobs/H:n:1": job("failed")}
+        page = await browser_of(answers, NOON.timestamp() + 99999).open("/jobs/H:n:1")  # which counts the shapes
+        assert "945 earlier attempts are in the table alone" in page.main.text
+        assert len(page.main.one("svg").all("text", class_="glyph")) == MOST
+
+    run(test())

@@ -8,11 +8,11 @@ from typing import Any
 from tests.unit.api.a_node import run
 
 from mainspring.api.workflows import ParkingInfo, RunDetails
-from mainspring.faces.dashboard.drawings.axes import CompressedScale
+from mainspring.faces.dashboard.drawings.axes import LETTER, CompressedScale, rows_of
 from mainspring.faces.dashboard.drawings.history import LEFT, MOST_LANES, WIDTH, history, lanes_of
 from mainspring.faces.dashboard.pages.workflows import row_of
 
-from .a_browser import browser_of, browsing
+from .a_browser import Browser, browser_of, browsing
 
 
 def _event(number: int, at: float, kind: str, **attributes: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_open_lanes_reach_the_present_and_flags_are_signals() -> None:
     drawn = history(EVENTS, 110.0, is_open=True)
     assert drawn is not None
     assert drawn.bars[-1].ended == WIDTH
-    assert [name for _, name in drawn.flags] == ["approved"]
+    assert [name for _, name, _ in drawn.flags] == ["approved"]
     assert (drawn.failures, len(drawn.ticks), drawn.span) == (1, 1, 10.0)
     assert drawn.bars[0].scheduled == LEFT
     closed = history(EVENTS, 99999.0, is_open=False)
@@ -99,7 +99,7 @@ def test_very_many_lanes_become_bands() -> None:
     drawn = history(events, 9000.0, is_open=False)
     assert drawn is not None
     assert (drawn.is_banded, drawn.failures, len(drawn.bars)) == (True, 80, 3)
-    assert drawn.bars[0].label == "2,667 f0"
+    assert drawn.bars[0].label == "2\N{NARROW NO-BREAK SPACE}667 f0"
     assert {bar.lane.state for bar in drawn.bars} == {"failed"}
     assert 4 * MOST_LANES + len(drawn.ticks) + len(drawn.flags) + 2 * len(drawn.breaks) <= 500
 
@@ -126,17 +126,34 @@ def test_a_node_without_runs_says_how_to_start_one() -> None:
     run(test())
 
 
+def a_run(**given: Any) -> RunDetails:
+    values: dict[str, Any] = dict.fromkeys(RunDetails.__struct_fields__)
+    values |= dict.fromkeys(("events", "attempt", "input_size", "output_size", "history_size"), 1)
+    values |= {name: [] for name in ("activities", "children", "timers", "steps", "receives")}
+    values |= {"handle": "H:n:1", "workflow_id": "order-17", "type": "order", "version": "1", "status": "open"}
+    values |= {"run": "H:n:1@1", "cancel_requested": False, "unread": {}}
+    return RunDetails(**(values | given))
+
+
+def browser_of_events(events: list[dict[str, Any]], now: float, **given: Any) -> Browser:
+    """Return a browser of a run with these events, which are sent newest first, in parts as they are asked for."""
+
+    def part(query: dict[str, list[str]]) -> dict[str, Any]:
+        is_reverse, limit = query.get("reverse") == ["true"], int(query["limit"][0])
+        found = events[::-1] if is_reverse else events
+        if "cursor" in query:
+            cursor = int(query["cursor"][0])
+            found = [one for one in found if (one["eventId"] <= cursor if is_reverse else one["eventId"] >= cursor)]
+        return {"items": found[:limit], "next": str(found[limit]["eventId"]) if len(found) > limit else None}
+
+    return browser_of({"/history": part, "/order-17": a_run(events=len(events), **given)}, now)
+
+
 def test_a_parked_run_shows_the_recorded_commands_beside_those_of_the_code() -> None:
     async def test() -> None:
         recorded, code = ["activity charge", "activity <b>ship</b>"], ["activity charge", "timer 60 s", "activity mail"]
         parking = ParkingInfo("mismatch", "the code differs", recorded, code, 1, ["b1"])
-        values: dict[str, Any] = dict.fromkeys(RunDetails.__struct_fields__)
-        values |= dict.fromkeys(("events", "attempt", "input_size", "output_size", "history_size"), 1)
-        values |= {name: [] for name in ("activities", "children", "timers", "steps", "receives")}
-        values |= {"handle": "H:n:1", "workflow_id": "order-17", "type": "order", "version": "1", "status": "open"}
-        values |= {"run": "H:n:1@1", "parked": parking, "cancel_requested": False, "unread": {}}
-        details = RunDetails(**values)
-        browser = browser_of({"/history": {"items": EVENTS[::-1]}, "/order-17": details}, 120.0)
+        browser = browser_of_events(EVENTS, 120.0, parked=parking)
         page = await browser.open("/workflows/order-17")
         assert "✖ parked" in page.main.text
         assert page.rows()[:3] == [
@@ -146,5 +163,105 @@ def test_a_parked_run_shows_the_recorded_commands_beside_those_of_the_code() -> 
         ]
         assert [row.text for row in page.main.all("tr", class_="differs")] == ["≠ activity <b>ship</b> timer 60 s"]
         assert page.main.all("form", action="/actions/workflows_unpark")
+
+    run(test())
+
+
+def test_the_start_of_an_activity_is_unknown_where_it_is_recorded_with_the_end() -> None:
+    lean = [
+        _event(1, 100.0, "ActivityTaskScheduled", activityType={"name": "charge"}),
+        _event(2, 160.0, "ActivityTaskStarted", scheduledEventId=1, attempt=3),
+        _event(3, 160.0, "ActivityTaskCompleted", scheduledEventId=1, startedEventId=2),
+    ]
+    (lane,) = lanes_of(lean)
+    assert (lane.started, lane.ended, lane.attempts) == (None, 160.0, 3)
+    drawn = history(lean, 200.0, is_open=False)
+    assert drawn is not None
+    (bar,) = drawn.bars
+    assert (bar.scheduled, bar.started, bar.ended) == (LEFT, LEFT, WIDTH)
+    assert bar.path.count("M") == 3, "one part for each attempt"
+    assert bar._replace(ended=LEFT + 5).path.count("M") == 1, "parts without room are one"
+
+
+def test_failures_come_first_in_the_legend_and_among_bands() -> None:
+    drawn = history(EVENTS, 110.0, is_open=True)
+    assert drawn is not None
+    assert drawn.legend == [("failed", 1), ("cancelled", 1), ("running", 1), ("succeeded", 1)]
+    events: list[dict[str, Any]] = []
+    for number in range(100):
+        name = "rare" if number == 50 else "often"
+        events += _activity(3 * number + 1, float(number), "Failed" if name == "rare" else "Completed", name)
+    banded = history(events, 200.0, is_open=False)
+    assert banded is not None
+    assert [bar.lane.name for bar in banded.bars] == ["rare", "often"]
+
+
+def test_what_has_not_ended_in_the_drawing_is_open_and_only_an_open_run_goes_on() -> None:
+    for is_open, state in ((True, "running"), (False, "open")):
+        drawn = history(EVENTS, 99999.0, is_open=is_open)
+        assert drawn is not None
+        assert drawn.bars[-1].lane.state == state
+
+
+def test_lengths_of_short_gaps_side_by_side_do_not_overlap() -> None:
+    times = [part * 100_000.0 + step for part in range(12) for step in (0, 1)]
+    events = [_event(number, time, "TimerStarted", timerId=str(number)) for number, time in enumerate(times, start=1)]
+    drawn = history(events, 0.0, is_open=False)
+    assert drawn is not None
+    assert len(drawn.breaks) == 11
+    for one in drawn.breaks:
+        for other in drawn.breaks:
+            if one.x < other.x and one.row == other.row:
+                assert other.x - one.x >= (len(one.text) + len(other.text)) * LETTER / 2
+    assert drawn.height > drawn.lanes_height + max(one.row for one in drawn.breaks) * 14
+    assert rows_of([(0, "1 d"), (5, "2 d"), (10, "3 d"), (100, "4 d")]) == [0, 1, 2, 0]
+
+
+def test_the_address_says_which_events_are_drawn() -> None:
+    async def test() -> None:
+        events: list[dict[str, Any]] = []
+        for number in range(800):
+            events += _activity(3 * number + 1, float(number), name=f"f{number}")
+        browser = browser_of_events(events, 900.0)
+        page = await browser.open("/workflows/order-17")
+        assert "events 1 401 to 2 400 of 2 400" in page.main.text
+        earlier = next(one for one in page.main.all("a") if one.text == "Earlier")
+        page = await browser.open(earlier.attributes["href"])
+        assert "events 401 to 1 400 of" in page.main.text
+        page = await browser.open("/workflows/order-17?first=4&last=9")
+        assert [row[:4] for row in page.rows()] == [
+            ["activity", "f1", "✔ succeeded", "1.0 s"],
+            ["activity", "f2", "✔ succeeded", "1.0 s"],
+        ]
+        later = next(one for one in page.main.all("a") if one.text == "Later")
+        assert later.attributes["href"] == "/workflows/order-17?first=10"
+        page = await browser.open("/workflows/order-17?first=5000")
+        assert "There are no such events" in page.main.text
+        for query in ("first=x", "first=0", "last=-1", "first=9&last=4", "last=" + "9" * 400, "first=\u0664"):
+            assert (await browser.open(f"/workflows/order-17?{query}")).status == 422, query
+
+    run(test())
+
+
+def test_a_history_of_25_000_events_has_a_light_page() -> None:
+    async def test() -> None:
+        events: list[dict[str, Any]] = []
+        for number in range(5000):
+            first = 5 * number + 1
+            events += [
+                _event(first, float(number * 1000), "WorkflowExecutionSignaled", signalName=f"s{number}"),
+                *_activity(
+                    first + 1, float(number * 1000), "Failed" if number % 7 == 0 else "Completed", f"f{number % 90}"
+                ),
+                _event(
+                    first + 4, float(number * 1000 + 5), "DecisionTaskCompleted", scheduledEventId=1, startedEventId=1
+                ),
+            ]
+        page = await browser_of_events(events, 9e9, status="completed", closed_at="2030-01-31T12:00:00Z").open(
+            "/workflows/order-17"
+        )  # which counts the shapes
+        assert len(page.main.one("svg").all("path")) == MOST_LANES
+        assert "without 30 further types" in page.main.text
+        assert len(page.answer.body) < 250_000
 
     run(test())

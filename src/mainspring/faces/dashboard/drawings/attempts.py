@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 LEFT: Final = 12
 WIDTH: Final = 948
-MOST: Final = 60
-"""Attempts in the drawing: the newest."""
+MOST: Final = 55
+"""Attempts in the drawing: the newest. Each may have a shape, a wait before it and two marks, all with their texts."""
 ROOM: Final = 44
 """The width from which on a wait has its length in words below it, as those that are cut short have."""
 OPEN: Final = frozenset({"scheduled", "pending"})

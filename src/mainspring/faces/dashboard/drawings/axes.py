@@ -20,6 +20,8 @@ BREAK: Final = 0.03
 MOST_BREAKS: Final = 12
 SHORTEST: Final = 1e-6
 """Seconds."""
+LETTER: Final = 7
+"""The width of a letter, with some room to spare."""
 
 
 class Tick(NamedTuple):
@@ -76,6 +78,18 @@ class CompressedScale:
         """Return the place of a time."""
         at = max(bisect_right(self._times, time) - 1, 0)
         return round(min(self._places[at] + max(time - self._times[at], 0.0) * self._rates[at], self._end), 1)
+
+
+def rows_of(labels: Sequence[tuple[float, str]]) -> list[int]:
+    """Return a row for each text around its place, so that no two texts overlap: the first row with room for it."""
+    ends: list[float] = []
+    found = []
+    for place, text in labels:
+        half = len(text) * LETTER / 2
+        row = next((row for row, end in enumerate(ends) if end <= place - half), len(ends))
+        ends[row:] = [place + half + LETTER, *ends[row + 1 :]]
+        found.append(row)
+    return found
 
 
 def utc(time: float) -> str:

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mainspring.faces.dashboard.drawings.axes import CompressedScale
-from mainspring.faces.dashboard.words import duration
+from mainspring.faces.dashboard.drawings.axes import CompressedScale, rows_of
+from mainspring.faces.dashboard.words import duration, number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 WIDTH: Final = 960
 LEFT: Final = 220
 TOP: Final = 34
 ROW: Final = 20
+BAR: Final = 11
+"""The height of a bar."""
+LINE: Final = 14
+"""The height of a row of texts."""
 MOST_LANES: Final = 60
 MOST_TICKS: Final = 120
 MOST_FLAGS: Final = 40
+MOST_PARTS: Final = 12
+"""Of a bar: with more attempts they would be too narrow."""
+NARROWEST: Final = 4.0
+"""A part of a bar, with the space after it."""
 
 _BEGINS: Final = {
     "ActivityTaskScheduled": "activity",
@@ -43,6 +51,8 @@ _ENDS: Final = {
 }
 _FIRST: Final = ("scheduledEventId", "initiatedEventId", "startedEventId")
 """The attributes with the event that begins a lane. ``startedEventId`` of activities is another event, so it comes last."""
+_LEGEND: Final = ("failed", "timed_out", "cancelled", "running", "open", "succeeded")
+"""States in the order of the legend: failures first."""
 
 
 class Lane(NamedTuple):
@@ -53,6 +63,7 @@ class Lane(NamedTuple):
     scheduled: float
     """Seconds since 1970, as the next two."""
     started: float | None
+    """None: it has not started, or the history has its start only with its end."""
     ended: float | None
     """None: it is open."""
     state: str
@@ -61,6 +72,8 @@ class Lane(NamedTuple):
     number: int = 1
     """Of a band: how many it stands for."""
     failures: int = 0
+    attempts: int = 0
+    """0: none is recorded."""
 
 
 class Break(NamedTuple):
@@ -68,6 +81,7 @@ class Break(NamedTuple):
 
     x: float
     text: str
+    row: int
 
 
 class Bar(NamedTuple):
@@ -80,23 +94,43 @@ class Bar(NamedTuple):
     ended: float
     label: str
 
+    @property
+    def path(self) -> str:
+        """The outline of the bar: one part for each attempt, all of the same length, since their times are not recorded."""
+        width = max(self.ended - self.started, 2.0)
+        parts = max(1, min(self.lane.attempts, MOST_PARTS, int(width / NARROWEST)))
+        step = width / parts
+        part = round(step - (1.5 if parts > 1 else 0.0), 1)
+        begins = (round(self.started + step * at, 1) for at in range(parts))
+        return "".join(f"M{x} {self.y + 4}h{part}v{BAR}h-{part}z" for x in begins)
+
 
 class History(NamedTuple):
     """The drawing."""
 
     bars: list[Bar]
     ticks: list[float]
-    flags: list[tuple[float, str]]
+    flags: list[tuple[float, str, float]]
+    """Signals: the place, the name, and the time in seconds since 1970."""
     breaks: list[Break]
     span: float
     """Seconds."""
     is_banded: bool
     failures: int
+    legend: list[tuple[str, int]]
+    """The states of the lanes and how many have each, failures first."""
+    left_out: int
+    """Bands without room."""
+
+    @property
+    def lanes_height(self) -> int:
+        """The place of the lower end of the lanes."""
+        return TOP + ROW * len(self.bars)
 
     @property
     def height(self) -> int:
         """The height of all."""
-        return TOP + ROW * len(self.bars) + 12
+        return self.lanes_height + LINE * max((one.row + 1 for one in self.breaks), default=0) + 6
 
 
 def attributes_of(event: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +149,7 @@ def name_of(event: dict[str, Any]) -> str:
     return str(given.get("signalName") or given.get("timerId") or given.get("markerName") or given.get("reason") or "")
 
 
-def lanes_of(events: Sequence[dict[str, Any]]) -> list[Lane]:
+def lanes_of(events: Iterable[dict[str, Any]]) -> list[Lane]:
     """Return the lanes of events in order. Those that began before the first event are left out."""
     lanes: dict[int, Lane] = {}
     for event in events:
@@ -132,66 +166,83 @@ def lanes_of(events: Sequence[dict[str, Any]]) -> list[Lane]:
         if lane is None:
             continue
         if kind in _STARTS:
-            lanes[lane.event] = lane._replace(started=time)
+            lanes[lane.event] = lane._replace(started=time, attempts=given.get("attempt", 1))
         else:
             state = _ENDS[kind]
             is_failure = state in {"failed", "timed_out"}
-            lanes[lane.event] = lane._replace(ended=time, state=state, failures=int(is_failure))
+            # Lean histories record the start of an activity together with its end: when it started is not known.
+            started = None if lane.started == time else lane.started
+            lanes[lane.event] = lane._replace(started=started, ended=time, state=state, failures=int(is_failure))
     return list(lanes.values())
 
 
 def bands_of(lanes: Sequence[Lane]) -> list[Lane]:
-    """Return one lane for all of a kind and name, those with the most first."""
+    """Return one lane for all of a kind and name: those with failures first, then those with the most."""
     bands: dict[tuple[str, str], Lane] = {}
     for lane in lanes:
         name = "timers" if lane.kind == "timer" else lane.name
         band = bands.get((lane.kind, name))
         if band is None:
-            bands[lane.kind, name] = lane._replace(name=name)
+            bands[lane.kind, name] = lane._replace(name=name, started=None, attempts=0)
             continue
         ended = None if band.ended is None or lane.ended is None else max(band.ended, lane.ended)
         failures = band.failures + lane.failures
-        state = "failed" if failures else "running" if ended is None else "succeeded"
-        bands[lane.kind, name] = band._replace(
-            number=band.number + 1, failures=failures, ended=ended, state=state, started=band.started or lane.started
-        )
-    return sorted(bands.values(), key=lambda band: -band.number)
+        open_state = band.state if band.ended is None else lane.state
+        state = "failed" if failures else open_state if ended is None else "succeeded"
+        bands[lane.kind, name] = band._replace(number=band.number + 1, failures=failures, ended=ended, state=state)
+    return sorted(bands.values(), key=lambda band: (not band.failures, -band.number))
 
 
 def history(events: Sequence[dict[str, Any]], now: float, *, is_open: bool) -> History | None:
-    """Return the drawing of events in order; None if there are none."""
+    """Return the drawing of events in order; None if there are none.
+
+    ``is_open``: the run is open and these are its newest events, so that the drawing reaches to the present.
+    """
     if not events:
         return None
     lanes = lanes_of(events)
+    if not is_open:
+        lanes = [lane._replace(state="open") if lane.ended is None else lane for lane in lanes]
     failures = sum(lane.failures for lane in lanes)
+    states = [lane.state for lane in lanes]
+    legend = [(state, states.count(state)) for state in _LEGEND if state in states]
     is_banded = len(lanes) > MOST_LANES
+    left_out = 0
     if is_banded:
-        lanes = bands_of(lanes)[:MOST_LANES]
+        bands = bands_of(lanes)
+        lanes, left_out = bands[:MOST_LANES], max(len(bands) - MOST_LANES, 0)
     times = sorted({event["eventTimestamp"] for event in events})
     if is_open and now > times[-1]:
         times.append(now)
     scale = CompressedScale(times, LEFT, WIDTH)
     last = times[-1]
-    bars = []
-    for number, lane in enumerate(lanes):
-        ended = lane.ended if lane.ended is not None else last
-        label = lane.name if lane.number == 1 else f"{lane.number:,} {lane.name}"
-        bars.append(
-            Bar(
-                lane,
-                TOP + ROW * number,
-                scale(lane.scheduled),
-                scale(lane.started if lane.started is not None else lane.scheduled),
-                scale(ended),
-                label,
-            )
+    bars = [
+        Bar(
+            lane,
+            TOP + ROW * row,
+            scale(lane.scheduled),
+            scale(lane.started if lane.started is not None else lane.scheduled),
+            scale(lane.ended if lane.ended is not None else last),
+            lane.name if lane.number == 1 else f"{number(lane.number)} {lane.name}",
         )
-    decided = [scale(one["eventTimestamp"]) for one in events if one["eventType"] == "DecisionTaskCompleted"]
+        for row, lane in enumerate(lanes)
+    ]
+    decided = {scale(one["eventTimestamp"]) for one in events if one["eventType"] == "DecisionTaskCompleted"}
     signals = [
-        (scale(one["eventTimestamp"]), name_of(one))
+        (scale(one["eventTimestamp"]), name_of(one), one["eventTimestamp"])
         for one in events
         if one["eventType"] == "WorkflowExecutionSignaled"
     ]
-    breaks = [Break(round(x, 1), duration(seconds)) for x, seconds in scale.gaps]
-    ticks = sorted(set(decided))[-MOST_TICKS:]
-    return History(bars, ticks, signals[-MOST_FLAGS:], breaks, times[-1] - times[0], is_banded, failures)
+    gaps = [(round(x, 1), duration(seconds)) for x, seconds in scale.gaps]
+    breaks = [Break(*gap, row) for gap, row in zip(gaps, rows_of(gaps), strict=True)]
+    return History(
+        bars,
+        sorted(decided)[-MOST_TICKS:],
+        signals[-MOST_FLAGS:],
+        breaks,
+        times[-1] - times[0],
+        is_banded,
+        failures,
+        legend,
+        left_out,
+    )

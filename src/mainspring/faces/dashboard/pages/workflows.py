@@ -7,7 +7,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.api.workflows import RunDetails, RunInfo
-from mainspring.faces.dashboard.actions import REASON, Action, Field
+from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.history import attributes_of, history, name_of
 from mainspring.faces.dashboard.registry import Page
@@ -20,7 +20,7 @@ MOST_PARKED: Final = 5
 EVENTS: Final = 100
 """In the table."""
 DRAWN: Final = 1000
-"""Events in the drawing: the newest."""
+"""Events in the drawing: the newest, or those from the number in the address on."""
 RUNS: Final = f"{N}/workflows"
 RUN: Final = f"{RUNS}/{{key}}"
 STATUSES: Final = ("open", "parked", "failed", "timed_out", "completed", "canceled", "terminated", "continued_as_new")
@@ -30,6 +30,8 @@ CHILDREN: Final = (
     ("cancel", "ask to cancel"),
     ("abandon", "leave them running"),
 )
+_DIGITS: Final = 9
+"""Of the number of an event."""
 _SHOWN: Final = 200
 """Characters of an attribute."""
 _DULL: Final = frozenset(
@@ -87,13 +89,16 @@ class Row(NamedTuple):
 
 def row_of(event: dict[str, Any]) -> Row:
     """Return an event as a row."""
-    at = dt.datetime.fromtimestamp(event["eventTimestamp"], dt.UTC).isoformat()
     attributes = {
         name: text if len(text := str(value)) <= _SHOWN else text[:_SHOWN] + "…"
         for name, value in attributes_of(event).items()
         if name not in _DULL and value not in ("", None)
     }
-    return Row(event["eventId"], at, event["eventType"], name_of(event), attributes)
+    return Row(event["eventId"], _to_iso(event["eventTimestamp"]), event["eventType"], name_of(event), attributes)
+
+
+def _to_iso(time: float) -> str:
+    return dt.datetime.fromtimestamp(time, dt.UTC).isoformat()
 
 
 async def workflows(visit: Visit) -> Response:
@@ -127,28 +132,62 @@ async def _parked(visit: Visit, *, is_shown: bool) -> list[RunInfo]:
     return [] if isinstance(listed, Problem) else listed.items
 
 
+class Part(NamedTuple):
+    """The events in the drawing that the address asks for."""
+
+    first: int | None
+    """The number of an event, as the next one; None: not given."""
+    last: int | None
+
+    @property
+    def query(self) -> dict[str, Any]:
+        """The query of the call that reads them, with the attempts of activities."""
+        if self.first is None:
+            return {"native": True, "reverse": True, "limit": DRAWN, "cursor": self.last}
+        limit = DRAWN if self.last is None else min(self.last - self.first + 1, DRAWN)
+        return {"native": True, "cursor": self.first, "limit": limit}
+
+
+def _part(visit: Visit) -> Part:
+    first, last = (_number_of_event(visit.field(name)) for name in ("first", "last"))
+    if first is not None and last is not None and last < first:
+        raise FormError(f"The drawing cannot end with event {last}, before event {first}.")
+    return Part(first, last)
+
+
+def _number_of_event(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text[:_DIGITS]) > 0 and len(text) <= _DIGITS):
+        raise FormError(f"{text[:40]!r} is not the number of an event.")
+    return int(text)
+
+
 async def workflow(visit: Visit) -> Response:
     """Show a run."""
     calls, key = visit.calls, dict(visit.parameters)
-    newest = {"reverse": True, "limit": DRAWN}
+    part = _part(visit)
     table = {"reverse": True, "limit": EVENTS, "cursor": visit.field("cursor")}
     shown, recent, listed = await asyncio.gather(
         calls.get(RunDetails, RUN, key),
-        visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=newest), "drawing"),
+        visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=part.query), "drawing"),
         visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=table), "events"),
     )
     is_open = shown.closed_at is None
-    drawn = None
-    if not isinstance(recent, Problem):
-        drawn = history(recent.items[::-1], visit.now, is_open=is_open)
+    drawn, numbers = None, None
+    if not isinstance(recent, Problem) and recent.items:
+        events = recent.items if part.first is not None else recent.items[::-1]
+        numbers = events[0]["eventId"], events[-1]["eventId"]
+        drawn = history(events, visit.now, is_open=is_open and numbers[1] >= shown.events)
     fitting = [*([UNPARK] if shown.parked else []), *([SIGNAL, CANCEL, TERMINATE] if is_open else [])]
     return visit.render(
         "workflow.html",
         run=shown,
         actions=[one for one in fitting if visit.may(one.permission, shown.type)],
         drawing=drawn,
-        is_whole=isinstance(recent, Items) and recent.next is None,
+        numbers=numbers,
         drawn=DRAWN,
+        to_iso=_to_iso,
         events=[] if isinstance(listed, Problem) else [row_of(one) for one in listed.items],
         older=None if isinstance(listed, Problem) else listed.next,
     )
