@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MOST_SHAPES = 500
 """Of a drawing."""
-NO_SHAPES = {"title", "desc", "defs", "lineargradient", "stop"}
+NO_SHAPES = {"g", "title", "desc", "defs", "lineargradient", "stop"}
 """Elements of a drawing that are none; the reader writes tags in small letters."""
 _NUMBER = re.compile(r"\d[\d.:\N{NARROW NO-BREAK SPACE}]*")
 VOID = {"meta", "link", "input", "br", "img", "hr", "wbr"}
@@ -273,6 +273,8 @@ def _check_drawing(drawing: Element, page: Element) -> None:
     assert len(shapes) <= MOST_SHAPES, f"a drawing with {len(shapes)} shapes"
     if drawing.attributes["class"] != "drawing":  # small ones, in tables
         return
+    links = {one.attributes.get("id") for one in page.all("a")}
+    assert all(one.attributes.get("data-link") in {None, *links} for one in inside), "a shape leads nowhere"
     box = drawing.parent
     assert box is not None
     assert box.attributes | {"aria-label": ""} == {"class": "wide", "role": "region", "tabindex": "0", "aria-label": ""}

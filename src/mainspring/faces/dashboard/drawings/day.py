@@ -17,8 +17,8 @@ LEFT: Final = 180
 ROW: Final = 22
 HEAT: Final = 40
 """The height of the sum on top."""
-MOST_CELLS: Final = 400
-"""With the texts, lines and bars, a drawing has at most 500 shapes."""
+MOST_CELLS: Final = 250
+"""With the texts, lines and bars, a drawing has at most 500 shapes, and the page of 1,000 schedules at most 100 KB."""
 QUARTER: Final = 900
 """Seconds."""
 STEPS: Final = (900, 1800, 3600, 7200, 14400)
@@ -31,7 +31,8 @@ class Cell(NamedTuple):
     x: float
     kind: str
     """The state that its look is of."""
-    at: str
+    clock: str
+    """The time of day of its begin, in the zone of the viewer."""
     words: str
     span: tuple[str, str] | None
     """Its begin and its end, if it has fire times of the past: for the address of these."""
@@ -116,7 +117,8 @@ def day(timeline: Timeline, now: float, zone: dt.tzinfo) -> Day | None:
             count = bucket.fired + bucket.skipped + bucket.due
             sums[x] = sums.get(x, 0) + count
             span = (utc(start), utc(start + timeline.step)) if bucket.fired + bucket.skipped else None
-            cells.append(Cell(x, kind_of(bucket), bucket.at, _words(bucket), span))
+            clock = dt.datetime.fromtimestamp(start, zone).strftime("%H:%M")
+            cells.append(Cell(x, kind_of(bucket), clock, _words(bucket), span))
         lines.append(Line(HEAT + ROW * number, one.schedule, cells))
     if not sums:
         return None

@@ -33,6 +33,16 @@ class Family(NamedTuple):
     cells: list[Cell]
 
     @property
+    def rows(self) -> list[tuple[str, list[str]]]:
+        """The same as rows of a table: each occasion, the newest first, with the state of each schedule; empty: no fire."""
+        kinds = {(cell.x, cell.y): cell.kind for cell in self.cells}
+        found = [
+            (time, [kinds.get((LEFT + CELL * column, ROW * row), "") for row in range(len(self.names))])
+            for column, time in enumerate(self.occasions)
+        ]
+        return found[::-1]
+
+    @property
     def height(self) -> int:
         """The height of all."""
         return ROW * len(self.names) + 22

@@ -33,7 +33,7 @@ NEWEST: Final = 200
 """Fires of all in which the list looks for the last outcome of each schedule: one call, however many schedules there are."""
 NEWEST_OF_ONE: Final = 10
 """Fires of a schedule in which it looks where others fill that call."""
-DRAWN: Final = 40
+DRAWN: Final = 32
 """Schedules in the drawing of a day."""
 MOST_RELATIVES: Final = 5
 DAY: Final = 86_400.0
@@ -216,6 +216,7 @@ async def schedule(visit: Visit) -> Response:
         "fires": None if isinstance(fires, Problem) else fires,
         "drawing": family({one: runs_of.get(one, runs) for one in in_order}),
         "children": children,
+        "left_out": len(shown.parents) + len(children) - len(relatives),
         "names": {one.name for one in others},
         "last": None if visit.field("cursor") else next((run for run in runs if run.finished or run.outcome), None),
         "clock": lambda time: _on_clock(time, zone, visit.settings.timezone),

@@ -1,0 +1,106 @@
+"""Drawings and pages of very much: opening them counts the shapes, and compares the numbers with those of the tables."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import msgspec
+from tests.unit.api.a_node import run
+
+from mainspring.api.audit import MarkInfo
+from mainspring.api.fires import ScheduleLine, Timeline, TimelineBucket
+from mainspring.api.functions import FunctionInfo
+from mainspring.api.schedules import Run, ScheduleDetails, ScheduleInfo
+from mainspring.api.series import BucketInfo, Series
+from mainspring.faces.dashboard.drawings.family import OCCASIONS
+from mainspring.faces.dashboard.pages.schedules import DRAWN, MOST_RELATIVES, ROWS
+
+from .a_browser import browser_of
+
+MIDNIGHT = dt.datetime(2030, 1, 31, tzinfo=dt.UTC)
+LIGHT = 100_000
+"""Bytes of a page."""
+
+
+def at(seconds: float) -> str:
+    return (MIDNIGHT + dt.timedelta(seconds=seconds)).isoformat()
+
+
+def schedule(name: str, **given: Any) -> ScheduleInfo:
+    values: dict[str, Any] = {"function": "report", "when": "0 * * * *", "timezone": "UTC", "state": "active"}
+    values |= {"next_at": at(90_000), "last_at": at(0), "waiting": 0, "origin": "command", "app": None, "parents": []}
+    return ScheduleInfo(**(values | {"name": name} | given))
+
+
+def fire(name: str, number: int) -> Run:
+    values: dict[str, Any] = dict.fromkeys(Run.__struct_fields__) | {"schedule": name, "state": "fired", "attempt": 1}
+    return Run(**(values | {"cause": "time", "finished": True, "outcome": "succeeded", "fire_time": at(3600 * number)}))
+
+
+def test_the_day_of_a_thousand_schedules_is_a_light_page() -> None:
+    async def test() -> None:
+        names = [f"department.{number:04}.report" for number in range(1000)]
+
+        def timeline(query: dict[str, list[str]]) -> Timeline:
+            step = int(query["step"][0])
+            buckets = [TimelineBucket(at(begin), 60, 59, 1, 0, 0) for begin in range(0, 86_400, step)]
+            drawn = names[: int(query["limit"][0])]
+            lines = [ScheduleLine(name, "report", "active", complete=True, buckets=buckets) for name in drawn]
+            return Timeline(at(0), at(86_400), step, lines, None)
+
+        answers = {"/timeline": timeline, "/schedules": {"items": [schedule(name) for name in names]}}
+        browser = browser_of(answers | {"/fires": {"items": []}}, MIDNIGHT.timestamp() + 43_200)
+        page = await browser.open("/schedules")
+        assert (len(page.rows(0)), len(page.rows(1))) == (DRAWN, ROWS)
+        assert len(page.answer.body) < LIGHT
+
+    run(test())
+
+
+def test_a_family_of_a_hundred_is_a_light_page() -> None:
+    async def test() -> None:
+        info = msgspec.structs.asdict(schedule("child", parents=[f"parent{number}" for number in range(50)]))
+        empty = dict.fromkeys(ScheduleDetails.__struct_fields__) | {"exclude": [], "tags": [], "version": 1}
+        details = ScheduleDetails(
+            **(empty | info | {"misfire": "skip", "jitter": 0, "misfire_after": 1, "priority": "normal"})
+            | {"overlap": "allow", "wait_for_children": False, "payload": b"", "unique": "", "revision": "r"}
+            | {"payload_size": 0}
+        )
+        relatives = [schedule(f"grandchild{number}", parents=["child"]) for number in range(50)]
+        fires = {"items": [fire("child", number) for number in range(OCCASIONS)], "next": None}
+        answers = {"/fires": fires, "/schedules/child": details, "/schedules": {"items": relatives}}
+        answers["/next"] = {"schedule": "child", "paused": False, "times": [at(90_000)]}
+        page = await browser_of(answers, MIDNIGHT.timestamp() + 99_999).open("/schedules/child")
+        assert len(page.main.one("svg").all("text", class_="glyph")) == OCCASIONS * (2 * MOST_RELATIVES + 1)
+        assert "90 more parents and children are not in the drawing" in page.main.text
+        assert [len(row) for row in page.rows(0)] == [2 * MOST_RELATIVES + 2] * OCCASIONS
+        assert page.rows(0)[0][1] == "✔ succeeded"
+        assert len(page.answer.body) < LIGHT
+
+    run(test())
+
+
+def test_a_busy_function_is_a_light_page() -> None:
+    async def test() -> None:
+        info = dict.fromkeys(FunctionInfo.__struct_fields__) | {"function": "f", "paused": False, "registered": True}
+        for step, number in (("minute", 60), ("half_hour", 48)):
+            seconds = 86_400 / 48 if step == "half_hour" else 60.0
+            kinds = ("submitted", "succeeded", "failed", "retried", "timed_out", "lost", "cancelled", "released")
+            counts = dict.fromkeys((*kinds, "snoozed", "waiting"), 1234)
+            buckets = [
+                BucketInfo(at=at(seconds * place), wait=None, run=None, **(counts | {"waiting": place}))
+                for place in range(number)
+            ]
+            marks = [MarkInfo(f"deploy {place}", at(seconds * place), "ann") for place in range(20)]
+            answers = {
+                "/series": Series("f", seconds, buckets),
+                "/errors": {"function": "f", "since": at(0), "errors": []},
+            }
+            answers |= {"/functions/f": FunctionInfo(**(info | {"waiting": 1, "running": 1, "workers": 1}))}
+            browser = browser_of(answers | {"/marks": {"items": marks}}, MIDNIGHT.timestamp() + 90_000)
+            page = await browser.open(f"/functions/f?step={step}")
+            assert len(page.main.one("svg").all("rect", class_="link")) == number
+            assert len(page.answer.body) < LIGHT
+
+    run(test())
