@@ -11,6 +11,8 @@ from tests.unit.api.a_node import run
 from mainspring.api.audit import MarkInfo
 from mainspring.api.fires import ScheduleLine, Timeline, TimelineBucket
 from mainspring.api.functions import FunctionInfo
+from mainspring.api.namespaces import NamespaceNode
+from mainspring.api.nodes import NodeInfo
 from mainspring.api.schedules import Run, ScheduleDetails, ScheduleInfo
 from mainspring.api.series import BucketInfo, Series
 from mainspring.faces.dashboard.drawings.family import OCCASIONS
@@ -77,6 +79,20 @@ def test_a_family_of_a_hundred_is_a_light_page() -> None:
         assert [len(row) for row in page.rows(0)] == [2 * MOST_RELATIVES + 2] * OCCASIONS
         assert page.rows(0)[0][1] == "✔ succeeded"
         assert len(page.answer.body) < LIGHT
+
+    run(test())
+
+
+def test_a_fleet_of_many_nodes_says_what_a_cell_is() -> None:
+    async def test() -> None:
+        fields = dict.fromkeys((*NamespaceNode.__struct_fields__, *NodeInfo.__struct_fields__))
+        fields |= {"state": "live", "version": "1", "beats": 1, "lease": 15.0, "lease_left": 9.0, "slots": 64}
+        fields |= {"workers": 1, "functions": [], "weight": 1, "jobs": 0}
+        nodes = [fields | {"name": f"n{number}", "term": number, "running": number % 65} for number in range(100)]
+        answers = {"/nodes": {"items": nodes}}
+        page = await browser_of(answers, 0.0).open("/nodes")
+        assert "A cell is 10 slots" in page.main.text
+        assert "60 more nodes are in the table alone" in page.main.text
 
     run(test())
 
