@@ -125,7 +125,7 @@ def test_schedules_are_listed_with_their_day() -> None:
             later = await browser.open("/schedules?day=2099-01-31")
             assert later.main.one("desc").text.startswith("1 fire times of 1 schedules in steps of 15 min")
             assert later.main.all("caption")[0].text == (
-                "1 fire times on the clock of UTC, in steps of 15 min, at most 1 in one step"
+                "1 fire times of 1 schedules on the clock of UTC, in steps of 15 min, at most 1 in one step"
             )
             assert later.rows(0) == [["nightly", "01:30 1 to come"]]
             assert (await browser.open("/schedules?day=soon")).status == 422
