@@ -51,7 +51,7 @@ _ENDS: Final = {
 }
 _FIRST: Final = ("scheduledEventId", "initiatedEventId", "startedEventId")
 """The attributes with the event that begins a lane. ``startedEventId`` of activities is another event, so it comes last."""
-_LEGEND: Final = ("failed", "timed_out", "cancelled", "running", "open", "succeeded")
+_LEGEND: Final[Sequence[str]] = ("failed", "timed_out", "cancelled", "running", "open", "succeeded")
 """States in the order of the legend: failures first."""
 
 
