@@ -61,7 +61,7 @@ def test_open_lanes_reach_the_present_and_flags_are_signals() -> None:
     drawn = history(EVENTS, 110.0, is_open=True)
     assert drawn is not None
     assert drawn.bars[-1].ended == WIDTH
-    assert [name for _, name, _ in drawn.flags] == ["approved"]
+    assert [name for _, name in drawn.signals] == ["approved"]
     assert (drawn.failures, len(drawn.ticks), drawn.span) == (1, 1, 10.0)
     assert drawn.bars[0].scheduled == LEFT
     closed = history(EVENTS, 99999.0, is_open=False)
@@ -261,6 +261,8 @@ def test_a_history_of_25_000_events_has_a_light_page() -> None:
             "/workflows/order-17"
         )  # which counts the shapes
         assert len(page.main.one("svg").all("path")) == MOST_LANES
+        ticks = [float(one.attributes["x1"]) for one in page.main.one("svg").all("line", class_="axis")]
+        assert max(ticks) - min(ticks) > (WIDTH - LEFT) * 0.98, "ticks are everywhere, not at the end alone"
         assert "without 30 further types" in page.main.text
         assert len(page.answer.body) < 250_000
 

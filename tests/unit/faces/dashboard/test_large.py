@@ -63,7 +63,11 @@ def test_the_day_of_a_thousand_schedules_is_a_light_page() -> None:
 def test_a_family_of_a_hundred_is_a_light_page() -> None:
     async def test() -> None:
         info = msgspec.structs.asdict(schedule("child", parents=[f"parent{number}" for number in range(50)]))
-        empty: dict[str, Any] = dict.fromkeys(ScheduleDetails.__struct_fields__) | {"exclude": [], "tags": [], "version": 1}
+        empty: dict[str, Any] = dict.fromkeys(ScheduleDetails.__struct_fields__) | {
+            "exclude": [],
+            "tags": [],
+            "version": 1,
+        }
         details = ScheduleDetails(
             **(empty | info | {"misfire": "skip", "jitter": 0, "misfire_after": 1, "priority": "normal"})
             | {"overlap": "allow", "wait_for_children": False, "payload": b"", "unique": "", "revision": "r"}
@@ -99,7 +103,11 @@ def test_a_fleet_of_many_nodes_says_what_a_cell_is() -> None:
 
 def test_a_busy_function_is_a_light_page() -> None:
     async def test() -> None:
-        info: dict[str, Any] = dict.fromkeys(FunctionInfo.__struct_fields__) | {"function": "f", "paused": False, "registered": True}
+        info: dict[str, Any] = dict.fromkeys(FunctionInfo.__struct_fields__) | {
+            "function": "f",
+            "paused": False,
+            "registered": True,
+        }
         for step, number in (("minute", 60), ("half_hour", 48)):
             seconds = 86_400 / 48 if step == "half_hour" else 60.0
             kinds = ("submitted", "succeeded", "failed", "retried", "timed_out", "lost", "cancelled", "released")
@@ -113,7 +121,11 @@ def test_a_busy_function_is_a_light_page() -> None:
                 "/series": Series("f", seconds, buckets),
                 "/errors": {"function": "f", "since": at(0), "errors": []},
             }
-            answers |= {"/functions/f": FunctionInfo(**(info | {"waiting": 1, "running": 1, "workers": 1}))}
+            answers |= {
+                "/functions/f": FunctionInfo(
+                    **(info | dict.fromkeys(("waiting", "running", "workers", "running_at_all_nodes"), 1))
+                )
+            }
             browser = browser_of(answers | {"/marks": {"items": marks}}, MIDNIGHT.timestamp() + 90_000)
             page = await browser.open(f"/functions/f?step={step}")
             assert len(page.main.one("svg").all("rect", class_="link")) == number

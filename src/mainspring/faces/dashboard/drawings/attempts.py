@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mainspring.faces.dashboard.drawings.axes import CompressedScale
+from mainspring.faces.dashboard.drawings.axes import CompressedScale, rows_of
 from mainspring.faces.dashboard.words import duration
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Mark(NamedTuple):
 
     x: float
     text: str
+    has_room: bool
+    """Whether the text overlaps no other one."""
 
 
 class Lane(NamedTuple):
@@ -153,9 +155,10 @@ def lane(job: JobDetails, attempts: Sequence[Attempt], now: float, zone: dt.tzin
         Bar(place(begin), max(round(place(end) - place(begin), 1), 3.0), one.number, one.outcome, one.ended_at is None)
         for one, begin, end in spans
     ]
-    marks = [Mark(place(time), text) for time, text in sorted((*happened, *ends))]
+    marked = [(place(time), text) for time, text in sorted((*happened, *ends))]
     if job.state in OPEN:
-        marks.append(Mark(place(now), "now"))
+        marked.append((place(now), "now"))
+    marks = [Mark(x, text, row == 0) for (x, text), row in zip(marked, rows_of(marked), strict=True)]
     waits = []
     for begin, end, is_delay in waiting:
         width = round(place(end) - place(begin), 1)

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _NICE: Final = (1, 2, 5, 10)
 _STEPS: Final = (1, 5, 15, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
@@ -89,6 +89,15 @@ def rows_of(labels: Sequence[tuple[float, str]]) -> list[int]:
         row = next((row for row, end in enumerate(ends) if end <= place - half), len(ends))
         ends[row:] = [place + half + LETTER, *ends[row + 1 :]]
         found.append(row)
+    return found
+
+
+def apart(places: Iterable[float], least: float) -> list[float]:
+    """Return the places in order, without those that are too near to one before them."""
+    found: list[float] = []
+    for place in sorted(places):
+        if not found or place - found[-1] >= least:
+            found.append(place)
     return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mainspring.faces.dashboard.drawings.axes import CompressedScale, rows_of
+from mainspring.faces.dashboard.drawings.axes import CompressedScale, apart, rows_of
 from mainspring.faces.dashboard.words import duration, number
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ BAR: Final = 11
 LINE: Final = 14
 """The height of a row of texts."""
 MOST_LANES: Final = 60
-MOST_TICKS: Final = 120
-MOST_FLAGS: Final = 40
+TICKS_APART: Final = 6.0
+FLAGS_APART: Final = 16.0
+MOST_SIGNALS: Final = 40
+"""In the table: the newest."""
 MOST_PARTS: Final = 12
 """Of a bar: with more attempts they would be too narrow."""
 NARROWEST: Final = 4.0
@@ -110,8 +112,10 @@ class History(NamedTuple):
 
     bars: list[Bar]
     ticks: list[float]
-    flags: list[tuple[float, str, float]]
-    """Signals: the place, the name, and the time in seconds since 1970."""
+    flags: list[float]
+    signals: list[tuple[float, str]]
+    """The newest: the time in seconds since 1970, and the name."""
+    signals_number: int
     breaks: list[Break]
     span: float
     """Seconds."""
@@ -229,16 +233,16 @@ def history(events: Sequence[dict[str, Any]], now: float, *, is_open: bool) -> H
     ]
     decided = {scale(one["eventTimestamp"]) for one in events if one["eventType"] == "DecisionTaskCompleted"}
     signals = [
-        (scale(one["eventTimestamp"]), name_of(one), one["eventTimestamp"])
-        for one in events
-        if one["eventType"] == "WorkflowExecutionSignaled"
+        (one["eventTimestamp"], name_of(one)) for one in events if one["eventType"] == "WorkflowExecutionSignaled"
     ]
     gaps = [(round(x, 1), duration(seconds)) for x, seconds in scale.gaps]
     breaks = [Break(*gap, row) for gap, row in zip(gaps, rows_of(gaps), strict=True)]
     return History(
         bars,
-        sorted(decided)[-MOST_TICKS:],
-        signals[-MOST_FLAGS:],
+        apart(decided, TICKS_APART),
+        apart((scale(time) for time, _ in signals), FLAGS_APART),
+        signals[-MOST_SIGNALS:],
+        len(signals),
         breaks,
         times[-1] - times[0],
         is_banded,

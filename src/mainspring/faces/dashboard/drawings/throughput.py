@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mainspring.faces.dashboard.drawings.axes import Scale, Tick, nice_ceiling, time_ticks, utc
+from mainspring.faces.dashboard.drawings.axes import LETTER, Scale, Tick, nice_ceiling, rows_of, time_ticks, utc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,8 @@ HEIGHT: Final = 120
 DEPTH: Final = 48
 """Of the part below the axis."""
 GAP: Final = 1
+LABEL: Final = 24
+"""The letters of a label that the drawing has."""
 
 
 class Column(NamedTuple):
@@ -44,6 +46,8 @@ class Flag(NamedTuple):
     x: float
     label: str
     at: str
+    has_room: bool
+    """Whether the label overlaps no other one."""
 
 
 class Throughput(NamedTuple):
@@ -111,11 +115,13 @@ def throughput(series: Series, marks: Sequence[MarkInfo], zone: dt.tzinfo) -> Th
     line = " ".join(
         f"{time(_seconds(one.at) + middle)},{round(TOP + HEIGHT - up(one.submitted), 1)}" for one in buckets
     )
-    flags = [
-        Flag(time(_seconds(one.at)), one.label, one.at)
+    shown = sorted(
+        (time(_seconds(one.at)), one.label, one.at)
         for one in marks
         if one.at and begin <= _seconds(one.at) <= time.high
-    ]
+    )
+    rows = rows_of([(x + len(label[:LABEL]) * LETTER / 2, label[:LABEL]) for x, label, _ in shown])
+    flags = [Flag(*one, row == 0) for one, row in zip(shown, rows, strict=True)]
     most_waiting = nice_ceiling(queued)
     return Throughput(
         columns,

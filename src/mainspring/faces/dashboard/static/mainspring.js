@@ -117,8 +117,8 @@
 
   // A drawing is an image, without links: its shapes lead where those of its table lead.
   on("click", ({ target }) => {
-    const shape = target.closest("svg [data-href], svg [data-link]");
-    if (shape) location.assign(shape.dataset.href ?? byId(shape.dataset.link).href);
+    const shape = target.closest("[data-link]");
+    if (shape) byId(shape.dataset.link).click();
   });
 
   // Tabs, filters and pages of a list replace the content, by htmx. Other answers are pages of their own.
