@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from tests.unit.api.a_node import run
 
+from mainspring.api.namespaces import JobCounts, NamespaceStatus
 from mainspring.api.workers import WorkerInfo
 from mainspring.faces.dashboard.pages.job import ACTS, CANCEL, SHOWN, as_text
 
@@ -119,6 +120,18 @@ def test_an_empty_list_says_how_to_submit_a_job() -> None:
         async with browsing() as (browser, _):
             assert "mainspring submit" in (await browser.open("/jobs")).main.text
             assert "No job matches" in (await browser.open("/jobs?function=f")).main.text
+            assert "Activities" not in (await browser.open("/jobs?function=f")).main.text
+
+    run(test())
+
+
+def test_an_empty_list_of_the_jobs_of_a_run_leads_to_its_page() -> None:
+    async def test() -> None:
+        status = NamespaceStatus("default", JobCounts(0, 0, 0, 0), 0, None, None, None)
+        browser = browser_of({"/jobs": {"items": []}, "/status": status}, 0.0)
+        page = await browser.open("/jobs?workflow=run+1")
+        link = next(one for one in page.main.all("a") if one.text == "the page of the run")
+        assert link.attributes["href"] == "/workflows/run%201"
 
     run(test())
 
