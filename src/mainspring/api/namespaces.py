@@ -88,6 +88,15 @@ class TroubledFunction(msgspec.Struct):
     """As of `FunctionInfo`, some seconds old."""
 
 
+class StoreState(msgspec.Struct):
+    """The store of the node that answers."""
+
+    engine: str
+    """``memory``, ``sqlite``, ``postgres`` or ``zookeeper``."""
+    answers: bool
+    """Whether it commits groups: the last one was not refused, and none has waited for long."""
+
+
 class NamespaceStatus(msgspec.Struct):
     """A namespace; docs/reference/protocol.md explains the keys."""
 
@@ -102,6 +111,8 @@ class NamespaceStatus(msgspec.Struct):
     """The same."""
     troubled: list[TroubledFunction] = []
     """Functions with work or failures, those with the most trouble first."""
+    store: StoreState | None = None
+    """None from an older node."""
 
 
 class NamespaceNode(msgspec.Struct):

@@ -32,6 +32,7 @@ class NodeInfo(msgspec.Struct):
     started_at: str | None
     version: str
     lease_left: float | None = None
+    strategy: str | None = None
 
 
 class Listed(msgspec.Struct):

@@ -79,6 +79,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """Its first `WORKERS_LIMIT` workers."""
     lost: bool = False
     """Its session in that cluster has ended: it is dead now, however recent its last heartbeat is. Readers set it."""
+    strategy: str = ""
+    """The rule by which it shares stored jobs; empty: an older version wrote the row."""
 
 
 def running_by_function(rows: Iterable[NodeRow]) -> dict[bytes, int]:

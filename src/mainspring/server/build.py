@@ -31,6 +31,7 @@ from mainspring.api.answers.submitting import SubmitCalls
 from mainspring.api.answers.workers import WorkerCalls
 from mainspring.api.answers.workflow_versions import VersionCalls
 from mainspring.api.answers.workflows import WorkflowCalls
+from mainspring.api.namespaces import StoreState
 from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
 from mainspring.events.hub import Hub
@@ -237,6 +238,7 @@ async def open_node(
         other_nodes,
         OldestByNamespace(service.all_functions, reads if engine.lines else None, job_clock).of,
         kept=engine.series,
+        store=lambda: StoreState(settings.store.engine, watch.ready(commits)),
     )
     bulk = build_bulk(engine, service, commits, reads, job_clock, access, fleet, retention=settings.jobs.dead_retention)
     api = Api(

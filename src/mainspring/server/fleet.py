@@ -56,6 +56,7 @@ def node_row(settings: ServerSettings, service: JobService, counter: int, *, add
         counter=counter,
         lease=settings.fleet.lease,
         weight=settings.fleet.weight,
+        strategy=settings.fleet.strategy,
         capacity=sum(map(_places, workers)),
         slots=sum(_places(worker) if worker.slots is None else worker.slots for worker in workers),
         running=sum(queue.running + queue.size for queue in service.queues()),

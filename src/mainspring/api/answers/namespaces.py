@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
+    from mainspring.api.namespaces import StoreState
     from mainspring.clock import Clock
     from mainspring.ids import Handles
     from mainspring.jobs.service import JobService
@@ -100,7 +101,7 @@ class NamespaceCalls:
     """Answers with the figures of one namespace.
 
     ``others`` returns the rows of the other live nodes, and ``ages`` the ages of a namespace's oldest jobs. ``kept`` is whether
-    the store keeps series.
+    the store keeps series. ``store`` returns the state of the store.
     """
 
     def __init__(
@@ -112,7 +113,9 @@ class NamespaceCalls:
         ages: Callable[[str], Ages],
         *,
         kept: bool,
+        store: Callable[[], StoreState | None] = lambda: None,
     ) -> None:
+        self._store = store
         self._service = service
         self._reads = reads
         self._clock = clock
@@ -157,6 +160,7 @@ class NamespaceCalls:
             recent=None if series is None else _recent(series, sees),
             failing=failing,
             troubled=await self._troubled.among(namespace, self._work(functions, waited, failed, dead)),
+            store=self._store(),
         )
 
     def _work(

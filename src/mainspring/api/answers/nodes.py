@@ -223,6 +223,7 @@ def node_info(found: _Row, request: Request[Any], caller: Caller) -> NodeInfo:
         started_at=rfc3339(row.started_us),
         version=row.version,
         lease_left=found.lease_left,
+        strategy=row.strategy or None,
     )
 
 

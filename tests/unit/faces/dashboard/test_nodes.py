@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 from tests.unit.api.a_node import run
@@ -11,7 +12,7 @@ from mainspring.api.namespaces import NamespaceNode
 from mainspring.api.nodes import NodeInfo
 from mainspring.api.tokens import GrantSpec, Identity
 from mainspring.faces.dashboard.drawings.fleet import LEASE_WIDTH, MOST_NODES, fleet
-from mainspring.faces.dashboard.pages.nodes import shown_node
+from mainspring.faces.dashboard.pages.nodes import different_versions, shown_node
 
 from .a_browser import browser_of, browsing
 
@@ -68,7 +69,7 @@ def test_a_dead_node_is_removed_by_its_term() -> None:
         assert [row[1] for row in page.rows()] == ["✔ live", "✖ dead"]
         totals = [cell.text for cell in page.main.one("tfoot").all("td")][1:3]
         assert f"{totals[0]} jobs, {totals[1]} slots" in page.main.one("desc").text
-        assert [row[4] for row in page.rows()] == ["15 s of 15 s", "it has ended"]
+        assert [row[6] for row in page.rows()] == ["15 s of 15 s last heartbeat now", "it has ended"]
         form = page.main.one("form", action="/actions/nodes_remove")
         assert form.one("input", name="path.node").attributes["value"] == "3"
         assert "mainspring nodes remove 3" in form.text
@@ -91,7 +92,7 @@ def test_who_may_see_one_namespace_sees_its_numbers() -> None:
             "/api/v1/nodes": {"items": [node("a", slots=None, prefetch=None, jobs=9)]},
         }
         page = await browser_of(answers, 0.0).open("/nodes")
-        assert page.rows()[0][2:5] == ["1", "2", "3.0 s of 15 s"]
+        assert page.rows()[0][2:5] == ["1", "2", "3.0 s of 15 s last heartbeat 12 s ago"]
 
     run(test())
 
@@ -101,6 +102,50 @@ def test_the_only_node_of_a_store_has_no_button_that_would_be_refused() -> None:
         async with browsing() as (browser, _):
             page = await browser.open("/nodes")
             assert page.rows()[0][1] == "✔ live"
+            assert page.rows()[0][5] == "default, weight 1"
             assert page.main.all("form") == []
+
+    run(test())
+
+
+def test_a_row_has_all_that_a_node_reports() -> None:
+    async def test() -> None:
+        shown = node(
+            "a",
+            7,
+            address="10.0.0.5:4730",
+            jobs=1,
+            strategy="weight",
+            weight=3,
+            lease_left=11.0,
+            started_at="2030-01-31T12:00:00Z",
+        )
+        older = node("b", 8, prefetch=2)
+        answers: dict[str, Any] = {
+            "/whoami": ADMIN,
+            "/namespaces/default/nodes": {"items": []},
+            "/api/v1/nodes": {"items": [shown, older]},
+        }
+        noon = dt.datetime(2030, 1, 31, 12, 5, tzinfo=dt.UTC).timestamp()
+        page = await browser_of(answers, noon).open("/nodes")
+        first, second = page.rows()
+        assert first[0] == "a term 7 · 10.0.0.5:4730"
+        assert first[2:8] == ["1", "4", "8", "weight, weight 3", "11 s of 15 s last heartbeat 4.0 s ago", "5 min ago"]
+        assert (second[5], second[7]) == ("unknown, weight 1", "\N{EN DASH}")
+        assert [cell.text for cell in page.main.one("tfoot").all("td")][1:4] == ["1", "8", "10"]
+
+    run(test())
+
+
+def test_nodes_with_other_versions_are_named() -> None:
+    async def test() -> None:
+        nodes = [node(name, version=version) for name, version in zip("edcba", ["1.1", *["1.0"] * 4], strict=True)]
+        sentence = "Nodes have different versions: 1.0 (a, b, c and 1 more), 1.1 (e)."
+        assert different_versions([shown_node(one) for one in nodes]) == sentence
+        answers: dict[str, Any] = {"/namespaces/default/nodes": {"items": []}, "/api/v1/nodes": {"items": nodes}}
+        page = await browser_of(answers, 0.0).open("/nodes")
+        assert page.main.one("p", class_="problem").text == f"✖ trouble {sentence}"
+        answers["/api/v1/nodes"] = {"items": nodes[1:]}
+        assert (await browser_of(answers, 0.0).open("/nodes")).main.all("p", class_="problem") == []
 
     run(test())

@@ -18,16 +18,22 @@ from mainspring.api.namespaces import (
     NamespaceStatus,
     OldestJob,
     RecentJobs,
+    StoreState,
     TroubledFunction,
 )
 from mainspring.api.nodes import NodeInfo
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.errors import StoreFullError
 from mainspring.faces.dashboard.app import Dashboard
 from mainspring.faces.dashboard.pages.overview import troubles
 
 from .a_browser import Browser, browser_of, browsing
 
 if TYPE_CHECKING:
+    import pytest
     from starlette.types import Receive, Scope, Send
+
+    from mainspring.storage.engine import Committed
 
 
 NOTHING = "\N{EN DASH}"
@@ -52,22 +58,61 @@ def _status(waiting: int = 0, oldest: float | None = None) -> NamespaceStatus:
 
 def test_trouble_is_said_in_sentences() -> None:
     nodes = [_node("a"), _node("b", "dead", "1.1")]
-    assert troubles(_status(), nodes, workers=1) == ["The node b is dead.", "Nodes have different versions: 1.0, 1.1."]
+    assert troubles(_status(), nodes, workers=1) == [
+        "The node b is dead.",
+        "Nodes have different versions: 1.0 (a), 1.1 (b).",
+    ]
     assert troubles(_status(1200), [_node("a")], workers=0) == ["1,200 jobs wait, and no worker is connected."]
     assert troubles(_status(1, 301.0), [_node("a")], workers=1) == ["A job of f has waited for 5 min 1 s."]
     assert troubles(_status(1, 299.0), [_node("a")], workers=1) == []
+
+
+def test_a_store_that_takes_no_writes_is_trouble() -> None:
+    async def test() -> None:
+        nothing: dict[str, Any] = {"items": []}
+        answers = {"/default/nodes": {"items": [_node("a")]}, "/v1/nodes": {"items": []}}
+        answers |= dict.fromkeys(("/schedules", "/marks", "/jobs"), nothing)
+        texts = []
+        for well in (True, False):
+            status = msgspec.structs.replace(_status(), store=StoreState("sqlite", well))
+            texts.append((await browser_of({"/status": status, **answers}, 0.0).open("/")).main.text)
+        assert "✔ well 1 node lives, 0 workers are connected. The store on SQLite answers." in texts[0]
+        assert "✖ trouble The store on SQLite takes no writes from the node that answers." in texts[1]
+        assert "well" not in texts[1]
+        assert "store on SQLite answers" not in texts[1]
+
+    run(test())
+
+
+def test_a_full_store_is_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: MemoryEngine, group: object, committed: Committed, answer: object) -> None:
+        committed(StoreFullError("full"))
+
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            with monkeypatch.context() as full:
+                full.setattr(MemoryEngine, "commit", refuse)
+                path, headers = "/api/v1/namespaces/default/jobs", {"content-type": "application/json"}
+                sent = await browser.raw("POST", path, b'{"function":"f"}', headers)
+                assert sent.status == 503
+                assert "✖ trouble The store in memory takes no writes" in (await browser.open("/")).main.text
+
+    run(test())
 
 
 def test_the_overview_shows_queued_jobs_failures_and_next_fires() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):
             page = await browser.open("/")
-            assert "✔ well 1 node lives, 0 workers are connected." in page.main.text
+            well = "✔ well 1 node lives, 0 workers are connected. The store in memory answers."
+            assert well in page.main.text
             await browser.submit("resize")
             schedule = {"name": "nightly", "function": "report", "cron": "30 2 * * *"}
             await browser.call("POST", "schedules", schedule)
             page = await browser.open("/")
             assert "✖ trouble 1 job waits, and no worker is connected." in page.main.text
+            assert well.removeprefix("✔ well ") in page.main.text
+            assert "✔ well" not in page.main.text
             assert page.rows(1)[0][0] == "nightly"
             page = await browser.act(page, "marks_add", {"label": "web <4.2>"})
             assert "web <4.2> ·" in page.main.text

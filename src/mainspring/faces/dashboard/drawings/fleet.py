@@ -34,6 +34,15 @@ class Node(NamedTuple):
     slots: int | None
     lease: float
     lease_left: float | None
+    started_at: str | None
+    share: str
+    """Its strategy and weight in words; empty where they are not shown."""
+    prefetch: int | None
+
+    @property
+    def silent(self) -> float | None:
+        """The seconds since its last heartbeat; None if the lease has ended, or nothing is known."""
+        return self.lease - self.lease_left if self.lease_left else None
 
     @property
     def key(self) -> str:

@@ -14,6 +14,8 @@ from mainspring.faces.dashboard.drawings.fleet import Node, fleet
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mainspring.faces.dashboard.visit import Response, Visit
 
 NODE: Final = f"{ROOT}/nodes/{{node}}"
@@ -44,12 +46,48 @@ REMOVE: Final = Action(
     warning="Other nodes take its jobs at once. If its process still runs, it drops them and joins again.",
 )
 ACTIONS: Final = (DRAIN, UNDRAIN, REMOVE)
+MOST_NAMES: Final = 3
+"""Of the nodes of one version, in a sentence."""
 
 
 def shown_node(node: NodeInfo | NamespaceNode) -> Node:
     """Return what is shown of a node; those of a namespace have the numbers of that alone."""
-    address, jobs = (node.address, node.jobs) if isinstance(node, NodeInfo) else (None, node.running)
-    return Node(node.name, node.term, node.state, address, node.version, jobs, node.slots, node.lease, node.lease_left)
+    address, jobs, share, prefetch = None, 0, "", None
+    if isinstance(node, NodeInfo):
+        address, jobs, prefetch = node.address, node.jobs, node.prefetch
+        share = f"{node.strategy or 'unknown'}, weight {node.weight}"
+    else:
+        jobs = node.running
+    return Node(
+        node.name,
+        node.term,
+        node.state,
+        address,
+        node.version,
+        jobs,
+        node.slots,
+        node.lease,
+        node.lease_left,
+        node.started_at,
+        share,
+        prefetch,
+    )
+
+
+def different_versions(nodes: Sequence[Node | NamespaceNode]) -> str:
+    """Return a sentence with the versions of the nodes and some of their names; empty if all have the same one."""
+    by_version: dict[str, list[str]] = {}
+    for node in sorted(nodes, key=lambda node: (node.version, node.name)):
+        by_version.setdefault(node.version, []).append(node.name)
+    if len(by_version) < 2:
+        return ""
+    parts = [f"{version} ({_some(names)})" for version, names in by_version.items()]
+    return f"Nodes have different versions: {', '.join(parts)}."
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 async def nodes(visit: Visit) -> Response:
@@ -68,7 +106,14 @@ async def nodes(visit: Visit) -> Response:
             return []  # the node of a store for one node alone refuses to drain
         return [REMOVE if node.state == "dead" else UNDRAIN if node.state == "draining" else DRAIN]
 
-    return visit.render("nodes.html", nodes=rows, sees_all=sees_all, drawing=fleet(rows), actions_of=actions_of)
+    return visit.render(
+        "nodes.html",
+        nodes=rows,
+        sees_all=sees_all,
+        drawing=fleet(rows),
+        actions_of=actions_of,
+        different_versions=different_versions(rows),
+    )
 
 
 PAGES: Final = (Page(path="/nodes", handler=nodes, menu="Nodes"),)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 from mainspring.access.roles import Permission
 from mainspring.api.audit import MarkInfo
 from mainspring.api.jobs import JobInfo
-from mainspring.api.namespaces import NamespaceNode, NamespaceStatus
+from mainspring.api.namespaces import NamespaceNode, NamespaceStatus, StoreState
 from mainspring.api.schedules import ScheduleInfo
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.spark import rate, spark
 from mainspring.faces.dashboard.pages.audit import MARK
 from mainspring.faces.dashboard.pages.first_steps import server_option
+from mainspring.faces.dashboard.pages.nodes import different_versions
 from mainspring.faces.dashboard.registry import Page
 from mainspring.faces.dashboard.words import duration
 
@@ -26,6 +27,7 @@ NEWEST_FAILURES: Final = 5
 NEWEST_MARKS: Final = 3
 LONG: Final = 300.0
 """Seconds after which a waiting job is old."""
+PLACES: Final = {"memory": "in memory", "sqlite": "on SQLite", "postgres": "on PostgreSQL", "zookeeper": "on ZooKeeper"}
 MOST_STUCK: Final = 3
 """Functions without workers that have sentences of their own."""
 
@@ -35,6 +37,8 @@ def troubles(
 ) -> list[str]:
     """Return what is wrong, in sentences. ``dead``: the newest dead letters."""
     found = [f"The node {node.name} is {node.state}." for node in nodes if node.state != "live"]
+    if status.store is not None and not status.store.answers:
+        found.insert(0, f"The store {place(status.store)} takes no writes from the node that answers.")
     if dead is not None and dead.items:
         number = len(dead.items)
         letters = "1 dead letter" if number == 1 else f"{number} dead letters"
@@ -52,10 +56,14 @@ def troubles(
             f"{jobs(waiting, function)}, and no worker has registered it."
             for function, waiting in list(stuck.items())[:MOST_STUCK]
         ]
-    versions = {node.version for node in nodes}
-    if len(versions) > 1:
-        found.append(f"Nodes have different versions: {', '.join(sorted(versions))}.")
+    if versions := different_versions(nodes):
+        found.append(versions)
     return found
+
+
+def place(store: StoreState) -> str:
+    """Return in which kind of place a store is."""
+    return PLACES.get(store.engine, f"on {store.engine}")
 
 
 def uncounted(status: NamespaceStatus, dead: list[JobInfo]) -> list[str]:
@@ -94,7 +102,8 @@ async def overview(visit: Visit) -> Response:
     return visit.render(
         "overview.html",
         status=status,
-        nodes=nodes.items,
+        place="" if status.store is None else place(status.store),
+        live=sum(node.state == "live" for node in nodes.items),
         workers=workers,
         troubles=troubles(status, nodes.items, workers=workers, dead=dead),
         uncounted=uncounted(status, letters),
