@@ -12,6 +12,16 @@ from mainspring.api.request import Request
 T = TypeVar("T")
 
 
+class RecoveryInfo(msgspec.Struct):
+    """Jobs of ended terms that a node gave back to all nodes; docs/reference/protocol.md explains the keys."""
+
+    terms: list[int]
+    nodes: list[str]
+    """The names of the nodes of these terms."""
+    jobs: int
+    at: str
+
+
 class NodeInfo(msgspec.Struct):
     """A node; docs/reference/protocol.md explains the keys."""
 
@@ -33,6 +43,8 @@ class NodeInfo(msgspec.Struct):
     version: str
     lease_left: float | None = None
     strategy: str | None = None
+    recoveries: list[RecoveryInfo] = []
+    """Empty for callers who may not see all namespaces."""
 
 
 class Listed(msgspec.Struct):

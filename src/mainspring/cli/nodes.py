@@ -78,7 +78,13 @@ def remove(
 
 
 def _print_node(node: dict[str, Any]) -> None:
-    fields = with_durations(node, "lease", "lease_left") | {"functions": " ".join(node["functions"])}
+    recoveries = ", ".join(
+        f"{one['jobs']} of {' '.join(one['nodes'])} at {one['at']}" for one in node.get("recoveries", [])
+    )
+    fields = with_durations(node, "lease", "lease_left") | {
+        "functions": " ".join(node["functions"]),
+        "recoveries": recoveries,
+    }
     print_fields({name: value for name, value in fields.items() if name != FORMER_PREFETCH_KEY})
 
 

@@ -59,6 +59,10 @@ def _ignore(_: Direct | FollowLog | Logged) -> None:
     """Drop a message."""
 
 
+def _ignore_recovery(_: Sequence[int], __: Recovered) -> None:
+    """Record nothing."""
+
+
 class Shared(NamedTuple):
     """A node's connection to the other nodes of its store."""
 
@@ -74,6 +78,8 @@ class Shared(NamedTuple):
     """Is called with requests to workers of this node."""
     logs: Callable[[FollowLog | Logged], None] = _ignore
     """Is called with messages about logs of jobs."""
+    recovered: Callable[[Sequence[int], Recovered], None] = _ignore_recovery
+    """Is called with ended terms and each part of their jobs that this node has given back."""
 
 
 class Sharing:
@@ -114,7 +120,7 @@ class Sharing:
         """Functions to call when newer counts have come."""
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are recovered once the subscriptions are renewed: this node's last term may be among them."""
-        self._direct, self._logs = shared.direct, shared.logs
+        self._direct, self._logs, self._recovered = shared.direct, shared.logs, shared.recovered
         shared.relay.listen(self.receive)
 
     def receive(self, message: Message) -> None:
@@ -180,6 +186,7 @@ class Sharing:
         def recovered(outcome: Recovered) -> None:
             self._serving.now_pending(outcome.pending, were_away=True)
             self._ends.recovered(outcome.lost)
+            self._recovered(terms, outcome)
             if outcome.more:
                 self.recover(terms)
 

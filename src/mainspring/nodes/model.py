@@ -35,6 +35,17 @@ class WorkerRow(msgspec.Struct, frozen=True, array_like=True):
     """The namespaces of its functions."""
 
 
+class Recovery(msgspec.Struct, frozen=True, array_like=True):
+    """Jobs of ended terms that a node gave back to all nodes. Older versions write fewer fields: append new ones."""
+
+    terms: tuple[int, ...]
+    names: tuple[str, ...]
+    """The names of the nodes of these terms; empty texts for unknown ones."""
+    jobs: int
+    at_us: int
+    """Wall time in microseconds."""
+
+
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """A node's description in the store, which each of its heartbeats writes and all nodes read.
 
@@ -81,6 +92,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """Its session in that cluster has ended: it is dead now, however recent its last heartbeat is. Readers set it."""
     strategy: str = ""
     """The rule by which it shares stored jobs; empty: an older version wrote the row."""
+    recoveries: tuple[Recovery, ...] = ()
+    """The last ones since its start, the oldest first; empty also if an older version wrote the row."""
 
 
 def running_by_function(rows: Iterable[NodeRow]) -> dict[bytes, int]:

@@ -16,6 +16,7 @@ from mainspring.jobs.claiming import ClaimQuota
 from mainspring.jobs.sharing import Shared
 from mainspring.nodes.lease_manager import LeaseManager
 from mainspring.nodes.model import NodeRow
+from mainspring.nodes.recoveries import Recoveries
 from mainspring.nodes.store import MembershipPort
 from mainspring.schedules.rendezvous import first_in_line
 from mainspring.storage.engine import Engine
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mainspring.ids import Handles, Term
     from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.service import JobService
+    from mainspring.jobs.store import Recovered
     from mainspring.nodes.strategies import Strategy
     from mainspring.server.clock import StoreClock
     from mainspring.server.connected_workers import ConnectedWorkers
@@ -101,6 +103,7 @@ class Fleet:
         self._fleet = fleet
         self.port: MembershipPort = engine
         self.lease_manager = LeaseManager(engine, self, clock, self._begin, lease=fleet.lease, beat=fleet.beat)
+        self._recoveries = Recoveries(handles.node)
         self._me: NodeRow | None = None
         self._started_us = 0
         self._row_at = -1.0
@@ -113,6 +116,7 @@ class Fleet:
             share,
             **({} if workers is None else {"direct": workers.directed}),
             logs=logs,
+            recovered=self._recovered,
         )
         """The fleet as the jobs slice uses it."""
 
@@ -150,9 +154,11 @@ class Fleet:
     def row(self, counter: int) -> NodeRow:
         """Return this node's row for its next heartbeat."""
         row = node_row(self._settings, self._service, counter, address=self._address, started_us=self._started_us)
-        # Shares are computed often, with the counter 0, and need no workers.
-        workers = self._workers.rows() if self._workers is not None and counter else ()
-        return msgspec.structs.replace(row, term=self.lease_manager.term, workers=workers)
+        row = msgspec.structs.replace(row, term=self.lease_manager.term)
+        if not counter:
+            return row  # shares are computed often, with the counter 0, and need neither workers nor recoveries
+        workers = self._workers.rows() if self._workers is not None else ()
+        return msgspec.structs.replace(row, workers=workers, recoveries=self._recoveries.rows())
 
     def fenced(self) -> None:
         """Drop the stored jobs: the term has ended."""
@@ -161,6 +167,9 @@ class Fleet:
     def recover(self, terms: Sequence[int]) -> None:
         """Return the jobs of ended terms to their queues."""
         self._service.recover(terms)
+
+    def _recovered(self, terms: Sequence[int], outcome: Recovered) -> None:
+        self._recoveries.add(terms, outcome.number, to_us(self._clock.wall()))
 
     def begin_term(self, term: Term) -> None:
         """Begin a new term after the end of the last one."""

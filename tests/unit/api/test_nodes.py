@@ -15,6 +15,7 @@ from mainspring.api.answers.nodes import NodeCalls, SingleNodeCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.errors import ApiError, Code
 from mainspring.errors import StoreUnavailableError
+from mainspring.nodes.model import Recovery
 
 from .a_node import run
 
@@ -123,6 +124,18 @@ def test_the_functions_of_a_node_are_those_of_the_namespace_and_the_caller() -> 
             (node,) = (await api.call(nodes.List())).nodes
             assert node.functions == ["pay", "mail"]
             assert (await api.call(nodes.Show("a"), caller=pay)).functions == ["pay"]
+
+    run(test())
+
+
+def test_who_sees_everything_sees_which_jobs_moved() -> None:
+    async def test() -> None:
+        members = Members()
+        members.by_term = {1: replace(row(1, name="a"), recoveries=(Recovery((3,), ("b",), 12, 1_000_000),))}
+        moved = nodes.RecoveryInfo([3], ["b"], 12, "1970-01-01T00:00:01.000000Z")
+        assert (await members.api.call(nodes.Show("a"))).recoveries == [moved]
+        one_namespace = Caller("c", (Grant(Role.ADMIN),))
+        assert (await members.api.call(nodes.Show("a"), caller=one_namespace)).recoveries == []
 
     run(test())
 

@@ -358,6 +358,11 @@ def test_the_next_node_recovers_the_jobs_of_a_dead_one() -> None:
             for held in recovered:
                 assert await other.done(held, b"out")
             assert {fleet.job(job_id).result for job_id in ids} == {b"out"}
+            while not fleet.content.rows[second.term].recoveries:  # noqa: ASYNC110 - its next heartbeat has it
+                await asyncio.sleep(0.01)
+            (shown,) = fleet.content.rows[second.term].recoveries
+            assert (shown.terms, shown.names, shown.jobs) == ((before,), ("n1",), 2)
+            assert abs(shown.at_us / 1_000_000 - time.time()) < 30
 
     run(test())
 

@@ -12,7 +12,7 @@ from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.namespaces import ListNodes, NamespaceNode, ShowNode
-from mainspring.api.nodes import Drain, List, Listed, NodeInfo, Remove, Show
+from mainspring.api.nodes import Drain, List, Listed, NodeInfo, RecoveryInfo, Remove, Show
 from mainspring.namespaces import namespace_of
 from mainspring.workflows.model import function_text
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mainspring.api.answers.waiting import Done, Failed
     from mainspring.api.request import Request
     from mainspring.nodes.lease_manager import LeaseManager
-    from mainspring.nodes.model import NodeRow
+    from mainspring.nodes.model import NodeRow, Recovery
     from mainspring.nodes.store import MembershipPort
 
 
@@ -224,7 +224,12 @@ def node_info(found: _Row, request: Request[Any], caller: Caller) -> NodeInfo:
         version=row.version,
         lease_left=found.lease_left,
         strategy=row.strategy or None,
+        recoveries=[_recovery(one) for one in row.recoveries] if everything else [],
     )
+
+
+def _recovery(one: Recovery) -> RecoveryInfo:
+    return RecoveryInfo(list(one.terms), list(one.names), one.jobs, rfc3339(one.at_us) or "")
 
 
 def namespace_node(found: _Row, request: Request[Any], caller: Caller) -> NamespaceNode:

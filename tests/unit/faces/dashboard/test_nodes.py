@@ -9,9 +9,9 @@ from tests.unit.api.a_node import run
 
 from mainspring.access.roles import Role
 from mainspring.api.namespaces import NamespaceNode
-from mainspring.api.nodes import NodeInfo
+from mainspring.api.nodes import NodeInfo, RecoveryInfo
 from mainspring.api.tokens import GrantSpec, Identity
-from mainspring.faces.dashboard.drawings.fleet import LEASE_WIDTH, MOST_NODES, fleet
+from mainspring.faces.dashboard.drawings.fleet import LEASE_WIDTH, MOST_NODES, ROW, Recovery, fleet
 from mainspring.faces.dashboard.pages.nodes import different_versions, shown_node
 
 from .a_browser import browser_of, browsing
@@ -24,6 +24,7 @@ def node(name: str, term: int = 1, **given: Any) -> NodeInfo:
     full: dict[str, Any] = dict.fromkeys(NodeInfo.__struct_fields__) | {
         "weight": 1,
         "functions": [],
+        "recoveries": [],
         "beats": 1,
         "lease": 15.0,
     }
@@ -149,3 +150,38 @@ def test_nodes_with_other_versions_are_named() -> None:
         assert (await browser_of(answers, 0.0).open("/nodes")).main.all("p", class_="problem") == []
 
     run(test())
+
+
+def test_arrows_lead_from_ended_nodes_to_all_nodes() -> None:
+    async def test() -> None:
+        first = RecoveryInfo([3], ["<n3>"], 12, "2030-01-31T14:02:11Z")
+        second = RecoveryInfo([4, 5], ["n4", "n5"], 1, "2030-01-31T14:02:11.5Z")
+        nodes = {"items": [node("n1", recoveries=[first]), node("n2", recoveries=[second])]}
+        answers: dict[str, Any] = {"/whoami": ADMIN, "/namespaces/default/nodes": {"items": []}, "/api/v1/nodes": nodes}
+        page = await browser_of(answers, 0.0).open("/nodes")
+        assert page.rows(1) == [
+            ["n4 term 4, n5 term 5", "1", "2030-01-31 14:02:11 UTC", "n2"],
+            ["<n3> term 3", "12", "2030-01-31 14:02:11 UTC", "n1"],
+        ]
+        drawing = page.main.one("svg", class_="drawing")
+        assert len(drawing.all("path", class_="edge")) == 2
+        texts = [one.text for one in drawing.all("text")]
+        assert texts[-5:] == [
+            "given back to all nodes",
+            "n4 term 4, n5 term 5",
+            "1 job, 2030-01-31 14:02:11 UTC, by n2",
+            "<n3> term 3",
+            "12 jobs, 2030-01-31 14:02:11 UTC, by n1",
+        ]
+        assert "Arrows lead from ended nodes" in drawing.one("desc").text
+
+    run(test())
+
+
+def test_few_arrows_are_drawn_below_the_nodes() -> None:
+    many = [Recovery(f"n{number}", 1, "2030-01-31T14:02:11Z", "n") for number in range(20)]
+    drawn = fleet([shown_node(node(f"n{number}")) for number in range(MOST_NODES)], many)
+    assert [arrow.recovery.ended for arrow in drawn.arrows] == ["n0", "n1", "n2", "n3"]
+    assert drawn.lines[-1].y + ROW < drawn.arrows[0].y
+    assert drawn.arrows[-1].y + ROW < drawn.height
+    assert sum(len(line.cells) + 5 for line in drawn.lines) + 3 * len(drawn.arrows) + 5 <= 500

@@ -42,6 +42,7 @@ LISTED: dict[str, Any] = dict.fromkeys(NodeInfo.__struct_fields__) | {
     "state": "live",
     "version": "1.0",
     "functions": [],
+    "recoveries": [],
     "lease": 15.0,
     **dict.fromkeys(("term", "jobs", "weight", "beats"), 1),
 }

@@ -1,4 +1,7 @@
-"""The nodes of a fleet: a row of cells for the slots of each, and a bar for what is left of its lease."""
+"""The nodes of a fleet: a row of cells for the slots of each, and a bar for what is left of its lease.
+
+Arrows lead from ended nodes to the pool of all nodes, with the number of the jobs that were given back, and the time.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ LEASE_WIDTH: Final = 200
 MOST_NODES: Final = 40
 MOST_CELLS: Final = 300
 """Of all nodes together."""
+MOST_ARROWS: Final = 4
 WIDEST: Final = 32
 """Cells of a node; with more slots, a cell stands for several."""
 
@@ -48,6 +52,23 @@ class Node(NamedTuple):
     def key(self) -> str:
         """Its name in calls. Of a dead node it is the term: a live one may have the same name."""
         return str(self.term) if self.state == "dead" else self.name
+
+
+class Recovery(NamedTuple):
+    """Jobs of ended terms that a node gave back to all nodes."""
+
+    ended: str
+    """The nodes and their terms in words."""
+    jobs: int
+    at: str
+    by: str
+
+
+class Arrow(NamedTuple):
+    """A drawn recovery."""
+
+    y: int
+    recovery: Recovery
 
 
 class Cell(NamedTuple):
@@ -82,15 +103,16 @@ class Fleet(NamedTuple):
     jobs: int
     slots: int
     left_out: int
+    arrows: list[Arrow]
 
     @property
     def height(self) -> int:
         """The height of all."""
-        return TOP + ROW * len(self.lines) + 6
+        return TOP + ROW * len(self.lines) + (TOP + ROW * len(self.arrows) if self.arrows else 0) + 6
 
 
-def fleet(nodes: Sequence[Node]) -> Fleet:
-    """Return the drawing of nodes, those that are not live first."""
+def fleet(nodes: Sequence[Node], recoveries: Sequence[Recovery] = ()) -> Fleet:
+    """Return the drawing of nodes, those that are not live first, and of recoveries, of which the newest are the first."""
     shown = sorted(nodes, key=lambda node: (node.state == "live", node.name))[:MOST_NODES]
     most = max((node.slots or node.jobs for node in shown), default=0)
     number = max(1, min(WIDEST, MOST_CELLS // max(len(shown), 1)))
@@ -105,10 +127,13 @@ def fleet(nodes: Sequence[Node]) -> Fleet:
         part = 0.0 if not node.lease_left or not node.lease else min(node.lease_left / node.lease, 1.0)
         has_lease = node.lease_left is not None
         lines.append(Line(TOP + ROW * row, node.name, node.state, cells, load, round(part * LEASE_WIDTH, 1), has_lease))
+    below = TOP + ROW * len(lines) + TOP
+    arrows = [Arrow(below + ROW * row, one) for row, one in enumerate(recoveries[:MOST_ARROWS])]
     return Fleet(
         lines,
         per_cell,
         sum(node.jobs for node in nodes),
         sum(node.slots or 0 for node in nodes),
         len(nodes) - len(shown),
+        arrows,
     )

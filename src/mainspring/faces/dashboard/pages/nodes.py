@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from mainspring.access.roles import Permission
@@ -10,7 +11,7 @@ from mainspring.api.namespaces import NamespaceNode
 from mainspring.api.nodes import NodeInfo
 from mainspring.faces.dashboard.actions import Action
 from mainspring.faces.dashboard.calls import ROOT, Items, N
-from mainspring.faces.dashboard.drawings.fleet import Node, fleet
+from mainspring.faces.dashboard.drawings.fleet import Node, Recovery, fleet
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ REMOVE: Final = Action(
     warning="Other nodes take its jobs at once. If its process still runs, it drops them and joins again.",
 )
 ACTIONS: Final = (DRAIN, UNDRAIN, REMOVE)
+MOST_RECOVERIES: Final = 20
 MOST_NAMES: Final = 3
 """Of the nodes of one version, in a sentence."""
 
@@ -74,6 +76,21 @@ def shown_node(node: NodeInfo | NamespaceNode) -> Node:
     )
 
 
+def recovered(nodes: Sequence[NodeInfo]) -> list[Recovery]:
+    """Return the recoveries of all nodes, the newest first."""
+    found = [
+        Recovery(
+            ended=", ".join(f"{name} term {term}" for name, term in zip(one.nodes, one.terms, strict=True)),
+            jobs=one.jobs,
+            at=one.at,
+            by=node.name,
+        )
+        for node in nodes
+        for one in node.recoveries
+    ]
+    return sorted(found, key=lambda one: dt.datetime.fromisoformat(one.at), reverse=True)[:MOST_RECOVERIES]
+
+
 def different_versions(nodes: Sequence[Node | NamespaceNode]) -> str:
     """Return a sentence with the versions of the nodes and some of their names; empty if all have the same one."""
     by_version: dict[str, list[str]] = {}
@@ -98,8 +115,10 @@ async def nodes(visit: Visit) -> Response:
     )
     sees_all = isinstance(everything, Items) and all(node.prefetch is not None for node in everything.items)
     rows = [shown_node(node) for node in of_namespace.items]
+    recoveries: list[Recovery] = []
     if isinstance(everything, Items) and sees_all:
         rows = [shown_node(node) for node in everything.items]
+        recoveries = recovered(everything.items)
 
     def actions_of(node: Node) -> list[Action]:
         if not (sees_all and visit.may(Permission.ADMIN)) or (len(rows) == 1 and node.lease_left is None):
@@ -110,7 +129,8 @@ async def nodes(visit: Visit) -> Response:
         "nodes.html",
         nodes=rows,
         sees_all=sees_all,
-        drawing=fleet(rows),
+        drawing=fleet(rows, recoveries),
+        recoveries=recoveries,
         actions_of=actions_of,
         different_versions=different_versions(rows),
     )
