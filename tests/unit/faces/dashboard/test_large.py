@@ -91,7 +91,7 @@ def test_a_fleet_of_many_nodes_says_what_a_cell_is() -> None:
     async def test() -> None:
         fields = dict.fromkeys((*NamespaceNode.__struct_fields__, *NodeInfo.__struct_fields__))
         fields |= {"state": "live", "version": "1", "beats": 1, "lease": 15.0, "lease_left": 9.0, "slots": 64}
-        fields |= {"workers": 1, "functions": [], "weight": 1, "jobs": 0}
+        fields |= {"workers": 1, "functions": [], "recoveries": [], "weight": 1, "jobs": 0}
         nodes = [fields | {"name": f"n{number}", "term": number, "running": number % 65} for number in range(100)]
         answers = {"/nodes": {"items": nodes}}
         page = await browser_of(answers, 0.0).open("/nodes")
