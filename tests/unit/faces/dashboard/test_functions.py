@@ -190,7 +190,7 @@ def test_waiting_jobs_are_shown_by_priority() -> None:
 def test_the_first_commands_name_the_server() -> None:
     async def test() -> None:
         node = dict.fromkeys(NodeInfo.__struct_fields__) | {"name": "a", "state": "live", "version": "1", "lease": 15.0}
-        node |= {"functions": [], **dict.fromkeys(("term", "jobs", "weight", "beats"), 1)}
+        node |= {"functions": [], "recoveries": [], **dict.fromkeys(("term", "jobs", "weight", "beats"), 1)}
         status = NamespaceStatus("default", JobCounts(0, 0, 0, 0), 0, None, None, None)
         for address, option in ((None, ""), ("127.0.0.1:4730", ""), ("127.0.0.1:5000", " --server 127.0.0.1:5000")):
             nodes = {"items": [{**node, "address": address}]}
