@@ -73,7 +73,8 @@ class TroubledFunction(msgspec.Struct):
     waiting: int
     running: int
     workers: int
-    registered: bool
+    registered: bool | None
+    """As of `FunctionInfo`."""
     paused: bool
     oldest_seconds: float | None
     """For how long the due job has waited that waits longest."""

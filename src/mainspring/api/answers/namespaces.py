@@ -184,7 +184,7 @@ class NamespaceCalls:
                     waiting,
                     at_work,
                     workers=sum(queue.workers.values()),
-                    is_registered=service.is_registered(name) is not False,
+                    is_registered=service.is_registered(name),
                     is_paused=service.spec_of(name).paused,
                     oldest=waited.get(name),
                     failures=failures.get(name, 0),

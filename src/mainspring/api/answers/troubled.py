@@ -37,7 +37,8 @@ class Work(NamedTuple):
     waiting: int
     running: int
     workers: int
-    is_registered: bool
+    is_registered: bool | None
+    """None: unknown."""
     is_paused: bool
     oldest: float | None
     failures: int
@@ -46,7 +47,7 @@ class Work(NamedTuple):
     @property
     def trouble(self) -> tuple[bool, int, int, float, int, int, bytes]:
         """How much trouble it has, for comparisons: jobs without workers, failures, dead letters, waits."""
-        is_stuck = bool(self.waiting) and not self.is_registered and not self.is_paused
+        is_stuck = bool(self.waiting) and self.is_registered is False and not self.is_paused
         return is_stuck, self.failures, self.dead or 0, self.oldest or 0.0, self.waiting, self.running, self.name
 
 

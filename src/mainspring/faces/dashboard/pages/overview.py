@@ -45,7 +45,9 @@ def troubles(
         more = "More than " if dead.next or dead.searched_to else ""
         found.append(f"{more}{letters}, the newest of {dead.items[0].function}.")
     stuck = {
-        one.function: one.waiting for one in status.troubled if one.waiting and not one.registered and not one.paused
+        one.function: one.waiting
+        for one in status.troubled
+        if one.waiting and one.registered is False and not one.paused
     }
     if status.jobs.waiting and not workers:
         found.append(f"{jobs(status.jobs.waiting)}, and no worker is connected.")
