@@ -163,6 +163,15 @@ def test_a_parked_run_shows_the_recorded_commands_beside_those_of_the_code() -> 
         ]
         assert [row.text for row in page.main.all("tr", class_="differs")] == ["≠ activity <b>ship</b> timer 60 s"]
         assert page.main.all("form", action="/actions/workflows_unpark")
+        drawing = next(one for one in page.main.all("svg") if "replayed" in one.text)
+        texts = [one.text for one in drawing.all("text")]
+        assert texts == [
+            *("recorded", "replayed"),
+            *("activity charge", "activity charge"),
+            *("activity <b>ship</b>", "≠", "timer 60 s"),
+            *("\N{EN DASH}", "activity mail"),
+        ]
+        assert len(drawing.all("line")) == 1, "the commands before the difference are joined"
 
     run(test())
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mainspring.api.workflows import RunDetails, RunInfo
 from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError
 from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.drawings.difference import difference
 from mainspring.faces.dashboard.drawings.history import attributes_of, history, name_of
 from mainspring.faces.dashboard.registry import Page
 
@@ -184,6 +185,7 @@ async def workflow(visit: Visit) -> Response:
         "workflow.html",
         run=shown,
         actions=[one for one in fitting if visit.may(one.permission, shown.type)],
+        difference=difference(shown.parked) if shown.parked else None,
         drawing=drawn,
         numbers=numbers,
         drawn=DRAWN,
