@@ -60,8 +60,8 @@ def test_numbers_change_in_all_tabs_without_a_reload(chromium: Browser, full: Si
 
 
 def test_a_job_shows_its_states_and_its_log_as_they_happen(chromium: Browser, full: Site) -> None:
-    handle = full.submit("resize", args=["<i>live</i>.png"], delay=2)
     with signed_in(chromium, full) as tab:
+        handle = full.submit("resize", args=["<i>live</i>.png"], delay=3)
         open_live(tab, f"/jobs/{handle}")
         expect(tab.page.locator("#state .state")).to_contain_text("succeeded")
         expect(tab.page.locator("#announcement")).to_contain_text("succeeded")

@@ -96,7 +96,7 @@ def test_drawings_have_no_colours_of_their_own() -> None:
     drawings = [one.read_text("utf-8") for one in (folder / "templates/drawings").iterdir()]
     assert drawings
     painted = {one for text in drawings for one in re.findall(r'\b(?:fill|stroke|color)="([^"]*)"', text)}
-    assert {one for one in painted if not one.startswith("url(#")} <= {"none"}
+    assert {one for one in painted if not one.startswith("url(#")} <= {"none", "currentColor"}
 
 
 def test_a_state_of_a_newer_version_has_a_look() -> None:
