@@ -34,7 +34,7 @@ NO_PAGES: Final = frozenset({LOGIN, "/logout"})
 """Paths that the API answers, besides its own."""
 SETTINGS: Final = "/settings/view"
 NOTICE: Final = "mainspring-notice"
-"""The cookie with the name of an action that was done, until the next page has said so: no words, which others could choose."""
+"""The cookie that names a done action, until the next page reports it. It holds no words: others could choose them."""
 NOTICE_LIFE: Final = 30
 """Seconds."""
 FORM_LIMIT: Final = 2 << 20

@@ -112,7 +112,7 @@ class Fleet(NamedTuple):
 
 
 def fleet(nodes: Sequence[Node], recoveries: Sequence[Recovery] = ()) -> Fleet:
-    """Return the drawing of nodes, those that are not live first, and of recoveries, of which the newest are the first."""
+    """Return the drawing of nodes and recoveries: nodes that are not live come first, and so do the newest recoveries."""
     shown = sorted(nodes, key=lambda node: (node.state == "live", node.name))[:MOST_NODES]
     most = max((node.slots or node.jobs for node in shown), default=0)
     number = max(1, min(WIDEST, MOST_CELLS // max(len(shown), 1)))

@@ -16,7 +16,7 @@ MIDDLE: Final = 20
 """Where the line has its zero, and the bars begin."""
 HEIGHT: Final = 30
 RATE_MINUTES: Final = 5
-"""Whole minutes of which a rate is the mean."""
+"""The whole minutes over which a rate is averaged."""
 
 
 class Spark(NamedTuple):
