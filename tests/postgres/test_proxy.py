@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from tests.closed_servers import close_with_connections
+
 from .proxy import Direction, Proxy
 from .traps import LoseAnswer
 
@@ -116,10 +118,7 @@ async def echoing() -> AsyncIterator[Echo]:
     try:
         yield echo
     finally:
-        server.close()
-        for transport in echo.transports:
-            transport.abort()
-        await server.wait_closed()
+        await close_with_connections(server, lambda: echo.transports)
 
 
 def play(test: Callable[[Stage], Awaitable[None]]) -> None:

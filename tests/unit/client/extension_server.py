@@ -12,6 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from tests.closed_servers import close_with_connections
+
 from mainspring.client.addresses import Address
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import Connection
@@ -133,11 +135,7 @@ class ExtensionServer:
         return Address("127.0.0.1", self._server.sockets[0].getsockname()[1])
 
     async def _close(self) -> None:
-        self._server.close()
-        for peer in list(self.peers):
-            peer.transport.abort()
-        await asyncio.sleep(0)
-        await self._server.wait_closed()
+        await close_with_connections(self._server, lambda: [peer.transport for peer in self.peers])
 
     def drop_connections(self) -> None:
         def act() -> None:
