@@ -353,6 +353,10 @@ def test_a_running_job_is_cancelled_from_any_node(nodes: list[FleetNode], functi
         job = worker.job()
         assert peer.call("jobs.cancel", handle=handle.decode())["state"] == "running"
         assert worker.await_stop() == (handle, job.token, b"cancelled")
+        shown = [one.call("jobs.attempts", handle=handle.decode())["attempts"] for one in peers]
+        asked_at = shown[1][0]["stop_requested_at"]
+        assert asked_at is not None
+        assert [(one["outcome"], one["stop_requested_at"]) for (one,) in shown] == [("running", asked_at)] * 3
         assert worker.settle_as(job, b"cancelled") == b"recorded"
         worker.ready()
         assert peers[0].outcome(handle).state == b"cancelled"

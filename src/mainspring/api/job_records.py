@@ -29,7 +29,7 @@ class Attempt(msgspec.Struct):
     error_type: str | None
     error: str | None
     stop_requested_at: str | None = None
-    """When its worker was asked to stop because of a cancel; None if it was not, and while another node runs the job."""
+    """When its worker was asked to stop because of a cancel; None if it was not."""
 
 
 class Attempts(msgspec.Struct):

@@ -70,6 +70,13 @@ class Running(NamedTuple):
     denominator: bytes = b"0"
 
 
+class StopRequested(NamedTuple):
+    """When the worker of a job was asked to stop it, before the job's `Running`. Older nodes leave it out."""
+
+    id: int
+    at_us: int
+
+
 class Abandoned(NamedTuple):
     """Ended terms still hold jobs: the receiving node recovers them. An engine sends this to its own node."""
 
@@ -98,7 +105,20 @@ class Logged(NamedTuple):
     ids: Sequence[int]
 
 
-Message = Settled | Pending | Progress | ProgressText | Stop | Ask | Running | Abandoned | Direct | FollowLog | Logged
+Message = (
+    Settled
+    | Pending
+    | Progress
+    | ProgressText
+    | Stop
+    | Ask
+    | StopRequested
+    | Running
+    | Abandoned
+    | Direct
+    | FollowLog
+    | Logged
+)
 
 
 class Relay(Protocol):

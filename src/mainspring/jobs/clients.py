@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 
     from mainspring.access.acts import Act
     from mainspring.errors import MainspringError, StoreError
-    from mainspring.events.relay import Running
     from mainspring.jobs.context import Context
     from mainspring.jobs.ends import Ends
     from mainspring.jobs.held import Held
     from mainspring.jobs.model import Job
-    from mainspring.jobs.remote_jobs import RemoteJobs
+    from mainspring.jobs.remote_jobs import RemoteAttempt, RemoteJobs
     from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.settling import Settling
     from mainspring.jobs.store import Cancelled, Found, Redriven
@@ -242,7 +241,7 @@ class Clients:
     def show(
         self,
         job_id: int,
-        done: Callable[[Job | None, Running | None], None],
+        done: Callable[[Job | None, RemoteAttempt | None], None],
         failed: Callable[[StoreError], None],
         namespace: str = DEFAULT,
     ) -> None:
@@ -260,7 +259,7 @@ class Clients:
             if remote_jobs is None or job is None or not State(job.state).held or job.term == self._table.term:
                 done(job, None)
             else:
-                remote_jobs.ask(job, lambda running: done(job, running))
+                remote_jobs.ask(job, lambda attempt: done(job, attempt))
 
         def read(job: Job | None) -> None:
             if job is not None and State(job.state).held and job.term == self._table.term:

@@ -22,6 +22,7 @@ from mainspring.events.relay import (
     Running,
     Settled,
     Stop,
+    StopRequested,
 )
 from mainspring.jobs.counting import count_in_flight
 from mainspring.jobs.store import DrainInbox, ReadBacklog, Recover
@@ -143,6 +144,8 @@ class Sharing:
                 self._reports.text_elsewhere(message)
             case Ask(job_id, by):
                 self._remote_jobs.asked(job_id, by)
+            case StopRequested():
+                self._remote_jobs.stop_requested(message)
             case Running():
                 self._remote_jobs.answered(message)
             case Direct():

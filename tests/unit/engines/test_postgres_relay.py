@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.engines.postgres.relay import BACKLOG_LIMIT, Relay, decode, encode
-from mainspring.events.relay import Ask, Direct, Message, Pending, Progress, Running, Settled, Stop
+from mainspring.events.relay import Ask, Direct, Message, Pending, Progress, Running, Settled, Stop, StopRequested
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Progress, IDS, st.sampled_from(["data", "warning", "status"]), st.binary(), st.binary()),
     st.builds(Stop, IDS, st.text()),
     st.builds(Ask, IDS, IDS),
+    st.builds(StopRequested, IDS, IDS),
     st.builds(Direct, IDS, st.sampled_from(["drain", "undrain", "stop"])),
     st.builds(Running, IDS, IDS, st.integers(1, 9), st.text(), st.binary(), st.binary()),
 )

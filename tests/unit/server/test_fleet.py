@@ -12,12 +12,13 @@ import pytest
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
-from mainspring.events.relay import ProgressText
+from mainspring.events.relay import ProgressText, StopRequested
 from mainspring.ids import node_id
 from mainspring.jobs import registered as registered_module
 from mainspring.jobs import sharing
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, State
+from mainspring.jobs.remote_jobs import RemoteAttempt
 from mainspring.jobs.reports import MOST_TEXTS
 from mainspring.server.build import open_node
 from mainspring.server.clock import SystemClock
@@ -336,6 +337,26 @@ def test_a_job_that_runs_at_another_node_is_cancelled_there() -> None:
             first.service.clients.cancel(job_id, "enough", answer.set_result, answer.set_exception)
             assert await answer == "running"
             assert await hand.stopped.get() == (held, b"cancelled")
+
+    run(test())
+
+
+def test_every_node_shows_when_a_worker_was_asked_to_stop() -> None:
+    async def test() -> None:
+        async with local_fleet() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            hand, client = Hand(second, places=2), Client(first)
+            jobs = [await client.submit_background() for _ in range(2)]
+            held = [await hand.jobs.get() for _ in jobs]
+            second.service.clients.cancel_held(held[0], "enough", lambda _: None)
+            assert held[0].stop_us
+            assert first.service.sharing is not None
+            # A message that nobody has asked for is of no later answer.
+            first.service.sharing.receive(StopRequested(held[1].job.id, 7))
+            for one in held:
+                shown: asyncio.Future[RemoteAttempt | None] = asyncio.get_running_loop().create_future()
+                first.service.show(one.job.id, lambda _, attempt: shown.set_result(attempt), shown.set_exception)  # noqa: B023
+                assert await shown == RemoteAttempt(one.started_us, 1, "hand", b"0", b"0", one.stop_us)
 
     run(test())
 

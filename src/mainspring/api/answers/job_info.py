@@ -14,8 +14,8 @@ from mainspring.jobs.model import State
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from mainspring.events.relay import Running
     from mainspring.jobs.model import Job
+    from mainspring.jobs.remote_jobs import RemoteAttempt
     from mainspring.jobs.service import JobService
 
 STATE_NAMES: Final = tuple(state.name.lower() for state in State)
@@ -39,12 +39,12 @@ def info_of(service: JobService, job: Job) -> JobInfo:
     )
 
 
-def of_another_node(job: Job, running: Running | None = None) -> Job:
+def of_another_node(job: Job, running: RemoteAttempt | None = None) -> Job:
     """Return a stored job with the attempt that runs on another node counted.
 
     ``running`` is the answer of the node that holds it.
     """
     if running is not None:
         state, started_us = int(State.RUNNING), running.started_us
-        return replace(job, state=state, started_us=started_us, attempt=running.attempt)
+        return replace(job, state=state, started_us=started_us, attempt=running.number)
     return replace(job, attempt=job.attempt + 1) if job.state == State.RUNNING else job

@@ -20,8 +20,8 @@ from mainspring.queries.jobs import Recall, Recalled
 if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
-    from mainspring.events.relay import Running
     from mainspring.jobs.held import Held
+    from mainspring.jobs.remote_jobs import RemoteAttempt
     from mainspring.jobs.service import JobService
 
 NOTHING = Recalled(None, kept=False, attempts=b"")
@@ -39,7 +39,7 @@ class RecordCalls:
         job, held, running = await self._find(request, caller, Permission.READ)
         recalled = await self._recall(job, 0) if held is None or held.stored else NOTHING
         attempts = [_shown(record) for record in decode_records(recalled.attempts)]
-        current = _running(held, running, self._service)
+        current = _running(job, held, running, self._service)
         if current is not None:
             attempts.append(current)
         elif (last := _last(job, recalled, self._service)) is not None:
@@ -70,12 +70,12 @@ class RecordCalls:
 
     async def _find(
         self, request: ListAttempts | ShowArguments, caller: Caller, permission: Permission
-    ) -> tuple[Job, Held | None, Running | None]:
+    ) -> tuple[Job, Held | None, RemoteAttempt | None]:
         """Return a job, with what this node or another one has of it in memory. Raises ApiError."""
         service = self._service
         job_id = service.id_of(request.handle.encode())
         job: Job | None = None
-        running: Running | None = None
+        running: RemoteAttempt | None = None
         held = None
         if job_id is not None:
             held = service.find_held(job_id)
@@ -110,16 +110,18 @@ def _shown(record: AttemptRecord) -> Attempt:
     )
 
 
-def _running(held: Held | None, running: Running | None, service: JobService) -> Attempt | None:
+def _running(job: Job, held: Held | None, running: RemoteAttempt | None, service: JobService) -> Attempt | None:
     """Return the attempt under way, if there is one."""
     if held is not None and held.worker is not None:
-        node = service.node_of(service.term)
+        number, worker, term = held.job.attempt + 1, held.worker_name(), int(service.term)
         started, stop = rfc3339(held.started_us), rfc3339(held.stop_us)
-        return Attempt(held.job.attempt + 1, "running", started, None, None, node, held.worker_name(), None, None, stop)
-    if running is not None and running.started_us:
-        started = rfc3339(running.started_us)
-        return Attempt(running.attempt, "running", started, None, None, None, running.worker, None, None)
-    return None
+    elif running is not None:
+        number, worker, term = running.number, running.worker, job.term
+        started, stop = rfc3339(running.started_us), rfc3339(running.stop_us)
+    else:
+        return None
+    node = service.node_of(term) or None
+    return Attempt(number, "running", started, None, None, node, worker, None, None, stop)
 
 
 def _last(job: Job, recalled: Recalled, service: JobService) -> Attempt | None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Handlers
-    from mainspring.events.relay import Running
+    from mainspring.jobs.remote_jobs import RemoteAttempt
     from mainspring.jobs.service import JobService
     from mainspring.workflows.service import WorkflowService
     from mainspring.workflows.store import Shown
@@ -106,7 +106,7 @@ class JobCalls:
         """Return the details of a job of a namespace. ``check`` may raise an error for it."""
         service = self._service
         held = service.find_held(job_id) is not None
-        found: tuple[Job | None, Running | None] = await Later(
+        found: tuple[Job | None, RemoteAttempt | None] = await Later(
             lambda done, failed: service.show(job_id, lambda *found: done(found), failed, namespace)
         )
         job, running = found
@@ -173,7 +173,7 @@ class JobCalls:
 
     # ---- writing ----
 
-    def _details(self, job: Job, running: Running | None) -> JobDetails:
+    def _details(self, job: Job, running: RemoteAttempt | None) -> JobDetails:
         options, service = job.options or NO_OPTIONS, self._service
         held = service.find_held(job.id)
         attempt = held if held is not None else running

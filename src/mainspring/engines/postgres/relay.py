@@ -30,6 +30,7 @@ from mainspring.events.relay import (
     Running,
     Settled,
     Stop,
+    StopRequested,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ _KINDS: Final[tuple[type[Any], ...]] = (
     ProgressText,
     FollowLog,
     Logged,
+    StopRequested,
 )
 """A kind is sent as its index here: append new kinds at the end."""
 

@@ -33,6 +33,7 @@ from mainspring.events.relay import (
     Running,
     Settled,
     Stop,
+    StopRequested,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ _READ: Final[dict[str, Callable[..., Message]]] = {
     "direct": Direct,
     "followlog": FollowLog,
     "logged": Logged,
+    "stoprequested": StopRequested,
     "running": lambda job, started_us, attempt, worker, numerator, denominator: Running(
         job, started_us, attempt, worker, b64decode(numerator), b64decode(denominator)
     ),
@@ -98,7 +100,7 @@ def _size(message: Message) -> int:
             return 64 + len(reason)
         case ProgressText(_, text):
             return 64 + 4 * len(text)
-        case Ask() | Abandoned() | Direct() | FollowLog():
+        case Ask() | Abandoned() | Direct() | FollowLog() | StopRequested():
             return 64
         case Running():
             return 64 + len(message.worker) + len(message.numerator) + len(message.denominator)

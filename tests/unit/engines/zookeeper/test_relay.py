@@ -16,7 +16,18 @@ from mainspring.engines.zookeeper.engine import handle
 from mainspring.engines.zookeeper.handlers import HANDLERS
 from mainspring.engines.zookeeper.relay import Relay
 from mainspring.engines.zookeeper.tree import Delete
-from mainspring.events.relay import Ask, Direct, FollowLog, Logged, Pending, Progress, Running, Settled, Stop
+from mainspring.events.relay import (
+    Ask,
+    Direct,
+    FollowLog,
+    Logged,
+    Pending,
+    Progress,
+    Running,
+    Settled,
+    Stop,
+    StopRequested,
+)
 from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event, Settlement
 
@@ -40,6 +51,7 @@ def test_messages_are_decoded_as_they_were_encoded() -> None:
         Progress(3, "status", b"\0", b"2"),
         Stop(4, "stop"),
         Ask(5, 6),
+        StopRequested(5, 7),
         Direct(8, "drain"),
         FollowLog(8, 9),
         Logged([10]),
