@@ -65,6 +65,8 @@ def test_a_job_shows_its_states_and_its_log_as_they_happen(chromium: Browser, fu
         open_live(tab, f"/jobs/{handle}")
         expect(tab.page.locator("#state .state")).to_contain_text("succeeded")
         expect(tab.page.locator("#announcement")).to_contain_text("succeeded")
+        expect(tab.page.locator("#attempt-1")).to_contain_text("succeeded")
+        expect(tab.page.get_by_role("heading", name="Result")).to_be_visible()
         expect(tab.page.locator("table.log tbody tr")).to_have_count(1)
         expect(tab.page.locator("table.log tbody")).to_contain_text("resizing <i>live</i>.png")
         assert tab.page.locator("#actions").get_by_text("Delete…").count() == 1

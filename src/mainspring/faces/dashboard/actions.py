@@ -20,7 +20,7 @@ from mainspring.faces.dashboard.calls import N, names_in
 from mainspring.quantities import parse_duration, parse_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from mainspring.faces.dashboard.visit import Visit
 
@@ -99,6 +99,8 @@ class Action:
     """A sentence for actions that cannot be undone: their form opens first."""
     if_match: bool = False
     """Whether the form carries the version of the object."""
+    current: Callable[[Visit, Mapping[str, str]], Awaitable[str]] | None = None
+    """Returns the object as it is now in a few words, for a form that came after another change."""
     then: Callable[[Visit, Mapping[str, str], Any], str] | None = None
     """Returns the path to show afterwards, for the parameters of the path and the answer; by default the page of the form."""
     name: str = ""
@@ -141,8 +143,11 @@ class Action:
         """Return the command that does the same; empty if there is none."""
         if not self.command:
             return ""
-        texts = {one.name: _word(one, values.get(one.name, "")) for one in self.fields}
-        words = [part.format(**{**texts, **parameters}) for part in self.command.split()]
+        texts = {
+            one.name: _word(one, value) if (value := values.get(one.name, "")) or one.required else ""
+            for one in self.fields
+        }
+        words = [word for part in self.command.split() if (word := part.format(**{**texts, **parameters}))]
         for one in self.fields:
             value = values.get(one.name, "")
             if one.option and (value or one.required):

@@ -42,6 +42,8 @@ FORM_LIMIT: Final = 2 << 20
 MOST_FIELDS: Final = 2000
 CORRECTABLE: Final = frozenset({400, 422})
 """Statuses of calls that other values in the form may correct."""
+CHANGED: Final = 412
+"""The status of a call that came after another change."""
 _LONGEST_NEXT: Final = 4096
 """Letters: browsers refuse answers with very long headers."""
 HEADERS: Final = {
@@ -201,11 +203,15 @@ class Dashboard:
             return self._done(visit, action, parameters, answer, following)
         version = form.get(actions.VERSION, "")
         refused_form = None
+        current = ""
+        if problem.status == CHANGED and action.current is not None:
+            found = await visit.optional(action.current(visit, parameters))
+            current = found if isinstance(found, str) else ""
         if problem.status == 404:  # the page of an object that is gone would say the same
             following = self._above(visit, following)
         if problem.status in CORRECTABLE:
             refused_form = actions.RefusedForm(action, parameters, version, form, faults)
-        return visit.problem(problem, following, refused_form)
+        return visit.problem(problem, following, refused_form, current)
 
     def _done(
         self, visit: Visit, action: Action, parameters: dict[str, str], answer: Answer, following: str

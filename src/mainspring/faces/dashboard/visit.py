@@ -146,9 +146,10 @@ class Visit:
         """Return an answer that leads the browser to another page of this node."""
         return Response(303, {b"location": address.encode("ascii", "replace")})
 
-    def problem(self, problem: Problem, back: str = "", form: object = None) -> Response:
+    def problem(self, problem: Problem, back: str = "", form: object = None, current: str = "") -> Response:
         """Return the page of a refusal: what was wrong, and what to do.
 
-        ``back`` is the page of a refused form, and ``form`` an `actions.RefusedForm` that can be corrected.
+        ``back`` is the page of a refused form, ``form`` an `actions.RefusedForm` that can be corrected, and ``current`` the
+        object as another change has left it.
         """
-        return self.render("problem.html", code=problem.status, problem=problem, back=back, form=form)
+        return self.render("problem.html", code=problem.status, problem=problem, back=back, form=form, current=current)

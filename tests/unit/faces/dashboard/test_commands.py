@@ -12,6 +12,7 @@ from mainspring.cli.main import build_app
 from mainspring.faces.dashboard.actions import EXAMPLES
 from mainspring.faces.dashboard.pages import ACTIONS
 from mainspring.faces.dashboard.pages.functions import LIMIT
+from mainspring.faces.dashboard.pages.workflows import SIGNAL
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.actions import Action
@@ -37,6 +38,12 @@ def test_the_command_of_an_action_is_one_that_mainspring_takes(action: Action, i
         for one in action.fields:
             if one.option:
                 assert one.option in words
+
+
+def test_a_command_leaves_out_what_may_be_empty() -> None:
+    command = "mainspring workflows signal summer approved"
+    assert SIGNAL.command_line("default", {"key": "summer"}, {"name": "approved"}) == command
+    assert SIGNAL.command_line("default", {"key": "summer"}, {"name": "approved", "input": "1"}) == f"{command} 1"
 
 
 def test_the_command_of_limits_without_values_removes_them_all() -> None:

@@ -127,6 +127,7 @@ def test_a_form_that_comes_too_late_leads_back_to_its_page_alone() -> None:
             await browser.call("POST", "schedules/nightly/pause")
             refused = await browser.act(page, "schedules_remove")
             assert refused.status == 412
+            assert "It is now: paused, cron" in refused.main.text
             assert refused.main.all("form") == []
             assert refused.main.all("a")[0].attributes["href"] == "/schedules/nightly"
 

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.api.a_node import run
 from tests.unit.jobs.a_node import Client, unexpected
 
+from mainspring.api.fires import Timeline
 from mainspring.api.functions import FunctionInfo
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
 from mainspring.api.nodes import NodeInfo
@@ -57,6 +58,11 @@ def test_limits_are_changed_from_what_the_viewer_has_seen() -> None:
             assert "Limits: 5 at a time, 100/1m (set by a command)." in page.main.text
             lost = await browser.act(old, "functions_limits_set", {"concurrency": "7"})
             assert lost.status == 412
+            assert "It is now: 5 at a time, 100/1m." in lost.main.text
+            await browser.call("POST", "functions/resize/pause", {"reason": "test"})
+            lost = await browser.act(page, "functions_limits_delete")
+            assert "It is now: 5 at a time, 100/1m, paused by admin." in lost.main.text
+            await browser.call("POST", "functions/resize/resume", {})
             page = await browser.open("/functions/resize")
             assert page.main.all("input", name="rate")[0].attributes["value"] == "100/1m"
             page = await browser.act(page, "functions_limits_set", {"rate": ""})
@@ -187,6 +193,24 @@ def test_waiting_jobs_are_shown_by_priority() -> None:
     run(test())
 
 
+@pytest.mark.parametrize(
+    ("path", "first", "following"),
+    [
+        ("/functions", "First", "Further functions"),
+        ("/workers", "First", "Further workers"),
+        ("/jobs", "Newest", "Older"),
+    ],
+)
+def test_lists_by_name_have_no_older_pages(path: str, first: str, following: str) -> None:
+    async def test() -> None:
+        status = NamespaceStatus("default", JobCounts(0, 0, 0, 0), 0, None, None, None)
+        listed = {path: {"items": [], "next": "c2"}, "/status": status, "/v1/nodes": {"items": []}}
+        page = await browser_of(listed, 0.0).open(f"{path}?cursor=c1")
+        assert [link.text for link in page.main.all("nav", class_="pages")[0].all("a")] == [first, following]
+
+    run(test())
+
+
 def test_the_first_commands_name_the_server() -> None:
     async def test() -> None:
         node = dict.fromkeys(NodeInfo.__struct_fields__) | {"name": "a", "state": "live", "version": "1", "lease": 15.0}
@@ -195,12 +219,19 @@ def test_the_first_commands_name_the_server() -> None:
         for address, option in ((None, ""), ("127.0.0.1:4730", ""), ("127.0.0.1:5000", " --server 127.0.0.1:5000")):
             nodes = {"items": [{**node, "address": address}]}
             nothing: dict[str, Any] = {"items": []}
-            lists = {"/functions": nothing, "/jobs": nothing, "/workers": nothing}
-            browser = browser_of({"/status": status, **lists, "/v1/nodes": nodes}, 0.0)
-            codes = [one.text for path in lists for one in (await browser.open(path)).main.all("code")]
+            lists = dict.fromkeys(("/functions", "/jobs", "/workers", "/schedules", "/workflows"), nothing)
+            fires = {
+                "/fires": nothing,
+                "/fires/timeline": Timeline("1970-01-01T00:00:00Z", "1970-01-02T00:00:00Z", 1.0, [], None),
+            }
+            browser = browser_of({"/status": status, **lists, **fires, "/v1/nodes": nodes}, 0.0)
+            pages = [await browser.open(path) for path in lists]
+            codes = [one.text for page in pages for one in page.main.all("code")]
             assert f"mainspring worker app.py{option}" in codes
             assert f"mainspring submit hello '\"world\"'{option}" in codes
             assert f"mainspring submit hello '\"world\"' --background{option}" in codes
+            assert f'mainspring schedules add nightly --function report --cron "30 2 * * *"{option}' in codes
+            assert f"mainspring workflows start order --args 17{option}" in codes
 
     run(test())
 

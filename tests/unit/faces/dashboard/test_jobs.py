@@ -228,7 +228,8 @@ def test_a_cancel_says_what_it_has_done() -> None:
             assert page.main.one("p", role="status").text == "The job is cancelled."
 
     run(test())
-    for state, sentence in (("running", "was asked to stop"), ("succeeded", "had already ended")):
+    sentences = {"running": "was asked to stop", "succeeded": "had already succeeded", "new": "had already ended"}
+    for state, sentence in sentences.items():
         outcome = CANCEL.outcome(msgspec.json.encode({"handle": "H:n1:1", "state": state}))
         assert sentence in CANCEL.notice(outcome)
 

@@ -67,10 +67,10 @@ def test_a_dead_node_is_removed_by_its_term() -> None:
         nodes = {"items": [node("b", 7), node("b", 3, state="dead", lease_left=0.0)]}
         answers: dict[str, Any] = {"/whoami": ADMIN, "/namespaces/default/nodes": {"items": []}, "/api/v1/nodes": nodes}
         page = await browser_of(answers, 0.0).open("/nodes")
-        assert [row[1] for row in page.rows()] == ["✔ live", "✖ dead"]
+        assert [row[1] for row in page.rows()] == ["✖ dead", "✔ live"], "those that need somebody come first"
         totals = [cell.text for cell in page.main.one("tfoot").all("td")][1:3]
         assert f"{totals[0]} jobs, {totals[1]} slots" in page.main.one("desc").text
-        assert [row[6] for row in page.rows()] == ["15 s of 15 s last heartbeat now", "it has ended"]
+        assert [row[6] for row in page.rows()] == ["it has ended", "15 s of 15 s last heartbeat now"]
         form = page.main.one("form", action="/actions/nodes_remove")
         assert form.one("input", name="path.node").attributes["value"] == "3"
         assert "mainspring nodes remove 3" in form.text

@@ -163,7 +163,7 @@ def test_a_parent_is_removed_after_its_children_and_a_removed_schedule_leads_to_
             await browser.call("POST", "schedules", {"name": "mail", "function": "mail", "parents": ["nightly"]})
             page = await browser.open("/schedules/nightly")
             refused = await browser.act(page, "schedules_remove")
-            assert "schedule 'nightly' is a parent of 'mail': remove its children first" in refused.main.text
+            assert "Schedule 'nightly' is a parent of 'mail': remove its children first" in refused.main.text
             await browser.act(await browser.open("/schedules/mail"), "schedules_remove")
             await browser.act(await browser.open("/schedules/nightly"), "schedules_remove")
             for action in ("schedules_remove", "schedules_trigger"):

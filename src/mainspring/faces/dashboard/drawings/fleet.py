@@ -111,9 +111,14 @@ class Fleet(NamedTuple):
         return TOP + ROW * len(self.lines) + (TOP + ROW * len(self.arrows) if self.arrows else 0) + 6
 
 
+def by_need(node: Node) -> tuple[bool, str]:
+    """Return a key that sorts nodes: those that need somebody come first."""
+    return node.state == "live", node.name
+
+
 def fleet(nodes: Sequence[Node], recoveries: Sequence[Recovery] = ()) -> Fleet:
     """Return the drawing of nodes and recoveries: nodes that are not live come first, and so do the newest recoveries."""
-    shown = sorted(nodes, key=lambda node: (node.state == "live", node.name))[:MOST_NODES]
+    shown = sorted(nodes, key=by_need)[:MOST_NODES]
     most = max((node.slots or node.jobs for node in shown), default=0)
     number = max(1, min(WIDEST, MOST_CELLS // max(len(shown), 1)))
     per_cell = max(1, -(-most // number))

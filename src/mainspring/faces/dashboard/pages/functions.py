@@ -22,12 +22,24 @@ from mainspring.faces.dashboard.registry import Page
 from mainspring.quantities import format_rate
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mainspring.faces.dashboard.visit import Response, Visit
     from mainspring.resources.limit_specs import RateSpec
 
 ROWS: Final = 100
 FUNCTION: Final = f"{N}/functions/{{function}}"
 STEPS: Final = ("minute", "half_hour")
+
+
+async def _in_words(visit: Visit, parameters: Mapping[str, str]) -> str:
+    """Return the limits and the pause of a function as they are now."""
+    shown = await visit.calls.get(FunctionInfo, FUNCTION, parameters)
+    parts = [limits_in_words(shown) or "no limits"]
+    if shown.paused:
+        parts += [f"paused by {shown.paused_by}" if shown.paused_by else "paused"]
+    return ", ".join(parts)
+
 
 PAUSE: Final = Action(
     operation="functions_pause",
@@ -55,6 +67,7 @@ LIMIT: Final = Action(
     method="PUT",
     permission=Permission.DEVELOP,
     if_match=True,
+    current=_in_words,
     fields=(
         Field(
             name="concurrency", label="Jobs at a time", kind="number", option="--concurrency", hint="empty: no limit"
@@ -84,6 +97,7 @@ DECLARED: Final = Action(
     method="DELETE",
     permission=Permission.DEVELOP,
     if_match=True,
+    current=_in_words,
     command="functions limit {function} --declared",
 )
 ACTIONS: Final = (PAUSE, RESUME, LIMIT, DECLARED)

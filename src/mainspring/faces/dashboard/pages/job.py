@@ -50,6 +50,10 @@ CANCEL: Final = Action(
     label="Cancel",
     done="The job had already ended, so the cancel has changed nothing.",
     outcomes={
+        **{
+            state: f"The job had already {state}, so the cancel has changed nothing."
+            for state in ("succeeded", "failed", "expired")
+        },
         "cancelled": "The job is cancelled.",
         "running": "The worker was asked to stop the job. Until it does, the job runs, and may still succeed.",
     },

@@ -11,7 +11,7 @@ from mainspring.api.namespaces import NamespaceNode
 from mainspring.api.nodes import NodeInfo
 from mainspring.faces.dashboard.actions import Action
 from mainspring.faces.dashboard.calls import ROOT, Items, N
-from mainspring.faces.dashboard.drawings.fleet import Node, Recovery, fleet
+from mainspring.faces.dashboard.drawings.fleet import Node, Recovery, by_need, fleet
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ async def nodes(visit: Visit) -> Response:
     if isinstance(everything, Items) and sees_all:
         rows = [shown_node(node) for node in everything.items]
         recoveries = recovered(everything.items)
+
+    rows.sort(key=by_need)
 
     def actions_of(node: Node) -> list[Action]:
         if not (sees_all and visit.may(Permission.ADMIN)) or (len(rows) == 1 and node.lease_left is None):

@@ -16,6 +16,7 @@ from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError,
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.day import day, step_for
 from mainspring.faces.dashboard.drawings.family import OCCASIONS, family, kind_of
+from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 from mainspring.faces.dashboard.schedule_form import OVERLAPS
 from mainspring.faces.dashboard.view_settings import known_zone
@@ -46,6 +47,11 @@ SCHEDULE: Final = f"{SCHEDULES}/{{name}}"
 
 def _to_operation(visit: Visit, _parameters: Mapping[str, str], answer: Answer) -> str:
     return visit.url("/operations/{id}", id=msgspec.json.decode(answer.body)["id"])
+
+
+async def _in_words(visit: Visit, parameters: Mapping[str, str]) -> str:
+    shown = await visit.calls.get(ScheduleDetails, SCHEDULE, parameters)
+    return f"{shown.state}, {shown.when}"
 
 
 TRIGGER: Final = Action(
@@ -97,6 +103,7 @@ REMOVE: Final = Action(
     method="DELETE",
     permission=Permission.DEVELOP,
     if_match=True,
+    current=_in_words,
     command="schedules remove {name}",
     warning="If code declares the schedule, the next worker of that code adds it again.",
     then=lambda visit, _, __: visit.url("/schedules"),
@@ -132,6 +139,7 @@ async def schedules(visit: Visit) -> Response:
     return visit.render(
         "schedules.html",
         kind_of=kind_of,
+        server="" if listed.items else await server_option(visit),
         number=len(listed.items),
         found=len(found),
         schedules=rows,

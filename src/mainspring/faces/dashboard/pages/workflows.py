@@ -11,6 +11,7 @@ from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.difference import difference
 from mainspring.faces.dashboard.drawings.history import attributes_of, history, name_of
+from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ async def workflows(visit: Visit) -> Response:
         statuses=STATUSES,
         is_filtered=is_filtered,
         parked=parked,
+        server="" if listed.items or is_filtered else await server_option(visit),
     )
 
 
