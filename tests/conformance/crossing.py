@@ -274,6 +274,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     schedules.Declare: _named(schedules.Declare, app="app", schedules=[]),
     fires.ListFires: lambda _: [fires.ListFires(schedule="nightly"), fires.ListFires()],
     fires.ReadTimeline: _named(fires.ReadTimeline),
+    fires.ReadOutcomes: _named(fires.ReadOutcomes, schedules=["nightly"]),
     workflows.List: lambda world: [workflows.List(), workflows.List(id="id"), workflows.List(after=world.run or None)],
     workflows.Show: _runs(workflows.Show),
     workflows.History: lambda world: [*_runs(workflows.History)(world), *_runs(workflows.History, exact=True)(world)],

@@ -79,6 +79,25 @@ class ListFires(Request[Fires]):
     after: str | None = None
 
 
+class Outcomes(msgspec.Struct):
+    """The last outcomes of schedules."""
+
+    fires: list[Run]
+
+
+class ReadOutcomes(Request[Outcomes]):
+    """The last outcome of each of some schedules: its newest fire time whose job has ended, or that was skipped.
+
+    A schedule without one among its newest 20 fire times is left out. A removed schedule is, too, if the caller may not read all
+    functions.
+    """
+
+    permission = Permission.READ
+    call = "schedules.outcomes"
+    only_reads = True
+    schedules: Annotated[list[str], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)]
+
+
 class ReadTimeline(Request[Timeline]):
     """The fire times of all schedules, counted in buckets. Codes: ``invalid``."""
 

@@ -41,6 +41,8 @@ INDEXES = {
     "due_after": {"schedules_due"},
     "schedules_named": {"schedules_pkey", "specifications_pkey"},
     "schedules": {"schedules_pkey", "specifications_pkey"},
+    "newest_fires": {"fires_pkey"},
+    "last_outcomes": {"fires_pkey"},
     "history": {"fires_pkey"},
     "names_of_fires": {"fires_pkey"},
     "oldest_fires": {"fires_pkey"},

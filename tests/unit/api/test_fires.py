@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import fires, schedules
+from mainspring.api import fires, jobs, schedules
 from mainspring.api.answers import fires as module
 from mainspring.api.answers.fires import FireCalls
 from mainspring.api.answers.registry import Api
@@ -89,7 +89,7 @@ def count(node: Node, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
 
     def counting(query: Query[Any], budget: Budget, answered: Answered) -> None:
         def counted(page: Any) -> None:
-            rows.setdefault(type(query).__name__, []).append(len(page.items))
+            rows.setdefault(type(query).__name__, []).append(len(page if isinstance(page, list) else page.items))
             answered(page)
 
         read(query, budget, counted)
@@ -109,7 +109,7 @@ def test_a_page_reads_only_the_schedules_that_it_needs(monkeypatch: pytest.Monke
                 await node.api.call(schedules.Trigger("s07"))
             rows = count(node, monkeypatch)
             await node.api.call(fires.ListFires(schedule="s07", limit=3))
-            assert rows == {"ListSchedules": [1], "ListFires": [3]}
+            assert rows == {"ListSchedules": [1], "NewestFires": [3]}
             rows.clear()
             first = await node.api.call(fires.ReadTimeline(limit=4))
             assert (first.next, rows["ListSchedules"]) == ("s03", [5])
@@ -122,6 +122,53 @@ def test_a_page_reads_only_the_schedules_that_it_needs(monkeypatch: pytest.Monke
             some = await node.api.call(fires.ReadTimeline(limit=4), caller=caller)
             assert ([one.schedule for one in some.schedules], some.next) == (["s01", "s03", "s05", "s07"], "s07")
             assert rows["ListSchedules"] == [5, 5]
+
+    run(test())
+
+
+def test_a_list_of_all_reads_many_histories_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            for number in range(30):
+                await node.api.call(schedules.Add(name=f"s{number:02}", function="f", every=3600.0))
+            for number in range(40):
+                node.clock.advance(60)
+                await node.api.call(schedules.Trigger(f"s{number % 20:02}"))
+                await node.api.call(schedules.Trigger("s20"))
+            expected = await listed(node, 1000)
+            assert len(expected) == 80
+            rows = count(node, monkeypatch)
+            assert await listed(node, 30) == expected
+            assert len(rows["NewestFires"]) <= 10
+            rows.clear()
+            await node.api.call(fires.ReadTimeline(limit=30))
+            assert (len(rows["ListSchedules"]), rows["NewestFires"]) == (1, [80])
+
+    run(test())
+
+
+def test_outcomes_are_read_together_and_only_of_visible_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            for name in ("a", "b", "c", "d"):
+                await node.api.call(schedules.Add(name=name, function=f"f-{name}", every=3600.0))
+                for _ in range(2 if name < "d" else 0):
+                    node.clock.advance(60)
+                    handle = (await node.api.call(schedules.Trigger(name))).handle
+                    await node.api.call(jobs.Cancel(handle or ""))
+            await node.api.call(schedules.Trigger("a"))
+            rows = count(node, monkeypatch)
+            request = fires.ReadOutcomes(["d", "a", "c", "unknown", "a"])
+            found = (await node.api.call(request)).fires
+            (newest,) = (await node.api.call(fires.ListFires(schedule="c", limit=1))).fires
+            assert ([(one.schedule, one.outcome) for one in found], found[1]) == (
+                [("a", "cancelled"), ("c", "cancelled")],
+                newest,
+            )
+            assert rows.pop("LastOutcomes") == [2]
+            caller = Caller("c", (Grant(Role.VIEWER, functions=("f-a", "f-b")),))
+            found = (await node.api.call(request, caller=caller)).fires
+            assert [one.schedule for one in found] == ["a"]
 
     run(test())
 

@@ -44,6 +44,19 @@ PLANS = {
     "remove_fire": ["SEARCH fires USING PRIMARY KEY (schedule=? AND fire_us=?)"],
     "fires_of_job": ["SEARCH fires USING INDEX fires_of_job (job=?)"],
     "history": ["SEARCH fires USING PRIMARY KEY (schedule=? AND fire_us<?)"],
+    "newest_fires": [
+        "SCAN s VIRTUAL TABLE INDEX 1:",
+        "SEARCH f USING PRIMARY KEY (schedule=? AND fire_us>? AND fire_us<?)",
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH fires USING PRIMARY KEY (schedule=? AND fire_us<?)",
+    ],
+    "last_outcomes": [
+        "SCAN s VIRTUAL TABLE INDEX 1:",
+        "CORRELATED SCALAR SUBQUERY 2",
+        "CO-ROUTINE (subquery-1)",
+        "SEARCH fires USING PRIMARY KEY (schedule=?)",
+        "SCAN (subquery-1)",
+    ],
     "stuck": ["SEARCH fires USING INDEX fires_to_mend (standing=?)"],
     "mark": ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid<?)"],
     "list": [

@@ -1,20 +1,22 @@
-"""Calls about the fire times of all schedules. They read the history of each schedule in pages, beside the groups."""
+"""Calls about the fire times of all schedules. They read many histories together, in pages, beside the groups."""
 
 from __future__ import annotations
 
 import heapq
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.api.answers.fire_rows import run_of
 from mainspring.api.answers.text import rfc3339
-from mainspring.api.answers.waiting import in_slices, read_page
+from mainspring.api.answers.waiting import Later, in_slices, read_page
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.fires import (
     LONGEST_TIMELINE,
     Fires,
     ListFires,
+    Outcomes,
+    ReadOutcomes,
     ReadTimeline,
     ScheduleLine,
     Timeline,
@@ -42,9 +44,17 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import Reads
 
 MOST_READS: Final = 200
-"""Pages of histories that one list reads, and that one timeline reads."""
+"""Reads of one list."""
 PAGE: Final = 100
-"""Rows of one schedule that a list reads at once."""
+"""Rows that a list reads at once, if it reads no more histories than this."""
+HISTORIES: Final = 100
+"""Histories that are read together."""
+FEW: Final = 1
+"""Rows of a history with which it is read further as soon as another one is."""
+MOST_COUNTED: Final = 400_000
+"""Rows that one timeline counts; further schedules follow in the next one."""
+ROWS: Final = 10_000
+"""Rows that a timeline has in memory."""
 MOST_ROWS: Final = 2000
 """Fire times of one schedule that a timeline counts, in the past and in the future each."""
 MOST_STEPS: Final = 20_000
@@ -61,9 +71,15 @@ class _History:
     def __init__(self, name: str, after: int | None) -> None:
         self.name = name
         self.after = after
-        """Only rows before this time are left to read."""
+        """Only rows before this time are left to list."""
         self.rows: deque[Fire] = deque()
         self.ended = False
+
+    def read_to(self) -> int:
+        """Return the time before which its rows are left to read."""
+        if self.rows:
+            return self.rows[-1].fire_us
+        return triggers.LAST_US if self.after is None else self.after
 
 
 def _begin(
@@ -94,7 +110,11 @@ class FireCalls:
         self._reads = reads
         self._handles = handles
         self._clock = clock
-        self.handlers: Handlers = {ListFires: self._list, ReadTimeline: self._timeline}
+        self.handlers: Handlers = {
+            ListFires: self._list,
+            ReadOutcomes: self._outcomes,
+            ReadTimeline: self._timeline,
+        }
 
     async def _all(self, request: ListFires, caller: Caller) -> list[Stored]:
         """Return the schedules of a list that the caller may see, by name. Raises ApiError.
@@ -126,7 +146,7 @@ class FireCalls:
                 return found[:number]
 
     async def _seen(
-        self, query: ListSchedules, request: ListFires | ReadTimeline, caller: Caller
+        self, query: ListSchedules, request: ListFires | ReadOutcomes | ReadTimeline, caller: Caller
     ) -> tuple[list[Stored], str | None]:
         """Return the schedules of a page that the caller may see, and the place of the next page."""
         page = await read_page(self._reads.gather, query)
@@ -157,7 +177,9 @@ class FireCalls:
             history = histories[name]
             if not history.rows and not history.ended:
                 reads += 1
-                await self._read(request.namespace, history, number)
+                nearest = (histories[one] for newest, one in heapq.nsmallest(HISTORIES, heap) if -newest >= since_us)
+                some = [one for one in nearest if len(one.rows) <= FEW and not one.ended]
+                await self._read(request.namespace, some, number)
             elif history.rows and -negative == history.rows[0].fire_us:
                 row = history.rows.popleft()
                 if _matches(row, request):
@@ -171,15 +193,34 @@ class FireCalls:
                 heapq.heapreplace(heap, (1 - history.after, name))  # its next row is earlier than the last one
         return Fires([run_of(row, self._handles) for row in found], None)
 
-    async def _read(self, namespace: str, history: _History, number: int) -> None:
-        rows = await self._rows(namespace, history.name, history.after, number)
-        history.rows.extend(rows)
-        history.ended = len(rows) < number
+    async def _read(self, namespace: str, histories: Sequence[_History], number: int) -> None:
+        """Read a number of further rows, in equal parts of some histories."""
+        each = number if len(histories) == 1 else max(-(-number // len(histories)), FEW + 1)
+        query = queries.NewestFires(
+            names=tuple(key_of_text(namespace, one.name) for one in histories),
+            before_us=tuple(one.read_to() for one in histories),
+            each=each,
+            limit=each * len(histories),
+        )
+        found: dict[str, list[Fire]] = {one.name: [] for one in histories}
+        for row in map(row_with_names, (await read_page(self._reads.gather, query)).items):
+            found[row.schedule].append(row)
+        for one in histories:
+            one.rows.extend(reversed(found[one.name]))
+            one.ended = len(found[one.name]) < each
 
-    async def _rows(self, namespace: str, name: str, before_us: int | None, limit: int) -> list[Fire]:
-        """Return the rows of a schedule before a time, the newest first."""
-        query = queries.ListFires(key_of_text(namespace, name), after=before_us, limit=limit)
-        return [row_with_names(row) for row in (await read_page(self._reads.gather, query)).items]
+    # ---- last outcomes ----
+
+    async def _outcomes(self, request: ReadOutcomes, caller: Caller) -> Outcomes:
+        namespace = request.namespace
+        keys = tuple(dict.fromkeys(key_of_text(namespace, name) for name in request.schedules))
+        if caller.functions(request.permission, namespace) is not None:  # only the schedules know their functions
+            query = ListSchedules(limit=len(keys), names=keys, namespace=namespace)
+            seen, _ = await self._seen(query, request, caller)
+            keys = tuple(key_of_text(namespace, one.schedule.name) for one in seen)
+        outcomes = queries.LastOutcomes(keys)
+        rows: list[Fire] = await Later(lambda done, failed: self._reads.ask(outcomes, done, failed))
+        return Outcomes([run_of(row_with_names(row), self._handles) for row in rows])
 
     # ---- the timeline ----
 
@@ -191,23 +232,42 @@ class FireCalls:
             raise ApiError(Code.INVALID, "a timeline begins before it ends, after 1970, and has at most 31 days")
         since_us, until_us, step_us = to_us(since), to_us(until), to_us(request.step)
         stored = await self._some(request, caller)
-        part, lines, reads = stored[: request.limit], [], 0
-        left = MOST_STEPS
-        for one in part:
-            if reads >= MOST_READS or left <= 0:
+        part, lines = stored[: request.limit], list[ScheduleLine]()
+        left, counted = MOST_STEPS, 0
+        for first in range(0, len(part), HISTORIES):
+            if left <= 0 or counted >= MOST_COUNTED:
                 break
-            line = _Line(one, since_us, step_us)
-            if _newest(one) >= since_us:
-                rows = await self._rows(request.namespace, line.name, min(until_us, to_us(now) + 1), MOST_ROWS)
-                line.count([row for row in rows if row.fire_us >= since_us])
-                line.complete = len(rows) < MOST_ROWS or rows[-1].fire_us < since_us
-                reads += 1
-            after_us = max(since_us, one.state.next_us or to_us(now)) - 1
-            if not one.state.paused and after_us < until_us:
-                left -= await in_slices(self._service.run_sliced, line.count_next(after_us, until_us))
-            lines.append(line.answer())
+            some = [_Line(one, since_us, step_us) for one in part[first : first + HISTORIES]]
+            counted += await self._count(request.namespace, some, since_us, min(until_us, to_us(now) + 1))
+            for line in some:
+                if left <= 0:
+                    break
+                left -= await in_slices(self._service.run_sliced, line.count_next(to_us(now), until_us))
+                lines.append(line.answer())
         following = lines[-1].schedule if len(lines) < len(stored) and lines else None
         return Timeline(rfc3339(since_us) or "", rfc3339(until_us) or "", request.step, lines, following)
+
+    async def _count(self, namespace: str, lines: Sequence[_Line], since_us: int, until_us: int) -> int:
+        """Count the decided fire times of some schedules in a time, and return how many there are."""
+        wanted = {one.name: one for one in lines if one.newest_us >= since_us}
+        number = 0
+        after: Any = None
+        while wanted:
+            query = queries.NewestFires(
+                names=tuple(key_of_text(namespace, name) for name in wanted),
+                before_us=(until_us,) * len(wanted),
+                since_us=since_us,
+                each=MOST_ROWS,
+                after=after,
+                limit=ROWS,
+            )
+            rows, after, _ = await read_page(self._reads.ask, query)
+            for row in map(row_with_names, rows):
+                wanted[row.schedule].count(row)
+            number += len(rows)
+            if after is None:
+                break
+        return number
 
 
 class _Line:
@@ -219,6 +279,8 @@ class _Line:
         self._since_us = since_us
         self._step_us = step_us
         self._buckets: dict[int, TimelineBucket] = {}
+        self.newest_us = _newest(stored)
+        self._past = 0
         self.complete = True
 
     def _bucket(self, time_us: int) -> TimelineBucket:
@@ -229,20 +291,25 @@ class _Line:
             found = self._buckets[number] = TimelineBucket(at, 0, 0, 0, 0, 0)
         return found
 
-    def count(self, rows: Sequence[Fire]) -> None:
-        """Count decided fire times."""
-        for row in rows:
-            bucket = self._bucket(row.fire_us)
-            if row.state is FireState.SKIPPED:
-                bucket.skipped += 1
-                continue
+    def count(self, row: Fire) -> None:
+        """Count a decided fire time."""
+        bucket = self._bucket(row.fire_us)
+        if row.state is FireState.SKIPPED:
+            bucket.skipped += 1
+        else:
             bucket.fired += 1
             bucket.succeeded += row.outcome == "succeeded"
             bucket.failed += row.outcome not in {"", "succeeded"}
+        self._past += 1
+        if self._past >= MOST_ROWS:
+            self.complete = False
 
-    def count_next(self, after_us: int, until_us: int) -> Generator[None, None, int]:
-        """Count fire times to come, after one time and before another; return the number of steps."""
+    def count_next(self, now_us: int, until_us: int) -> Generator[None, None, int]:
+        """Count fire times to come, before a time; return the number of steps."""
         number = 0
+        after_us = max(self._since_us, self._stored.state.next_us or now_us) - 1
+        if self._stored.state.paused or after_us >= until_us:
+            return number
         for at in triggers.running_steps(self._stored.schedule, after_us, until_us - 1):
             number += 1
             if number > MOST_ROWS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,7 @@ from mainspring.engines.memory.transaction import MemoryGround, Transaction
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
 from mainspring.namespaces import ANY, split_text
-from mainspring.queries.schedules import ListFires
+from mainspring.queries.schedules import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
 from mainspring.schedules.catalogue import Catalogue
@@ -23,9 +23,10 @@ from mainspring.schedules.unit import ScheduleUnit
 from mainspring.storage.query import in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
     from mainspring.engines.memory.tables import Tables
+    from mainspring.queries.schedules import Stretch
     from mainspring.schedules.model import Fire
     from mainspring.schedules.parents import Join
     from mainspring.schedules.reconcile import Stored
@@ -205,6 +206,29 @@ async def list_fires(tables: Tables, query: ListFires, meter: Meter) -> Page[Fir
     return await in_parts(query, meter, behind)
 
 
+async def read_newest_fires(tables: Tables, query: NewestFires, meter: Meter) -> Page[Fire]:
+    """Read the newest fire times of some schedules."""
+
+    async def read(wanted: Sequence[Stretch], most: int) -> list[Fire]:
+        return list(islice((row for one in wanted for row in _newest(tables, one, query.each)), most))
+
+    return await newest_fires(query, meter, read)
+
+
+def _newest(tables: Tables, wanted: Stretch, number: int) -> list[Fire]:
+    rows = tables.fires.get(wanted.name, {})
+    times = sorted(at for at in rows if at < wanted.before_us)[-number:]
+    return [copy(rows[at]) for at in times if at >= wanted.since_us]
+
+
+async def last_outcomes(tables: Tables, query: LastOutcomes, meter: Meter) -> list[Fire]:
+    """Read the last outcomes of some schedules."""
+    del meter  # all their rows are fewer than a read may examine
+    rows = (nlargest(AMONG, tables.fires.get(name, {}).items()) for name in query.names)
+    ended = (next((row for _, row in newest if ops.standing(row) >= ops.Standing.ENDED), None) for newest in rows)
+    return [copy(row) for row in ended if row is not None]
+
+
 class MemoryScheduleSlice:
     """The slice on this engine: ``jobs.slices.Slice``."""
 
@@ -215,6 +239,8 @@ class MemoryScheduleSlice:
     readers: Final[Mapping[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {
         ops.ListSchedules: list_schedules,
         ListFires: list_fires,
+        NewestFires: read_newest_fires,
+        LastOutcomes: last_outcomes,
     }
 
     def unit(self, tx: Transaction) -> ScheduleUnit:

@@ -21,6 +21,7 @@ from mainspring.engines.postgres.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
 from mainspring.jobs.store import ShowJob
 from mainspring.queries.jobs import FirstInLine
+from mainspring.queries.schedules import LastOutcomes, NewestFires
 from mainspring.resources.store import ListLimits
 from mainspring.schedules.store import ListSchedules
 from mainspring.series.store import ReadNamespaceSeries
@@ -43,9 +44,11 @@ SINGLE_STATEMENT: Final = frozenset(
         CountRevocations,
         FindCredential,
         FirstInLine,
+        LastOutcomes,
         ListActs,
         ListLimits,
         ListSchedules,
+        NewestFires,
         ReadNamespaceSeries,
         ShowJob,
     }

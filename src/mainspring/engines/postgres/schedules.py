@@ -28,9 +28,9 @@ from mainspring.bulk.store import StepBackfill
 from mainspring.engines.postgres.catalogue import CatalogueCache
 from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.rows import LARGEST_ID
-from mainspring.engines.postgres.schedule_tables import SQL, DueFloor, PostgresSchedules
+from mainspring.engines.postgres.schedule_tables import SQL, DueFloor, PostgresSchedules, fires_of
 from mainspring.jobs.slices import of_kind, settled_keys
-from mainspring.queries.schedules import ListFires
+from mainspring.queries.schedules import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
 from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.owners import Notice
+    from mainspring.queries.schedules import Stretch
     from mainspring.schedules.model import Fire
     from mainspring.storage.operation import Operation
     from mainspring.storage.plan import Plan
@@ -172,6 +173,26 @@ async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fi
     return page
 
 
+async def read_newest_fires(tx: Transaction, query: NewestFires, meter: Meter) -> Page[Fire]:
+    """Read the newest fire times of some schedules, and load the nodes of their jobs."""
+
+    async def read(wanted: Sequence[Stretch], most: int) -> list[Fire]:
+        columns = map(list, zip(*wanted, strict=True)) if wanted else ([], [], [])
+        return fires_of(await tx.connection.fetch(SQL["newest_fires"], *columns, query.each - 1, most))
+
+    page = await newest_fires(query, meter, read)
+    await tx.nodes.load(row.job for row in page.items if row.job)
+    return page
+
+
+async def last_outcomes(tx: Transaction, query: LastOutcomes, meter: Meter) -> list[Fire]:
+    """Read the last outcomes of some schedules, and load the nodes of their jobs."""
+    del meter  # all their rows are fewer than a read may examine
+    found = fires_of(await tx.connection.fetch(SQL["last_outcomes"], list(query.names), AMONG))
+    await tx.nodes.load(row.job for row in found if row.job)
+    return found
+
+
 class PostgresScheduleSlice:
     """The slice on this engine: ``jobs.slices.Slice``."""
 
@@ -184,6 +205,8 @@ class PostgresScheduleSlice:
     readers: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]] = {
         ops.ListSchedules: list_schedules,
         ListFires: list_fires,
+        NewestFires: read_newest_fires,
+        LastOutcomes: last_outcomes,
     }
 
     def unit(self, tx: Transaction) -> PostgresScheduleUnit:

@@ -164,5 +164,25 @@ SELECT s.name, p.schedule, s.state FROM schedules AS s
 CROSS JOIN LATERAL (SELECT schedule FROM specifications WHERE name = s.name OFFSET 0) AS p
 WHERE s.name > $1 AND s.name = ANY ($3::text[]) ORDER BY s.name LIMIT $2;
 
+-- A schedule's rows come in the order of the arrays, and of each the oldest first: the nested loop reads them so.
+-- name: newest_fires
+SELECT f.fire
+FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS s (schedule, before_us, since_us)
+CROSS JOIN LATERAL (
+    SELECT fire FROM fires
+    WHERE schedule = s.schedule AND fire_us < s.before_us AND fire_us >= s.since_us
+        AND fire_us >= coalesce((
+            SELECT fire_us FROM fires WHERE schedule = s.schedule AND fire_us < s.before_us ORDER BY fire_us DESC OFFSET $4 LIMIT 1
+        ), 0)
+    ORDER BY fire_us LIMIT $5) AS f
+LIMIT $5;
+
+-- name: last_outcomes
+SELECT f.fire
+FROM unnest($1::text[]) AS s (schedule)
+CROSS JOIN LATERAL (
+    SELECT fire FROM (SELECT fire, standing FROM fires WHERE schedule = s.schedule ORDER BY fire_us DESC LIMIT $2) AS newest
+    WHERE standing >= 3 LIMIT 1) AS f;
+
 -- name: history
 SELECT fire_us, fire FROM fires WHERE schedule = $1 AND fire_us < $2 ORDER BY fire_us DESC LIMIT $3;

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.sqlite.ground import SqliteGround
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs.owners import Ended
-from mainspring.queries.schedules import ListFires
+from mainspring.queries.schedules import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
 from mainspring.schedules.catalogue import Catalogue
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.queries.schedules import Stretch
     from mainspring.schedules.model import Fire
     from mainspring.storage.operation import Operation
     from mainspring.storage.query import Meter, Page, Query
@@ -191,6 +193,23 @@ async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fi
     return await in_parts(query, meter, behind)
 
 
+async def read_newest_fires(tx: Transaction, query: NewestFires, meter: Meter) -> Page[Fire]:
+    """Read the newest fire times of some schedules."""
+
+    async def read(wanted: Sequence[Stretch], most: int) -> list[Fire]:
+        found = tx.cursor.execute(SQL["newest_fires"], (json.dumps(wanted), query.each - 1, most))
+        return [decode_fire(row) for (row,) in found]
+
+    return await newest_fires(query, meter, read)
+
+
+async def last_outcomes(tx: Transaction, query: LastOutcomes, meter: Meter) -> list[Fire]:
+    """Read the last outcomes of some schedules."""
+    del meter  # all their rows are fewer than a read may examine
+    found = tx.cursor.execute(SQL["last_outcomes"], (json.dumps(query.names), AMONG))
+    return [decode_fire(row) for (row,) in found if row is not None]
+
+
 class SqliteScheduleSlice:
     """The slice on this engine: ``jobs.slices.Slice``."""
 
@@ -203,6 +222,8 @@ class SqliteScheduleSlice:
     readers: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]] = {
         ops.ListSchedules: list_schedules,
         ListFires: list_fires,
+        NewestFires: read_newest_fires,
+        LastOutcomes: last_outcomes,
     }
 
     def unit(self, tx: Transaction) -> ScheduleUnit:

@@ -50,6 +50,28 @@ DELETE FROM fires WHERE schedule = ? AND fire_us = ?;
 -- name: history
 SELECT fire_us, fire FROM fires WHERE schedule = ? AND fire_us < ? ORDER BY fire_us DESC LIMIT ?;
 
+-- Schedules with their bounds as JSON, in their order, as all that the condition of a row depends on. Of each, ?2 + 1 rows.
+-- name: newest_fires
+SELECT f.fire FROM json_each(?1) AS s CROSS JOIN fires AS f
+WHERE f.schedule = s.value ->> 0 AND f.fire_us < s.value ->> 1
+    AND f.fire_us >= max(
+        s.value ->> 2,
+        ifnull(
+            (
+                SELECT fire_us FROM fires
+                WHERE schedule = s.value ->> 0 AND fire_us < s.value ->> 1 ORDER BY fire_us DESC LIMIT 1 OFFSET ?2
+            ),
+            0
+        )
+    )
+LIMIT ?3;
+
+-- name: last_outcomes
+SELECT (
+    SELECT fire FROM (SELECT fire, standing FROM fires WHERE schedule = s.value ORDER BY fire_us DESC LIMIT ?2)
+    WHERE standing >= 3 LIMIT 1
+) FROM json_each(?1) AS s;
+
 -- name: joined
 SELECT fire, jobs.id, jobs.state, jobs.term, jobs.attempt, jobs.started_us, jobs.ended_us, jobs.error
 FROM fires INDEXED BY fires_to_mend LEFT JOIN jobs ON jobs.id = fires.job

@@ -3,12 +3,17 @@
 # ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
+from typing import Any
+
 from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.jobs.model import Priority, Retry
-from mainspring.queries.schedules import ListFires
+from mainspring.jobs.rules import Event
+from mainspring.queries.schedules import AMONG, LastOutcomes, ListFires, NewestFires
 from mainspring.schedules import store as ops
-from mainspring.schedules.model import Origin, Overlap
+from mainspring.schedules import triggers
+from mainspring.schedules.model import FireState, Origin, Overlap
 from mainspring.storage.query import Budget
+from mainspring.testing.conformance.driver import NO_LIMIT
 from mainspring.testing.conformance.scheduling import MINUTE, START, Scheduling, at, named
 
 
@@ -63,6 +68,54 @@ class Registering:
             page = s.store.read(ListFires("a"), budget)
             assert ([row.fire_us for row in page.items], page.next) == (times[:0:-1], times[1])
             assert [row.fire_us for row in s.store.all_of(ListFires("a"), budget)] == times[::-1]
+
+    def test_the_newest_of_several_histories_are_read_together(self, s: Scheduling) -> None:
+        for name in "abc":
+            s.add(name)
+            s.add(f"{name}x")
+        for number in range(4):
+            s.at(number)
+            s.fire("b", *("a" if number < 2 else ()))
+        a, b = ([row.fire_us for row in s.history(name)] for name in "ab")
+        assert (len(a), len(b)) == (2, 4)
+        before = (b[-1], b[-1] + 1, b[1])
+
+        def read(budget: Budget, **which: Any) -> list[tuple[str, int]]:
+            query = NewestFires(**{"names": ("b", "c", "a"), "before_us": before, "each": 2, **which}, limit=NO_LIMIT)
+            return [(row.schedule, row.fire_us) for row in s.store.all_of(query, budget)]
+
+        for budget in (Budget(), Budget(rows=1), Budget(rows=3, part=2)):
+            assert read(budget) == [("b", b[1]), ("b", b[2]), ("a", a[0])]
+            assert read(budget, each=1) == [("b", b[2]), ("a", a[0])]
+            assert read(budget, each=10, since_us=b[1]) == [("b", b[1]), ("b", b[2])]
+            assert read(budget, names=(), before_us=()) == []
+        page = s.store.read(
+            NewestFires(names=("a", "b"), before_us=(triggers.LAST_US, triggers.LAST_US), each=9, limit=3), Budget()
+        )
+        assert [row.fire_us for row in page.items] == [*a, b[0]]
+        assert read(
+            Budget(), names=("a", "b"), before_us=(triggers.LAST_US, triggers.LAST_US), each=9, after=page.next
+        ) == [("b", time) for time in b[1:]]
+
+    def test_the_last_outcome_is_the_newest_of_an_ended_job_or_skipped_time(self, s: Scheduling) -> None:
+        for name in ("ended", "running", "skipped", "never"):
+            s.add(name, overlap=Overlap.FORBID if name == "skipped" else Overlap.ALLOW)
+        names = ("running", "never", "unknown", "skipped", "ended")
+        assert s.store.read(LastOutcomes(names)) == []
+        for number in range(2):
+            s.at(number)
+            s.fire("ended", "running", "skipped")
+            (job,) = s.claim("ended")
+            s.end(job, Event.FAIL if number else Event.SUCCEED)
+        found = {row.schedule: row for row in s.store.read(LastOutcomes(names))}
+        assert found == {"ended": s.history("ended")[-1], "skipped": s.history("skipped")[-1]}
+        assert (found["ended"].outcome, found["skipped"].state) == ("failed", FireState.SKIPPED)
+        s.trigger("ended")
+        assert {row.schedule: row for row in s.store.read(LastOutcomes(names))} == found
+        for number in range(2, AMONG + 2):
+            s.at(number)
+            s.fire("ended")
+        assert [row.schedule for row in s.store.read(LastOutcomes(names))] == ["skipped"]
 
     def test_versions_guard_changes(self, s: Scheduling) -> None:
         schedule = s.add("a", trigger=at(5))

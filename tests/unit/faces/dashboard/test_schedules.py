@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from tests.unit.api.a_node import run
@@ -12,13 +12,9 @@ from mainspring.api.fires import ScheduleLine, Timeline, TimelineBucket
 from mainspring.api.schedules import Run
 from mainspring.faces.dashboard.drawings.day import LEFT, MOST_CELLS, STEPS, WIDTH, day, step_for
 from mainspring.faces.dashboard.drawings.family import OCCASIONS, family
-from mainspring.faces.dashboard.pages import schedules
 from mainspring.faces.dashboard.pages.schedules import ROWS
 
 from .a_browser import browsing
-
-if TYPE_CHECKING:
-    import pytest
 
 MIDNIGHT = dt.datetime(2030, 1, 31, tzinfo=dt.UTC)
 NIGHTLY = {"name": "nightly", "function": "report", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
@@ -225,9 +221,8 @@ def test_the_list_shows_the_last_outcome() -> None:
     run(test())
 
 
-def test_the_list_shows_the_last_outcome_beside_schedules_that_fire_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_shows_the_last_outcome_beside_schedules_that_fire_often() -> None:
     async def test() -> None:
-        monkeypatch.setattr(schedules, "NEWEST", 3)
         async with browsing() as (browser, _):
             for name in ("often", "rare", "never"):
                 await browser.call("POST", "schedules", {**NIGHTLY, "name": name})

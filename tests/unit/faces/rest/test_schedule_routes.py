@@ -93,6 +93,13 @@ def test_fire_times_are_listed_and_counted() -> None:
             own = await client.get(f"{SCHEDULES}/b/fires?state=fired")
             assert [one["schedule"] for one in own.json["items"]] == ["b"]
             assert (await client.get(f"{SCHEDULES}/c/fires")).problem == "schedule-not-found"
+            assert (await client.get(f"{fires}/outcomes?schedule=a&schedule=b")).json["items"] == []
+            await client.send(
+                "POST", f"{SCHEDULES.replace('schedules', 'jobs')}/{own.json['items'][0]['handle']}/cancel"
+            )
+            ended = (await client.get(f"{fires}/outcomes?schedule=a&schedule=b")).json["items"]
+            assert [(one["schedule"], one["outcome"]) for one in ended] == [("b", "cancelled")]
+            assert (await client.get(f"{fires}/outcomes")).status == 422
             day = await client.get(f"{fires}/timeline?since=2023-11-14T12:00:00Z&step=3600")
             assert [(one["schedule"], one["buckets"][0]["fired"]) for one in day.json["schedules"]] == [
                 ("a", 1),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.engines.zookeeper.schedules import history, reading, repair, writing
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
-from mainspring.queries.schedules import ListFires
+from mainspring.queries.schedules import LastOutcomes, ListFires, NewestFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
 from mainspring.schedules.unit import ScheduleUnit
@@ -32,7 +32,12 @@ class ZookeeperScheduleSlice:
         ops.ForgetFires: history.forget,
         ops.FindDue: reading.find_due,
     }
-    readers: Final[Readers] = {ops.ListSchedules: reading.list_schedules, ListFires: reading.list_fires}
+    readers: Final[Readers] = {
+        ops.ListSchedules: reading.list_schedules,
+        ListFires: reading.list_fires,
+        NewestFires: reading.read_newest_fires,
+        LastOutcomes: reading.last_outcomes,
+    }
 
     async def turns(self, session: Session, keys: Sequence[ops.Key]) -> list[str | None]:
         """Return the family of each run: runs of one family are written one after the other."""

@@ -13,6 +13,7 @@ from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.tree import Delete
+from mainspring.queries.schedules import AMONG, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import ScheduleState
 from mainspring.schedules.reconcile import Stored
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.schedules.places import DueName
     from mainspring.engines.zookeeper.session import Session
-    from mainspring.queries.schedules import ListFires
+    from mainspring.queries.schedules import LastOutcomes, ListFires, NewestFires, Stretch
     from mainspring.schedules.model import Fire, Schedule
     from mainspring.storage.query import Meter
 
 SWEEP_MINUTES: Final = 10
 """Minutes after which an empty parent of a minute is deleted. A schedule that is later than that creates it again."""
+AT_ONCE: Final = 50
+"""Histories that are read concurrently."""
+FEW: Final = 2
+"""Rows of a schedule in which its last outcome is looked for at first."""
 
 
 # ---- due schedules ----
@@ -131,17 +136,63 @@ async def list_fires(session: Session, query: ListFires, meter: Meter) -> Page[F
     return page
 
 
-async def _history(session: Session, name: str, before_us: int | None, limit: int) -> list[tuple[int, Fire]]:
+async def read_newest_fires(session: Session, query: NewestFires, meter: Meter) -> Page[Fire]:
+    """Read the newest rows of some schedules, and load the nodes of their jobs."""
+
+    async def read(wanted: Sequence[Stretch], most: int) -> list[Fire]:
+        found: list[Fire] = []
+        for first in range(0, len(wanted), AT_ONCE):
+            if len(found) >= most:
+                break
+            some = wanted[first : first + AT_ONCE]
+            histories = await asyncio.gather(
+                *(_history(session, one.name, one.before_us, query.each, one.since_us) for one in some)
+            )
+            found += [row for history in histories for _, row in reversed(history)]
+        return found[:most]
+
+    await session.tree.sync()
+    page = await newest_fires(query, meter, read)
+    await session.meet([row.job for row in page.items if row.job])
+    return page
+
+
+async def last_outcomes(session: Session, query: LastOutcomes, meter: Meter) -> list[Fire]:
+    """Read the last outcomes of some schedules, and load the nodes of their jobs."""
+    del meter  # all their rows are fewer than a read may examine
+    await session.tree.sync()
+    found: list[Fire] = []
+    for first in range(0, len(query.names), AT_ONCE):
+        some = query.names[first : first + AT_ONCE]
+        rows = await asyncio.gather(*(_last_outcome(session, name) for name in some))
+        found += [row for row in rows if row is not None]
+    await session.meet([row.job for row in found if row.job])
+    return found
+
+
+async def _last_outcome(session: Session, name: str) -> Fire | None:
+    """Return the last outcome of a schedule, mostly of the newest row or the one before it."""
+    for number in (FEW, AMONG):
+        rows = await _history(session, name, None, number)
+        ended = next((row for _, row in rows if ops.standing(row) >= ops.Standing.ENDED), None)
+        if ended is not None or len(rows) < number:
+            break
+    return ended
+
+
+async def _history(
+    session: Session, name: str, before_us: int | None, limit: int, since_us: int = 0
+) -> list[tuple[int, Fire]]:
     """Read blocks from the newest to the oldest, until there are ``limit`` rows."""
     rows: list[tuple[int, Fire]] = []
     parent = places.fires(name)
     for block in reversed(paths.numbers_of(await session.tree.children(parent))):
-        if len(rows) >= limit:
+        if len(rows) >= limit or block < since_us // places.BLOCK_US:
             break
         if before_us is not None and block > before_us // places.BLOCK_US:
             continue
         listed = paths.numbers_of(await session.tree.children(f"{parent}/{block}"))
-        times = [time for time in reversed(listed) if before_us is None or time < before_us]
+        times = [time for time in reversed(listed) if time >= since_us and (before_us is None or time < before_us)]
         wanted = times[: limit - len(rows)]
         found = await session.tree.get_many([places.row(name, time) for time in wanted])
         decoded = [contents.decode_row(node.data).fire for node in found if node is not None]

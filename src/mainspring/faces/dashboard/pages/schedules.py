@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 ROWS: Final = 50
 STATES: Final = ("active", "paused", "finished")
-NEWEST: Final = 200
-"""Fires of all in which the list looks for the last outcome of each schedule: one call, however many schedules there are."""
-NEWEST_OF_ONE: Final = 10
-"""Fires of a schedule in which it looks where others fill that call."""
 DRAWN: Final = 32
 """Schedules in the drawing of a day."""
 MOST_RELATIVES: Final = 5
@@ -118,17 +114,17 @@ async def schedules(visit: Visit) -> Response:
     shown = _date(visit.field("day")) or today
     before, after = shown - dt.timedelta(days=1), shown + dt.timedelta(days=1)
     begin, end = (dt.datetime.combine(one, dt.time(), zone) for one in (shown, after))
-    newest = visit.calls.get(Items[Run], f"{N}/fires", query={"limit": NEWEST})
-    listed, fires = await asyncio.gather(
-        visit.calls.get(Items[ScheduleInfo], SCHEDULES), visit.optional(newest, "outcomes")
-    )
+    listed = await visit.calls.get(Items[ScheduleInfo], SCHEDULES)
     state = visit.field("state") if visit.field("state") in STATES else ""
     part = visit.field("name").casefold()
     found = [one for one in listed.items if part in one.name.casefold() and state in {"", one.state}]
     rows, following = _page_of(found, visit.field("cursor"))
     step = step_for(min(len(listed.items), DRAWN))
     query = {"since": begin.isoformat(), "until": end.isoformat(), "step": step, "limit": DRAWN}
-    timeline = await visit.optional(visit.calls.get(Timeline, f"{N}/fires/timeline", query=query), "day")
+    timeline, outcomes = await asyncio.gather(
+        visit.optional(visit.calls.get(Timeline, f"{N}/fires/timeline", query=query), "day"),
+        visit.optional(_outcomes(visit, rows), "outcomes"),
+    )
     drawn = None if isinstance(timeline, Problem) else day(timeline, visit.now, zone)
 
     def to_fires(name: str, cell: Cell) -> str:
@@ -144,7 +140,7 @@ async def schedules(visit: Visit) -> Response:
         found=len(found),
         schedules=rows,
         following=following,
-        outcomes={} if isinstance(fires, Problem) else await _outcomes(visit, fires, rows),
+        outcomes={} if isinstance(outcomes, Problem) else outcomes,
         state=state,
         states=STATES,
         is_filtered=bool(state or part),
@@ -174,20 +170,13 @@ def _key(one: ScheduleInfo) -> str:
     return f"0 {one.next_at} {one.name}" if is_due else f"1 {one.name}"
 
 
-async def _outcomes(visit: Visit, fires: Items[Run], rows: list[ScheduleInfo]) -> dict[str, Run]:
-    """Return the last fire of each schedule that has ended or was skipped. ``fires`` are the newest of all."""
-    outcomes = _last_of_each(fires.items)
-    if fires.next is not None:  # there are older ones
-        query = {"limit": NEWEST_OF_ONE}
-        names = [{"name": one.name} for one in rows if one.name not in outcomes]
-        calls = (visit.calls.get(Items[Run], f"{SCHEDULE}/fires", name, query=query) for name in names)
-        for found in await asyncio.gather(*(visit.optional(call, "outcomes") for call in calls)):
-            outcomes |= {} if isinstance(found, Problem) else _last_of_each(found.items)
-    return outcomes
-
-
-def _last_of_each(runs: list[Run]) -> dict[str, Run]:
-    return {run.schedule: run for run in reversed(runs) if run.outcome or run.state == "skipped"}
+async def _outcomes(visit: Visit, rows: list[ScheduleInfo]) -> dict[str, Run]:
+    """Return the last outcome of each schedule of a list that has one."""
+    if not rows:
+        return {}
+    query = {"schedule": [one.name for one in rows]}
+    found = await visit.calls.get(Items[Run], f"{N}/fires/outcomes", query=query)
+    return {run.schedule: run for run in found.items}
 
 
 async def schedule(visit: Visit) -> Response:

@@ -39,6 +39,15 @@ ROUTES: Final = (
     ),
     Route(
         method="GET",
+        path=f"{N}/fires/outcomes",
+        request=fires.ReadOutcomes,
+        names={"schedule": "schedules"},
+        answer=Items[schedules.Run],
+        items="fires",
+        summary="Show the last outcome of each of some schedules",
+    ),
+    Route(
+        method="GET",
         path=f"{N}/fires/timeline",
         request=fires.ReadTimeline,
         times=SPAN,
