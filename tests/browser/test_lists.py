@@ -45,6 +45,27 @@ def test_a_tab_replaces_the_rows_and_keeps_the_page(chromium: Browser, full: Sit
         assert "state=" not in tab.page.url
 
 
+def test_a_selection_goes_from_page_to_page(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        open_list(tab, "/jobs?state=failed")
+        first = tab.page.get_by_role("checkbox").first
+        handle = first.get_attribute("value") or ""
+        first.check()
+        tab.page.locator(".tabs").get_by_role("link", name="succeeded").click()
+        expect(tab.page.get_by_text("1 selected job is not on this page")).to_be_visible()
+        tab.page.get_by_role("checkbox").first.check()
+        tab.page.locator(".tabs").get_by_role("link", name="failed").click()
+        expect(tab.page.get_by_role("checkbox", name=handle)).to_be_checked()
+        assert tab.page.url.count("handle=") == 2
+        tab.page.reload()
+        expect(tab.page.get_by_text("1 selected job is not on this page")).to_be_visible()
+        tab.page.get_by_role("checkbox", name=handle).uncheck()
+        tab.page.get_by_role("button", name="Go on…").click()
+        tab.page.wait_for_url("**/operations/new?**")
+        assert tab.page.url.count("handle=") == 1
+        assert quote(handle, safe="") not in tab.page.url
+
+
 def test_new_jobs_are_counted_from_the_rows_that_are_shown(chromium: Browser, empty: Site) -> None:
     with signed_in(chromium, empty) as tab:
         open_list(tab, "/jobs")

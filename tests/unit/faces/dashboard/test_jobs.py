@@ -8,6 +8,7 @@ from tests.unit.api.a_node import run
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
 from mainspring.api.workers import WorkerInfo
 from mainspring.faces.dashboard.pages.job import ACTS, CANCEL, SHOWN, as_text
+from mainspring.faces.dashboard.pages.jobs import MOST_SELECTED
 
 from .a_browser import browser_of, browsing
 
@@ -50,6 +51,27 @@ def test_a_list_goes_on_with_older_jobs() -> None:
             rows += [row[2].split()[0] for row in page.rows()]
             assert rows == handles[::-1]
             assert not page.main.all("a", rel="next")
+
+    run(test())
+
+
+def test_a_selection_goes_from_page_to_page_in_the_address() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handles = [await browser.submit("f", unique=str(number)) for number in range(51)]
+            page = await browser.open(f"/jobs?handle={handles[0]}&handle={handles[1]}&handle={handles[0]}")
+            chosen = [one.attributes["value"] for one in page.main.all("input", name="handle", checked="")]
+            kept = [one.attributes["value"] for one in page.main.all("input", name="handle", type="hidden")]
+            assert (chosen, kept) == ([handles[1]], [handles[0]])
+            assert "1 selected job is not on this page. Select none" in page.main.text
+            followed = [one.attributes["href"] for one in page.main.all("a")]
+            assert not [one for one in followed if "handle=" in one], "the script adds those that are selected by then"
+            assert page.main.attributes["hx-include"] == "[name=handle], #shown"
+            many = "&".join(f"handle=H:gone:{number}" for number in range(MOST_SELECTED + 2))
+            page = await browser.open(f"/jobs?{many}&function=none")
+            assert f"{MOST_SELECTED} selected jobs are not on this page, and 2 more could not stay" in page.main.text
+            assert page.main.one("form", id="selection").all("input", type="hidden")
+            assert len(page.main.all("input", name="handle")) == MOST_SELECTED
 
     run(test())
 

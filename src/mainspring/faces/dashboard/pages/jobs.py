@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.access.roles import Permission
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
 
 ROWS: Final = 50
+SELECTED: Final = "handle"
+"""The field of the address for each selected job."""
+MOST_SELECTED: Final = 100
+"""Jobs of other pages that stay selected: they are in the address, which browsers send twice, once as that of the page before."""
 HANDLE: Final = "H:"
 """Handles begin so."""
 WORKER: Final = "worker:"
@@ -79,6 +84,9 @@ async def jobs(visit: Visit) -> Response:
     )
     is_filtered = bool(states) or any(criteria.values())
     counts = None if isinstance(status, Problem) else status.jobs
+    selected = list(dict.fromkeys(visit.fields(SELECTED)))
+    shown = {one.handle for one in listed.items}
+    elsewhere = [handle for handle in selected if handle not in shown]
     return visit.render(
         "jobs.html",
         listed=listed,
@@ -87,6 +95,10 @@ async def jobs(visit: Visit) -> Response:
         states=tuple(states),
         filters=FILTERS,
         may_change=visit.may(Permission.OPERATE),
+        selected=set(selected),
+        elsewhere=elsewhere[:MOST_SELECTED],
+        here=partial(visit.here, **{SELECTED: None}),  # the script adds the jobs that are selected by then
+        unselected=max(len(elsewhere) - MOST_SELECTED, 0),
         is_filtered=is_filtered,
         server="" if listed.items or is_filtered else await server_option(visit),
     )
