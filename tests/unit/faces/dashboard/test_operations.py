@@ -63,6 +63,22 @@ def test_selected_jobs_alone_are_changed() -> None:
     run(test())
 
 
+def test_jobs_that_could_not_be_changed_are_selected_again() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            refused = await browser.submit("resize", unique="cat")
+            await browser.call("POST", f"jobs/{refused}/cancel")
+            await browser.submit("resize", unique="cat")
+            operation = (await browser.call("POST", "operations", {"action": "retry", "handles": [refused]}))["id"]
+            await browser.done(operation)
+            page = await browser.open(f"/operations/{operation}")
+            (link,) = [one for one in page.main.all("a") if one.text == "Select these jobs"]
+            page = await browser.open(link.attributes["href"])
+            assert page.main.one("input", name="handle", checked="").attributes["value"] == refused
+
+    run(test())
+
+
 def test_many_jobs_need_their_number_typed() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):
