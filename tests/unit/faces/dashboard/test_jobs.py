@@ -113,6 +113,20 @@ def test_the_name_of_a_worker_leads_to_its_page_which_has_its_jobs() -> None:
     run(test())
 
 
+def test_a_worker_beside_other_criteria_is_refused_and_taken_for_no_unique() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for text in ("state:failed+worker:cpu", "worker:cpu+state:failed", "function:f+worker:cpu+tag:t"):
+                page = await browser.open(f"/jobs?find={text}")
+                assert page.status == 422, text
+                assert "worker:NAME stands alone" in page.main.text
+            for unique in ("state+of+worker:1", "coworker:1"):
+                answer = await browser.open(f"/jobs?find={unique}")
+                assert answer.answer.headers["location"].startswith("/jobs?unique="), unique
+
+    run(test())
+
+
 def test_a_unique_leads_to_its_job_if_one_job_alone_has_it() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mainspring.access.roles import Permission
 from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
-from mainspring.faces.dashboard.actions import Field, read_field
+from mainspring.faces.dashboard.actions import Field, FormError, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.pages import workers
 from mainspring.faces.dashboard.pages.first_steps import server_option
@@ -25,7 +25,7 @@ MOST_SELECTED: Final = 100
 """Jobs of other pages that stay selected: they are in the address, which browsers send twice, once as that of the page before."""
 HANDLE: Final = "H:"
 """Handles begin so."""
-WORKER: Final = "worker:"
+WORKER: Final = "worker"
 FILTERS: Final = (
     Field(name="function", label="Function"),
     Field(name="unique", label="Unique"),
@@ -108,13 +108,16 @@ async def _found(visit: Visit, text: str) -> str:
     """Return where a text in the field "Find" leads.
 
     To a job by its handle or its unique, if one job alone has that; to the workers of a name or id, which show their jobs; or to
-    the jobs that match ``name:value`` pairs.
+    the jobs that match ``name:value`` pairs. Raises FormError.
     """
     if text.startswith(HANDLE):
         return visit.url("/jobs/{handle}", handle=text)
-    if text.startswith(WORKER):
-        return await workers.found(visit, text.removeprefix(WORKER).strip())
     pairs = [part.partition(":") for part in text.split()]
+    names = {name for name, colon, _ in pairs if colon}
+    if WORKER in names and names & NAMES.keys():
+        raise FormError(f"{WORKER}:NAME stands alone: it leads to the worker, whose page has its running jobs.")
+    if text.startswith(f"{WORKER}:"):
+        return await workers.found(visit, text.removeprefix(f"{WORKER}:").strip())
     if all(name in NAMES and value for name, _, value in pairs):
         query: dict[str, list[str]] = {}
         for name, _, value in pairs:
