@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import pytest
 from tests.unit.api.a_node import run
@@ -97,6 +98,8 @@ def test_a_waiting_job_shows_when_it_is_due_and_expires() -> None:
     assert [mark.text for mark in shown.marks] == ["expires", "now"]
     late = drawn(job("pending", run_at=at(60)), now=100)
     assert [(wait.text, wait.is_delay) for wait in late.waits] == [("1 min", True), ("40 s", False)]
+    expires, now = shown.marks
+    assert (expires.x, now.x) == (WIDTH, round(LEFT + (WIDTH - LEFT) * 20 / 90, 1))
     retried = drawn(job("pending", run_at=at(50)), attempt(1, 5, 10), now=20)
     assert [(wait.text, wait.is_delay) for wait in retried.waits] == [("5.0 s", False), ("40 s", True)]
 
@@ -104,7 +107,10 @@ def test_a_waiting_job_shows_when_it_is_due_and_expires() -> None:
 def test_a_running_attempt_is_open_and_has_its_time_limit() -> None:
     shown = drawn(job("running", timeout=30.0), attempt(1, 5, None, "running"), now=20)
     assert [bar.is_open for bar in shown.bars] == [True]
-    assert [mark.text for mark in shown.marks] == ["time limit"]
+    assert [(mark.text, mark.x) for mark in shown.marks] == [("time limit", WIDTH)]
+    assert shown.bars[0].x + shown.bars[0].width < WIDTH
+    over = drawn(job("succeeded", timeout=30.0), attempt(1, 5, 15, "succeeded"), now=20)
+    assert (over.marks, [bar.is_open for bar in over.bars]) == ([], [False])
 
 
 def test_a_cancel_is_marked_when_its_worker_was_asked_and_when_it_ended_a_wait() -> None:
@@ -122,6 +128,39 @@ def test_a_cancel_is_marked_when_its_worker_was_asked_and_when_it_ended_a_wait()
     between = drawn(job("expired", ended_at=at(30)), attempt(1, 5, 10, "lost"))
     assert [mark.text for mark in between.marks] == ["worker lost", "expired"]
     assert [wait.text for wait in between.waits] == ["5.0 s", "20 s"]
+
+
+def test_a_short_attempt_is_wide_enough_to_be_seen() -> None:
+    long = [attempt(number + 2, number + 0.001, number + 1.001) for number in range(20)]
+    shown = drawn(job("failed"), attempt(1, 0, 0.001), *long)
+    assert shown.breaks == []
+    assert [bar.width for bar in shown.bars[:2]] == [3, pytest.approx(46.8, abs=0.1)]
+
+
+def test_a_clock_that_is_behind_makes_no_negative_wait() -> None:
+    assert waits_of(job("succeeded"), [attempt(1, -2, 5), attempt(2, 4, 6, "succeeded")]) == [0.0, 0.0]
+
+
+def test_a_drawing_has_the_times_of_the_viewers_zone() -> None:
+    shown = lane(job("succeeded"), [attempt(1, 4, 10)], NOON.timestamp(), ZoneInfo("Asia/Kolkata"))
+    assert shown is not None
+    assert (shown.begin, shown.end) == ("31 Jan 17:30:00", "31 Jan 17:30:10")
+
+
+def test_marks_side_by_side_have_one_text_and_are_all_described() -> None:
+    async def test() -> None:
+        attempts = [attempt(number + 1, number, number + 1, "lost") for number in range(30)]
+        attempts.append(attempt(31, 30, None, "running"))
+        answers = {"/attempts": {"handle": "H:n:1", "attempts": attempts}, "/jobs/H:n:1": job("running")}
+        page = await browser_of(answers, NOON.timestamp() + 31).open("/jobs/H:n:1")
+        drawing = page.main.one("svg")
+        assert [one.text for one in drawing.all("text", y="12")] == ["worker lost"] * 10
+        assert len(drawing.all("line", class_="now")) == 30
+        assert drawing.one("desc").text.count("worker lost;") == 30
+        bars = [one for one in drawing.all("rect") if one.attributes["height"] == "28"]
+        assert ["hollow" in one.attributes["class"].split() for one in bars] == [False] * 30 + [True]
+
+    run(test())
 
 
 def test_a_drawing_has_few_shapes_for_many_attempts() -> None:

@@ -9,7 +9,16 @@ from tests.unit.api.a_node import run
 
 from mainspring.api.workflows import ParkingInfo, RunDetails
 from mainspring.faces.dashboard.drawings.axes import LETTER, CompressedScale, rows_of
-from mainspring.faces.dashboard.drawings.history import LEFT, MOST_LANES, WIDTH, history, lanes_of
+from mainspring.faces.dashboard.drawings.difference import LONGEST, MOST
+from mainspring.faces.dashboard.drawings.history import (
+    LEFT,
+    MOST_LANES,
+    MOST_SIGNALS,
+    TICKS_APART,
+    WIDTH,
+    history,
+    lanes_of,
+)
 from mainspring.faces.dashboard.pages.workflows import row_of
 
 from .a_browser import Browser, browser_of, browsing
@@ -203,6 +212,65 @@ def test_failures_come_first_in_the_legend_and_among_bands() -> None:
     banded = history(events, 200.0, is_open=False)
     assert banded is not None
     assert [bar.lane.name for bar in banded.bars] == ["rare", "often"]
+
+
+def test_a_drawing_has_the_newest_signals_the_sums_of_states_and_ticks_with_room_between_them() -> None:
+    events = [_event(1, 0.0, "WorkflowExecutionStarted")]
+    for number in range(50):
+        events.append(_event(2 * number + 2, number / 10, "DecisionTaskCompleted"))
+        events.append(_event(2 * number + 3, number / 10, "WorkflowExecutionSignaled", signalName=f"s{number}"))
+    events += [*_activity(200, 5.0, "Failed"), *_activity(203, 6.0, "Failed"), *_activity(206, 7.0)]
+    drawn = history(events, 60.0, is_open=False)
+    assert drawn is not None
+    assert drawn.legend == [("failed", 2), ("succeeded", 1)]
+    assert (drawn.signals_number, len(drawn.signals)) == (50, MOST_SIGNALS)
+    assert (drawn.signals[0][1], drawn.signals[-1][1]) == ("s10", "s49")
+    crowded = history([_event(number, number / 1000, "DecisionTaskCompleted") for number in range(1, 999)], 1.0, is_open=False)
+    assert crowded is not None
+    assert 50 < len(crowded.ticks) <= (WIDTH - LEFT) / TICKS_APART + 1
+    assert all(second - first >= TICKS_APART for first, second in pairwise(crowded.ticks))
+
+
+def test_very_many_timers_are_one_band() -> None:
+    events = [_event(number, float(number), "TimerStarted", timerId=str(number)) for number in range(1, 100)]
+    drawn = history(events, 100.0, is_open=False)
+    assert drawn is not None
+    assert [bar.label for bar in drawn.bars] == ["99 timers"]
+
+
+def test_an_earlier_part_of_an_open_run_does_not_reach_the_present() -> None:
+    async def test() -> None:
+        browser = browser_of_events(EVENTS, 99999.0)
+        for query, state in (("first=12&last=12", "open"), ("first=12", "running")):
+            page = await browser.open(f"/workflows/order-17?{query}")
+            assert page.rows()[0][2].endswith(state), query
+
+    run(test())
+
+
+def test_a_difference_of_very_many_long_commands_is_light_and_its_table_is_whole() -> None:
+    async def test() -> None:
+        commands = [f"activity {number} {'x' * 200}" for number in range(MOST + 50)]
+        for recorded, code in ((commands, commands[:-1]), ([], commands), (commands, [])):
+            parking = ParkingInfo("mismatch", "the code differs", recorded, code, len(code) % len(commands), [])
+            page = await browser_of_events(EVENTS, 120.0, parked=parking).open("/workflows/order-17")
+            drawing = next(one for one in page.main.all("svg") if "replayed" in one.text)
+            texts = [one.text for one in drawing.all("text")]
+            assert all(len(text) <= LONGEST for text in texts)
+            assert sum(text.endswith("…") for text in texts) == MOST * (bool(recorded) + bool(code))
+            assert len(page.rows()) == len(commands)
+
+    run(test())
+
+
+def test_a_run_that_is_parked_for_another_reason_has_no_drawing_of_a_difference() -> None:
+    async def test() -> None:
+        parking = ParkingInfo("no_code", "no worker has it", [], [], 0, [])
+        page = await browser_of_events(EVENTS, 120.0, parked=parking).open("/workflows/order-17")
+        assert "The code could not make the next decision (no_code)" in page.main.text
+        assert not [one for one in page.main.all("svg") if "replayed" in one.text]
+
+    run(test())
 
 
 def test_what_has_not_ended_in_the_drawing_is_open_and_only_an_open_run_goes_on() -> None:

@@ -22,9 +22,11 @@ from mainspring.api.namespaces import (
     TroubledFunction,
 )
 from mainspring.api.nodes import NodeInfo
+from mainspring.api.schedules import ScheduleInfo
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreFullError
 from mainspring.faces.dashboard.app import Dashboard
+from mainspring.faces.dashboard.calls import Items
 from mainspring.faces.dashboard.pages.overview import troubles
 
 from .a_browser import Browser, browser_of, browsing
@@ -66,6 +68,31 @@ def test_trouble_is_said_in_sentences() -> None:
     assert troubles(_status(1200), [_node("a")], workers=0) == ["1,200 jobs wait, and no worker is connected."]
     assert troubles(_status(1, 301.0), [_node("a")], workers=1) == ["A job of f has waited for 5 min 1 s."]
     assert troubles(_status(1, 299.0), [_node("a")], workers=1) == []
+
+
+def test_the_store_comes_first_in_all_that_may_be_wrong_at_once() -> None:
+    stuck = [troubled(name, 1) for name in ("a", "b", "c", "d")]
+    status = msgspec.structs.replace(_status(5, 301.0), troubled=stuck, store=StoreState("sqlite", answers=False))
+    nodes = [_node("a"), _node("b", "draining"), _node("c", "suspect")]
+    dead = Items([JobInfo(**_dead("mail", "2030-01-31T11:00:00Z"))], searched_to="2030-01-30T00:00:00Z")
+    assert troubles(status, nodes, workers=1, dead=dead) == [
+        "The store on SQLite takes no writes from the node that answers.",
+        "The node b is draining.",
+        "The node c is suspect.",
+        "More than 1 dead letter, the newest of mail.",
+        "A job of f has waited for 5 min 1 s.",
+        "1 job of a waits, and no worker has registered it.",
+        "1 job of b waits, and no worker has registered it.",
+        "1 job of c waits, and no worker has registered it.",
+    ]
+
+
+def test_states_that_need_nobody_are_no_trouble() -> None:
+    calm = [troubled("idle", 0), troubled("unknown", 5, registered=None)]
+    counts = JobCounts(total=7, waiting=0, running=0, scheduled=7)
+    status = msgspec.structs.replace(_status(), jobs=counts, troubled=calm, store=StoreState("sqlite", answers=True))
+    for workers in (0, 1):
+        assert troubles(status, [_node("a")], workers=workers, dead=Items([])) == []
 
 
 def test_a_store_that_takes_no_writes_is_trouble() -> None:
@@ -178,6 +205,29 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
         assert (len(points), points[0], points[-1]) == (60, ["1", "20.0"], ["119", "2.0"])
         assert drawn.one("path").attributes["d"] == "M119 20v10.0"
         assert [line.attributes["x1"] for line in drawn.all("line", class_="now")] == ["58.3"]
+
+    run(test())
+
+
+def test_the_overview_has_the_next_fires_the_newest_marks_and_all_that_did_not_succeed() -> None:
+    async def test() -> None:
+        names = dict.fromkeys(ScheduleInfo.__struct_fields__) | {"function": "f", "state": "active", "parents": []}
+        due = [{**names, "name": f"s{hour}", "next_at": f"2030-01-31T{hour}:00:00Z"} for hour in (18, 13, 17, 14, 16, 15)]
+        marks = [{"label": f"web {number}", "at": "2030-01-31T11:30:10Z", "who": "ann"} for number in range(9, 0, -1)]
+        kinds = {"failed": 1, "retried": 20, "timed_out": 300, "lost": 4000, "cancelled": 50000, "snoozed": 50000}
+        zeros: dict[str, Any] = dict.fromkeys(RecentJobs.__struct_fields__, 0)
+        recent = RecentJobs(**(zeros | {"since": "2030-01-31T11:55:00Z", "seconds": 300.0} | kinds))
+        answers = {
+            "/status": msgspec.structs.replace(_status(), recent=recent),
+            "/nodes": {"items": []},
+            "/schedules": {"items": [{**names, "name": "finished", "next_at": None}, *due]},
+            "/jobs": {"items": []},
+            "/marks": {"items": marks},
+        }
+        page = await browser_of(answers, 0.0).open("/")
+        assert [row[0] for row in page.rows()] == ["s13", "s14", "s15", "s16", "s17"]
+        assert [f"web {number}" in page.main.text for number in (9, 8, 7, 6)] == [True, True, True, False]
+        assert page.main.one("dd", **{"data-live": "not_succeeded"}).text == "4\N{NARROW NO-BREAK SPACE}321"
 
     run(test())
 

@@ -89,6 +89,43 @@ def test_a_day_shows_the_change_of_its_zones_clock() -> None:
     assert ordinary.jump is None
 
 
+def test_a_change_of_the_clock_at_midnight_is_at_the_end_of_a_day() -> None:
+    zone = ZoneInfo("America/Havana")
+    begin, end = (dt.datetime(2030, 3, number, tzinfo=zone).astimezone(dt.UTC) for number in (9, 10))
+    line = ScheduleLine(
+        "s", "f", "active", complete=True, buckets=[TimelineBucket(begin.isoformat(), 1, 1, 0, 0, 0)]
+    )
+    drawn = day(Timeline(begin.isoformat(), end.isoformat(), 3600.0, [line], None), 0, zone)
+    assert drawn is not None
+    assert drawn.jump is not None
+    assert (drawn.jump.x, drawn.jump.text) == (WIDTH, "+1 h")
+
+
+def test_a_day_is_on_the_clock_of_the_viewer() -> None:
+    line = ScheduleLine("s", "f", "active", complete=True, buckets=[_bucket(1, skipped=1), _bucket(2, due=1)])
+    drawn = day(_timeline(line), MIDNIGHT.timestamp() + 86400, ZoneInfo("Asia/Kolkata"))
+    assert drawn is not None
+    assert [cell.clock for cell in drawn.lines[0].cells] == ["06:30", "07:30"]
+    assert "06:00" in [tick.text for tick in drawn.ticks]
+    assert [cell.span is None for cell in drawn.lines[0].cells] == [False, True], "skipped times have an address"
+    assert drawn.now is None, "the day is over"
+
+
+def test_the_page_of_a_day_says_when_the_clock_changes() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            browser.cookies = {"mainspring-view": "zone=Europe%2FBerlin"}
+            await browser.call("POST", "schedules", {**NIGHTLY, "cron": "0 */4 * * *"})
+            for date, change, at in (("2098-03-30", "+1 h", "03:00:00 CEST"), ("2098-10-26", "-1 h", "02:00:00 CET")):
+                page = await browser.open(f"/schedules?day={date}")
+                assert f"The clock of the zone changes by {change} at {date} {at}" in page.main.text
+                texts = [one.text for one in page.main.one("svg").all("text")]
+                assert f"clock {change}" in texts
+            assert "The clock of the zone" not in (await browser.open("/schedules?day=2098-03-31")).main.text
+
+    run(test())
+
+
 def test_a_day_has_few_enough_cells() -> None:
     for number in (0, 1, 5, 40):
         assert number * 86400 // step_for(number) <= MOST_CELLS

@@ -118,6 +118,9 @@ def test_waiting_jobs_are_an_area_with_a_scale_of_its_own() -> None:
     ]
     assert [column.bucket.waiting for column in drawn.columns] == [40, 10], "a step is where a number changes"
     assert throughput(_series(submitted=1), [], dt.UTC).area == ""  # type: ignore[union-attr]
+    emptied = throughput(_waiting(40, 0), [], dt.UTC)
+    assert emptied is not None
+    assert emptied.area.split()[-2] == f"{float(WIDTH)},{float(emptied.axis)}", "no waiting job is a number, too"
 
 
 def test_jobs_that_wait_are_drawn_although_nothing_happens() -> None:
@@ -137,7 +140,12 @@ def test_the_page_has_the_drawing_a_table_that_says_the_same_and_the_jobs_of_eac
             "/functions/f": FunctionInfo(**values),
             "/series": _waiting(40, 10),
             "/errors": {"function": "f", "since": NOON.isoformat(), "errors": []},
-            "/marks": {"items": [MarkInfo("deploy 7", (NOON + dt.timedelta(minutes=30)).isoformat(), "ann")]},
+            "/marks": {
+                "items": [
+                    MarkInfo(label, (NOON + dt.timedelta(minutes=minute)).isoformat(), "ann")
+                    for label, minute in (("deploy 7", 30), ("deploy 8", 31), ("deploy 9", 55))
+                ]
+            },
         }
         page = await browser_of(answers, NOON.timestamp()).open("/functions/f")
         jobs = "/jobs?function=f&created_from=2030-01-31T12%3A59%3A00&created_to=2030-01-31T13%3A00%3A00"
@@ -152,5 +160,11 @@ def test_the_page_has_the_drawing_a_table_that_says_the_same_and_the_jobs_of_eac
         below = page.main.one("details", class_="same").text
         assert [one.text for one in page.main.one("tfoot").all("td")][:4] == ["1 200", "3", "4", "10"]
         assert "deploy 7 2030-01-31 12:30:00 UTC" in below
+        assert "deploy 8 2030-01-31 12:31:00 UTC" in below
+        texts = [one.text for one in drawing.all("text")]
+        assert [text for text in texts if "deploy" in text] == ["deploy 7", "deploy 9"], "texts have room"
+        assert len(drawing.all("line", class_="look-stopped")) == 3
+        right = [one.text for one in drawing.all("text", x="724")]
+        assert right == ["50", "0"], "the scale of waiting jobs"
 
     run(test())

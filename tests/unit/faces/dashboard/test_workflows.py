@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.unit.api.a_node import run
 
-from mainspring.api.workflows import RunDetails, RunInfo
+from mainspring.api.tokens import GrantSpec, Identity
+from mainspring.api.workflows import ParkingInfo, RunDetails, RunInfo
 
 from .a_browser import browser_of
 
@@ -22,6 +23,12 @@ RUN: dict[str, Any] = {
     "events": 3,
     "waits_for": "approved",
     "run": "H:n:1@1",
+}
+DETAILS: dict[str, Any] = {
+    **dict.fromkeys(RunDetails.__struct_fields__),
+    **{"cancel_requested": False, "attempt": 1, "input_size": 10, "output_size": 0, "history_size": 90, "unread": {}},
+    **{name: [] for name in ("activities", "children", "timers", "steps", "receives")},
+    **RUN,
 }
 
 
@@ -39,25 +46,66 @@ def test_parked_runs_come_first() -> None:
     run(test())
 
 
+def test_the_list_asks_for_the_runs_that_its_address_names() -> None:
+    async def test() -> None:
+        asked: list[dict[str, list[str]]] = []
+
+        def answer(query: dict[str, list[str]]) -> dict[str, Any]:
+            asked.append(query)
+            return {"items": [], "next": None}
+
+        browser = browser_of({"/workflows": answer}, 0.0)
+        rows, newest_parked = ["50"], {"parked": ["true"], "limit": ["5"]}
+        for query, expected in (
+            ("", [{"limit": rows}, newest_parked]),
+            ("status=burning", [{"limit": rows}, newest_parked]),
+            ("cursor=7", [{"limit": rows, "cursor": ["7"]}]),
+            ("status=open", [{"limit": rows, "open": ["true"]}]),
+            ("status=parked&cursor=7", [{"limit": rows, "parked": ["true"], "cursor": ["7"]}]),
+            ("status=timed_out&type=album", [{"limit": rows, "status": ["timed_out"], "type": ["album"]}]),
+            ("id=summer", [{"limit": rows, "id": ["summer"]}]),
+        ):
+            asked.clear()
+            page = await browser.open(f"/workflows?{query}")
+            assert asked == expected, query
+            is_filtered = "=" in query and query not in {"status=burning", "cursor=7"}
+            assert ("No run matches" in page.main.text) == is_filtered, query
+
+    run(test())
+
+
+def test_a_run_has_the_buttons_of_its_state_for_those_who_operate_its_type() -> None:
+    async def test() -> None:
+        parking = ParkingInfo("mismatch", "the code differs", [], [], 0, [])
+        answers = {"/history": {"items": [], "next": None}}
+        for given, functions, buttons in (
+            ({}, [], ["signal", "cancel", "terminate"]),
+            ({"parked": parking}, [], ["unpark", "signal", "cancel", "terminate"]),
+            ({"status": "completed", "closed_at": AT}, [], []),
+            ({"parked": parking}, ["alb*"], ["unpark", "signal", "cancel", "terminate"]),
+            ({"parked": parking}, ["order"], []),
+        ):
+            shown = RunDetails(**{**DETAILS, **given})
+            who = Identity("o", None, [GrantSpec("operator", functions=functions)])
+            page = await browser_of({**answers, "/workflows/summer": shown, "/whoami": who}, 0.0).open(
+                "/workflows/summer"
+            )
+            forms = [one.attributes["data-action"] for one in page.main.all("details", class_="action")]
+            assert forms == [f"workflows_{one}" for one in buttons]
+
+    run(test())
+
+
 def test_the_page_of_an_open_run_follows_its_job() -> None:
     async def test() -> None:
-        empty = dict.fromkeys(RunDetails.__struct_fields__) | {
-            "cancel_requested": False,
-            "attempt": 1,
-            "input_size": 10,
-            "output_size": 0,
-            "history_size": 90,
-            "unread": {},
-            **{name: [] for name in ("activities", "children", "timers", "steps", "receives")},
-        }
-        answers = {"/workflows/summer": RunDetails(**{**empty, **RUN}), "/history": {"items": [], "next": None}}
+        answers = {"/workflows/summer": RunDetails(**DETAILS), "/history": {"items": [], "next": None}}
         page = await browser_of(answers, 0.0).open("/workflows/summer")
         assert page.main.attributes["data-stream"] == "/api/v1/namespaces/default/live?job=H%3An%3A1"
         assert page.main.one("div", id="state").attributes["data-version"] == "running 1"
         assert "Open work" in page.main.one("div", id="work").text
         assert "Result" not in page.main.text
         answers["/workflows/summer"] = RunDetails(
-            **{**empty, **RUN, "status": "completed", "closed_at": AT, "output_size": 7}
+            **{**DETAILS, "status": "completed", "closed_at": AT, "output_size": 7}
         )
         page = await browser_of(answers, 0.0).open("/workflows/summer")
         assert page.main.attributes["data-stream"] == ""
