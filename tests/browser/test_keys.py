@@ -67,3 +67,16 @@ def test_a_viewer_turns_keys_off(chromium: Browser, full: Site) -> None:
         for key in "j?/":
             tab.page.keyboard.press(key)
         expect(tab.page.locator("main tr:focus, main input:focus, dialog[open]")).to_have_count(0)
+
+
+def test_a_key_for_a_page_that_the_menu_lacks_goes_nowhere(chromium: Browser, full: Site) -> None:
+    """Stores of some kinds keep no workflows. An error of the script would fail the test."""
+    with signed_in(chromium, full) as tab:
+        tab.open("/nodes")
+        tab.page.locator("nav [data-path='/workflows']").evaluate("one => one.remove()")
+        for key in "gwf":
+            tab.page.keyboard.press(key)
+        assert tab.page.url == f"{full.url}/nodes"
+        tab.page.keyboard.press("g")
+        tab.page.keyboard.press("f")
+        tab.page.wait_for_url("**/functions")

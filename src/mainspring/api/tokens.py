@@ -118,6 +118,10 @@ class Identity(msgspec.Struct):
     token: str | None
     """The id of its token; None without one."""
     grants: list[GrantSpec]
+    lacks: list[str] = []
+    """Things that the store of the node does not keep and that are refused to everybody: some of ``workflows``, ``operations``,
+    ``access`` (tokens, the audit and marks), ``limits`` (also pauses of functions) and ``job_changes`` (all but cancels and plain
+    retries). An older node lists nothing."""
 
 
 class WhoAmI(Request[Identity]):

@@ -51,7 +51,7 @@ from mainspring.server.bulk import backfill_handlers, build_bulk, operation_hand
 from mainspring.server.clock import StoreClock
 from mainspring.server.connected_workers import ConnectedWorkers
 from mainspring.server.connection_limits import connection_limits
-from mainspring.server.engines import run_limits, run_slice
+from mainspring.server.engines import lacks, run_limits, run_slice
 from mainspring.server.failed_attempts import FailedAttempts
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.log_measures import log_measures
@@ -247,6 +247,7 @@ async def open_node(
             job_clock.wall,
             lambda: {split(queue.name)[0] for queue in service.all_functions()},
             stored=engine.access,
+            lacks=lacks(engine, workflows=workflows is not None, operations=bulk is not None),
         ).handlers,
         job_calls.handlers,
         log_calls.handlers,

@@ -130,3 +130,15 @@ def run_slice(engine: Engine) -> RunSlice | None:
     """Return the slice of workflows of an engine; None if it has none."""
     slices = getattr(engine, "slices", ())
     return next((cast("RunSlice", one) for one in slices if one.kind == KIND), None)
+
+
+def lacks(engine: Engine, *, workflows: bool, operations: bool) -> list[str]:
+    """Return what a store does not keep, as of `api.tokens.Identity`. Slices keep runs of workflows and operations."""
+    kept = {
+        "workflows": workflows,
+        "operations": operations,
+        "access": engine.access,
+        "limits": engine.limits,
+        "job_changes": engine.changes_jobs,
+    }
+    return [name for name, is_kept in kept.items() if not is_kept]

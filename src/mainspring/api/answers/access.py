@@ -21,7 +21,7 @@ from mainspring.api.tokens import CreatedToken, GrantSpec, TokenInfo
 from mainspring.clock import to_us
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.access.audit import Recorded
     from mainspring.access.caller import Caller
@@ -45,6 +45,7 @@ class AccessCalls:
     """Answers about the credentials of a node's store. ``namespaces`` returns those with functions on this node.
 
     Without ``stored``, the node has its credentials in memory alone: nobody can create tokens, and there is no audit.
+    ``lacks`` is that of `tokens.Identity`.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class AccessCalls:
         namespaces: Callable[[], Iterable[str]],
         *,
         stored: bool = True,
+        lacks: Sequence[str] = (),
     ) -> None:
         self._access = access
+        self._lacks = lacks
         self._wall = wall
         self._namespaces = namespaces
         own: Handlers = {
@@ -188,7 +191,8 @@ class AccessCalls:
     # ---- the caller ----
 
     async def _who(self, _: tokens.WhoAmI, caller: Caller) -> tokens.Identity:
-        return tokens.Identity(caller.name, caller.token or None, [_spec(grant) for grant in caller.grants])
+        grants = [_spec(grant) for grant in caller.grants]
+        return tokens.Identity(caller.name, caller.token or None, grants, list(self._lacks))
 
     async def _roles(self, _: tokens.ListRoles) -> tokens.Roles:
         return tokens.Roles([tokens.RoleInfo(_role(role), permits) for role, permits in ROLES.items()])

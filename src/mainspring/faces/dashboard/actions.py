@@ -88,6 +88,8 @@ class Action:
     outcomes: Mapping[str, str] = field(default_factory=dict)
     """Other sentences for afterwards, by the state in the answer."""
     permission: Permission = Permission.OPERATE
+    needs: str = ""
+    """As of `registry.Page`."""
     fields: tuple[Field, ...] = ()
     fixed: Mapping[str, object] = field(default_factory=dict)
     """Further values of the body."""

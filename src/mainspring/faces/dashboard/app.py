@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, parse_qsl, quote
 
+import msgspec
 import structlog
 
 from mainspring import appearance
@@ -88,7 +89,9 @@ class Dashboard:
         self._assets = all_assets()
         self._templates = Templates(
             asset=lambda name: prefix + self._assets.path(name),
-            menu=[MenuEntry(page.path, page.menu, page.permission) for page in self._table.pages if page.menu],
+            menu=[
+                MenuEntry(page.path, page.menu, page.permission, page.needs) for page in self._table.pages if page.menu
+            ],
             version=version,
         )
 
@@ -160,7 +163,11 @@ class Dashboard:
         try:
             response = await self._visited(visit, method, receive)
         except RefusedError as refused:
-            response = visit.problem(refused.problem, visit.here() if method == "POST" else "")
+            is_form = method == "POST"
+            problem = refused.problem
+            if problem.is_unsupported and not is_form:  # an address from elsewhere: no menu and no link has it
+                problem = msgspec.structs.replace(problem, status=404)
+            response = visit.problem(problem, visit.here() if is_form else "")
         except FormError as error:
             response = visit.problem(_wrong(error))
         if visit.notice and response.status == 200:

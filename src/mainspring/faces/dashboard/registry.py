@@ -29,6 +29,8 @@ class Page:
     """Its words in the menu; empty: it is not in the menu."""
     permission: Permission = Permission.READ
     """The menu shows the page to those who have it. The API decides about the page."""
+    needs: str = ""
+    """A thing that the store has to keep, by its word in `tokens.Identity.lacks`; empty: every store will do."""
 
 
 class Table:

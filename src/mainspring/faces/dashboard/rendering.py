@@ -23,6 +23,7 @@ class MenuEntry(NamedTuple):
     path: str
     text: str
     permission: Permission
+    needs: str
 
 
 class _Context(Context):

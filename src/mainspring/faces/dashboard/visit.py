@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from mainspring import namespaces
 from mainspring.access.roles import Grant, Permission, Role
@@ -41,6 +41,15 @@ class Place(NamedTuple):
 
     origin: str
     prefix: str
+
+
+class Offered(Protocol):
+    """An `actions.Action`, which imports this module."""
+
+    @property
+    def permission(self) -> Permission: ...
+    @property
+    def needs(self) -> str: ...
 
 
 class Visit:
@@ -96,6 +105,14 @@ class Visit:
     def may(self, permission: Permission, function: str | None = None) -> bool:
         """Return whether to show what needs a permission. The API decides, again, about each call."""
         return any(grant.permits(permission, self.namespace, function) for grant in self._grants)
+
+    def has(self, needs: str) -> bool:
+        """Return whether the store of the node keeps what a page or an action needs; empty: it needs nothing."""
+        return needs not in self.identity.lacks
+
+    def offers(self, action: Offered, function: str | None = None) -> bool:
+        """Return whether to show an action: the store can do it, and the viewer may."""
+        return self.has(action.needs) and self.may(action.permission, function)
 
     def url(self, path: str, /, query: Mapping[str, Any] | None = None, **parameters: str) -> str:
         """Return the address of a page in the same namespace; ``parameters`` replace those in braces."""

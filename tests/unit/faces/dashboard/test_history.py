@@ -225,7 +225,9 @@ def test_a_drawing_has_the_newest_signals_the_sums_of_states_and_ticks_with_room
     assert drawn.legend == [("failed", 2), ("succeeded", 1)]
     assert (drawn.signals_number, len(drawn.signals)) == (50, MOST_SIGNALS)
     assert (drawn.signals[0][1], drawn.signals[-1][1]) == ("s10", "s49")
-    crowded = history([_event(number, number / 1000, "DecisionTaskCompleted") for number in range(1, 999)], 1.0, is_open=False)
+    crowded = history(
+        [_event(number, number / 1000, "DecisionTaskCompleted") for number in range(1, 999)], 1.0, is_open=False
+    )
     assert crowded is not None
     assert 50 < len(crowded.ticks) <= (WIDTH - LEFT) / TICKS_APART + 1
     assert all(second - first >= TICKS_APART for first, second in pairwise(crowded.ticks))

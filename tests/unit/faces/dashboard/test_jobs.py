@@ -119,7 +119,7 @@ def test_a_worker_beside_other_criteria_is_refused_and_taken_for_no_unique() -> 
             for text in ("state:failed+worker:cpu", "worker:cpu+state:failed", "function:f+worker:cpu+tag:t"):
                 page = await browser.open(f"/jobs?find={text}")
                 assert page.status == 422, text
-                assert "worker:NAME stands alone" in page.main.text
+                assert "Use worker:NAME alone" in page.main.text
             for unique in ("state+of+worker:1", "coworker:1"):
                 answer = await browser.open(f"/jobs?find={unique}")
                 assert answer.answer.headers["location"].startswith("/jobs?unique="), unique

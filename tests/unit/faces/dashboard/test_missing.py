@@ -200,7 +200,7 @@ def test_a_page_of_something_that_the_store_lacks_asks_for_no_other_request() ->
     async def test() -> None:
         async with browsing(through=failing({"/workflows"}, UNSUPPORTED)) as (browser, _):
             page = await browser.open("/workflows")
-            assert page.status == 422
+            assert page.status == 404
             assert "is on the other pages" in page.main.text
             assert "Go back" not in page.main.text
 

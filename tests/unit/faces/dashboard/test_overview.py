@@ -212,7 +212,9 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
 def test_the_overview_has_the_next_fires_the_newest_marks_and_all_that_did_not_succeed() -> None:
     async def test() -> None:
         names = dict.fromkeys(ScheduleInfo.__struct_fields__) | {"function": "f", "state": "active", "parents": []}
-        due = [{**names, "name": f"s{hour}", "next_at": f"2030-01-31T{hour}:00:00Z"} for hour in (18, 13, 17, 14, 16, 15)]
+        due = [
+            {**names, "name": f"s{hour}", "next_at": f"2030-01-31T{hour}:00:00Z"} for hour in (18, 13, 17, 14, 16, 15)
+        ]
         marks = [{"label": f"web {number}", "at": "2030-01-31T11:30:10Z", "who": "ann"} for number in range(9, 0, -1)]
         kinds = {"failed": 1, "retried": 20, "timed_out": 300, "lost": 4000, "cancelled": 50000, "snoozed": 50000}
         zeros: dict[str, Any] = dict.fromkeys(RecentJobs.__struct_fields__, 0)

@@ -92,9 +92,7 @@ def test_a_day_shows_the_change_of_its_zones_clock() -> None:
 def test_a_change_of_the_clock_at_midnight_is_at_the_end_of_a_day() -> None:
     zone = ZoneInfo("America/Havana")
     begin, end = (dt.datetime(2030, 3, number, tzinfo=zone).astimezone(dt.UTC) for number in (9, 10))
-    line = ScheduleLine(
-        "s", "f", "active", complete=True, buckets=[TimelineBucket(begin.isoformat(), 1, 1, 0, 0, 0)]
-    )
+    line = ScheduleLine("s", "f", "active", complete=True, buckets=[TimelineBucket(begin.isoformat(), 1, 1, 0, 0, 0)])
     drawn = day(Timeline(begin.isoformat(), end.isoformat(), 3600.0, [line], None), 0, zone)
     assert drawn is not None
     assert drawn.jump is not None

@@ -26,7 +26,12 @@ RUN: dict[str, Any] = {
 }
 DETAILS: dict[str, Any] = {
     **dict.fromkeys(RunDetails.__struct_fields__),
-    **{"cancel_requested": False, "attempt": 1, "input_size": 10, "output_size": 0, "history_size": 90, "unread": {}},
+    "cancel_requested": False,
+    "attempt": 1,
+    "input_size": 10,
+    "output_size": 0,
+    "history_size": 90,
+    "unread": {},
     **{name: [] for name in ("activities", "children", "timers", "steps", "receives")},
     **RUN,
 }
@@ -77,7 +82,7 @@ def test_the_list_asks_for_the_runs_that_its_address_names() -> None:
 def test_a_run_has_the_buttons_of_its_state_for_those_who_operate_its_type() -> None:
     async def test() -> None:
         parking = ParkingInfo("mismatch", "the code differs", [], [], 0, [])
-        answers = {"/history": {"items": [], "next": None}}
+        answers: dict[str, Any] = {"/history": {"items": [], "next": None}}
         for given, functions, buttons in (
             ({}, [], ["signal", "cancel", "terminate"]),
             ({"parked": parking}, [], ["unpark", "signal", "cancel", "terminate"]),

@@ -24,6 +24,7 @@ MARK: Final = Action(
     label="Add a mark",
     done="The mark is a line in all drawings over time.",
     path=f"{N}/marks",
+    needs="access",
     permission=Permission.OPERATE,
     fields=(Field(name="label", label="Label", required=True, longest=200, hint="such as: web 4.2"),),
     command="marks add {label}",
@@ -49,8 +50,8 @@ async def audit(visit: Visit) -> Response:
         rows=ROWS,
         brief=brief,
         filters=[query["who"], query["what"], query["object"]],
-        actions=[MARK] if visit.may(MARK.permission) else [],
+        actions=[MARK] if visit.offers(MARK) else [],
     )
 
 
-PAGES: Final = (Page(path="/audit", handler=audit, menu="Audit", permission=Permission.ADMIN),)
+PAGES: Final = (Page(path="/audit", handler=audit, menu="Audit", permission=Permission.ADMIN, needs="access"),)

@@ -46,6 +46,7 @@ PAUSE: Final = Action(
     label="Pause",
     done="No more jobs of the function start, on all nodes within seconds. Running jobs go on.",
     path=f"{FUNCTION}/pause",
+    needs="limits",
     fields=(
         REASON,
         Field(name="until", label="Until", kind="time", option="--until", hint="empty: until it is resumed"),
@@ -57,6 +58,7 @@ RESUME: Final = Action(
     label="Resume",
     done="Jobs of the function start again.",
     path=f"{FUNCTION}/resume",
+    needs="limits",
     command="functions resume {function}",
 )
 LIMIT: Final = Action(
@@ -64,6 +66,7 @@ LIMIT: Final = Action(
     label="Change the limits",
     done="The limits apply on all nodes within seconds.",
     path=f"{FUNCTION}/limits",
+    needs="limits",
     method="PUT",
     permission=Permission.DEVELOP,
     if_match=True,
@@ -94,6 +97,7 @@ DECLARED: Final = Action(
     label="Use the limits of the workers",
     done="The limits that workers declare apply again.",
     path=f"{FUNCTION}/limits",
+    needs="limits",
     method="DELETE",
     permission=Permission.DEVELOP,
     if_match=True,
@@ -185,7 +189,7 @@ async def function(visit: Visit) -> Response:
         durations=histogram(series) if isinstance(series, Series) else None,
         has_series=isinstance(series, Series),
         errors=None if isinstance(errors, Problem) else errors.errors,
-        actions=[one for one in changes if visit.may(one.permission, shown.function)],
+        actions=[one for one in changes if visit.offers(one, shown.function)],
         values={LIMIT.key: limit_values(shown)},
         step=step,
     )

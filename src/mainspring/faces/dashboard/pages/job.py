@@ -92,6 +92,7 @@ SNOOZE: Final = Action(
     label="Snooze",
     done="The job was postponed.",
     path=f"{JOB}/snooze",
+    needs="job_changes",
     fields=(Field(name="delay", label="Seconds", kind="seconds", option="--delay", required=True),),
     command="jobs snooze {handle}",
 )
@@ -100,6 +101,7 @@ DELETE: Final = Action(
     label="Delete",
     done="The job was deleted.",
     path=JOB,
+    needs="job_changes",
     method="DELETE",
     command="jobs delete {handle}",
     warning="Nothing is kept of a deleted job.",
@@ -162,7 +164,7 @@ def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
     fitting.append(CLONE)
     if job.state in ENDED:
         fitting.append(DELETE)
-    return [one for one in fitting if visit.may(one.permission, job.function)]
+    return [one for one in fitting if visit.offers(one, job.function)]
 
 
 async def job(visit: Visit) -> Response:

@@ -94,7 +94,7 @@ async def jobs(visit: Visit) -> Response:
         tabs=tabs(counts),
         states=tuple(states),
         filters=FILTERS,
-        may_change=visit.may(Permission.OPERATE),
+        may_change=visit.has("operations") and visit.may(Permission.OPERATE),
         selected=set(selected),
         elsewhere=elsewhere[:MOST_SELECTED],
         here=partial(visit.here, **{SELECTED: None}),  # the script adds the jobs that are selected by then
@@ -115,7 +115,7 @@ async def _found(visit: Visit, text: str) -> str:
     pairs = [part.partition(":") for part in text.split()]
     names = {name for name, colon, _ in pairs if colon}
     if WORKER in names and names & NAMES.keys():
-        raise FormError(f"{WORKER}:NAME stands alone: it leads to the worker, whose page has its running jobs.")
+        raise FormError(f"Use {WORKER}:NAME alone: it leads to the worker, whose page has its running jobs.")
     if text.startswith(f"{WORKER}:"):
         return await workers.found(visit, text.removeprefix(f"{WORKER}:").strip())
     if all(name in NAMES and value for name, _, value in pairs):

@@ -50,6 +50,7 @@ ABORT: Final = Action(
     done="The operation ends. Jobs that it has changed stay changed.",
     outcomes={"done": "The operation had ended before: nothing was aborted."},
     path=f"{OPERATION}/abort",
+    needs="operations",
     fields=(REASON,),
     command="operations abort {id}",
     warning="Jobs that had their turn stay changed; the others stay as they are.",
@@ -87,7 +88,7 @@ async def operation(visit: Visit) -> Response:
             "jobs",
         ),
     )
-    actions = [ABORT] if shown.state == "running" and visit.may(ABORT.permission) else []
+    actions = [ABORT] if shown.state == "running" and visit.offers(ABORT) else []
     criteria = {} if shown.filter is None else msgspec.to_builtins(shown.filter)
     return visit.render(
         "operation.html",
@@ -213,7 +214,7 @@ def _command(visit: Visit, name: str, handles: list[str], criteria: dict[str, An
 
 
 PAGES: Final = (
-    Page(path="/operations", handler=operations, menu="Operations"),
+    Page(path="/operations", handler=operations, menu="Operations", needs="operations"),
     Page(path="/operations/new", handler=new, post=start),
     Page(path="/operations/{id}", handler=operation),
 )

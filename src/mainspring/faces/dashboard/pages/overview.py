@@ -6,7 +6,6 @@ import asyncio
 import datetime as dt
 from typing import TYPE_CHECKING, Final
 
-from mainspring.access.roles import Permission
 from mainspring.api.audit import MarkInfo
 from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import NamespaceNode, NamespaceStatus, StoreState
@@ -115,7 +114,7 @@ async def overview(visit: Visit) -> Response:
         next_fires=sorted(due, key=lambda one: one.next_at or "")[:NEXT_FIRES],
         failed=letters,
         marks=known_marks[:NEWEST_MARKS],
-        mark=MARK if visit.may(Permission.OPERATE) and not isinstance(marks, Problem) else None,
+        mark=MARK if visit.offers(MARK) and not isinstance(marks, Problem) else None,
     )
 
 

@@ -76,6 +76,7 @@ BACKFILL: Final = Action(
     label="Run past times",
     done="This operation runs the past times that have not run, each once.",
     path=f"{SCHEDULE}/backfill",
+    needs="operations",
     fields=(
         Field(name="from", label="From", kind="time", option="--from", required=True),
         Field(name="to", label="To", kind="time", option="--to", hint="empty: now"),
@@ -221,7 +222,7 @@ async def schedule(visit: Visit) -> Response:
     return visit.render(
         "schedule.html",
         schedule=shown,
-        actions=[one for one in fitting if visit.may(one.permission, shown.function)],
+        actions=[one for one in fitting if visit.offers(one, shown.function)],
         may_edit=visit.may(Permission.DEVELOP, shown.function),
         kind_of=kind_of,
         overlaps=dict(OVERLAPS),

@@ -40,6 +40,7 @@ REVOKE: Final = Action(
     label="Revoke",
     done="The token has ended here, and ends at all nodes within 3 seconds, with everything that was signed in with it.",
     path=f"{TOKENS}/{{token}}",
+    needs="access",
     method="DELETE",
     permission=Permission.ADMIN,
     command="tokens revoke {token}",
@@ -102,4 +103,6 @@ async def _page(
     )
 
 
-PAGES: Final = (Page(path=PATH, handler=tokens, post=change, menu="Tokens", permission=Permission.ADMIN),)
+PAGES: Final = (
+    Page(path=PATH, handler=tokens, post=change, menu="Tokens", permission=Permission.ADMIN, needs="access"),
+)

@@ -68,7 +68,7 @@ async def worker(visit: Visit) -> Response:
     """Show a worker with its functions and its jobs."""
     shown = await visit.calls.get(WorkerDetails, WORKER, dict(visit.parameters))
     fitting = [UNDRAIN if shown.state == "draining" else DRAIN, *([STOP] if shown.stops else [])]
-    return visit.render("worker.html", worker=shown, actions=[one for one in fitting if visit.may(one.permission)])
+    return visit.render("worker.html", worker=shown, actions=[one for one in fitting if visit.offers(one)])
 
 
 PAGES: Final = (

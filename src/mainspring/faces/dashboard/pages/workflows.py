@@ -46,6 +46,7 @@ SIGNAL: Final = Action(
     label="Signal",
     done="The run has got the signal.",
     path=f"{RUN}/signal",
+    needs="workflows",
     fields=(
         Field(name="name", label="Name", required=True, longest=256),
         Field(name="input", label="Value", kind="json", hint="JSON"),
@@ -57,6 +58,7 @@ CANCEL: Final = Action(
     label="Ask to cancel",
     done="The run was asked to cancel itself.",
     path=f"{RUN}/cancel",
+    needs="workflows",
     fields=(REASON,),
     command="workflows cancel {key}",
 )
@@ -65,6 +67,7 @@ TERMINATE: Final = Action(
     label="Terminate",
     done="The run has ended.",
     path=f"{RUN}/terminate",
+    needs="workflows",
     fields=(REASON, Field(name="children", label="Its children", kind="choice", option="--children", choices=CHILDREN)),
     command="workflows terminate {key}",
     warning="The run ends at once. Its code gets no chance to undo anything.",
@@ -74,6 +77,7 @@ UNPARK: Final = Action(
     label="Let the code try again",
     done="The code tries the next decision again.",
     path=f"{RUN}/unpark",
+    needs="workflows",
     command="workflows unpark {key}",
 )
 ACTIONS: Final = (SIGNAL, CANCEL, TERMINATE, UNPARK)
@@ -186,7 +190,7 @@ async def workflow(visit: Visit) -> Response:
     return visit.render(
         "workflow.html",
         run=shown,
-        actions=[one for one in fitting if visit.may(one.permission, shown.type)],
+        actions=[one for one in fitting if visit.offers(one, shown.type)],
         difference=difference(shown.parked) if shown.parked else None,
         drawing=drawn,
         numbers=numbers,
@@ -198,6 +202,6 @@ async def workflow(visit: Visit) -> Response:
 
 
 PAGES: Final = (
-    Page(path="/workflows", handler=workflows, menu="Workflows"),
+    Page(path="/workflows", handler=workflows, menu="Workflows", needs="workflows"),
     Page(path="/workflows/{key}", handler=workflow),
 )

@@ -61,7 +61,7 @@
   const places = { j: "/jobs", f: "/functions", s: "/schedules", w: "/workflows", o: "/" };
   const find = (selector) => document.querySelector(`main ${selector}`);
   const focusedRow = () => document.activeElement?.closest("main tbody tr");
-  const link = (path) => document.querySelector(`nav [data-path="${path}"]`).href;
+  const link = (path) => document.querySelector(`nav [data-path="${path}"]`)?.href;
   let isGoing = false;
   const move = (by) => {
     const rows = [...document.querySelectorAll("main table.rows tbody tr")].filter((row) => row.checkVisibility());
@@ -105,9 +105,9 @@
     if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing || help.open) return;
     if (key === "Escape") leave(target);
     if (target.closest("input:not([type=checkbox]), select, textarea")) return;
-    const place = isGoing && places[key];
+    const place = isGoing && link(places[key]);
     isGoing = false;
-    if (place) location.assign(link(place));
+    if (place) location.assign(place);
     else if (key === "Enter" && target.matches("tr")) target.querySelector("th a, a")?.click();
     else if (Object.hasOwn(keys, key)) keys[key]();
     else return;
