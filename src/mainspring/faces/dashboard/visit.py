@@ -47,9 +47,12 @@ class Offered(Protocol):
     """An `actions.Action`, which imports this module."""
 
     @property
-    def permission(self) -> Permission: ...
+    def permission(self) -> Permission:
+        """Its permission."""
+
     @property
-    def needs(self) -> str: ...
+    def needs(self) -> str:
+        """As of `registry.Page`."""
 
 
 class Visit:

@@ -52,7 +52,7 @@ def test_the_day_of_a_thousand_schedules_is_a_light_page() -> None:
             return Timeline(at(0), at(86_400), step, lines, None)
 
         answers = {"/timeline": timeline, "/schedules": {"items": [schedule(name) for name in names]}}
-        browser = browser_of(answers | {"/fires": {"items": []}}, MIDNIGHT.timestamp() + 43_200)
+        browser = browser_of(answers | {"/fires/outcomes": {"items": []}}, MIDNIGHT.timestamp() + 43_200)
         page = await browser.open("/schedules")
         assert (len(page.rows(0)), len(page.rows(1))) == (DRAWN, ROWS)
         assert len(page.answer.body) < LIGHT
