@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring import App, JobCancelled, JobFailed, Retry, workflow
+from mainspring import App, JobCancelled, JobFailed, Retry, current_job, workflow
 
 from .test_workflows import TIMEOUT, node
 
@@ -51,6 +51,36 @@ def test_no_signal_is_lost_while_a_run_continues_as_new(tmp_path: Path) -> None:
             assert shown["status"] == "completed"
             previous = await fleet.call(app, "workflows.show", key=shown["previous_run"])
             assert (previous["status"], previous["next_run"]) == ("continued_as_new", shown["run"])
+
+    asyncio.run(main())
+
+
+def test_jobs_lead_to_their_runs(tmp_path: Path) -> None:
+    app = App()
+    found: list[dict[str, Any]] = []
+
+    @app.task
+    async def note(number: int) -> None:
+        shown = await app.connections.aio().call("jobs.show", {"handle": current_job().handle})
+        found.append(await app.connections.aio().call("workflows.show", {"key": shown["run"]}))
+
+    @app.workflow
+    async def noted(number: int = 0) -> None:
+        await note.submit(number)
+        if not number:
+            raise workflow.continue_as_new(number + 1)
+
+    async def main() -> None:
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            run = await noted.options(unique="n").asubmit()
+            await run.aresult(TIMEOUT)
+            last = await noted.get("n").adetails()
+            assert [one["run"] for one in found] == [last["previous_run"], last["run"]]
+            assert (await fleet.call(app, "jobs.show", handle=run.handle))["run"] == run.handle
+            task = await note.asubmit(0)
+            with pytest.raises(JobFailed):  # no run has no key
+                await task.aresult(TIMEOUT)
+            assert (await fleet.call(app, "jobs.show", handle=task.handle))["run"] is None
 
     asyncio.run(main())
 

@@ -55,6 +55,8 @@ class JobDetails(JobInfo):
     tags: list[str]
     text: str | None = None
     """That of the progress."""
+    run: str | None = None
+    """The key of the run of a workflow for which the job stands, which is its own handle, or to which it belongs."""
 
 
 class Listed(msgspec.Struct):

@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 from mainspring.api.answers.job_filters import filter_of
 from mainspring.api.answers.job_info import info_of, of_another_node
 from mainspring.api.answers.job_lookup import JobLookup, check_access, unknown
+from mainspring.api.answers.run_rows import run_handle
 from mainspring.api.answers.text import failure_of, rfc3339
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import ApiError, Code, check_number
@@ -199,7 +200,14 @@ class JobCalls:
             denominator=total,
             tags=list(options.tags),
             text=None if attempt is None else service.progress_text(job.id).decode("utf-8", "replace") or None,
+            run=self._run(job, options),
         )
+
+    def _run(self, job: Job, options: Options) -> str | None:
+        if options.run is not None:
+            number = options.run[0]
+            return run_handle(self._service.handle_of(number).decode(), number)
+        return self._service.handle_of(job.id).decode() if job.term == RUNS else None
 
 
 def _number(progress: bytes) -> int:

@@ -259,6 +259,19 @@ def test_a_job_says_when_its_next_attempt_begins_and_each_attempt_has_an_address
     run(test())
 
 
+def test_the_job_of_a_run_leads_to_it_and_has_no_button_that_would_be_refused() -> None:
+    async def test() -> None:
+        for key, labels in (("H:n:1", []), ("H:n:7@7", ["Retry…", "Delete…"]), (None, ["Retry…", "Delete…"])):
+            answers: dict[str, Any] = {"/attempts": {"handle": "H:n:1", "attempts": []}}
+            answers["/jobs/H:n:1"] = job("failed", run=key)
+            page = await browser_of(answers, NOON.timestamp()).open("/jobs/H:n:1")
+            assert [one.text for one in page.main.one("div", id="actions").all("summary")] == labels
+            links = [one.attributes["href"] for one in page.main.all("a") if one.text == key]
+            assert links == ([] if key is None else [f"/workflows/{quote(key, safe='')}"])
+
+    run(test())
+
+
 def test_a_running_job_says_that_it_was_asked_to_stop() -> None:
     async def test() -> None:
         asked = attempt(2, 6, None, "running")

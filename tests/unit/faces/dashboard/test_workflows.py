@@ -109,6 +109,7 @@ def test_the_page_of_an_open_run_follows_its_job() -> None:
         assert page.main.one("div", id="state").attributes["data-version"] == "running 1"
         assert "Open work" in page.main.one("div", id="work").text
         assert "Result" not in page.main.text
+        assert page.main.all("dl", class_="details")[-1].one("a").attributes["href"] == "/jobs/H%3An%3A1"
         answers["/workflows/summer"] = RunDetails(
             **{**DETAILS, "status": "completed", "closed_at": AT, "output_size": 7}
         )

@@ -159,10 +159,11 @@ def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
         fitting.append(CANCEL)
     if job.state in WAITING:
         fitting.append(SNOOZE)
-    if job.state in ENDED - {"succeeded"}:
+    is_run = job.run == job.handle  # it ends once, and stays as long as its history
+    if job.state in ENDED - {"succeeded"} and not is_run:
         fitting.append(RETRY)
     fitting.append(CLONE)
-    if job.state in ENDED:
+    if job.state in ENDED and not is_run:
         fitting.append(DELETE)
     return [one for one in fitting if visit.offers(one, job.function)]
 
