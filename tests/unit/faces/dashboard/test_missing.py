@@ -29,7 +29,7 @@ PARTS = {
     "/functions/f": (["/series"], ["/errors"]),
     "/jobs/HANDLE": (["/attempts"], ["/arguments"], ["/logs"]),
     "/jobs/HANDLE?acts=1": (["/audit"],),
-    "/schedules": (["/timeline"], ["/default/fires"]),
+    "/schedules": (["/timeline"], ["/fires/outcomes"]),
     "/schedules/s": (["/next"], ["/fires"]),
     "/operations/OPERATION": (["/operations/OPERATION/jobs"],),
 }
