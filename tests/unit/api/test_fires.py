@@ -12,12 +12,16 @@ from mainspring.api.answers.fires import FireCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.errors import Code
+from mainspring.schedules import triggers
 
 from .a_node import opened, run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pytest
 
+    from mainspring.schedules.model import Schedule
     from mainspring.storage.engine import Answered
     from mainspring.storage.query import Budget, Query
 
@@ -231,6 +235,34 @@ def test_a_timeline_counts_a_bounded_number_of_times(monkeypatch: pytest.MonkeyP
             assert first.next == "a"
             second = await node.api.call(fires.ReadTimeline(after=first.next))
             assert [one.schedule for one in second.schedules] == ["b"]
+
+    run(test())
+
+
+def test_a_timeline_computes_the_next_times_of_a_schedule_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            await node.api.call(schedules.Add(name="a", function="f", cron="*/10 * * * *", timezone="Europe/Berlin"))
+            first = await node.api.call(fires.ReadTimeline(step=3600.0))
+            days: list[int] = []  # the ends of computed times; those of a pause end before the day does
+            steps, end_us = triggers.running_steps, 1_700_006_400_000_000
+
+            def computing(schedule: Schedule, after_us: int, until_us: int) -> Iterator[int | None]:
+                days.extend([until_us] if until_us == end_us - 1 else [])
+                return steps(schedule, after_us, until_us)
+
+            monkeypatch.setattr(triggers, "running_steps", computing)
+            assert await node.api.call(fires.ReadTimeline(step=3600.0)) == first
+            node.clock.advance(1800)
+            await node.api.call(schedules.Pause("a"))
+            await node.api.call(schedules.Resume("a"))
+            later = await node.api.call(fires.ReadTimeline(step=1200.0))
+            assert days == []
+            due = [[bucket.due for bucket in one.schedules[0].buckets] for one in (first, later)]
+            assert (due[0], due[1]) == ([4, 6], [0, 1, 2, 2, 2])
+            await node.api.call(schedules.Edit(name="a", cron="*/20 * * * *"))
+            edited = await node.api.call(fires.ReadTimeline(step=3600.0))
+            assert ([bucket.due for bucket in edited.schedules[0].buckets], len(days)) == ([0, 3], 1)
 
     run(test())
 

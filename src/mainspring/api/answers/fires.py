@@ -27,6 +27,7 @@ from mainspring.clock import to_us
 from mainspring.namespaces import key_of_text
 from mainspring.queries import schedules as queries
 from mainspring.schedules import triggers
+from mainspring.schedules.computed_times import ComputedTimes
 from mainspring.schedules.model import FireState
 from mainspring.schedules.namespaced import row_with_names, stored_with_names
 from mainspring.schedules.store import ListSchedules
@@ -110,6 +111,7 @@ class FireCalls:
         self._reads = reads
         self._handles = handles
         self._clock = clock
+        self._computed = ComputedTimes()
         self.handlers: Handlers = {
             ListFires: self._list,
             ReadOutcomes: self._outcomes,
@@ -242,7 +244,7 @@ class FireCalls:
             for line in some:
                 if left <= 0:
                     break
-                left -= await in_slices(self._service.run_sliced, line.count_next(to_us(now), until_us))
+                left -= await in_slices(self._service.run_sliced, line.count_next(to_us(now), until_us, self._computed))
                 lines.append(line.answer())
         following = lines[-1].schedule if len(lines) < len(stored) and lines else None
         return Timeline(rfc3339(since_us) or "", rfc3339(until_us) or "", request.step, lines, following)
@@ -304,21 +306,29 @@ class _Line:
         if self._past >= MOST_ROWS:
             self.complete = False
 
-    def count_next(self, now_us: int, until_us: int) -> Generator[None, None, int]:
+    def count_next(self, now_us: int, until_us: int, computed: ComputedTimes) -> Generator[None, None, int]:
         """Count fire times to come, before a time; return the number of steps."""
-        number = 0
+        schedule, number = self._stored.schedule, 0
         after_us = max(self._since_us, self._stored.state.next_us or now_us) - 1
         if self._stored.state.paused or after_us >= until_us:
             return number
-        for at in triggers.running_steps(self._stored.schedule, after_us, until_us - 1):
-            number += 1
-            if number > MOST_ROWS:
-                self.complete = False
-                break
-            if at is not None:
-                self._bucket(at).due += 1
-            yield
-        return number
+        times = computed.find(schedule, after_us, until_us)
+        if times is None:
+            found: list[int] = []
+            for at in triggers.running_steps(schedule, after_us, until_us - 1):
+                number += 1
+                if number > MOST_ROWS:
+                    self.complete = False
+                    break
+                if at is not None:
+                    found.append(at)
+                yield
+            else:
+                computed.keep(schedule, after_us, until_us, found)
+            times = found
+        for at in times:
+            self._bucket(at).due += 1
+        return number or len(times)
 
     def answer(self) -> ScheduleLine:
         """Return the line as the API describes it."""
