@@ -233,6 +233,7 @@ def test_a_timeline_counts_a_bounded_number_of_times(monkeypatch: pytest.MonkeyP
             first = await node.api.call(fires.ReadTimeline())
             assert [(one.schedule, one.complete, one.buckets[0].due) for one in first.schedules] == [("a", False, 5)]
             assert first.next == "a"
+            assert await node.api.call(fires.ReadTimeline()) == first
             second = await node.api.call(fires.ReadTimeline(after=first.next))
             assert [one.schedule for one in second.schedules] == ["b"]
 
