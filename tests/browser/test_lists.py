@@ -34,6 +34,7 @@ def test_a_tab_replaces_the_rows_and_keeps_the_page(chromium: Browser, full: Sit
         tab.page.locator(".tabs").get_by_role("link", name="failed").click()
         expect(tab.page.locator(".tabs [aria-current]")).to_contain_text("failed")
         assert "state=failed" in tab.page.url
+        expect(tab.page.locator("tbody tr").first).to_be_in_viewport(ratio=1)
         states = tab.page.locator("tbody .state").all_inner_texts()
         assert states
         assert all("failed" in state for state in states)

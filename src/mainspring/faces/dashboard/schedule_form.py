@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from mainspring.faces.dashboard.actions import Field, FormError, read_field
+from mainspring.faces.dashboard.words import field_time
 from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
@@ -113,11 +113,11 @@ def form_of(schedule: ScheduleDetails) -> dict[str, str]:
     """Return the texts of the fields for a stored schedule. Arguments that are no JSON are left out."""
     texts = {
         "cron": schedule.cron,
-        "at": _utc(schedule.at),
+        "at": field_time(schedule.at or ""),
         "parents": "\n".join(schedule.parents),
         "timezone": schedule.timezone,
-        "start": _utc(schedule.start),
-        "end": _utc(schedule.end),
+        "start": field_time(schedule.start or ""),
+        "end": field_time(schedule.end or ""),
         "exclude": "\n".join(schedule.exclude),
         "misfire": str(schedule.misfire),
         "overlap": schedule.overlap,
@@ -132,11 +132,6 @@ def form_of(schedule: ScheduleDetails) -> dict[str, str]:
     durations = {name: getattr(schedule, name) for name in ("every", "jitter", "timeout", "expires")}
     texts |= {name: format_duration(seconds) for name, seconds in durations.items() if seconds}
     return {name: text or "" for name, text in texts.items()}
-
-
-def _utc(time: str | None) -> str:
-    """Return a time as browsers write it in a field."""
-    return "" if time is None else dt.datetime.fromisoformat(time).astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _json(payload: bytes) -> str:

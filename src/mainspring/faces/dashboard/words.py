@@ -73,6 +73,15 @@ def absolute(time: dt.datetime, zone: dt.tzinfo) -> str:
     return time.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
+def field_time(text: str) -> str:
+    """Return a time as browsers write it in a field: in UTC, without its zone. Texts that are no times stay."""
+    try:
+        time = dt.datetime.fromisoformat(text)
+        return (time if time.tzinfo is None else time.astimezone(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%S")
+    except (ValueError, OverflowError):
+        return text
+
+
 def relative(seconds: float) -> str:
     """Return the distance from now; negative: in the past."""
     if abs(seconds) < _SOON:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.unit.api.a_node import run
 
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
 from mainspring.api.workers import WorkerInfo
 from mainspring.faces.dashboard.pages.job import ACTS, CANCEL, SHOWN, as_text
 from mainspring.faces.dashboard.pages.jobs import MOST_SELECTED
+from mainspring.faces.dashboard.words import field_time
 
 from .a_browser import browser_of, browsing
 
@@ -53,6 +55,28 @@ def test_a_list_goes_on_with_older_jobs() -> None:
             assert not page.main.all("a", rel="next")
 
     run(test())
+
+
+def test_a_filter_is_named_above_the_rows_and_stays_in_its_form() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            page = await browser.open("/jobs?state=failed&function=resize&created_from=2030-01-31T12:00:00.5%2B01:00")
+            (folded,) = page.main.all("details", class_="action")
+            assert "open" not in folded.attributes, "it would hide the rows"
+            expected = "Filter: function resize , created from 2030-01-31T12:00:00.5+01:00"
+            assert folded.one("summary").text == expected
+            values = {one.attributes["name"]: one.attributes.get("value") for one in folded.all("input")}
+            assert (values["function"], values["created_from"]) == ("resize", "2030-01-31T11:00:00")
+            page = await browser.open("/jobs")
+            assert page.main.all("details", class_="action")[0].one("summary").text == "Filter"
+            assert "Show all jobs" not in page.main.text
+
+    run(test())
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0001-01-01T00:00:00+14:00", "2030-01-31T12:00:00"])
+def test_what_is_no_time_with_a_zone_stays_in_its_field(text: str) -> None:
+    assert field_time(text) == text
 
 
 def test_a_selection_goes_from_page_to_page_in_the_address() -> None:

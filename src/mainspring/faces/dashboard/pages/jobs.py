@@ -94,6 +94,7 @@ async def jobs(visit: Visit) -> Response:
         tabs=tabs(counts),
         states=tuple(states),
         filters=FILTERS,
+        active=[(one.label, visit.field(one.name)) for one in FILTERS if visit.field(one.name)],
         may_change=visit.has("operations") and visit.may(Permission.OPERATE),
         selected=set(selected),
         elsewhere=elsewhere[:MOST_SELECTED],
