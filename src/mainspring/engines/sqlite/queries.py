@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -69,18 +68,21 @@ class _Jobs:
 
     async def few(self, most: int) -> list[Job] | None:
         """Return the jobs of the requested states by their indexes; None if there are more than ``most``."""
-        ids: list[int] = []
+        number, ids = 0, list[str]()
         if self._tagged:
             return None
         if self._query.after is not None and (near := self.near(self._query.after)):
             return near
         for state in self._where.states:
-            found = self._of_state(state, most + 1 - len(ids))
-            if found is None or len(ids) + len(found) > most:
+            found = self._of_state(state, most + 1 - number)
+            if found is None:
                 return None
-            ids += found
+            number += sum(count for count, _ in found)
+            if number > most:
+                return None
+            ids += [some[1:-1] for count, some in found if count]
         return (
-            self._list("list_these", self._query.after, self._query.limit, json.dumps(ids))
+            self._list("list_these", self._query.after, self._query.limit, f"[{','.join(ids)}]")
             if self._where.states
             else None
         )
@@ -95,19 +97,19 @@ class _Jobs:
         found = self._list("list", after, limit, 0 if mark is None else mark.id)
         return found if len(found) == limit else []
 
-    def _of_state(self, state: State, most: int) -> list[int] | None:
-        """Return the ids of jobs in a state by its index, at most about ``most``; None if it has no index."""
+    def _of_state(self, state: State, most: int) -> list[tuple[int, str]] | None:
+        """Return numbers of jobs in a state by its indexes, each at most ``most``, with their ids as JSON; None: it has none."""
         statement = _BY_STATE.get(state)
         if statement is None:
             return None
         if statement == "few_queued" and self._function is not None:
             statement = "few_queued_of"
         values = (state, self._function, most)
-        ids = [job_id for (job_id,) in self._tx.cursor.execute(SQL[statement], values)]
+        found = list(self._tx.cursor.execute(SQL[statement], values))
         if statement != "few_scheduled":
             roots = SQL["few_roots" if self._function is None else "few_roots_of"]
-            ids += [job_id for (job_id,) in self._tx.cursor.execute(roots, values)]
-        return ids
+            found += self._tx.cursor.execute(roots, values)
+        return found
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
         """Return the end of a part."""

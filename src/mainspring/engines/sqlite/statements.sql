@@ -199,24 +199,37 @@ WHERE t.namespace = ?14 AND t.tag = ?15 AND t.job < ?1 AND t.job >= ?3
     AND {matches}
 ORDER BY t.job DESC LIMIT ?2;
 
--- If few jobs are in a state, its partial index returns all of them sooner.
+-- If few jobs are in a state, its partial index returns all of them sooner. One row has their ids: after each row, the thread of the
+-- queries would have to get the interpreter again.
 -- name: few_scheduled
-SELECT id FROM jobs INDEXED BY due WHERE state = 0 LIMIT ?3;
+SELECT count(*), json_group_array(id) FROM (
+    SELECT id FROM jobs INDEXED BY due WHERE state = 0 LIMIT ?3
+);
 
 -- name: few_queued
-SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND term >= 0 AND state = ?1 LIMIT ?3;
+SELECT count(*), json_group_array(id) FROM (
+    SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND term >= 0 AND state = ?1 LIMIT ?3
+);
 
 -- name: few_queued_of
-SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND term >= 0 AND state = ?1 AND function = ?2 LIMIT ?3;
+SELECT count(*), json_group_array(id) FROM (
+    SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND term >= 0 AND state = ?1 AND function = ?2 LIMIT ?3
+);
 
 -- name: few_unsuccessful
-SELECT id FROM jobs INDEXED BY unsuccessful WHERE state > 4 AND term >= 0 AND state = ?1 LIMIT ?3;
+SELECT count(*), json_group_array(id) FROM (
+    SELECT id FROM jobs INDEXED BY unsuccessful WHERE state > 4 AND term >= 0 AND state = ?1 LIMIT ?3
+);
 
 -- name: few_roots
-SELECT id FROM jobs INDEXED BY roots WHERE term < 0 AND state = ?1 LIMIT ?3;
+SELECT count(*), json_group_array(id) FROM (
+    SELECT id FROM jobs INDEXED BY roots WHERE term < 0 AND state = ?1 LIMIT ?3
+);
 
 -- name: few_roots_of
-SELECT id FROM jobs INDEXED BY roots WHERE term < 0 AND state = ?1 AND function = ?2 LIMIT ?3;
+SELECT count(*), json_group_array(id) FROM (
+    SELECT id FROM jobs INDEXED BY roots WHERE term < 0 AND state = ?1 AND function = ?2 LIMIT ?3
+);
 
 -- name: list_these
 SELECT {columns}
