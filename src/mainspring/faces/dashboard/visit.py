@@ -121,7 +121,7 @@ class Visit:
         """Return the address of a page in the same namespace; ``parameters`` replace those in braces."""
         filled = path.format(**{name: segment(value) for name, value in parameters.items()})
         ours = {} if self.namespace == namespaces.DEFAULT else {NAMESPACE: self.namespace}
-        text = encode_query({**(query or {}), **ours})
+        text = encode_query({**(query or {}), **ours}) if query or ours else ""
         return self.place.prefix + filled + (f"?{text}" if text else "")
 
     def here(self, **changes: Any) -> str:

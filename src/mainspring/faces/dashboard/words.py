@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 _UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
@@ -64,8 +65,15 @@ class Moment(NamedTuple):
 
 def moment(text: str, now: float, zone: dt.tzinfo) -> Moment:
     """Return the forms of a time of the API."""
+    seconds, shown = _shown(text, zone)
+    return Moment(text, shown, relative(seconds - now))
+
+
+@lru_cache(maxsize=2048)  # a list has two or three times in each row, often the same, and is loaded again
+def _shown(text: str, zone: dt.tzinfo) -> tuple[float, str]:
+    """Return the seconds since 1970 of a time of the API, and its absolute form."""
     time = dt.datetime.fromisoformat(text)
-    return Moment(text, absolute(time, zone), relative(time.timestamp() - now))
+    return time.timestamp(), absolute(time, zone)
 
 
 def absolute(time: dt.datetime, zone: dt.tzinfo) -> str:
