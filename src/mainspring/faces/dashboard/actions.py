@@ -90,6 +90,8 @@ class Action:
     permission: Permission = Permission.OPERATE
     needs: str = ""
     """As of `registry.Page`."""
+    of_all_functions: bool = False
+    """Whether a grant for some functions is not enough."""
     fields: tuple[Field, ...] = ()
     fixed: Mapping[str, object] = field(default_factory=dict)
     """Further values of the body."""

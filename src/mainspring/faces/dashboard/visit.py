@@ -54,6 +54,10 @@ class Offered(Protocol):
     def needs(self) -> str:
         """As of `registry.Page`."""
 
+    @property
+    def of_all_functions(self) -> bool:
+        """Whether a grant for some functions is not enough."""
+
 
 class Visit:
     """A request. ``parameters`` are those of the page's path, ``query`` the fields after the question mark."""
@@ -115,7 +119,13 @@ class Visit:
 
     def offers(self, action: Offered, function: str | None = None) -> bool:
         """Return whether to show an action: the store can do it, and the viewer may."""
-        return self.has(action.needs) and self.may(action.permission, function)
+        if not self.has(action.needs):
+            return False
+        return any(
+            grant.permits(action.permission, self.namespace, function)
+            for grant in self._grants
+            if not (grant.functions and action.of_all_functions)
+        )
 
     def url(self, path: str, /, query: Mapping[str, Any] | None = None, **parameters: str) -> str:
         """Return the address of a page in the same namespace; ``parameters`` replace those in braces."""

@@ -13,6 +13,7 @@ from mainspring.faces.dashboard.actions import EXAMPLES
 from mainspring.faces.dashboard.pages import ACTIONS
 
 from .a_browser import browsing
+from .a_matrix import matrix
 
 if TYPE_CHECKING:
     from .a_browser import Browser
@@ -27,32 +28,6 @@ CALLERS: Final[dict[str, tuple[Grant, ...]]] = {
     "viewer who operates payments": (Grant(Role.VIEWER), Grant(Role.OPERATOR, functions=("pay*",))),
 }
 BY_KEY = {action.key: action for action in ACTIONS}
-ELSEWHERE = ("workers", "nodes", "operations", "workflows", "tokens")
-"""Kinds of objects that a node in memory without workers does not have, and tokens, which have a test below."""
-
-
-async def page_of(browser: Browser, key: str, function: str, number: int) -> tuple[str, dict[str, str]]:
-    """Make an object on which an action makes sense; return the path of its page and the parameters of the call."""
-    kind, _, verb = key.partition("_")
-    name = f"{function}{number}"
-    if kind == "jobs":
-        handle = await browser.submit(name)
-        if verb in {"retry", "delete"}:
-            await browser.call("POST", f"jobs/{handle}/cancel", {})
-        return f"/jobs/{handle}", {"handle": handle}
-    if kind == "functions":
-        await browser.call("POST", f"functions/{name}/pause", {})
-        if verb == "pause":
-            await browser.call("POST", f"functions/{name}/resume", {})
-        if verb == "limits_delete":
-            await browser.call("PUT", f"functions/{name}/limits", {"concurrency": 1}, headers=[("if-match", "*")])
-        return f"/functions/{name}", {"function": name}
-    if kind == "schedules":
-        await browser.call("POST", "schedules", {"name": name, "function": name, "cron": "0 0 1 1 *"})
-        if verb == "resume":
-            await browser.call("POST", f"schedules/{name}/pause", {})
-        return f"/schedules/{name}", {"name": name}
-    return "/audit", {}
 
 
 async def is_shown(browser: Browser, path: str, key: str, caller: str) -> bool:
@@ -77,21 +52,27 @@ def admit(browser: Browser) -> None:
 @pytest.mark.parametrize("function", [PAY, MAIL])
 def test_each_action_is_shown_to_the_callers_whose_call_is_accepted(function: str) -> None:
     async def test() -> None:
-        shown = accepted = 0
-        async with browsing() as (browser, _):
+        shown: set[str] = set()
+        refused: set[str] = set()
+        async with matrix(PAY, MAIL) as made:
+            browser = made.browser
             admit(browser)
-            number = 0
-            for key in sorted(key for key in BY_KEY if not key.startswith(ELSEWHERE)):
+            for key in sorted(key for key in BY_KEY if not key.startswith("tokens")):  # these have a test below
                 for name in CALLERS:
-                    caller, number = name.replace(" ", "-"), number + 1
-                    path, parameters = await page_of(browser, key, function, number)
+                    caller = name.replace(" ", "-")
+                    path, parameters = await made.object_of(key, function)
                     is_there = await is_shown(browser, path, key, caller)
                     if path == "/audit":  # the page is for administrators; the overview has the button, too
                         is_there = await is_shown(browser, "/", key, caller)
+                    before = await made.shown_by_the_api(path)
                     may = await is_accepted(browser, key, parameters, caller)
                     assert is_there == may, (key, name, is_there, may)
-                    shown, accepted = shown + is_there, accepted + may
-        assert shown > 50
+                    if may:
+                        shown.add(key)
+                    else:
+                        refused.add(key)
+                        assert await made.shown_by_the_api(path) == before, (key, name)
+        assert shown == refused == {key for key in BY_KEY if not key.startswith("tokens")}
 
     asyncio.run(test())
 

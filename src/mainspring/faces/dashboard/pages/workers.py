@@ -22,6 +22,7 @@ DRAIN: Final = Action(
     label="Drain",
     done="The worker gets no more jobs of tasks. Its running jobs go on.",
     path=f"{WORKER}/drain",
+    of_all_functions=True,
     command="workers drain {worker}",
 )
 UNDRAIN: Final = Action(
@@ -29,6 +30,7 @@ UNDRAIN: Final = Action(
     label="Let it work again",
     done="The worker gets jobs again.",
     path=f"{WORKER}/undrain",
+    of_all_functions=True,
     command="workers drain {worker} --off",
 )
 STOP: Final = Action(
@@ -36,6 +38,7 @@ STOP: Final = Action(
     label="Stop",
     done="The worker was asked to stop once its jobs have ended.",
     path=f"{WORKER}/stop",
+    of_all_functions=True,
     command="workers stop {worker}",
     warning="The process ends once its jobs have ended. A supervisor or a person has to start it again.",
 )
