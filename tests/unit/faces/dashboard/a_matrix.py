@@ -75,7 +75,7 @@ class Matrix:
 
     def _connect(self, *packets: bytes) -> Wire:
         life = SimpleNamespace(face=self.built.node.face, loop=asyncio.get_running_loop(), wires=self.wires)
-        wire = Wire(life, lambda *_: None)  # type: ignore[arg-type]
+        wire = Wire(life, lambda *_: None)
         self.wires.append(wire)
         for packet in (request(Type.OPTION_REQ, EXTENSION), *packets):
             wire.send(packet)
@@ -151,8 +151,8 @@ class Matrix:
 async def matrix(*types: str) -> AsyncIterator[Matrix]:
     """Yield a node with workflows of some types."""
     async with browsing(through=with_other_states) as (browser, built):
-        made = Matrix(browser, built)
-        made.declare(*types)
-        yield made
-        for wire in [*made.wires]:
+        node = Matrix(browser, built)
+        node.declare(*types)
+        yield node
+        for wire in [*node.wires]:
             wire.end()

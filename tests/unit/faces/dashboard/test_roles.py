@@ -54,24 +54,24 @@ def test_each_action_is_shown_to_the_callers_whose_call_is_accepted(function: st
     async def test() -> None:
         shown: set[str] = set()
         refused: set[str] = set()
-        async with matrix(PAY, MAIL) as made:
-            browser = made.browser
+        async with matrix(PAY, MAIL) as node:
+            browser = node.browser
             admit(browser)
             for key in sorted(key for key in BY_KEY if not key.startswith("tokens")):  # these have a test below
                 for name in CALLERS:
                     caller = name.replace(" ", "-")
-                    path, parameters = await made.object_of(key, function)
+                    path, parameters = await node.object_of(key, function)
                     is_there = await is_shown(browser, path, key, caller)
                     if path == "/audit":  # the page is for administrators; the overview has the button, too
                         is_there = await is_shown(browser, "/", key, caller)
-                    before = await made.shown_by_the_api(path)
+                    before = await node.shown_by_the_api(path)
                     may = await is_accepted(browser, key, parameters, caller)
                     assert is_there == may, (key, name, is_there, may)
                     if may:
                         shown.add(key)
                     else:
                         refused.add(key)
-                        assert await made.shown_by_the_api(path) == before, (key, name)
+                        assert await node.shown_by_the_api(path) == before, (key, name)
         assert shown == refused == {key for key in BY_KEY if not key.startswith("tokens")}
 
     asyncio.run(test())

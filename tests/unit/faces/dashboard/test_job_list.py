@@ -1,0 +1,185 @@
+"""The filters, tabs and pages of the list of jobs, and the buttons of a job in each state."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from tests.unit.api.a_node import run
+
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Role
+from mainspring.api.job_records import Attempts
+from mainspring.api.jobs import JobDetails, JobInfo, List
+from mainspring.api.namespaces import JobCounts, NamespaceStatus
+from mainspring.api.tokens import GrantSpec, Identity
+from mainspring.faces.dashboard.pages.jobs import FILTERS
+
+from .a_browser import Browser, browser_of, browsing
+
+NOON = "2030-01-31T12:00:00Z"
+STATUS = NamespaceStatus("default", JobCounts(total=60, waiting=10, running=20, scheduled=30), 1, None, None, None)
+GIVEN = {one.name: "2030-01-31T12:00:00Z" if one.kind == "time" else f"a {one.name}" for one in FILTERS}
+
+
+def _job(**given: Any) -> JobInfo:
+    values: dict[str, Any] = dict.fromkeys(JobInfo.__struct_fields__) | {
+        "handle": "H:n:1",
+        "function": "f",
+        "unique": "",
+    }
+    return JobInfo(**(values | {"state": "failed", "priority": "normal", "attempt": 1} | given))
+
+
+def _browser(jobs: list[JobInfo], asked: list[dict[str, list[str]]] | None = None, **listed: Any) -> Browser:
+    def answer(query: dict[str, list[str]]) -> dict[str, Any]:
+        if asked is not None:
+            asked.append(query)
+        return {"items": jobs, **listed}
+
+    return browser_of({"/jobs": answer, "/status": STATUS, "/nodes": {"items": []}}, 1_900_000_000.0)
+
+
+def test_the_list_asks_for_all_that_its_filter_has() -> None:
+    async def test() -> None:
+        assert {one.name for one in FILTERS} == set(List.__struct_fields__) - {
+            *("namespace", "state", "before", "limit", "partial")
+        }
+        asked: list[dict[str, list[str]]] = []
+        query = {**GIVEN, "state": ["failed", "expired"], "cursor": "c"}
+        await _browser([], asked).open(f"/jobs?{urlencode(query, doseq=True)}")
+        (sent,) = asked
+        times = {name: ["2030-01-31T12:00:00+00:00"] for name in ("created_from", "created_to")}
+        texts = {name: [value] for name, value in GIVEN.items()}
+        assert sent == {**texts, **times, "state": ["failed", "expired"], "cursor": ["c"], "limit": ["50"]}
+
+    run(test())
+
+
+def test_both_forms_of_a_filtered_list_keep_the_whole_filter() -> None:
+    async def test() -> None:
+        query = urlencode({**GIVEN, "state": ["failed", "expired"]}, doseq=True)
+        page = await _browser([_job()]).open(f"/jobs?{query}")
+        forms = [one for one in page.main.all("form") if one.attributes["action"] in {"/jobs", "/operations/new"}]
+        kept = []
+        for form in forms:
+            pairs = [
+                (one.attributes["name"], one.attributes["value"])
+                for one in form.all("input")
+                if "value" in one.attributes
+            ]
+            kept.append(sorted(pairs))
+        whole = sorted([*GIVEN.items(), ("state", "failed"), ("state", "expired")])
+        assert kept.count(whole) == 2, "the filter, and the change of all that match"
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("query", "is_filtered"), [("state=failed", True), ("tag=t", True), ("", False), ("cursor=c", False)]
+)
+def test_a_filtered_list_says_so_and_a_plain_one_counts_new_jobs(query: str, is_filtered: bool) -> None:
+    async def test() -> None:
+        page = await _browser([_job()]).open(f"/jobs?{query}")
+        assert ("All jobs that match" in page.main.text) == is_filtered
+        assert ("that match the filter" in page.main.one("caption").text) == is_filtered
+        assert bool(page.main.all("a", id="new")) == (query == "")
+        empty = await _browser([]).open(f"/jobs?{query}")
+        assert ("No job matches this filter" in empty.main.text) == is_filtered
+
+    run(test())
+
+
+def test_tabs_lead_to_their_states_with_their_numbers() -> None:
+    async def test() -> None:
+        page = await _browser([]).open("/jobs")
+        tabs = {
+            one.text: one.attributes["href"].partition("?")[2] for one in page.main.one("ul", class_="tabs").all("a")
+        }
+        assert tabs == {
+            "all": "",
+            "in flight": "state=pending&state=leased&state=running",
+            "failed": "state=failed",
+            "running 20": "state=leased&state=running",
+            "pending 10": "state=pending",
+            "scheduled 30": "state=scheduled",
+            "succeeded": "state=succeeded",
+            "cancelled": "state=cancelled",
+            "expired": "state=expired",
+        }
+
+    run(test())
+
+
+def test_a_search_that_has_used_up_its_budget_says_how_far_it_has_come() -> None:
+    async def test() -> None:
+        for jobs, words in (([_job()], "Searched back to 2030-01-31 12:00:00 UTC"), ([_job()] * 50, "Older")):
+            rows = [_job(handle=f"H:n:{number}") for number, _ in enumerate(jobs)]
+            page = await _browser(rows, next="c1", searched_to=NOON).open("/jobs?tag=t")
+            following = page.main.one("nav", **{"aria-label": "Pages of jobs"})
+            assert following.text.startswith(words)
+            (link,) = following.all("a")
+            assert link.text == ("Older" if words == "Older" else "Continue")
+            assert link.attributes["href"] == "/jobs?tag=t&cursor=c1"
+        empty = await _browser([], next="c1", searched_to=NOON).open("/jobs?tag=t")
+        assert "No job of those searched so far matches this filter" in empty.main.text
+
+    run(test())
+
+
+def test_an_error_is_one_short_line_of_the_list() -> None:
+    async def test() -> None:
+        page = await _browser([_job(error="x" * 500 + "\nsecond line")]).open("/jobs")
+        assert page.rows()[0][-1] == "x" * 160
+        page = await _browser([_job(error="first line\nsecond line")]).open("/jobs")
+        assert page.rows()[0][-1] == "first line"
+
+    run(test())
+
+
+BUTTONS = {
+    "scheduled": ["cancel", "snooze", "clone"],
+    "pending": ["cancel", "snooze", "clone"],
+    "running": ["cancel", "clone"],
+    "failed": ["retry", "clone", "delete"],
+    "cancelled": ["retry", "clone", "delete"],
+    "expired": ["retry", "clone", "delete"],
+    "succeeded": ["clone", "delete"],
+}
+
+
+def test_a_job_has_the_buttons_of_its_state() -> None:
+    async def test() -> None:
+        zeros = dict.fromkeys(("attempt", "input_size", "output_size", "done", "total", "numerator", "denominator"), 0)
+        values: dict[str, Any] = dict.fromkeys(JobDetails.__struct_fields__) | zeros
+        values |= {
+            "handle": "H:n:1",
+            "function": "f",
+            "unique": "",
+            "priority": "normal",
+            "tags": [],
+            "created_at": NOON,
+        }
+        answers = {"/whoami": Identity("d", None, [GrantSpec("developer")]), "/attempts": Attempts("H:n:1", [])}
+        for state, buttons in BUTTONS.items():
+            job = JobDetails(**(values | {"state": state, "output_size": 3}))
+            page = await browser_of({**answers, "/jobs/H:n:1": job}, 1_900_000_000.0).open("/jobs/H:n:1")
+            forms = [one.attributes["data-action"] for one in page.main.all("details", class_="action")]
+            assert forms == [f"jobs_{one}" for one in buttons], state
+
+    run(test())
+
+
+def test_data_of_a_job_are_for_those_who_may_see_payloads_of_its_function() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            grants = Grant(Role.VIEWER), Grant(Role.VIEWER, functions=("pay*",), payloads=True)
+            browser.admit("v", Caller("v", grants))
+            for function, sees in (("pay", True), ("mail", False)):
+                handle = await browser.submit(function, args=["a secret"])
+                page = await browser.open(f"/jobs/{handle}", token="v")
+                assert ("a secret" in page.main.text) == sees
+                assert [one.text for one in page.main.all("h2")].count("Arguments") == sees
+
+    run(test())

@@ -1,0 +1,141 @@
+"""The list of schedules and its day, and the relatives of a schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.api.a_node import run
+
+from mainspring.faces.dashboard.pages.schedules import DRAWN, ROWS
+
+from .a_browser import Browser, Shown, browsing
+
+NEVER = {"function": "f", "cron": "30 0 31 1 *", "timezone": "Europe/Berlin"}
+
+
+async def _add(browser: Browser, *names: str, **given: Any) -> None:
+    for name in names:
+        await browser.call("POST", "schedules", {**NEVER, "name": name, **given})
+
+
+def _listed(page: Shown) -> list[str]:
+    return [row[0] for row in page.rows(-1)]
+
+
+def test_a_full_page_has_no_next_one_without_a_further_schedule() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await _add(browser, *(f"s{number:02}" for number in range(ROWS)))
+            page = await browser.open("/schedules")
+            assert (len(_listed(page)), page.main.all("a", rel="next")) == (ROWS, [])
+            await _add(browser, "t")
+            page = await browser.open("/schedules")
+            assert len(page.main.all("a", rel="next")) == 1
+            assert f"The drawing has the first {DRAWN} schedules by name." not in page.main.text, "nothing fires today"
+
+    run(test())
+
+
+def test_filters_of_the_list_stay_together() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await _add(browser, "Nightly", "hourly")
+            await browser.call("POST", "schedules/hourly/pause")
+            assert _listed(await browser.open("/schedules?name=nIGHT")) == ["Nightly"]
+            assert _listed(await browser.open("/schedules?state=burning")) == ["Nightly", "hourly"]
+            page = await browser.open("/schedules?state=paused&day=2099-01-31&name=our")
+            assert _listed(page) == ["hourly"]
+            form = page.main.one("form", role="search")
+            sent = {one.attributes["name"]: one.attributes["value"] for one in form.all("input")}
+            assert sent == {"state": "paused", "day": "2099-01-31", "name": "our"}
+            for link in page.main.one("ul", class_="tabs").all("a"):
+                assert "day=2099-01-31" in link.attributes["href"]
+                assert "name=our" in link.attributes["href"]
+
+    run(test())
+
+
+def test_the_newest_outcome_counts_also_that_of_a_skipped_time() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await _add(browser, "s", overlap="forbid")
+            handle = (await browser.call("POST", "schedules/s/trigger"))["handle"]
+            await browser.call("POST", f"jobs/{handle}/cancel")
+            assert "cancelled" in (await browser.open("/schedules")).rows(-1)[0][3]
+            await browser.call("POST", "schedules/s/trigger")
+            assert "cancelled" in (await browser.open("/schedules")).rows(-1)[0][3], "the new one has no outcome yet"
+
+    run(test())
+
+
+def test_a_day_is_that_of_the_viewers_zone() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await _add(browser, "s")
+            days = set()
+            for zone in ("Pacific/Kiritimati", "Pacific/Pago_Pago"):  # 25 hours apart
+                browser.cookies = {"mainspring-zone": zone}
+                page = await browser.open("/schedules")
+                days.add(page.main.one("nav", **{"aria-label": "Days"}).text)
+                assert page.main.all("h2")[0].text == "Today"
+            assert len(days) == 2
+            for zone, row in (("Europe/Berlin", ["s", "00:30 1 to come"]), ("UTC", None)):
+                browser.cookies = {"mainspring-zone": zone}
+                page = await browser.open("/schedules?day=2099-01-31")
+                assert ("No schedule fires on this day." in page.main.text) == (row is None)
+                assert row is None or page.rows(0) == [row]
+
+    run(test())
+
+
+def test_a_day_of_many_schedules_has_longer_steps_and_the_first_of_them() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            added = range(0)
+            for number, minutes in ((1, 15), (5, 30), (DRAWN + 1, 240)):
+                await _add(browser, *(f"s{number}.{one}" for one in range(number - len(added))), cron="0 12 * * *")
+                added = range(number)
+                page = await browser.open("/schedules?day=2099-01-31")
+                assert f"in steps of {minutes} min" in page.main.all("caption")[0].text
+                has_note = f"The drawing has the first {DRAWN} schedules by name." in page.main.text
+                assert has_note == (number > DRAWN)
+
+    run(test())
+
+
+def test_a_schedule_with_many_relatives_draws_some_and_names_the_number_of_the_others() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await _add(browser, *(f"p{number}" for number in range(7)))
+            parents = [f"p{number}" for number in range(7)]
+            await browser.call("POST", "schedules", {"name": "s", "function": "f", "parents": parents})
+            for number in range(8):
+                await browser.call("POST", "schedules", {"name": f"c{number}", "function": "f", "parents": ["s"]})
+            await browser.call("POST", "schedules/p0/trigger")
+            page = await browser.open("/schedules/s")
+            names = [one.text for one in page.main.one("svg").all("text") if one.attributes["text-anchor"] == "end"]
+            assert names == [*parents[:5], "s", *(f"c{number}" for number in range(5))]
+            assert "5 more parents and children are not in the drawing." in page.main.text
+            forms = {one.attributes["data-action"] for one in page.main.all("details", class_="action")}
+            assert "schedules_backfill" not in forms, "it runs after its parents"
+            page = await browser.open("/schedules/p0")
+            assert "more parents and children" not in page.main.text
+            assert page.main.all("details", **{"data-action": "schedules_backfill"})
+
+    run(test())
+
+
+def test_the_last_outcome_is_not_that_of_an_earlier_page_of_fires() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await _add(browser, "s")
+            for _ in range(40):
+                handle = (await browser.call("POST", "schedules/s/trigger"))["handle"]
+                await browser.call("POST", f"jobs/{handle}/cancel")
+            page = await browser.open("/schedules/s")
+            assert "last ■ cancelled" in page.main.all("p")[0].text
+            older = await browser.open(page.main.one("a", rel="next").attributes["href"])
+            assert "Earlier fires" in older.main.text
+            assert "last" not in older.main.all("p")[0].text
+
+    run(test())
