@@ -122,7 +122,7 @@ def test_an_overview_without_the_dead_letters_does_not_say_that_all_is_well() ->
         async with browsing(through=failing({"/jobs"}, UNSUPPORTED)) as (browser, _):
             text = (await browser.open("/")).main.text
             assert "well" not in text
-            assert "No function fails" not in text
+            assert "No attempt has failed" not in text
 
     asyncio.run(test())
 
@@ -145,10 +145,10 @@ def test_a_store_that_counts_no_failures_is_not_called_well() -> None:
             return answer
 
         async with browsing() as (browser, _):
-            assert "No function fails" in (await browser.open("/")).main.text
+            assert "No attempt has failed" in (await browser.open("/")).main.text
         async with browsing(through=through) as (browser, _):
             shown = (await browser.open("/")).main.text
-            assert "No function fails" not in shown
+            assert "No attempt has failed" not in shown
             assert "counts no failures" in shown
 
     asyncio.run(test())

@@ -26,6 +26,8 @@ NEWEST_FAILURES: Final = 5
 NEWEST_MARKS: Final = 3
 LONG: Final = 300.0
 """Seconds after which a waiting job is old."""
+COUNTED_IN: Final = 15.0
+"""Seconds after which a failed attempt is among the failing functions. Runs of workflows never are: they have no attempts."""
 PLACES: Final = {"memory": "in memory", "sqlite": "on SQLite", "postgres": "on PostgreSQL", "zookeeper": "on ZooKeeper"}
 MOST_STUCK: Final = 3
 """Functions without workers that have sentences of their own."""
@@ -67,13 +69,16 @@ def place(store: StoreState) -> str:
     return PLACES.get(store.engine, f"on {store.engine}")
 
 
-def uncounted(status: NamespaceStatus, dead: list[JobInfo]) -> list[str]:
+def uncounted(status: NamespaceStatus, dead: list[JobInfo], now: float) -> list[str]:
     """Return the functions of new dead letters that are not among the failing ones yet: the series are written later."""
     if status.failing is None:
         return []
-    since = dt.datetime.fromisoformat(status.failing.since)
     counted = {one.function for one in status.failing.functions}
-    new = [one.function for one in dead if one.ended_at and dt.datetime.fromisoformat(one.ended_at) >= since]
+    new = [
+        one.function
+        for one in dead
+        if one.ended_at and now - dt.datetime.fromisoformat(one.ended_at).timestamp() < COUNTED_IN
+    ]
     return [function for function in dict.fromkeys(new) if function not in counted]
 
 
@@ -107,7 +112,7 @@ async def overview(visit: Visit) -> Response:
         live=sum(node.state == "live" for node in nodes.items),
         workers=workers,
         troubles=troubles(status, nodes.items, workers=workers, dead=dead),
-        uncounted=uncounted(status, letters),
+        uncounted=uncounted(status, letters, visit.now),
         sparks=[spark(one, known_marks, visit.now) for one in status.troubled],
         rate=rate,
         server="" if workers else await server_option(visit),
