@@ -214,6 +214,12 @@ def _lists(world: World) -> list[Request[Any]]:
     return [jobs.List(partial=partial, **one) for one in filters for partial in (False, True)]
 
 
+def _versions(world: World) -> list[Request[Any]]:
+    objects: list[Any] = [("schedule", "nightly"), ("worker", "1-1"), *(("run", key) for key in (world.run or "1@1", "id"))]
+    lists: tuple[Any, ...] = ("schedules", "workers", "nodes", "runs")
+    return [*(live.FollowVersion(one) for one in lists), *(live.FollowVersion(*one) for one in objects)]
+
+
 def _operations(world: World) -> list[Request[Any]]:
     criteria = [JobCriteria(function="task"), JobCriteria(tag="tag"), JobCriteria(workflow=world.run or "id")]
     return [
@@ -297,6 +303,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     status.Show: _named(status.Show),
     namespaces.Status: _named(namespaces.Status),
     live.Follow: _named(live.Follow, functions=True),
+    live.FollowVersion: _versions,
     namespaces.ListNodes: _named(namespaces.ListNodes),
     namespaces.ShowNode: lambda world: [namespaces.ShowNode(node=world.built.node.settings.name)],
     tokens.WhoAmI: _named(tokens.WhoAmI),
@@ -326,7 +333,7 @@ async def outcome(world: World, request: Request[Any]) -> bytes | Code:
     """Return the answer to an attacker's request, or the code of the refusal."""
     api = world.built.api
     try:
-        if isinstance(request, (job_data.Follow, live.Follow, logs.FollowLogs, operations.Follow)):
+        if isinstance(request, (job_data.Follow, live.Follow, live.FollowVersion, logs.FollowLogs, operations.Follow)):
             feed = Events()
             end = await api.follow(request, feed, caller=world.caller)
             if isinstance(request, live.Follow):  # the first sample comes later

@@ -1,6 +1,8 @@
-"""The live numbers of a namespace, as a stream."""
+"""The live numbers of a namespace, and the versions of lists and objects, as streams."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -54,3 +56,28 @@ class Follow(Request[Numbers]):
     name_in_audit = "live.follow"
     functions: bool = False
     """Whether to send the numbers of functions, too."""
+
+
+Subject = Literal["schedules", "schedule", "workers", "worker", "nodes", "runs", "run"]
+
+
+class Version(msgspec.Struct):
+    """The version of a list or an object."""
+
+    version: str
+    """Another one after each change, and the same one for all who see the same; empty: the object is gone."""
+    spread: float
+    """Seconds in which clients should read it again, each at a random time of its own: the more there are, the longer."""
+
+
+class FollowVersion(Request[Version]):
+    """A `Version` at the begin and after each change, as the event ``version``.
+
+    Codes: ``schedule_not_found``, ``worker_not_found``, ``run_not_found``.
+    """
+
+    permission = Permission.READ
+    name_in_audit = "live.follow"
+    subject: Subject
+    name: str = ""
+    """The name of the schedule, the id of the worker, or the key of the run."""

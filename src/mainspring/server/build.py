@@ -28,6 +28,7 @@ from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.answers.series import SeriesCalls
 from mainspring.api.answers.status import StatusCalls
 from mainspring.api.answers.submitting import SubmitCalls
+from mainspring.api.answers.version_streams import VersionStreams
 from mainspring.api.answers.workers import WorkerCalls
 from mainspring.api.answers.workflow_versions import VersionCalls
 from mainspring.api.answers.workflows import WorkflowCalls
@@ -276,6 +277,7 @@ async def open_node(
     api.add_streams(log_calls.followers)
     api.add_streams(JobStreams(service).followers)
     api.add_streams(LiveStreams(service, namespace_calls.status, worker_calls.number_in, other_nodes).followers)
+    api.add_streams(VersionStreams(service, api.answer).followers)
     api.add_streams(operation_streams(bulk, service, job_calls))
     face = GearmanFace(
         service,

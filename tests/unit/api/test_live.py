@@ -12,8 +12,9 @@ from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import live
 from mainspring.api.answers import live as answers
-from mainspring.api.answers.live import INTERVAL, LiveStreams
+from mainspring.api.answers.live import LiveStreams
 from mainspring.api.answers.namespaces import NamespaceCalls
+from mainspring.api.answers.sample_loop import INTERVAL
 from mainspring.api.feeds import Shared
 from mainspring.api.request import write
 from mainspring.api.submitting import Submit

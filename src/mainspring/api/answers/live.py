@@ -6,10 +6,8 @@ import heapq
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
+from mainspring.api.answers.sample_loop import SampleLoop
 from mainspring.api.answers.text import rfc3339
-from mainspring.api.answers.waiting import CallInProgress
 from mainspring.api.feeds import Shared
 from mainspring.api.live import AllFunctionNumbers, Follow, FunctionNumbers, Numbers
 from mainspring.api.namespaces import Status
@@ -35,12 +33,8 @@ if TYPE_CHECKING:
     Key = tuple[str, frozenset[str] | None]
     """A namespace, and the patterns of the functions that a caller may see, or None for all."""
 
-INTERVAL: Final = 1.0
-"""Seconds from one sample to the next."""
 MOST_FUNCTIONS: Final = 1000
 """Functions in a sample: about 60 KB."""
-
-log = structlog.get_logger("mainspring.api")
 
 
 class LiveStreams:
@@ -104,12 +98,11 @@ class _Sampler:
         self._others = others
         self._namespace = namespace
         self._caller = caller
-        self._ended = ended
+        self._loop = SampleLoop(service, self._take, lambda: bool(self._feeds), ended)
         self._feeds: dict[Feed, bool] = {}
         """With whether they get the numbers of functions."""
         self._numbers: Shared | None = None
         self._functions: Shared | None = None
-        self._begun = 0.0
         self._is_running = False
 
     def add(self, feed: Feed, *, with_functions: bool) -> None:
@@ -118,18 +111,11 @@ class _Sampler:
         self._send(feed)
         if not self._is_running:
             self._is_running = True
-            self._sample()
+            self._loop.run_once()
 
     def remove(self, feed: Feed) -> None:
         """Send no more. The sampler lives until its next sample, so that clients that come and go cause no further ones."""
         self._feeds.pop(feed, None)
-
-    def _sample(self) -> None:
-        if not self._feeds:
-            self._ended()
-            return
-        self._begun = self._service.monotonic()
-        CallInProgress(self._take(), self._go_on, self._go_on, self._broken)
 
     async def _take(self) -> None:
         status = await self._status(Status(namespace=self._namespace), self._caller)
@@ -143,15 +129,6 @@ class _Sampler:
             feed.replace("numbers", self._numbers)
         if self._functions is not None and self._feeds[feed]:
             feed.replace("functions", self._functions)
-
-    def _go_on(self, _: object) -> None:
-        """Take the next sample in time, also after the store could not be read; a slow one at most half of the time."""
-        took = self._service.monotonic() - self._begun
-        self._service.later(max(INTERVAL - took, took), self._sample)
-
-    def _broken(self, error: Exception) -> None:
-        log.error("a sample of live numbers failed", namespace=self._namespace, exc_info=error)
-        self._go_on(error)
 
     def _sees(self, function: bytes) -> bool:
         return namespace_of(function) == self._namespace and self._caller.may(

@@ -96,13 +96,14 @@ class Api:
 
         This is the one place where each request is refused to callers without its permission.
         """
-        return CallInProgress(self._answer(request, caller), done, failed, broken)
+        return CallInProgress(self.answer(request, caller), done, failed, broken)
 
     def keeps_reply(self, kind: type[Request[Any]]) -> bool:
         """Return whether the handler of a request stores its answer in the transaction of its act, if the request has a key."""
         return kind in self._handlers and self._handlers[kind][1] > 2
 
-    async def _answer(self, request: Request[A], caller: Caller, once: Once | None = None) -> A:
+    async def answer(self, request: Request[A], caller: Caller, once: Once | None = None) -> A:
+        """Return the answer to a request, for a coroutine of a call."""
         try:
             self._check(request, caller)
             handler, number = self._handlers[type(request)]
@@ -121,7 +122,7 @@ class Api:
 
         ``once`` is the key of the request, for those that `keeps_reply`: RepeatedError is raised if it was made before.
         """
-        answer: A = await _outcome(self._answer(request, caller, once))
+        answer: A = await _outcome(self.answer(request, caller, once))
         return answer
 
     def check_early(self, kind: type[Request[Any]], namespace: str, caller: Caller, named: str) -> None:

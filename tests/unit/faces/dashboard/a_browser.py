@@ -13,6 +13,8 @@ from urllib.parse import parse_qs, unquote, urlencode
 import msgspec
 from tests.unit.faces.rest.a_client import Client, MemoryAccess
 from tests.unit.faces.rest.a_server import whole_node
+from tests.unit.faces.rest.test_live_routes import event
+from tests.unit.faces.rest.test_streams import Reader
 
 from mainspring.api.tokens import GrantSpec, Identity
 from mainspring.faces.dashboard.app import Dashboard
@@ -184,6 +186,15 @@ class Browser:
         answer = await self._client.get(self._prefix + path, headers=self._sent(), **options)
         self._keep(answer)
         return _shown(answer)
+
+    async def event(self, path: str, name: str, token: str = "admin") -> Any:
+        """Return the data of the first event of a name in a stream."""
+        reader = Reader(self._client, path, token)
+        await reader.begin()
+        found = await event(reader, name)
+        reader.left.set()
+        await reader.task
+        return found
 
     async def send(self, path: str, fields: Mapping[str, str], **options: Any) -> Answer:
         """Send a form to a path that begins with the prefix, and return the answer."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from tests.unit.api.a_node import run
 
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Role
 from mainspring.api.job_data import Progress
 from mainspring.api.live import FunctionNumbers, Numbers
 from mainspring.api.operations import OperationInfo
+from mainspring.workflows.model import Definition
 
 from .a_browser import Element, browsing
 
@@ -94,5 +98,50 @@ def test_a_stream_has_the_prefix_and_the_namespace_of_its_page(prefix: str) -> N
         async with browsing(prefix=prefix) as (browser, _):
             expected = f"{prefix}/api/v1/namespaces/team/live?overview=true"
             assert stream(await browser.open("/?namespace=team")) == expected
+
+    run(test())
+
+
+CALLERS = {
+    "admin": (Grant(Role.ADMIN, "*", payloads=True),),
+    "here": (Grant(Role.VIEWER, "default"),),
+    "payments": (Grant(Role.OPERATOR, "*", ("pay*",)),),
+}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_a_page_has_the_version_that_its_stream_sends_until_something_changes(caller: str) -> None:
+    async def test() -> None:
+        async with browsing() as (browser, built):
+            for name, grants in CALLERS.items():
+                browser.admit(name, Caller(name, grants, token=name))
+            assert built.node.workflows is not None
+            defined = asyncio.get_running_loop().create_future()
+            built.node.workflows.define([Definition("payroll", "1")], lambda: defined.set_result(None), defined.set_result)
+            await defined
+            await browser.call("POST", "schedules", {"name": "wages", "function": "pay", "every": 3600, "args": [1]})
+            await browser.call("POST", "schedules", {"name": "letters", "function": "mail", "every": 3600})
+            await browser.call("POST", "schedules/wages/trigger")
+            await browser.call("POST", "workflows", {"function": "payroll", "unique": "may", "input": []})
+            changes = {
+                "/schedules": ("schedules/wages/pause", {}),
+                "/schedules/wages": ("schedules/wages/trigger", None),
+                "/workflows": ("workflows", {"function": "payroll", "unique": "june", "input": []}),
+                "/workflows/may": ("workflows/may/cancel", {"reason": "test"}),
+                "/workers": None,
+                "/nodes": None,
+            }
+            for path, change in changes.items():
+                page = await browser.open(path, token=caller)
+                version = page.root.one("span", id="shown").attributes["data-version"]
+                sent = await browser.event(stream(page), "version", caller)
+                assert (version, sent["spread"]) == (sent["version"], 0.0), path
+                if change is not None:
+                    await browser.call("POST", *change)
+                    later = await browser.open(path, token=caller)
+                    assert later.root.one("span", id="shown").attributes["data-version"] != version, path
+            for path in ("/workers?name=x", "/workflows?status=open", "/schedules/wages?since=2030-01-01T00:00:00"):
+                part = await browser.open(path, token=caller)
+                assert part.root.one("span", id="shown").attributes["data-version"] == "", path
 
     run(test())

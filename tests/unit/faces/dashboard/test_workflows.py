@@ -101,12 +101,11 @@ def test_a_run_has_the_buttons_of_its_state_for_those_who_operate_its_type() -> 
     run(test())
 
 
-def test_the_page_of_an_open_run_follows_its_job() -> None:
+def test_the_page_of_an_open_run_follows_it() -> None:
     async def test() -> None:
         answers = {"/workflows/summer": RunDetails(**DETAILS), "/history": {"items": [], "next": None}}
         page = await browser_of(answers, 0.0).open("/workflows/summer")
-        assert page.main.attributes["data-stream"] == "/api/v1/namespaces/default/live?job=H%3An%3A1"
-        assert page.main.one("div", id="state").attributes["data-version"] == "running 1"
+        assert page.main.attributes["data-stream"] == "/api/v1/namespaces/default/live?run=summer"
         assert "Open work" in page.main.one("div", id="work").text
         assert "Result" not in page.main.text
         assert page.main.all("dl", class_="details")[-1].one("a").attributes["href"] == "/jobs/H%3An%3A1"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.access.roles import Permission
 from mainspring.api.namespaces import NamespaceNode
 from mainspring.api.nodes import NodeInfo
+from mainspring.api.versions import version_of
 from mainspring.faces.dashboard.actions import Action
 from mainspring.faces.dashboard.calls import ROOT, Items, N
 from mainspring.faces.dashboard.drawings.fleet import Node, Recovery, by_need, fleet
@@ -135,6 +136,7 @@ async def nodes(visit: Visit) -> Response:
         recoveries=recoveries,
         actions_of=actions_of,
         different_versions=different_versions(rows),
+        version=version_of(everything.items, of_namespace.items) if isinstance(everything, Items) else "",
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.fires import Timeline
 from mainspring.api.schedules import Run, ScheduleDetails, ScheduleInfo, Times
+from mainspring.api.versions import NEWEST_FIRES, version_of
 from mainspring.faces.dashboard import words
 from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem
@@ -152,6 +153,7 @@ async def schedules(visit: Visit) -> Response:
         after=after,
         drawn=DRAWN,
         to_fires=to_fires,
+        version="" if isinstance(fires, Problem) else version_of(listed.items, fires.items[:NEWEST_FIRES]),
     )
 
 
@@ -208,6 +210,7 @@ async def schedule(visit: Visit) -> Response:
     in_order = [*parents, shown.name, *children[:MOST_RELATIVES]]
     zone = known_zone(shown.timezone) or dt.UTC
     is_paused = shown.state == "paused"
+    is_part = any((*span.values(), visit.field("cursor")))
     fitting = [TRIGGER, RESUME if is_paused else PAUSE, *([BACKFILL] if not shown.parents else []), REMOVE]
     values: dict[str, Any] = {
         "upcoming": [] if isinstance(upcoming, Problem) else [one for one in upcoming.times if one],
@@ -217,6 +220,7 @@ async def schedule(visit: Visit) -> Response:
         "left_out": len(shown.parents) + len(children) - len(relatives),
         "names": {one.name for one in others},
         "last": None if visit.field("cursor") else next((run for run in runs if run.finished or run.outcome), None),
+        "version": "" if is_part or isinstance(fires, Problem) else version_of([shown], fires.items),
         "clock": lambda time: _on_clock(time, zone, visit.settings.timezone),
     }
     return visit.render(

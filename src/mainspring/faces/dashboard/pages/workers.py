@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.api.errors import PAGE_LIMIT
+from mainspring.api.versions import WORKERS, version_of
 from mainspring.api.workers import WorkerDetails, WorkerInfo
 from mainspring.faces.dashboard.actions import Action
 from mainspring.faces.dashboard.calls import Items, N, Problem
@@ -14,7 +15,7 @@ from mainspring.faces.dashboard.registry import Page
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
 
-ROWS: Final = 100
+ROWS: Final = WORKERS
 WORKER: Final = f"{N}/workers/{{worker}}"
 
 DRAIN: Final = Action(
@@ -50,10 +51,11 @@ async def workers(visit: Visit) -> Response:
     name = visit.field("name")
     query = {"cursor": visit.field("cursor"), "limit": PAGE_LIMIT if name else ROWS}
     listed = await visit.calls.get(Items[WorkerInfo], f"{N}/workers", query=query)
+    version = "" if name or visit.field("cursor") else version_of(listed.items)
     if name:
         listed.items = [one for one in listed.items if name in {one.name, one.id}]
     server = "" if listed.items or name else await server_option(visit)
-    return visit.render("workers.html", listed=listed, name=name, rows=ROWS, server=server)
+    return visit.render("workers.html", listed=listed, name=name, rows=ROWS, server=server, version=version)
 
 
 async def found(visit: Visit, name: str) -> str:
@@ -71,7 +73,12 @@ async def worker(visit: Visit) -> Response:
     """Show a worker with its functions and its jobs."""
     shown = await visit.calls.get(WorkerDetails, WORKER, dict(visit.parameters))
     fitting = [UNDRAIN if shown.state == "draining" else DRAIN, *([STOP] if shown.stops else [])]
-    return visit.render("worker.html", worker=shown, actions=[one for one in fitting if visit.offers(one)])
+    return visit.render(
+        "worker.html",
+        worker=shown,
+        actions=[one for one in fitting if visit.offers(one)],
+        version=version_of([shown]),
+    )
 
 
 PAGES: Final = (

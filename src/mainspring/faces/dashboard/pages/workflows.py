@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from mainspring.api.versions import PARKED, RUNS, version_of
 from mainspring.api.workflows import RunDetails, RunInfo
 from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError
 from mainspring.faces.dashboard.calls import Items, N, Problem
@@ -17,14 +18,14 @@ from mainspring.faces.dashboard.registry import Page
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
 
-ROWS: Final = 50
-MOST_PARKED: Final = 5
+ROWS: Final = RUNS
+MOST_PARKED: Final = PARKED
 EVENTS: Final = 100
 """In the table."""
 DRAWN: Final = 1000
 """Events in the drawing: the newest, or those from the number in the address on."""
-RUNS: Final = f"{N}/workflows"
-RUN: Final = f"{RUNS}/{{key}}"
+LIST: Final = f"{N}/workflows"
+RUN: Final = f"{LIST}/{{key}}"
 STATUSES: Final = ("open", "parked", "failed", "timed_out", "completed", "canceled", "terminated", "continued_as_new")
 CHILDREN: Final = (
     ("", "as their policies say"),
@@ -115,7 +116,7 @@ async def workflows(visit: Visit) -> Response:
     is_filtered = bool(status or query["type"] or query["id"])
     cursor = visit.field("cursor")
     listed, parked = await asyncio.gather(
-        visit.calls.get(Items[RunInfo], RUNS, query={**query, "cursor": cursor}),
+        visit.calls.get(Items[RunInfo], LIST, query={**query, "cursor": cursor}),
         _parked(visit, is_shown=not is_filtered and not cursor),
     )
     return visit.render(
@@ -127,6 +128,7 @@ async def workflows(visit: Visit) -> Response:
         is_filtered=is_filtered,
         parked=parked,
         server="" if listed.items or is_filtered else await server_option(visit),
+        version="" if is_filtered or cursor or visit.missing else version_of(listed.items, parked),
     )
 
 
@@ -135,7 +137,7 @@ async def _parked(visit: Visit, *, is_shown: bool) -> list[RunInfo]:
     if not is_shown:
         return []
     query = {"parked": True, "limit": MOST_PARKED}
-    listed = await visit.optional(visit.calls.get(Items[RunInfo], RUNS, query=query), "parked")
+    listed = await visit.optional(visit.calls.get(Items[RunInfo], LIST, query=query), "parked")
     return [] if isinstance(listed, Problem) else listed.items
 
 
@@ -198,6 +200,7 @@ async def workflow(visit: Visit) -> Response:
         to_iso=_to_iso,
         events=[] if isinstance(listed, Problem) else [row_of(one) for one in listed.items],
         older=None if isinstance(listed, Problem) else listed.next,
+        version=version_of([shown]),
     )
 
 

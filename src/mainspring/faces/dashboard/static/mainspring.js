@@ -6,36 +6,24 @@
   const on = (name, act) => document.addEventListener(name, act);
 
   // Times: the server renders them in the zone that it knows.
-  let format; // one for all times: making it takes far longer than using it
-  const formatter = () => (format ??= new Intl.DateTimeFormat("en-GB", {
-    timeZone: root.dataset.zone || undefined, hourCycle: "h23", year: "numeric", month: "2-digit", day: "2-digit",
-    hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
+  let format; // one for all: making it takes long
+  const formatter = () => (format ??= new Intl.DateTimeFormat("en-SE", { // dates as in RFC 3339
+    timeZone: root.dataset.zone || undefined, hourCycle: "h23", dateStyle: "short", timeStyle: "long",
   }));
   const shown = () => root.dataset.zone || formatter().resolvedOptions().timeZone;
   const duration = (size) => {
-    if (size < 1) return "0 s";
-    const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
-    const at = units.findIndex(([length]) => size >= length);
-    const [length, unit] = units[at];
-    let text = `${Math.floor(size / length)} ${unit}`;
-    const rest = at < 3 && Math.floor((size % length) / units[at + 1][0]);
-    if (rest) text += ` ${rest} ${units[at + 1][1]}`;
-    return text;
+    const numbers = [size / 86400, (size / 3600) % 24, (size / 60) % 60, size % 60].map(Math.floor);
+    const first = numbers.findIndex(Boolean);
+    const texts = numbers.map((number, at) => number && `${number} ${["d", "h", "min", "s"][at]}`);
+    return texts.slice(first, first + 2).filter(Boolean).join(" ") || "0 s";
   };
-  const words = (seconds) => {
-    if (Math.abs(seconds) < 1) return "now";
-    return seconds > 0 ? `in ${duration(seconds)}` : `${duration(-seconds)} ago`;
-  };
-  const absolute = (date) => {
-    const parts = {};
-    for (const { type, value } of formatter().formatToParts(date)) parts[type] = value;
-    return `${parts.year}-${parts.month}-${parts.day} ${parts.hour}:${parts.minute}:${parts.second} ${parts.timeZoneName}`;
-  };
+  const absolute = (date) => formatter().format(date).replace(",", "");
   // Ages are by the server's clock.
-  const rendered = document.querySelector("footer time");
-  const skew = rendered ? Date.parse(rendered.dateTime) - Date.now() : 0;
+  const skew = Date.parse(document.querySelector("footer time").dateTime) - Date.now();
   const age = (time) => {
-    time.textContent = words((Date.parse(time.dateTime) - (Date.now() + skew)) / 1000);
+    const seconds = (Date.parse(time.dateTime) - Date.now() - skew) / 1000;
+    const text = duration(Math.abs(seconds));
+    time.textContent = text === "0 s" ? "now" : seconds > 0 ? `in ${text}` : `${text} ago`;
   };
   const localize = (part) => {
     for (const time of part.querySelectorAll("time")) {
@@ -47,14 +35,13 @@
   const localizeAll = () => {
     if (shown() === root.dataset.shownZone) return;
     // The next pages come in this zone, with their days and drawings.
-    document.cookie = `mainspring-zone=${encodeURIComponent(shown())};path=${document.querySelector(".brand")?.pathname || "/"};samesite=lax`;
+    document.cookie = `mainspring-zone=${encodeURIComponent(shown())};path=${document.querySelector(".brand").pathname};samesite=lax`;
     localize(document);
-    const place = byId("zone");
-    if (place) place.textContent = shown();
+    byId("zone").textContent = shown();
   };
   // After the first paint: a browser takes up to 30 ms to find its zone.
   requestAnimationFrame(() => setTimeout(localizeAll));
-  if (!document.hidden) setInterval(() => document.hidden || document.querySelectorAll("time.ago").forEach(age), 5000);
+  setInterval(() => document.hidden || document.querySelectorAll("time.ago").forEach(age), 5000);
 
   // Keys: single characters, except in fields, if the viewer wishes so. The dialog "keys" lists them.
   const help = byId("keys");
@@ -113,7 +100,7 @@
     else return;
     event.preventDefault();
   };
-  if (help && root.dataset.keys !== "0") on("keydown", press);
+  if (root.dataset.keys !== "0") on("keydown", press);
 
   // A drawing is an image, without links: its shapes lead where those of its table lead.
   on("click", ({ target }) => {
@@ -137,11 +124,12 @@
 
   // Live: one stream a tab, none while it is hidden. It sets texts; rows come from the server, except lines of a log.
   const main = byId("main");
-  const sign = byId("live");
   const grouped = (value) => String(value).replace(/^\d{4,}$/, (digits) => digits.replace(/\B(?=(\d{3})+$)/g, "\u202f"));
-  const show = (values, missing = () => undefined) => {
+  const show = (entries, missing = () => {}) => {
+    const values = new Map(entries);
     for (const one of document.querySelectorAll("[data-live]")) {
-      const value = values.has(one.dataset.live) ? values.get(one.dataset.live) : missing(one.dataset.live);
+      const key = one.dataset.live;
+      const value = values.has(key) ? values.get(key) : missing(key);
       if (value === undefined) continue;
       if ("value" in one) one.value = value;
       if (one.dataset.href && value !== null) one.href = one.dataset.href.replace("%00", encodeURIComponent(value));
@@ -153,62 +141,72 @@
       one.classList.add("changed");
     }
   };
-  // The server renders the state with its shape and its times, and the actions. A part that is in use stays.
-  let isLoading = false;
-  let wanted; // the version that the last event had
-  const refresh = async (version) => {
-    if (isLoading || find("#state")?.dataset.version === version) return;
-    isLoading = true;
-    try {
-      const answer = await fetch(location.href);
-      const page = new DOMParser().parseFromString(answer.ok ? await answer.text() : "", "text/html");
-      for (const old of document.querySelectorAll("#state, #actions, #work")) {
-        const fresh = page.getElementById(old.id);
-        if (!fresh || old.querySelector("[open]") || old.contains(document.activeElement)) continue;
-        old.replaceWith(fresh);
-        localize(fresh);
-      }
-      byId("announcement").textContent = find("#state .state").lastChild.textContent;
-    } catch {
-      return; // the next event tries again
-    } finally {
-      isLoading = false;
+  // The server renders the parts that change. One in use stays: with an open form, the focus, or the pointer on a row.
+  const fresh = new Map(); // parts by those that they replace
+  const place = () => {
+    for (const [old, part] of fresh) {
+      if (old.querySelector("[open], tr:hover, :focus")) continue;
+      fresh.delete(old);
+      old.replaceWith(part);
+      localize(part);
     }
-    if (wanted !== version) refresh(wanted);
   };
-  const become = (version) => {
-    wanted = version;
-    refresh(version);
+  setInterval(place, 1000);
+  let newest; // the last event with a version
+  let loaded; // the version at the last load: a filtered list does not say its own
+  let timer;
+  let rested = 0; // from then on a list may be loaded again
+  const isOld = () => newest.version !== (byId("shown").dataset.version || loaded);
+  const load = async () => {
+    const { version } = newest;
+    const { href } = location;
+    const text = isOld() && await fetch(href).then((answer) => answer.ok && answer.text()).catch(() => "");
+    if (text && href === location.href) {
+      const page = new DOMParser().parseFromString(text, "text/html");
+      for (const old of document.querySelectorAll(".part")) fresh.set(old, page.getElementById(old.id) ?? old);
+      place();
+      loaded = version;
+      const spoken = byId("announcement");
+      const state = find("#state .state")?.lastChild.textContent;
+      if (state && spoken.textContent !== state) spoken.textContent = state;
+    }
+    timer = 0;
+    rested = Date.now() + 5000;
+    if (version !== newest.version) become(newest);
+    else if (source) become({ version, spread: newest.spread || 1 });
   };
-  const lineOf = (line) => `${line.attempt}.${line.number}.${line.at ?? ""}`;
+  const become = (event) => {
+    newest = event;
+    const wait = event.spread && Math.max(rested - Date.now(), 1000 * event.spread * Math.random());
+    if (isOld()) timer ||= setTimeout(load, wait);
+  };
   const addLine = (line) => {
     const body = find("table.log tbody");
-    if (!body || body.querySelector(`[data-line="${lineOf(line)}"]`)) return;
+    const place = `${line.attempt}.${line.number}.${line.at ?? ""}`;
+    if (!body || body.querySelector(`[data-line="${place}"]`)) return;
     const row = body.insertRow();
-    row.dataset.line = lineOf(line);
+    row.dataset.line = place;
     row.insertCell().textContent = line.at ? absolute(new Date(line.at)) : "\u2013";
-    const level = row.insertCell();
-    level.textContent = line.level;
-    level.className = `level-${line.level}`;
+    Object.assign(row.insertCell(), { textContent: line.level, className: `level-${line.level}` });
     row.insertCell().textContent = [line.message, ...Object.entries(line.fields).map((pair) => pair.join("="))].join(" ");
     if (body.rows.length > 2000) body.deleteRow(0);
     byId("no-lines")?.remove();
     body.parentElement.hidden = false;
   };
   const say = (text) => {
+    const sign = byId("live");
     sign.textContent = text && ` · ${text}`;
     sign.hidden = !text;
   };
   let submitted; // when the rows came
   let latest;
-  let withoutBar;
   let silence; // the node sends numbers each second while it reaches its store
   const handlers = {
     numbers: (numbers) => {
       say("live");
       clearTimeout(silence);
       silence = setTimeout(() => say(`not live: the numbers are of ${absolute(new Date(numbers.at))}`), 12000);
-      show(new Map(Object.entries(numbers)));
+      show(Object.entries(numbers));
       const news = byId("new");
       latest = numbers.submitted;
       submitted ??= latest;
@@ -217,24 +215,27 @@
       news.parentElement.hidden = false;
     },
     functions: ({ functions, more }) => {
-      const values = new Map();
-      for (const [name, numbers] of Object.entries(functions)) {
-        for (const [key, value] of Object.entries(numbers)) values.set(`${key}:${name}`, value);
-      }
-      show(values, (key) => (key.includes(":") && !more ? 0 : undefined));
+      const entriesOf = ([name, numbers]) => Object.entries(numbers).map(([key, value]) => [`${key}:${name}`, value]);
+      show(Object.entries(functions).flatMap(entriesOf), (key) => (key.includes(":") && !more ? 0 : undefined));
     },
-    job: (job) => become(`${job.state} ${job.attempt}`),
+    job: (job) => become({ version: `${job.state} ${job.attempt}` }),
     progress: (progress) => {
-      const isShown = find("#state progress");
-      if (isShown) show(new Map(Object.entries(progress)));
-      else if (withoutBar !== wanted) refresh("");
-      if (!isShown) withoutBar = wanted; // its first progress
+      show(Object.entries(progress));
+      const bar = find("#state progress");
+      if (!bar) return;
+      bar.max = progress.total;
+      bar.closest("p").hidden = false;
     },
     operation: (operation) => {
-      show(new Map(Object.entries(operation)));
-      become(operation.state);
+      show(Object.entries(operation));
+      become({ version: operation.state });
     },
+    version: (event) => (event.version ? become(event) : location.reload()), // the object is gone
     lines: (lines) => lines.forEach(addLine),
+    complete: () => {
+      isComplete = true;
+      close();
+    },
   };
   let source = null;
   let isComplete = false;
@@ -244,35 +245,28 @@
     source = null;
     say("");
   };
-  const hasEnded = async () => {
-    try {
-      return (await fetch(location.href, { redirect: "manual" })).type === "opaqueredirect"; // to the sign-in
-    } catch {
-      return false;
-    }
-  };
   const follow = () => {
     if (document.hidden || source || isComplete) return;
     source = new EventSource(main.dataset.stream);
     for (const [name, handle] of Object.entries(handlers)) {
       source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
     }
-    source.addEventListener("complete", () => { isComplete = true; close(); });
-    source.addEventListener("open", () => say("live"));
-    source.addEventListener("error", async () => {
+    source.onopen = () => say("live");
+    source.onerror = async () => {
       const isRefused = source?.readyState === EventSource.CLOSED;
       if (isRefused) close();
       say("not live: connecting again");
       if (!isRefused) return; // it connects again by itself
-      isComplete = await hasEnded();
+      const answer = await fetch(location.href, { redirect: "manual" }).catch(() => ({}));
+      isComplete = answer.type === "opaqueredirect"; // to the sign-in
       byId("ended").hidden = !isComplete;
       if (isComplete) say("");
       else setTimeout(follow, 10000 + 10000 * Math.random()); // the node has no place
-    });
+    };
   };
-  if (main?.dataset.stream) {
+  if (main.dataset.stream) {
     on("visibilitychange", () => (document.hidden ? close() : follow()));
     addEventListener("pagehide", close);
-    addEventListener("pageshow", follow); // at first, once all files are loaded; and when the page is shown again
+    addEventListener("pageshow", follow); // once all files are loaded, and when the page is shown again
   }
 })();

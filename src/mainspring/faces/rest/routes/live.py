@@ -1,8 +1,8 @@
-"""The route of live numbers: one stream with all that a page shows."""
+"""The route of live pages: one stream with all that a page shows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
@@ -11,6 +11,8 @@ from mainspring.api.errors import ApiError, Code
 from mainspring.faces.rest.registry import N, Route
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mainspring.api.request import Request
 
 
@@ -30,6 +32,18 @@ class LiveQuery(msgspec.Struct, kw_only=True):
     """The id of the last event with lines, to go on after it; ``Last-Event-ID`` replaces it."""
     operation: str | None = None
     """The id of an operation whose progress is sent."""
+    schedules: bool = False
+    """The versions of the list of schedules; as the next two."""
+    workers: bool = False
+    nodes: bool = False
+    runs: bool = False
+    """The versions of the list of runs of workflows."""
+    schedule: str | None = None
+    """The name of a schedule whose versions are sent."""
+    worker: str | None = None
+    """The id of a worker whose versions are sent."""
+    run: str | None = None
+    """The key of a run of a workflow whose versions are sent."""
 
 
 def _follows(query: LiveQuery) -> list[Request[Any]]:
@@ -42,11 +56,25 @@ def _follows(query: LiveQuery) -> list[Request[Any]]:
         found.append(logs.FollowLogs(query.logs, namespace=query.namespace, after=query.after))
     if query.operation is not None:
         found.append(operations.Follow(query.operation, namespace=query.namespace))
+    versions = [live.FollowVersion(*subject, namespace=query.namespace) for subject in _versions(query)]
+    if len(versions) > 1:
+        raise ApiError(Code.INVALID, f"a stream has the versions of {versions[0].subject} or of {versions[1].subject}, not of both")
+    found += versions
     if not found:
         raise ApiError(
-            Code.INVALID, "choose what to follow: overview=true, functions=true, job, logs or operation in the query"
+            Code.INVALID,
+            "choose what to follow: overview, functions, schedules, workers, nodes or runs (each =true), or job, logs,"
+            " operation, schedule, worker or run in the query",
         )
     return found
+
+
+def _versions(query: LiveQuery) -> Iterator[tuple[Any, ...]]:
+    """Yield the subjects whose versions are wanted, with the name of the object that a subject may have."""
+    for subject in get_args(live.Subject):
+        wanted = getattr(query, subject)
+        if wanted:
+            yield (subject,) if wanted is True else (subject, wanted)
 
 
 ROUTES: Final = (
@@ -60,7 +88,14 @@ ROUTES: Final = (
         stream=True,
         resume="after",
         name="live",
-        summary="Follow the numbers of a namespace, a job, its log and an operation in one stream",
-        problems=(Code.JOB_NOT_FOUND, Code.OPERATION_NOT_FOUND, Code.UNSUPPORTED),
+        summary="Follow numbers, lists and single objects of a namespace in one stream",
+        problems=(
+            Code.JOB_NOT_FOUND,
+            Code.OPERATION_NOT_FOUND,
+            Code.SCHEDULE_NOT_FOUND,
+            Code.WORKER_NOT_FOUND,
+            Code.RUN_NOT_FOUND,
+            Code.UNSUPPORTED,
+        ),
     ),
 )

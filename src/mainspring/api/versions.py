@@ -1,0 +1,54 @@
+"""Versions of lists and objects: a page that was made from one of them knows whether it shows the newest one."""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from mainspring.api.namespaces import NamespaceNode
+from mainspring.api.nodes import NodeInfo
+from mainspring.api.schedules import ScheduleDetails
+from mainspring.api.workflows import RunInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+BEATS: Final = 4
+"""Heartbeats of a node after which it has another version: a page shows what is left of its lease."""
+SCHEDULE_FIRES: Final = 30
+"""The newest fires that count for the version of a schedule."""
+NEWEST_FIRES: Final = 50
+"""Those that count for the version of the list of schedules."""
+WORKERS: Final = 100
+"""The first workers, which count for the version of their list."""
+RUNS: Final = 50
+"""The newest runs that count for the version of their list, ..."""
+PARKED: Final = 5
+"""... and the newest parked ones."""
+_DIGITS: Final = re.compile(r"\d+")
+_encode: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+def version_of(*answers: Iterable[msgspec.Struct]) -> str:
+    """Return the version of some answers of the API, each with items. It depends on nothing that changes with the time alone."""
+    digest = blake2b(digest_size=8)
+    for answer in answers:
+        for one in answer:
+            digest.update(_encode(_lasting(one)))
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def _lasting(one: msgspec.Struct) -> msgspec.Struct:
+    """Return an item without the values that change all the time."""
+    if isinstance(one, NodeInfo | NamespaceNode):
+        return replace(one, beats=one.beats // BEATS, lease_left=None)
+    if isinstance(one, RunInfo):  # it waits for a timer with a length that shrinks
+        return replace(one, waits_for=_DIGITS.sub("", one.waits_for or ""))
+    if isinstance(one, ScheduleDetails):  # the revision covers it
+        return replace(one, payload=b"")
+    return one
