@@ -74,6 +74,68 @@ def test_a_job_shows_its_states_and_its_log_as_they_happen(chromium: Browser, fu
         assert tab.page.evaluate("window.mark") == "same page"
 
 
+def loads(tab: Tab) -> list[str]:
+    """Return a list to which each later load of a page is added."""
+    found: list[str] = []
+    tab.page.on("request", lambda one: found.append(one.url) if one.resource_type == "fetch" else None)
+    return found
+
+
+def test_a_list_changes_except_under_the_pointer(chromium: Browser, full: Site) -> None:
+    schedule = {"name": "live", "function": "nightly", "cron": "0 0 1 1 *"}
+    full.call("POST", "namespaces/default/schedules", schedule)
+    with signed_in(chromium, full) as tab:
+        again = loads(tab)
+        open_live(tab, "/schedules?name=live")
+        row = tab.page.locator("#work tbody tr")
+        row.hover()
+        with tab.page.expect_response(lambda one: one.request.resource_type == "fetch"):
+            full.call("POST", "namespaces/default/schedules/live/trigger", {})
+        shown = tab.page.locator("#shown")
+        expect(shown).to_have_attribute("data-version", re.compile(r"\w"))
+        expect(row).not_to_contain_text("succeeded")
+        tab.page.get_by_role("heading", level=1).hover()
+        expect(row).to_contain_text("succeeded")
+        assert tab.page.evaluate("window.mark") == "same page"
+        assert len(again) <= 2, "it is loaded once for each change; another one comes at a full hour"
+
+
+def test_workers_come_and_go(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab, signed_in(chromium, full) as other:
+        again = loads(tab)
+        open_live(tab, "/workers")
+        rows = tab.page.locator("#work tbody tr")
+        expect(rows).to_have_count(1)
+        with full.server.worker(FUNCTION.encode()):
+            expect(rows).to_have_count(2)
+            assert tab.page.evaluate("window.mark") == "same page"
+            open_live(other, rows.last.get_by_role("link").get_attribute("href") or "")
+        expect(other.page.locator("main")).to_contain_text("no worker has the id")
+        assert len(again) == 1, "it is loaded once for each change"
+        other.forgive("404")
+
+
+def test_the_open_work_of_a_run_follows_it(chromium: Browser, full: Site) -> None:
+    full.call("POST", "namespaces/default/functions/resize/pause", {"reason": "test"})
+    try:
+        run = {"function": "album", "unique": "waiting live", "input": ["waiting live", ["live.png"]]}
+        full.call("POST", "namespaces/default/workflows", run)
+        with signed_in(chromium, full) as tab:
+            open_live(tab, "/workflows/waiting%20live")
+            work = tab.page.locator("#work")
+            expect(work).to_contain_text(re.compile(r"resize\s*○ pending"))
+            full.call("POST", "namespaces/default/functions/resize/resume", {})
+            expect(work).to_contain_text("signal")
+            expect(tab.page.locator("#history")).to_contain_text("ActivityTaskCompleted")
+            full.call("POST", "namespaces/default/workflows/waiting%20live/terminate", {"reason": "test"})
+            expect(tab.page.locator("#state")).to_contain_text("terminated")
+            expect(tab.page.locator("#announcement")).to_contain_text("terminated")
+            expect(work).to_be_empty()
+            assert tab.page.evaluate("window.mark") == "same page"
+    finally:
+        full.call("POST", "namespaces/default/functions/resize/resume", {})
+
+
 def test_a_hidden_tab_has_no_stream(chromium: Browser, full: Site) -> None:
     with signed_in(chromium, full) as tab:
         begun: list[Request] = []

@@ -215,7 +215,11 @@ def _lists(world: World) -> list[Request[Any]]:
 
 
 def _versions(world: World) -> list[Request[Any]]:
-    objects: list[Any] = [("schedule", "nightly"), ("worker", "1-1"), *(("run", key) for key in (world.run or "1@1", "id"))]
+    objects: list[Any] = [
+        ("schedule", "nightly"),
+        ("worker", "1-1"),
+        *(("run", key) for key in (world.run or "1@1", "id")),
+    ]
     lists: tuple[Any, ...] = ("schedules", "workers", "nodes", "runs")
     return [*(live.FollowVersion(one) for one in lists), *(live.FollowVersion(*one) for one in objects)]
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mainspring.api.namespaces import NamespaceNode
 from mainspring.api.nodes import NodeInfo
-from mainspring.api.schedules import ScheduleDetails
+from mainspring.api.schedules import ScheduleDetails, ScheduleInfo
 from mainspring.api.workflows import RunInfo
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ BEATS: Final = 4
 """Heartbeats of a node after which it has another version: a page shows what is left of its lease."""
 SCHEDULE_FIRES: Final = 30
 """The newest fires that count for the version of a schedule."""
-NEWEST_FIRES: Final = 50
-"""Those that count for the version of the list of schedules."""
+SCHEDULES_SHOWN: Final = 50
+"""The schedules that are due next, whose last outcomes count for the version of the list."""
 WORKERS: Final = 100
 """The first workers, which count for the version of their list."""
 RUNS: Final = 50
@@ -31,6 +31,12 @@ PARKED: Final = 5
 """... and the newest parked ones."""
 _DIGITS: Final = re.compile(r"\d+")
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+def due_key(one: ScheduleInfo) -> str:
+    """Return a text by which schedules are sorted: those that are due next come first."""
+    is_due = one.next_at is not None and one.state != "paused"
+    return f"0 {one.next_at} {one.name}" if is_due else f"1 {one.name}"
 
 
 def version_of(*answers: Iterable[msgspec.Struct]) -> str:

@@ -12,7 +12,7 @@ from tests.unit.nodes.rows import row as node_row
 
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import schedules
+from mainspring.api import jobs, schedules
 from mainspring.api.answers.nodes import SingleNodeCalls, namespace_node
 from mainspring.api.answers.nodes import _Row as Row
 from mainspring.api.answers.sample_loop import INTERVAL
@@ -65,6 +65,7 @@ class Versions:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.requests = self._under_way = 0
+        self._idle = asyncio.Event()
         self.streams = VersionStreams(node.service, self._read)
         node.api.add_streams(self.streams.followers)
         node.api.add(SingleNodeCalls(lambda: node_row(1)).handlers)
@@ -72,10 +73,13 @@ class Versions:
     async def _read(self, request: Request[Any], caller: Caller) -> Any:
         self.requests += 1
         self._under_way += 1
+        self._idle.clear()
         try:
             return await self.node.api.answer(request, caller)
         finally:
             self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
 
     async def watch(self, *subject: Any, caller: Caller = LOCAL, **options: Any) -> tuple[Viewer, Callable[[], None]]:
         viewer = Viewer()
@@ -86,8 +90,8 @@ class Versions:
         """Let time pass, and all samples of this time be taken."""
         self.node.clock.advance(seconds)
         self.node.service.tick()
-        while self._under_way:
-            await asyncio.sleep(0)
+        while self._under_way:  # a sample has several requests
+            await self._idle.wait()
 
 
 async def add(node: Node, name: str, function: str = "task", **options: Any) -> None:
@@ -98,12 +102,13 @@ def test_a_version_is_sent_at_first_and_after_each_change_as_the_same_bytes() ->
     async def test() -> None:
         async with opened() as node:
             shown = Versions(node)
+            await add(node, "weekly")
             viewers = [(await shown.watch("schedules"))[0] for _ in range(50)]
             assert len(shown.streams) == 1
             await shown.pass_time()
             before = shown.requests
             await shown.pass_time()
-            assert shown.requests - before == 2, "one sample: the list and its fires"
+            assert shown.requests - before == 2, "one sample: the list and its outcomes"
             assert {len(viewer.events) for viewer in viewers} == {1}, "nothing has changed"
             await add(node, "nightly")
             await shown.pass_time()
@@ -112,9 +117,10 @@ def test_a_version_is_sent_at_first_and_after_each_change_as_the_same_bytes() ->
             assert len(set(viewers[0].versions)) == 2
             assert viewers[0].events[1][0] == "version"
             assert json.loads(viewers[0].events[1][1])["spread"] == 25, "two of them are to read it in a second"
-            await node.api.call(schedules.Trigger(name="nightly"))
+            handle = (await node.api.call(schedules.Trigger(name="nightly"))).handle
+            await node.api.call(jobs.Cancel(str(handle)))
             await shown.pass_time()
-            assert len(set(viewers[0].versions)) == 3
+            assert len(set(viewers[0].versions)) == 3, "it has an outcome"
 
     run(test())
 
@@ -123,6 +129,7 @@ def test_nothing_is_read_without_viewers() -> None:
     async def test() -> None:
         async with opened() as node:
             shown = Versions(node)
+            await add(node, "nightly")
             _, leave = await shown.watch("schedules")
             leave()
             again, leave_too = await shown.watch("schedules")

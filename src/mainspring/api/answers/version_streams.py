@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,9 +10,9 @@ from mainspring.api import namespaces, nodes, schedules, workers, workflows
 from mainspring.api.answers.sample_loop import INTERVAL, SampleLoop
 from mainspring.api.errors import Code, problem_of
 from mainspring.api.feeds import Shared
-from mainspring.api.fires import ListFires
+from mainspring.api.fires import ListFires, ReadOutcomes
 from mainspring.api.live import FollowVersion, Version
-from mainspring.api.versions import NEWEST_FIRES, PARKED, RUNS, SCHEDULE_FIRES, WORKERS, version_of
+from mainspring.api.versions import PARKED, RUNS, SCHEDULE_FIRES, SCHEDULES_SHOWN, WORKERS, due_key, version_of
 from mainspring.errors import MainspringError
 
 if TYPE_CHECKING:
@@ -41,9 +42,13 @@ GONE: Final = frozenset({Code.SCHEDULE_NOT_FOUND, Code.WORKER_NOT_FOUND, Code.RU
 
 
 async def _schedules(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
-    found = await read(schedules.List(namespace=asked.namespace), caller)
-    fires = await read(ListFires(namespace=asked.namespace, limit=NEWEST_FIRES), caller)
-    return version_of(found.schedules, fires.fires), False
+    listed: schedules.Listed = await read(schedules.List(namespace=asked.namespace), caller)
+    names = [one.name for one in heapq.nsmallest(SCHEDULES_SHOWN, listed.schedules, key=due_key)]
+    runs: list[schedules.Run] = []
+    if names:
+        runs += (await read(ReadOutcomes(names, namespace=asked.namespace), caller)).fires
+    runs.sort(key=lambda run: run.schedule)
+    return version_of(listed.schedules, runs), False
 
 
 async def _schedule(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:

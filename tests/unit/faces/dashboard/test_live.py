@@ -117,7 +117,9 @@ def test_a_page_has_the_version_that_its_stream_sends_until_something_changes(ca
                 browser.admit(name, Caller(name, grants, token=name))
             assert built.node.workflows is not None
             defined = asyncio.get_running_loop().create_future()
-            built.node.workflows.define([Definition("payroll", "1")], lambda: defined.set_result(None), defined.set_result)
+            built.node.workflows.define(
+                [Definition("payroll", "1")], lambda: defined.set_result(None), defined.set_result
+            )
             await defined
             await browser.call("POST", "schedules", {"name": "wages", "function": "pay", "every": 3600, "args": [1]})
             await browser.call("POST", "schedules", {"name": "letters", "function": "mail", "every": 3600})
@@ -125,7 +127,7 @@ def test_a_page_has_the_version_that_its_stream_sends_until_something_changes(ca
             await browser.call("POST", "workflows", {"function": "payroll", "unique": "may", "input": []})
             changes = {
                 "/schedules": ("schedules/wages/pause", {}),
-                "/schedules/wages": ("schedules/wages/trigger", None),
+                "/schedules/wages": ("schedules/wages/resume", {}),
                 "/workflows": ("workflows", {"function": "payroll", "unique": "june", "input": []}),
                 "/workflows/may": ("workflows/may/cancel", {"reason": "test"}),
                 "/workers": None,

@@ -85,6 +85,15 @@ def test_a_stream_ends_after_the_last_of_its_subjects() -> None:
         ("?job=H:n:99", "viewer", 404),
         ("?job={mail}&operation=99", "viewer", 404),
         ("?overview=true", "elsewhere", 403),
+        ("?schedules=true&overview=true&job={pay}", "pay", 200),
+        ("?nodes=true", "viewer", 200),
+        ("?runs=true", "pay", 200),
+        ("?workers=true", "elsewhere", 403),
+        ("?schedules=true&nodes=true", "viewer", 422),
+        ("?schedules=true&run=x", "viewer", 422),
+        ("?schedule=none", "viewer", 404),
+        ("?worker=1-1", "viewer", 404),
+        ("?run={mail}", "viewer", 404),
     ],
 )
 def test_each_subject_has_its_own_permission(query: str, token: str, status: int) -> None:
@@ -103,6 +112,22 @@ def test_each_subject_has_its_own_permission(query: str, token: str, status: int
             answer = await client.get(f"{PATH}/live{query.format(**names)}", token=token)
             assert answer.status == status, answer.body
             assert len(client.streams) == 0
+
+    asyncio.run(test())
+
+
+def test_a_stream_ends_with_its_object() -> None:
+    async def test() -> None:
+        async with whole_node() as (client, _):
+            schedule = {"name": "nightly", "function": "pay", "every": 3600}
+            assert (await client.send("POST", f"{PATH}/schedules", schedule)).status == 201
+            reader = Reader(client, f"{PATH}/live?schedule=nightly")
+            await reader.begin()
+            assert (await event(reader, "version"))["version"]
+            assert (await client.send("DELETE", f"{PATH}/schedules/nightly", headers=[("if-match", "*")])).status < 300
+            assert await event(reader, "version") == {"version": "", "spread": 0.5}
+            assert await event(reader, "complete") == {}
+            await reader.task
 
     asyncio.run(test())
 

@@ -11,7 +11,7 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.fires import Timeline
 from mainspring.api.schedules import Run, ScheduleDetails, ScheduleInfo, Times
-from mainspring.api.versions import NEWEST_FIRES, version_of
+from mainspring.api.versions import SCHEDULES_SHOWN, due_key, version_of
 from mainspring.faces.dashboard import words
 from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mainspring.faces.dashboard.drawings.day import Cell
     from mainspring.faces.dashboard.visit import Response, Visit
 
-ROWS: Final = 50
+ROWS: Final = SCHEDULES_SHOWN
 STATES: Final = ("active", "paused", "finished")
 DRAWN: Final = 32
 """Schedules in the drawing of a day."""
@@ -121,6 +121,7 @@ async def schedules(visit: Visit) -> Response:
     part = visit.field("name").casefold()
     found = [one for one in listed.items if part in one.name.casefold() and state in {"", one.state}]
     rows, following = _page_of(found, visit.field("cursor"))
+    is_part = bool(state or part or visit.field("cursor"))
     step = step_for(min(len(listed.items), DRAWN))
     query = {"since": begin.isoformat(), "until": end.isoformat(), "step": step, "limit": DRAWN}
     timeline, outcomes = await asyncio.gather(
@@ -153,7 +154,7 @@ async def schedules(visit: Visit) -> Response:
         after=after,
         drawn=DRAWN,
         to_fires=to_fires,
-        version="" if isinstance(fires, Problem) else version_of(listed.items, fires.items[:NEWEST_FIRES]),
+        version="" if is_part or isinstance(outcomes, Problem) else version_of(listed.items, outcomes.values()),
     )
 
 
@@ -162,15 +163,9 @@ def _page_of(found: list[ScheduleInfo], cursor: str) -> tuple[list[ScheduleInfo]
 
     A cursor is the key of the last schedule: one that fires meanwhile moves, and the others keep their places.
     """
-    rows = sorted(found, key=_key)
-    rest = [one for one in rows if _key(one) > cursor] if cursor else rows
-    return rest[:ROWS], _key(rest[ROWS - 1]) if len(rest) > ROWS else None
-
-
-def _key(one: ScheduleInfo) -> str:
-    """Return a text by which schedules are sorted."""
-    is_due = one.next_at is not None and one.state != "paused"
-    return f"0 {one.next_at} {one.name}" if is_due else f"1 {one.name}"
+    rows = sorted(found, key=due_key)
+    rest = [one for one in rows if due_key(one) > cursor] if cursor else rows
+    return rest[:ROWS], due_key(rest[ROWS - 1]) if len(rest) > ROWS else None
 
 
 async def _outcomes(visit: Visit, rows: list[ScheduleInfo]) -> dict[str, Run]:
@@ -179,7 +174,7 @@ async def _outcomes(visit: Visit, rows: list[ScheduleInfo]) -> dict[str, Run]:
         return {}
     query = {"schedule": [one.name for one in rows]}
     found = await visit.calls.get(Items[Run], f"{N}/fires/outcomes", query=query)
-    return {run.schedule: run for run in found.items}
+    return {run.schedule: run for run in sorted(found.items, key=lambda run: run.schedule)}
 
 
 async def schedule(visit: Visit) -> Response:

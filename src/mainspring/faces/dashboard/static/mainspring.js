@@ -171,7 +171,7 @@
       if (state && spoken.textContent !== state) spoken.textContent = state;
     }
     timer = 0;
-    rested = Date.now() + 5000;
+    rested = Date.now() + 2000;
     if (version !== newest.version) become(newest);
     else if (source) become({ version, spread: newest.spread || 1 });
   };

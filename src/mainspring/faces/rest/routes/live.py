@@ -58,7 +58,8 @@ def _follows(query: LiveQuery) -> list[Request[Any]]:
         found.append(operations.Follow(query.operation, namespace=query.namespace))
     versions = [live.FollowVersion(*subject, namespace=query.namespace) for subject in _versions(query)]
     if len(versions) > 1:
-        raise ApiError(Code.INVALID, f"a stream has the versions of {versions[0].subject} or of {versions[1].subject}, not of both")
+        one, other = versions[:2]
+        raise ApiError(Code.INVALID, f"a stream has the versions of {one.subject} or of {other.subject}, not of both")
     found += versions
     if not found:
         raise ApiError(
