@@ -85,7 +85,7 @@ def test_a_list_changes_except_under_the_pointer(chromium: Browser, full: Site) 
     schedule = {"name": "live", "function": "nightly", "cron": "0 0 1 1 *"}
     full.call("POST", "namespaces/default/schedules", schedule)
     with signed_in(chromium, full) as tab:
-        again = loads(tab)
+        loaded = loads(tab)
         open_live(tab, "/schedules?name=live")
         row = tab.page.locator("#work tbody tr")
         row.hover()
@@ -97,12 +97,12 @@ def test_a_list_changes_except_under_the_pointer(chromium: Browser, full: Site) 
         tab.page.get_by_role("heading", level=1).hover()
         expect(row).to_contain_text("succeeded")
         assert tab.page.evaluate("window.mark") == "same page"
-        assert len(again) <= 2, "it is loaded once for each change; another one comes at a full hour"
+        assert len(loaded) <= 2, "it is loaded once for each change; another one comes at a full hour"
 
 
 def test_workers_come_and_go(chromium: Browser, full: Site) -> None:
     with signed_in(chromium, full) as tab, signed_in(chromium, full) as other:
-        again = loads(tab)
+        loaded = loads(tab)
         open_live(tab, "/workers")
         rows = tab.page.locator("#work tbody tr")
         expect(rows).to_have_count(1)
@@ -111,7 +111,7 @@ def test_workers_come_and_go(chromium: Browser, full: Site) -> None:
             assert tab.page.evaluate("window.mark") == "same page"
             open_live(other, rows.last.get_by_role("link").get_attribute("href") or "")
         expect(other.page.locator("main")).to_contain_text("no worker has the id")
-        assert len(again) == 1, "it is loaded once for each change"
+        assert len(loaded) == 1, "it is loaded once for each change"
         other.forgive("404")
 
 

@@ -132,8 +132,8 @@ def test_nothing_is_read_without_viewers() -> None:
             await add(node, "nightly")
             _, leave = await shown.watch("schedules")
             leave()
-            again, leave_too = await shown.watch("schedules")
-            assert (len(again.events), shown.requests) == (1, 2), "one that comes back gets the newest version"
+            second, leave_too = await shown.watch("schedules")
+            assert (len(second.events), shown.requests) == (1, 2), "one that comes back gets the newest version"
             leave_too()
             for _ in range(3):
                 await shown.pass_time()
