@@ -65,12 +65,16 @@ def test_both_forms_of_a_filtered_list_keep_the_whole_filter() -> None:
         kept = []
         for form in forms:
             pairs = [
-                (one.attributes["name"], one.attributes["value"])
+                (
+                    one.attributes["name"],
+                    one.attributes["value"].removesuffix("Z"),
+                )  # browsers write times without a zone
                 for one in form.all("input")
                 if "value" in one.attributes
             ]
             kept.append(sorted(pairs))
-        whole = sorted([*GIVEN.items(), ("state", "failed"), ("state", "expired")])
+        given = [(name, value.removesuffix("Z")) for name, value in GIVEN.items()]
+        whole = sorted([*given, ("state", "failed"), ("state", "expired")])
         assert kept.count(whole) == 2, "the filter, and the change of all that match"
 
     run(test())
