@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -17,6 +16,7 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.faces.dashboard.calls import N, names_in
+from mainspring.faces.dashboard.shell import command_line, curl
 from mainspring.quantities import parse_duration, parse_rate
 
 if TYPE_CHECKING:
@@ -151,16 +151,17 @@ class Action:
             one.name: _word(one, value) if (value := values.get(one.name, "")) or one.required else ""
             for one in self.fields
         }
-        words = [word for part in self.command.split() if (word := part.format(**{**texts, **parameters}))]
+        parts = self.command.split()
+        verbs = [part for part in parts if "{" not in part and not part.startswith("--")]
+        names = [part.format(**{**texts, **parameters}) for part in parts if "{" in part]
+        options: list[tuple[str, str | None]] = [(part, None) for part in parts if part.startswith("--")]
         for one in self.fields:
             value = values.get(one.name, "")
             if one.option and (value or one.required):
-                words += [one.option] if one.kind == "flag" else [one.option, _word(one, value)]
+                options.append((one.option, None if one.kind == "flag" else _word(one, value)))
         if self.empty_option and not any(values.get(one.name) for one in self.fields):
-            words.append(self.empty_option)
-        if namespace != "default":
-            words += ["--namespace", namespace]
-        return "mainspring " + shlex.join(words)
+            options.append((self.empty_option, None))
+        return command_line(verbs, [name for name in names if name], options, namespace)
 
     def curl_line(self, address: str, values: Mapping[str, str], version: str = "") -> str:
         """Return the ``curl`` command of the call at an address. Raises FormError."""
@@ -169,17 +170,6 @@ class Action:
         tag = (f'"{version}"' if version else "*") if self.if_match else ""
         # PUT without values removes them all.
         return curl(self.method, address, body if body or self.method == "PUT" else None, tag)
-
-
-def curl(method: str, address: str, body: Mapping[str, Any] | None = None, if_match: str = "") -> str:
-    """Return the ``curl`` command of a call at an address."""
-    words = ["curl", "-X", method, "-H", '"Authorization: Bearer $MAINSPRING_TOKEN"']
-    if if_match:
-        words += ["-H", shlex.quote(f"If-Match: {if_match}")]
-    if body is not None:
-        encoded = msgspec.json.encode(body).decode()
-        words += ["-H", "'Content-Type: application/json'", "-d", shlex.quote(encoded)]
-    return " ".join([*words, shlex.quote(address)])
 
 
 class RefusedForm(NamedTuple):

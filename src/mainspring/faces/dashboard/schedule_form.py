@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from mainspring.faces.dashboard.actions import Field, FormError, read_field
+from mainspring.faces.dashboard.shell import command_line
 from mainspring.faces.dashboard.words import field_time
 from mainspring.quantities import format_duration
 
@@ -177,7 +177,7 @@ def body(values: Mapping[str, Any], before: ScheduleDetails | None = None) -> di
 
 def command(namespace: str, verb: str, name: str, values: Mapping[str, Any]) -> str:
     """Return the command that saves values; empty if it has no option for one of them."""
-    words = ["mainspring", "schedules", verb, name]
+    options: list[tuple[str, str | None]] = []
     for one in FIELDS:
         if one.name not in values:
             continue
@@ -185,16 +185,14 @@ def command(namespace: str, verb: str, name: str, values: Mapping[str, Any]) -> 
         if value == [] or (value is None and one.name not in _NONE):
             return ""
         if one.kind == "flag":
-            words.append(one.option if value else "--no-wait")
+            options.append((one.option if value else "--no-wait", None))
         elif isinstance(value, list):
-            words += [word for item in value for word in (one.option, item)]
+            options += [(one.option, item) for item in value]
         elif value is None:
-            words += [one.option, "none"]
+            options.append((one.option, "none"))
         else:
-            words += [one.option, format_duration(value) if one.kind == "duration" else str(value)]
-    if namespace != "default":
-        words += ["--namespace", namespace]
-    return shlex.join(words)
+            options.append((one.option, format_duration(value) if one.kind == "duration" else str(value)))
+    return command_line(["schedules", verb], [name], options, namespace)
 
 
 def field_in(message: str, name: str, values: Mapping[str, Any]) -> str:

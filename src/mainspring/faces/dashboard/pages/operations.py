@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from mainspring.api.operations import OperationDetails, OperationInfo, Started, TouchedJob
-from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, curl, json_of, read_field
+from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, json_of, read_field
 from mainspring.faces.dashboard.calls import NONE, Items, N, Problem, RefusedError
 from mainspring.faces.dashboard.pages.jobs import FILTERS
 from mainspring.faces.dashboard.registry import Page
+from mainspring.faces.dashboard.shell import command_line, curl
 from mainspring.faces.dashboard.visit import NAMESPACE
 
 if TYPE_CHECKING:
@@ -202,15 +202,14 @@ def _command(visit: Visit, name: str, handles: list[str], criteria: dict[str, An
     """Return the command that does the same; empty if there is none."""
     if name == "reschedule":
         return ""
-    words = ["mainspring", "jobs", name, *handles]
-    for one, value in criteria.items():
-        for text in value if isinstance(value, list) else [value]:
-            words += [_OPTIONS[one], text]
+    options: list[tuple[str, str | None]] = [
+        (_OPTIONS[one], text)
+        for one, value in criteria.items()
+        for text in (value if isinstance(value, list) else [value])
+    ]
     if not handles and not started.at_least:
-        words += ["--expect", str(started.matched)]
-    if visit.namespace != "default":
-        words += ["--namespace", visit.namespace]
-    return shlex.join(words)
+        options.append(("--expect", str(started.matched)))
+    return command_line(["jobs", name], handles, options, visit.namespace)
 
 
 PAGES: Final = (

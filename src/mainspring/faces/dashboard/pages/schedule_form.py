@@ -8,11 +8,12 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.schedules import CLOCK_NOTES, Previewed, ScheduleDetails
-from mainspring.faces.dashboard import actions, schedule_form
+from mainspring.faces.dashboard import schedule_form
 from mainspring.faces.dashboard.calls import RefusedError
 from mainspring.faces.dashboard.pages.schedules import SCHEDULE, SCHEDULES
 from mainspring.faces.dashboard.registry import Page
 from mainspring.faces.dashboard.schedule_form import DEFAULTS, EXAMPLE, FIELDS, JOB, NAME, TIMING
+from mainspring.faces.dashboard.shell import curl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,7 +119,7 @@ def _page(
         may_save=visit.may(Permission.DEVELOP, function),
         sees_payload=visit.may(Permission.PAYLOADS, function),
         command=schedule_form.command(visit.namespace, "add" if stored is None else "edit", name or "NAME", given),
-        curl=actions.curl(method, address, sent, f'"{version}"' if version else ""),
+        curl=curl(method, address, sent, f'"{version}"' if version else ""),
         clock_notes=CLOCK_NOTES,
         **(defaults | shown),
     )

@@ -8,9 +8,10 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.tokens import CreatedToken, TokenInfo
-from mainspring.faces.dashboard.actions import Action, Field, FormError, curl, read_field
+from mainspring.faces.dashboard.actions import Action, Field, FormError, read_field
 from mainspring.faces.dashboard.calls import NONE, ROOT, Items, RefusedError
 from mainspring.faces.dashboard.registry import Page
+from mainspring.faces.dashboard.shell import curl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
