@@ -92,4 +92,5 @@ def whoami(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
 
 def _print_identity(identity: dict[str, Any]) -> None:
-    print_fields(identity | {"grants": format_grants(identity["grants"])})
+    lacks = " ".join(identity.get("lacks", []))  # an older server lists nothing
+    print_fields(identity | {"grants": format_grants(identity["grants"]), "lacks": lacks})

@@ -96,6 +96,10 @@ def test_the_audit_is_listed_up_to_a_number_or_exported_whole(
 def test_whoami_shows_the_rights(
     server: Callable[..., list[tuple[str, dict[str, Any]]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server(whoami={"name": "ci", "token": "0123", "grants": [GRANT]})
-    assert main(["whoami"]) == 0
-    assert "operator in default for pay* with payloads" in capsys.readouterr().out
+    identity = {"name": "ci", "token": "0123", "grants": [GRANT]}
+    for answer, lacks in ((identity, "-"), ({**identity, "lacks": ["limits", "access"]}, "limits access")):
+        server(whoami=answer)
+        assert main(["whoami"]) == 0
+        shown = capsys.readouterr().out
+        assert "operator in default for pay* with payloads" in shown
+        assert shown.splitlines()[-1].split(":")[1].strip() == lacks

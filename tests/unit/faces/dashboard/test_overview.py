@@ -190,7 +190,7 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
             "/v1/nodes": {"items": [{**LISTED, "address": None}, {**LISTED, "address": "10.0.0.5:4730"}]},
             "/schedules": {"items": []},
             "/jobs": {"items": []},
-            "/marks": {"items": [mark]},
+            "/marks": {"items": [mark, mark | {"at": "2030-01-31T10:59:00Z"}, mark | {"at": "2030-01-31T12:02:00Z"}]},
         }
         noon = dt.datetime(2030, 1, 31, 12, 0, 20, tzinfo=dt.UTC).timestamp()
         page = await browser_of(answers, noon).open("/")

@@ -104,7 +104,7 @@ def test_a_day_is_on_the_clock_of_the_viewer() -> None:
     drawn = day(_timeline(line), MIDNIGHT.timestamp() + 86400, ZoneInfo("Asia/Kolkata"))
     assert drawn is not None
     assert [cell.clock for cell in drawn.lines[0].cells] == ["06:30", "07:30"]
-    assert "06:00" in [tick.text for tick in drawn.ticks]
+    assert (drawn.ticks[0].text, drawn.ticks[0].at) == ("06:00", round(LEFT + (WIDTH - LEFT) / 48, 1))
     assert [cell.span is None for cell in drawn.lines[0].cells] == [False, True], "skipped times have an address"
     assert drawn.now is None, "the day is over"
 

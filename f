@@ -1,0 +1,1 @@
+uid=0(root) gid=0(root) groups=0(root)
