@@ -76,6 +76,26 @@ def test_a_form_leads_back_to_its_page_and_never_to_another_site() -> None:
     run(test())
 
 
+def test_a_form_of_a_stranger_leads_to_the_sign_in_and_then_to_the_first_page() -> None:
+    async def test() -> None:
+        async with browsing(prefix="/queue") as (browser, _):
+            answer = await browser.send("/queue/actions/marks_add", {"label": "x"}, token=None)
+            assert (answer.status, answer.headers["location"]) == (303, "/queue/login?next=%2F")
+
+    run(test())
+
+
+def test_a_result_is_shown_once_on_the_next_page_that_is_found() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.send("/actions/marks_add", {"label": "x"})
+            assert (await browser.open("/jobs/H:n:1")).status == 404
+            assert "line in all drawings" in (await browser.open("/nodes")).main.text
+            assert "line in all drawings" not in (await browser.open("/nodes")).main.text
+
+    run(test())
+
+
 def test_the_look_is_kept_in_a_cookie() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):

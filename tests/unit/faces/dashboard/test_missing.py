@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.unit.api.a_node import run
 
 from mainspring.faces.dashboard import calls, visit
 from mainspring.faces.dashboard.calls import Problem
@@ -156,6 +157,7 @@ def test_a_store_that_counts_no_failures_is_not_called_well() -> None:
 
 def test_a_page_without_a_store_says_so_and_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "READ_TIME", 0.05)
+    monkeypatch.setattr(calls, "WRITE_TIME", 1000.0)
 
     async def test() -> None:
         for problem in (AWAY, None):
@@ -166,7 +168,7 @@ def test_a_page_without_a_store_says_so_and_how_to_go_on(monkeypatch: pytest.Mon
                     assert page.main.all("a")[0].attributes["href"] == ""
                     assert "Load the page again" in page.main.text
 
-    asyncio.run(test())
+    run(test())
 
 
 def test_a_form_of_an_unconfirmed_caller_is_called_undone() -> None:
@@ -182,6 +184,7 @@ def test_a_form_of_an_unconfirmed_caller_is_called_undone() -> None:
 
 def test_an_action_without_a_confirmation_is_not_called_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "WRITE_TIME", 0.05)
+    monkeypatch.setattr(calls, "READ_TIME", 1000.0)
 
     async def test() -> None:
         for problem in (AWAY, None):
@@ -192,8 +195,9 @@ def test_an_action_without_a_confirmation_is_not_called_undone(monkeypatch: pyte
                 assert b"It may have been done, or not" in answer.body
                 assert b'href="/functions/f"' in answer.body
                 assert b"Nothing was changed" not in answer.body
+                assert (b"The outcome is not known" in answer.body) == (problem is None)
 
-    asyncio.run(test())
+    run(test())
 
 
 def test_a_page_of_something_that_the_store_lacks_asks_for_no_other_request() -> None:
