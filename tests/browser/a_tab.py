@@ -6,6 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from playwright.sync_api import expect
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -21,7 +23,18 @@ RUN_AXE = (
 )
 """Only violations are described and sent here: a page has thousands of elements that pass."""
 TIMEOUT = 20_000
-"""Milliseconds until something has to be on the page."""
+"""Milliseconds until something has to be on the page. A browser opens a stream again after up to 6 seconds."""
+expect.set_options(timeout=TIMEOUT)
+NOTE_EVENTS = """{
+  const listen = EventSource.prototype.addEventListener;
+  EventSource.prototype.addEventListener = function (name, act) {
+    listen.call(this, name, (event) => {
+      act(event);
+      if (event instanceof MessageEvent) document.documentElement.dataset.received = name;
+    });
+  };
+}"""
+"""Notes in the page that its script has shown an event of its stream: an open stream may not have sent any yet."""
 
 
 class Tab:
@@ -52,6 +65,12 @@ class Tab:
         assert answer is not None
         return answer
 
+    def open_live(self, path: str) -> None:
+        """Open a page, and return once it has shown the first event of its stream: later changes are news to it."""
+        self.open(path)
+        expect(self.page.locator("html[data-received]")).to_be_attached()
+        self.page.evaluate("window.mark = 'same page'")
+
     def sign_in(self) -> None:
         """Sign in with the site's token."""
         self.open("/login")
@@ -80,6 +99,7 @@ def opened(browser: Browser, site: Site, **options: Any) -> Iterator[Tab]:
     context = browser.new_context(**options)
     try:
         context.set_default_timeout(TIMEOUT)
+        context.add_init_script(NOTE_EVENTS)
         tab = Tab(context.new_page(), site)
         yield tab
         assert not tab.faults, tab.faults
