@@ -100,3 +100,17 @@ def test_the_end_of_a_session_leads_to_the_sign_in(chromium: Browser, full: Site
         tab.page.locator(".tabs").get_by_role("link", name="failed").click()
         tab.page.wait_for_url("**/login?next=*state%3Dfailed")
         tab.forgive("401")
+
+
+def test_a_link_on_another_site_leads_to_its_page(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        path = "/jobs?state=failed"
+        elsewhere = f'<a href="{full.url}{path}">look</a>'
+        tab.page.route(
+            "http://elsewhere.example/", lambda route: route.fulfill(body=elsewhere, content_type="text/html")
+        )
+        tab.page.goto("http://elsewhere.example/")
+        tab.faults.remove("other host: http://elsewhere.example/")
+        tab.page.get_by_role("link", name="look").click()
+        tab.page.wait_for_url(f"{full.url}{path}")
+        expect(tab.page.locator(".tabs [aria-current]")).to_contain_text("failed")

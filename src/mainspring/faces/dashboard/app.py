@@ -22,7 +22,7 @@ from mainspring.faces.dashboard.rendering import MenuEntry, Templates
 from mainspring.faces.dashboard.visit import HTML, NAMESPACE, Place, Response, Visit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -142,7 +142,7 @@ class Dashboard:
         try:
             identity = await calls.get(Identity, f"{ROOT}/whoami")  # it checks the host, too
         except RefusedError as refused:
-            return self._refused_visitor(refused, scope, path)
+            return self._refused_visitor(refused, scope, path, headers)
         if not is_of_this_site(method, headers):  # some forms make no call that the API would check
             return self._unknown_visitor(_CROSS_SITE)
         cookies = _cookies(headers.get(b"cookie", b""))
@@ -247,8 +247,12 @@ class Dashboard:
     def _next(self, visit: Visit, form: dict[str, str]) -> str:
         """Return the path of the page that a form belongs to: never that of another site."""
         path = form.get(actions.NEXT, "")
-        is_ours = path.startswith(self._prefix + "/") and not path.startswith(("//", "/\\")) and path.isprintable()
-        return path if is_ours and path.isascii() and len(path) <= _LONGEST_NEXT else visit.url("/")
+        return path if self._is_ours(path) and len(path) <= _LONGEST_NEXT else visit.url("/")
+
+    def _is_ours(self, path: str) -> bool:
+        """Return whether a path leads to this node: with two slashes at its begin, it would lead to another site."""
+        begins_here = path.startswith(self._prefix + "/") and not path.startswith(("//", "/\\"))
+        return begins_here and path.isprintable() and path.isascii()
 
     def _above(self, visit: Visit, address: str) -> str:
         """Return the address of the list that has the object of a page; that of the page itself, if it is of no object."""
@@ -262,13 +266,20 @@ class Dashboard:
         body = self._templates.render("bare_problem.html", {"problem": problem, "is_form": is_form})
         return Response(problem.status, {b"content-type": HTML}, body)
 
-    def _refused_visitor(self, refused: RefusedError, scope: Scope, path: str) -> Response:
+    def _refused_visitor(
+        self, refused: RefusedError, scope: Scope, path: str, headers: Mapping[bytes, bytes]
+    ) -> Response:
         is_form = scope["method"] not in {"GET", "HEAD"}
         if refused.status != 401:
             return self._unknown_visitor(refused.problem, is_form=is_form)
         following = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
         if is_form:
             following = "/"
+        elif headers.get(b"sec-fetch-site") == b"cross-site" and self._is_ours(self._prefix + following):
+            # A browser that follows a link of another site leaves out the session's cookie. This page opens the same address
+            # again, as a page of this site.
+            body = self._templates.render("again.html", {"address": self._prefix + following})
+            return Response(200, {b"content-type": HTML}, body)
         target = f"{self._prefix}{LOGIN}?{actions.NEXT}={quote(following, safe='')}"
         return Response(303, {b"location": target.encode("ascii")})
 

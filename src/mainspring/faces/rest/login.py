@@ -46,7 +46,9 @@ _TEMPLATE: Final = """<!doctype html>
 </main>
 </html>
 """
-_FIELD: Final = '<label>Token <input type="password" name="token" required autofocus autocomplete="off"></label>'
+_FIELD: Final = """<label>Token <input type="password" name="token" required autofocus autocomplete="off"></label>
+<p>Administrators give tokens. On the machine of the node, this prints one:
+<code>mainspring tokens create --name NAME --role admin</code></p>"""
 
 
 class SignIn(Protocol):

@@ -183,7 +183,8 @@ class Browser:
 
     async def open(self, path: str, **options: Any) -> Shown:
         """Return a page."""
-        answer = await self._client.get(self._prefix + path, headers=self._sent(), **options)
+        headers = [*self._sent(), *options.pop("more", ())]
+        answer = await self._client.get(self._prefix + path, headers=headers, **options)
         self._keep(answer)
         return _shown(answer)
 

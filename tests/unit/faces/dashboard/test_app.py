@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+import pytest
 from tests.unit.api.a_node import run
 
 from mainspring.faces.dashboard.app import HEADERS
@@ -22,6 +23,33 @@ def test_a_stranger_is_led_to_the_sign_in_and_back() -> None:
             answer = await browser.open("/nodes?namespace=a%26b", token=None)
             assert answer.status == 303
             assert answer.answer.headers["location"] == "/queue/login?next=%2Fnodes%3Fnamespace%3Da%2526b"
+
+    run(test())
+
+
+def test_a_link_of_another_site_leads_to_its_page_although_browsers_leave_out_the_cookie_at_first() -> None:
+    async def test() -> None:
+        async with browsing(prefix="/queue") as (browser, _):
+            path = "/jobs?function=a%26%22b"
+            page = await browser.open(path, token=None, more=[("sec-fetch-site", "cross-site")])
+            assert page.status == 200
+            assert page.root.one("a").attributes["href"] == f"/queue{path}"
+            refresh = [one for one in page.root.all("meta") if one.attributes.get("http-equiv") == "refresh"]
+            assert [one.attributes["content"] for one in refresh] == [f"0;url=/queue{path}"]
+            for site in ("same-origin", "same-site", "none"):
+                page = await browser.open(path, token=None, more=[("sec-fetch-site", site)])
+                assert page.answer.headers["location"].startswith("/queue/login?"), "the second refusal is the last"
+
+    run(test())
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example/", "//evil.example/?a=b"])
+def test_a_link_of_another_site_leads_to_no_other_site(path: str) -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            page = await browser.open(path, token=None, more=[("sec-fetch-site", "cross-site")])
+            assert page.status == 303
+            assert page.answer.headers["location"].startswith("/login?next=%2F")
 
     run(test())
 

@@ -35,6 +35,8 @@ def test_a_token_begins_a_session_which_ends_at_the_log_out(scheme: str, cookie:
             assert page.status == 200
             assert b'<form class="panel" method="post" action="/queue/login">' in page.body
             assert b'name="token"' in page.body
+            assert b"mainspring tokens create" in page.body
+            assert b"tokens create" not in (await client.get("/queue/login?link=msl_x", token=None)).body
             begun = await post(client, "/queue/login", scheme=scheme, token=" viewer\n")
             assert (begun.status, begun.headers["location"]) == (303, "/queue/")
             value, _, rest = begun.headers["set-cookie"].partition(";")
