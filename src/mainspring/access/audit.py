@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -29,8 +30,18 @@ class Recorded(msgspec.Struct, frozen=True):
     act: Act
 
 
-encode_act = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 decode_act = msgspec.msgpack.Decoder(Act).decode
+
+
+def object_number(name: str) -> int:
+    """Return the number by which an index finds the acts on an object: names may be too long for one."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def row_of(act: Act) -> tuple[str, str, int, bytes]:
+    """Return the columns of an act in a table: namespace, what, object, act."""
+    return act.namespace, act.what, object_number(act.object), _encode(act)
 
 
 class Acting(Operation):
@@ -96,8 +107,10 @@ class ListActs(PageQuery[Recorded], frozen=True, kw_only=True):
         )
 
     @property
-    def index(self) -> tuple[str, tuple[str, ...]]:
+    def index(self) -> tuple[str, tuple[str | int, ...]]:
         """The name of the engines' statement that reads the fewest rows, and the value that it needs."""
+        if self.object is not None:
+            return "acts_on_object", (object_number(self.object),)
         if self.what is not None:
             return "acts_of_what", (self.what,)
         if self.namespace is not None:

@@ -16,7 +16,7 @@ from mainspring.engines.postgres.rows import SQL
 from .a_fleet import node, session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import asyncpg
 
@@ -66,11 +66,13 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(part)
 
 
-async def plan(connection: asyncpg.Connection[asyncpg.Record], name: str) -> list[dict[str, Any]]:
+async def plan(
+    connection: asyncpg.Connection[asyncpg.Record], name: str, statements: Mapping[str, str] = SQL
+) -> list[dict[str, Any]]:
     """Return the steps of a statement's generic plan."""
     prepared = f"tested_{name}"
-    await connection.execute(f"PREPARE {prepared} AS {SQL[name]}")
-    number = len(set(re.findall(r"\$(\d+)", SQL[name])))
+    await connection.execute(f"PREPARE {prepared} AS {statements[name]}")
+    number = len(set(re.findall(r"\$(\d+)", statements[name])))
     values = f"({', '.join(['NULL'] * number)})" if number else ""
     try:
         (row,) = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE {prepared}{values}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,11 +12,7 @@ from mainspring.engines.postgres.connection import SESSION_SETTINGS
 from mainspring.engines.postgres.schedule_tables import SQL
 
 from .a_fleet import node, session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import asyncpg
+from .test_jobs_plans import plan
 
 INDEXES = {
     "specifications_since": {"specifications_version"},
@@ -79,24 +73,6 @@ STATES = {
 }
 
 
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for part in plan.get("Plans", ()):
-        yield from _nodes(part)
-
-
-async def plan(connection: asyncpg.Connection[asyncpg.Record], name: str) -> list[dict[str, Any]]:
-    """Return the steps of a statement's generic plan."""
-    await connection.execute(f"PREPARE tested AS {SQL[name]}")
-    number = len(set(re.findall(r"\$(\d+)", SQL[name])))
-    values = f"({', '.join(['NULL'] * number)})" if number else ""
-    try:
-        (row,) = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE tested{values}")
-    finally:
-        await connection.execute("DEALLOCATE tested")
-    return list(_nodes(json.loads(row[0])[0]["Plan"]))
-
-
 @pytest.mark.parametrize("state", STATES)
 def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) -> None:
     async def test() -> None:
@@ -104,7 +80,7 @@ def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) ->
             for statement in filter(None, map(str.strip, STATES[state].split(";"))):
                 await other.execute(statement)
             for name, indexes in INDEXES.items():
-                steps = await plan(other, name)
+                steps = await plan(other, name, SQL)
                 assert {step["Index Name"] for step in steps if "Index Name" in step} == indexes, (name, steps)
                 sorts = [step for step in steps if step["Node Type"] == "Sort"]
                 assert name in SORTED or not sorts or name == "to_repair", (name, steps)

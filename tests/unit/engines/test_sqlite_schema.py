@@ -10,6 +10,8 @@ import apsw
 import pytest
 from tests.engines import sqlite_engine
 
+from mainspring.access.acts import Act
+from mainspring.access.audit import ListActs, RecordActs, row_of
 from mainspring.engines.sqlite import opening
 from mainspring.errors import StoreForeignError
 from mainspring.ids import NodeId
@@ -26,6 +28,7 @@ GOLDEN = {
         ("namespace", "TEXT", 1, None, 0),
         ("what", "TEXT", 1, None, 0),
         ("act", "BLOB", 1, None, 0),
+        ("object", "INTEGER", 0, None, 0),
     ],
     "counts": [
         ("function", "INTEGER", 1, None, 1),
@@ -197,6 +200,7 @@ GOLDEN = {
 }
 INDEXES = {
     "audit_namespaces": "CREATE INDEX audit_namespaces ON audit (namespace, number)",
+    "audit_objects": "CREATE INDEX audit_objects ON audit (object)",
     "audit_times": "CREATE INDEX audit_times ON audit (at_us)",
     "audit_whats": "CREATE INDEX audit_whats ON audit (what, number)",
     "credential_ends": "CREATE INDEX credential_ends ON credentials (expires_us) WHERE kind <> 'ms_'",
@@ -291,6 +295,30 @@ def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
     with pytest.raises(StoreForeignError, match="newer Mainspring"):
         asyncio.run(sqlite_engine(path).open(NodeId("n1"), deliver))
     assert path.read_bytes() == before
+
+
+def test_acts_of_a_file_without_the_numbers_of_their_objects_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    acts = [Act("jobs.cancel", "ann", name) for name in ("mine", "other", "mine")]
+    connection = apsw.Connection(str(path))
+    connection.execute(f"PRAGMA application_id={opening.APPLICATION_ID}").fetchall()
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    migrations = files("mainspring.engines.sqlite").joinpath("migrations")
+    for number in range(1, 18):
+        connection.execute(migrations.joinpath(f"{number:04}.sql").read_text("utf-8"))
+    for namespace, what, _, data in map(row_of, acts):
+        connection.execute(
+            "INSERT INTO audit (at_us, namespace, what, act) VALUES (1, ?, ?, ?)", (namespace, what, data)
+        )
+    connection.execute("PRAGMA user_version=17").fetchall()
+    connection.close()
+    store = Store(lambda: sqlite_engine(path))
+    try:
+        store.group(RecordActs(acts))
+        found = store.read(ListActs(object="mine")).items
+        assert [(recorded.number, recorded.act) for recorded in found] == [(at, acts[0]) for at in (6, 4, 3, 1)]
+    finally:
+        store.close()
 
 
 def test_a_file_of_every_earlier_version_is_brought_up_to_date(tmp_path: Path) -> None:

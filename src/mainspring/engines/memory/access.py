@@ -124,6 +124,8 @@ async def _revocations(tables: Tables, _: store.CountRevocations, __: Meter) -> 
 
 async def _acts(tables: Tables, query: ListActs, meter: Meter) -> Page[Recorded]:
     acts = tables.acts
+    if query.object is not None:
+        acts = [recorded for recorded in acts if recorded.act.object == query.object]
 
     async def before(number: int | None, most: int) -> list[Recorded]:
         end = len(acts) if number is None else bisect_left(acts, number, key=lambda recorded: recorded.number)

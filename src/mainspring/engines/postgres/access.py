@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access import store
-from mainspring.access.audit import ListActs, RecordActs, Recorded, decode_act, encode_act, list_acts
+from mainspring.access.audit import ListActs, RecordActs, Recorded, decode_act, list_acts, row_of
 from mainspring.engines.postgres.rows import LARGEST_ID
 from mainspring.engines.postgres.statements import load
 from mainspring.storage.query import in_parts
@@ -78,8 +78,8 @@ async def _change(tx: Transaction, operations: Sequence[store.AccessOperation]) 
 
 async def record(tx: Transaction, acts: Sequence[Act]) -> None:
     """Write acts to the audit."""
-    columns = [act.namespace for act in acts], [act.what for act in acts], [encode_act(act) for act in acts]
-    await tx.connection.execute(SQL["record_acts"], *columns)
+    rows = [row_of(act) for act in acts]
+    await tx.connection.execute(SQL["record_acts"], *([row[at] for row in rows] for at in range(4)))
 
 
 async def _record_all(tx: Transaction, operations: Sequence[RecordActs]) -> list[None]:

@@ -45,7 +45,7 @@ WITH gone AS (DELETE FROM credentials WHERE digest = ANY (ARRAY(
 SELECT count(*) FROM gone;
 
 -- name: record_acts
-INSERT INTO audit (namespace, what, act) SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[]);
+INSERT INTO audit (namespace, what, object, act) SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[]);
 
 -- name: acts
 SELECT number, at_us, act FROM audit WHERE number < $1 ORDER BY number DESC LIMIT $2;
@@ -55,6 +55,13 @@ SELECT number, at_us, act FROM audit WHERE what = $3 AND number < $1 ORDER BY nu
 
 -- name: acts_of_namespace
 SELECT number, at_us, act FROM audit WHERE namespace = $3 AND number < $1 ORDER BY number DESC LIMIT $2;
+
+-- Acts without a number may be on any object. Without the column in the order, the planner would sort all of them.
+-- name: acts_on_object
+(SELECT number, at_us, act FROM audit WHERE object = $3 AND number < $1 ORDER BY number DESC LIMIT $2)
+UNION ALL
+(SELECT number, at_us, act FROM audit WHERE object IS NULL AND number < $1 ORDER BY object DESC, number DESC LIMIT $2)
+ORDER BY number DESC LIMIT $2;
 
 -- name: sweep_acts
 WITH gone AS (DELETE FROM audit WHERE number = ANY (ARRAY(

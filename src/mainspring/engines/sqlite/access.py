@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access import store
-from mainspring.access.audit import ListActs, RecordActs, Recorded, decode_act, encode_act, list_acts
+from mainspring.access.audit import ListActs, RecordActs, Recorded, decode_act, list_acts, row_of
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.storage.query import in_parts
@@ -77,7 +77,7 @@ def _change(tx: Transaction, operations: Sequence[store.AccessOperation]) -> lis
 
 def record(tx: Transaction, acts: Iterable[Act]) -> None:
     """Write acts to the audit."""
-    tx.cursor.executemany(SQL["record_act"], [(act.namespace, act.what, encode_act(act)) for act in acts])
+    tx.cursor.executemany(SQL["record_act"], [row_of(act) for act in acts])
 
 
 def _record_all(tx: Transaction, operations: Sequence[RecordActs]) -> list[None]:

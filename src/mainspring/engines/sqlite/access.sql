@@ -33,7 +33,7 @@ DELETE FROM credentials WHERE digest IN
     (SELECT digest FROM credentials WHERE kind <> 'ms_' AND expires_us < ? AND expires_us > 0 LIMIT ?);
 
 -- name: record_act
-INSERT INTO audit (at_us, namespace, what, act) VALUES (CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?, ?, ?);
+INSERT INTO audit (at_us, namespace, what, object, act) VALUES (CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?, ?, ?, ?);
 
 -- name: acts
 SELECT number, at_us, act FROM audit WHERE number < ? ORDER BY number DESC LIMIT ?;
@@ -44,6 +44,13 @@ SELECT number, at_us, act FROM audit INDEXED BY audit_whats WHERE what = ?3 AND 
 -- name: acts_of_namespace
 SELECT number, at_us, act FROM audit INDEXED BY audit_namespaces
 WHERE namespace = ?3 AND number < ?1 ORDER BY number DESC LIMIT ?2;
+
+-- Acts without a number may be on any object.
+-- name: acts_on_object
+SELECT number, at_us, act FROM audit INDEXED BY audit_objects WHERE object = ?3 AND number < ?1
+UNION ALL
+SELECT number, at_us, act FROM audit INDEXED BY audit_objects WHERE object IS NULL AND number < ?1
+ORDER BY number DESC LIMIT ?2;
 
 -- name: sweep_acts
 DELETE FROM audit WHERE number IN (SELECT number FROM audit WHERE at_us < ? ORDER BY at_us LIMIT ?);

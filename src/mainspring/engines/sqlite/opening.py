@@ -25,7 +25,7 @@ FREE_SPACE_FACTOR = 32
 APPLICATION_ID = 0x4D535052
 """``MSPR`` in the header of a file: it is Mainspring's."""
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 18
 CACHE_BYTES = 48 * 2**20
 Synchronous = Literal["full", "normal"]
 

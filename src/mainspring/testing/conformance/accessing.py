@@ -165,12 +165,32 @@ class Accessing:
         ]
         for act in some:
             store.group(RecordActs([act]))
-        for fields in ({}, {"what": "a"}, {"namespace": "y"}, {"who": "ann"}, {"what": "b", "namespace": "x"}):
+        for fields in (
+            {},
+            {"what": "a"},
+            {"namespace": "y"},
+            {"who": "ann"},
+            {"what": "b", "namespace": "x"},
+            {"object": "1"},
+            {"object": "1", "what": "a"},
+            {"object": "1", "namespace": "y", "who": "ann"},
+        ):
             query = ListActs(limit=100, **fields)
             wanted = [act for act in reversed(some) if query.matches(act)]
             assert [one.act for one in acts(store, query)] == wanted
             assert [one.act for one in store.all_of(query, Budget(rows=2, part=1))] == wanted
             assert [one.act for one in store.read(replace(query, limit=2)).items] == wanted[:2]
+
+    def test_the_acts_on_an_object_are_found_behind_many_others(self, store: Store) -> None:
+        objects = ["", "mail", "m\0ail", "é" * 4000, "é" * 4001]
+        some = [replace(ACT, object=name) for name in objects]
+        store.group(RecordActs(some))
+        store.group(RecordActs([replace(ACT, object=f"other{number}") for number in range(50)]))
+        store.group(RecordActs(some))
+        for act in some:
+            page = store.read(ListActs(object=act.object), Budget(rows=20))
+            assert [one.act for one in page.items] == [act, act]
+            assert page.next is None
 
     def test_a_page_of_acts_continues(self, store: Store) -> None:
         store.group(RecordActs([replace(ACT, object=str(number)) for number in range(5)]))

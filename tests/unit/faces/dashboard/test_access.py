@@ -49,6 +49,26 @@ def test_the_audit_shows_acts_with_their_objects_and_filters_them() -> None:
     run(test())
 
 
+def test_the_pages_of_functions_and_schedules_show_who_did_what_and_lead_to_all_of_it() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", {"name": "s", "function": "f", "cron": "0 0 1 1 *"})
+            await browser.submit("f")
+            assert "Nobody has paused or limited this function." in (await browser.open("/functions/f")).main.text
+            for path, name in (("/functions/f", "functions"), ("/schedules/s", "schedules")):
+                await browser.act(await browser.open(path), f"{name}_pause")
+                page = await browser.act(await browser.open(path), f"{name}_resume")
+                acts = [one.text.partition("admin · ")[2] for one in page.main.one("ul", class_="acts").all("li")]
+                assert acts[:2] == [f"{name}.resume", f"{name}.pause"]
+                (link,) = [
+                    one.attributes["href"] for one in page.main.all("a") if one.text == "Values before and after"
+                ]
+                assert [row[2] for row in (await browser.open(link)).rows()] == acts
+                assert not (await browser.open(path, token="operator")).main.all("h2", id="acts")
+
+    run(test())
+
+
 def test_a_token_is_created_shown_once_rotated_and_revoked() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):

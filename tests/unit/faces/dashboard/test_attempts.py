@@ -234,6 +234,8 @@ def test_the_page_of_a_job_that_is_gone_says_what_may_have_happened() -> None:
             assert page.status == 404
             assert "--dead-retention" in page.main.text
             links = [one.attributes["href"] for one in page.main.all("a")]
+            (act, *_) = [one.text for one in page.main.one("ul", class_="acts").all("li")]
+            assert act.endswith("admin · jobs.delete")
             assert f"/audit?object={quote(handle)}" in links
             assert "/jobs?state=failed" in links
             viewer = await browser.open("/jobs/H:<b>:1", token="viewer")

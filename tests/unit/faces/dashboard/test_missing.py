@@ -27,11 +27,10 @@ MISSING = "This part is missing. "
 PARTS = {
     "/": (["/schedules"], ["/jobs"]),
     "/functions": (["/status"],),
-    "/functions/f": (["/series"], ["/errors"]),
-    "/jobs/HANDLE": (["/attempts"], ["/arguments"], ["/logs"]),
-    "/jobs/HANDLE?acts=1": (["/audit"],),
+    "/functions/f": (["/series"], ["/errors"], ["/audit"]),
+    "/jobs/HANDLE": (["/attempts"], ["/arguments"], ["/logs"], ["/audit"]),
     "/schedules": (["/timeline"], ["/fires/outcomes"]),
-    "/schedules/s": (["/next"], ["/fires"]),
+    "/schedules/s": (["/next"], ["/fires"], ["/audit"]),
     "/operations/OPERATION": (["/operations/OPERATION/jobs"],),
 }
 """The ends of the calls without which a page is shown."""
@@ -109,7 +108,9 @@ def test_a_page_says_nothing_good_about_a_missing_part() -> None:
                 ("/", "/schedules", "No schedule has a next time"),
                 ("/jobs/HANDLE", "/logs", "The task has logged nothing"),
                 ("/jobs/HANDLE", "/arguments", "They are not kept"),
-                ("/jobs/HANDLE?acts=1", "/audit", "No act names this job"),
+                ("/jobs/HANDLE", "/audit", "No act names this job"),
+                ("/functions/f", "/audit", "Nobody has paused"),
+                ("/schedules/s", "/audit", "Nobody has changed"),
             ):
                 ends.add(end)
                 assert lie not in (await browser.open(named(path, names))).main.text, path

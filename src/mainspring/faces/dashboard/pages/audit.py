@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
 
 ROWS: Final = 50
+ACTS: Final = 20
+"""Newest acts on the page of an object."""
 _LONGEST: Final = 300
 """Characters of a value."""
 
@@ -38,6 +40,15 @@ def brief(value: Any) -> str:
         return ""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+async def acts_on(visit: Visit, name: str) -> Items[ActInfo] | None:
+    """Return the newest acts on an object for the macro ``acts``; None without the right to see them, or without an answer."""
+    if not (visit.may(Permission.ADMIN) and visit.has("access")):
+        return None
+    query = {"object": name, "limit": ACTS}
+    found = await visit.optional(visit.calls.get(Items[ActInfo], f"{N}/audit", query=query), "acts")
+    return found if isinstance(found, Items) else None
 
 
 async def audit(visit: Visit) -> Response:

@@ -17,6 +17,7 @@ from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.histogram import histogram
 from mainspring.faces.dashboard.drawings.spark import rate as rate_of
 from mainspring.faces.dashboard.drawings.throughput import failures, throughput
+from mainspring.faces.dashboard.pages.audit import acts_on
 from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 from mainspring.quantities import format_rate
@@ -167,11 +168,12 @@ async def function(visit: Visit) -> Response:
     """Show a function."""
     calls, name = visit.calls, dict(visit.parameters)
     step = visit.field("step") if visit.field("step") in STEPS else STEPS[0]
-    shown, series, errors, marks = await asyncio.gather(
+    shown, series, errors, marks, acts = await asyncio.gather(
         calls.get(FunctionInfo, FUNCTION, name),
         visit.optional(calls.get(Series, f"{FUNCTION}/series", name, query={"step": step}), "series"),
         visit.optional(calls.get(Errors, f"{FUNCTION}/errors", name), "errors"),
         visit.optional(calls.get(Items[MarkInfo], f"{N}/marks", query={"limit": 20})),
+        acts_on(visit, name["function"]),
     )
     drawn = None
     if isinstance(series, Series):
@@ -192,6 +194,7 @@ async def function(visit: Visit) -> Response:
         actions=[one for one in changes if visit.offers(one, shown.function)],
         values={LIMIT.key: limit_values(shown)},
         step=step,
+        acts=acts,
     )
 
 

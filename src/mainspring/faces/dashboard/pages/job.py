@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.audit import ActInfo
 from mainspring.api.job_records import Arguments, Attempts
 from mainspring.api.jobs import JobDetails
 from mainspring.api.logs import LogLine
 from mainspring.faces.dashboard.actions import JOB, REASON, Action, Field
-from mainspring.faces.dashboard.calls import Items, N, Problem, RefusedError
+from mainspring.faces.dashboard.calls import Items, Problem, RefusedError
 from mainspring.faces.dashboard.drawings.attempts import lane, notes_of, waits_of
+from mainspring.faces.dashboard.pages.audit import acts_on
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ MOST_SPREAD: Final = 4
 """Times by which line breaks may make JSON longer."""
 LINES: Final = 200
 """Lines of the log."""
-ACTS: Final = 5
-"""Newest acts on a job; the page of the audit has the others."""
 WAITING: Final = frozenset({"pending", "scheduled"})
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 PRIORITIES: Final = (("", "as it is"), ("high", "high"), ("normal", "normal"), ("low", "low"))
@@ -176,7 +174,8 @@ async def job(visit: Visit) -> Response:
     except RefusedError as refused:
         if refused.problem.type != NOT_FOUND:
             raise
-        return visit.render("job_gone.html", code=404, handle=handle["handle"], problem=refused.problem)
+        acts = await acts_on(visit, handle["handle"])
+        return visit.render("job_gone.html", code=404, handle=handle["handle"], problem=refused.problem, acts=acts)
     sees_data = visit.may(Permission.PAYLOADS, shown.function)
 
     async def nothing() -> None:
@@ -194,12 +193,7 @@ async def job(visit: Visit) -> Response:
         visit.optional(result(), "result")
         if sees_data and shown.state == "succeeded" and shown.output_size
         else nothing(),
-        visit.optional(
-            calls.get(Items[ActInfo], f"{N}/audit", query={"object": handle["handle"], "limit": ACTS}), "acts"
-        )
-        if visit.field("acts")
-        and visit.may(Permission.ADMIN)  # a search through a long audit takes longer than the page
-        else nothing(),
+        acts_on(visit, handle["handle"]),
     )
     tried = [] if isinstance(attempts, Problem) else attempts.attempts
     is_open = bool(tried) and tried[-1].outcome == "running"
@@ -214,7 +208,7 @@ async def job(visit: Visit) -> Response:
         "drawing": None if isinstance(attempts, Problem) else lane(shown, tried, visit.now, visit.settings.timezone),
         "lines": log.items if isinstance(log, Items) else None,
         "result": output if isinstance(output, Text) else None,
-        "acts": acts if isinstance(acts, Items) else None,
+        "acts": acts,
     }
     return visit.render("job.html", job=shown, sees_data=sees_data, actions=actions_of(visit, shown), **values)
 

@@ -17,6 +17,7 @@ from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError,
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.day import day, step_for
 from mainspring.faces.dashboard.drawings.family import OCCASIONS, family, kind_of
+from mainspring.faces.dashboard.pages.audit import acts_on
 from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 from mainspring.faces.dashboard.schedule_form import OVERLAPS
@@ -181,7 +182,7 @@ async def schedule(visit: Visit) -> Response:
     """Show a schedule."""
     calls, name = visit.calls, dict(visit.parameters)
     span = {one: read_field(Field(name=one, label=one, kind="time"), visit.field(one)) for one in SPAN}
-    shown, upcoming, fires, everything = await asyncio.gather(
+    shown, upcoming, fires, everything, acts = await asyncio.gather(
         calls.get(ScheduleDetails, SCHEDULE, name),
         visit.optional(calls.get(Times, f"{SCHEDULE}/next", name), "next"),
         visit.optional(
@@ -194,6 +195,7 @@ async def schedule(visit: Visit) -> Response:
             "fires",
         ),
         visit.optional(calls.get(Items[ScheduleInfo], SCHEDULES)),
+        acts_on(visit, name["name"]),
     )
     runs = [] if isinstance(fires, Problem) else fires.items
     others = [] if isinstance(everything, Problem) else everything.items
@@ -210,6 +212,7 @@ async def schedule(visit: Visit) -> Response:
     values: dict[str, Any] = {
         "upcoming": [] if isinstance(upcoming, Problem) else [one for one in upcoming.times if one],
         "fires": None if isinstance(fires, Problem) else fires,
+        "acts": acts,
         "drawing": family({one: runs_of.get(one, runs) for one in in_order}),
         "children": children,
         "left_out": len(shown.parents) + len(children) - len(relatives),
