@@ -283,7 +283,7 @@ def test_workers_of_other_nodes_are_no_lack_of_workers() -> None:
         errors = {"/errors": {"function": "f", "since": "2030-01-31T11:00:00Z", "errors": []}}
         browser = browser_of({"/status": status, "/functions": {"items": rows}, **nothing, **errors, **pages}, 0.0)
         cells = [row[3] for row in (await browser.open("/functions")).rows()]
-        assert cells == ["2", "none here", "0", "0", "✖ none"]
+        assert cells == ["2", "registered", "0", "0", "✖ none"]
         for name, is_stuck in (("there", False), ("unknown", False), ("nowhere", True)):
             text = (await browser.open(f"/functions/{name}")).main.text
             assert ("no worker has registered this function" in text) is is_stuck
