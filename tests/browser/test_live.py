@@ -93,6 +93,35 @@ def test_a_list_changes_except_under_the_pointer(chromium: Browser, full: Site) 
         assert len(loaded) <= 2, "it is loaded once for each change; another one comes at a full hour"
 
 
+def test_nothing_is_replaced_while_text_is_selected(chromium: Browser, full: Site) -> None:
+    full.call("POST", "namespaces/default/schedules", {"name": "text", "function": "nightly", "cron": "0 0 1 1 *"})
+    with signed_in(chromium, full) as tab:
+        tab.open_live("/schedules/text")
+        tab.page.evaluate("getSelection().selectAllChildren(document.getElementById('details'))")
+        with tab.page.expect_response(lambda one: one.request.resource_type == "fetch") as loaded:
+            full.call("POST", "namespaces/default/schedules/text/pause", {"reason": "test"})
+        loaded.value.finished()
+        tab.page.evaluate("new Promise((done) => setTimeout(done))")
+        assert "active" in tab.page.locator("#state").inner_text()
+        tab.page.evaluate("getSelection().removeAllRanges()")
+        expect(tab.page.locator("#state")).to_contain_text("paused")
+
+
+def test_a_job_is_loaded_once_for_each_event(chromium: Browser, full: Site) -> None:
+    """A stream may tell less than the page: of a job at another node, it has only the end."""
+    handle = full.submit("resize", args=["later.png"], delay=86400)
+    with signed_in(chromium, full) as tab:
+        loaded = loads(tab)
+        frames = 'retry: 60000\n\nevent: job\ndata: {"state": "leased", "attempt": 1}\n\n'
+        tab.page.route("**/live?*", lambda one: one.fulfill(content_type="text/event-stream", body=frames))
+        tab.page.clock.install()
+        with tab.page.expect_response(lambda one: one.request.resource_type == "fetch"):
+            tab.open(f"/jobs/{handle}")
+        for _ in range(20):
+            tab.page.clock.run_for(1000)
+        assert len(loaded) == 1
+
+
 def test_workers_come_and_go(chromium: Browser, full: Site) -> None:
     with signed_in(chromium, full) as tab, signed_in(chromium, full) as other:
         loaded = loads(tab)

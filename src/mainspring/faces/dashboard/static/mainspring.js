@@ -39,7 +39,7 @@
     localize(document);
     byId("zone").textContent = shown();
   };
-  // After the first paint: a browser takes up to 30 ms to find its zone.
+  // After the first paint: to find the zone takes up to 30 ms.
   requestAnimationFrame(() => setTimeout(localizeAll));
   setInterval(() => document.hidden || document.querySelectorAll("time.ago").forEach(age), 5000);
 
@@ -141,22 +141,22 @@
       one.classList.add("changed");
     }
   };
-  // The server renders the parts that change. One in use stays: with an open form, the focus, or the pointer on a row.
-  const fresh = new Map(); // parts by those that they replace
+  // The server renders the parts that change. One in use stays: selected text, an open form, the focus, the pointer on a row.
+  const fresh = new Map(); // by those that they replace
   const place = () => {
     for (const [old, part] of fresh) {
-      if (old.querySelector("[open], tr:hover, :focus")) continue;
+      if (String(getSelection()) || old.querySelector("[open], tr:hover, :focus")) continue;
       fresh.delete(old);
       old.replaceWith(part);
       localize(part);
     }
   };
   setInterval(place, 1000);
-  let newest; // the last event with a version
-  let loaded; // the version at the last load: a filtered list does not say its own
+  let newest; // event with a version
+  let loaded = byId("shown").dataset.version; // a filtered list does not say its own
   let timer;
-  let rested = 0; // from then on a list may be loaded again
-  const isOld = () => newest.version !== (byId("shown").dataset.version || loaded);
+  let rested = 0; // a list loads then
+  const isOld = () => newest.version !== loaded;
   const load = async () => {
     const { version } = newest;
     const { href } = location;
@@ -164,8 +164,8 @@
     if (text && href === location.href) {
       const page = new DOMParser().parseFromString(text, "text/html");
       for (const old of document.querySelectorAll(".part")) fresh.set(old, page.getElementById(old.id) ?? old);
+      loaded = page.getElementById("shown")?.dataset.version || version;
       place();
-      loaded = version;
       const spoken = byId("announcement");
       const state = find("#state .state")?.lastChild.textContent;
       if (state && spoken.textContent !== state) spoken.textContent = state;
@@ -173,7 +173,7 @@
     timer = 0;
     rested = Date.now() + 2000;
     if (version !== newest.version) become(newest);
-    else if (source) become({ version, spread: newest.spread || 1 });
+    else if (source && newest.spread >= 0) become({ version, spread: newest.spread || 1 });
   };
   const become = (event) => {
     newest = event;
