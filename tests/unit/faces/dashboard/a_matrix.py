@@ -17,7 +17,7 @@ from mainspring.wire.gearman.packets import EXTENSION, Type, request
 from .a_browser import browsing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -148,9 +148,9 @@ class Matrix:
 
 
 @contextlib.asynccontextmanager
-async def matrix(*types: str) -> AsyncIterator[Matrix]:
+async def matrix(*types: str, through: Callable[[ASGIApp], ASGIApp] = with_other_states) -> AsyncIterator[Matrix]:
     """Yield a node with workflows of some types."""
-    async with browsing(through=with_other_states) as (browser, built):
+    async with browsing(through=through) as (browser, built):
         node = Matrix(browser, built)
         node.declare(*types)
         yield node

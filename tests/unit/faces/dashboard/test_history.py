@@ -314,6 +314,8 @@ def test_the_address_says_which_events_are_drawn() -> None:
         ]
         later = next(one for one in page.main.all("a") if one.text == "Later")
         assert later.attributes["href"] == "/workflows/order-17?first=10"
+        newest = next(one for one in page.main.all("a") if one.text == "Newest")
+        assert newest.attributes["href"] == "/workflows/order-17"
         page = await browser.open("/workflows/order-17?first=5000")
         assert "There are no such events" in page.main.text
         for query in ("first=x", "first=0", "last=-1", "first=9&last=4", "last=" + "9" * 400, "first=\u0664"):

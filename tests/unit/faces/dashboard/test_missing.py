@@ -13,6 +13,7 @@ from mainspring.faces.dashboard import calls, visit
 from mainspring.faces.dashboard.calls import Problem
 
 from .a_browser import browsing
+from .a_matrix import matrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +94,19 @@ def test_a_page_says_which_part_is_missing_and_shows_the_rest(is_late: bool, mon
                     assert page.title == whole.title
 
     asyncio.run(test())
+
+
+def test_the_page_of_a_run_is_shown_without_its_history() -> None:
+    async def test() -> None:
+        async with matrix("order", through=failing({"/history"}, UNSUPPORTED)) as node:
+            path, _ = await node.object_of("workflows_cancel", "order")
+            page = await node.browser.open(path)
+            assert page.status == 200
+            assert page.main.text.count(MISSING) == 1
+            assert "The run has not begun" not in page.main.text
+            assert page.main.all("details", **{"data-action": "workflows_cancel"})
+
+    run(test())
 
 
 def test_a_page_says_nothing_good_about_a_missing_part() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
+from urllib.parse import quote
 
 from tests.unit.api.a_node import run
 
 from mainspring.api.tokens import GrantSpec, Identity
-from mainspring.api.workflows import ParkingInfo, RunDetails, RunInfo
+from mainspring.api.workflows import ActivityInfo, ChildInfo, ParkingInfo, ProgressInfo, RunDetails, RunInfo, TimerInfo
 
 from .a_browser import browser_of
 
 AT = "2030-01-31T12:00:00Z"
+NOON = dt.datetime.fromisoformat(AT).timestamp()
+NOTHING = "\N{EN DASH}"
 RUN: dict[str, Any] = {
     "handle": "H:n:1",
     "workflow_id": "summer",
@@ -116,5 +120,88 @@ def test_the_page_of_an_open_run_follows_it() -> None:
         assert page.main.attributes["data-stream"] == ""
         assert page.main.one("div", id="work").text == ""
         assert "7 B" in page.main.text
+
+    run(test())
+
+
+WORK: dict[str, Any] = {
+    "activities": [
+        ActivityInfo("1", "resize", "H:n:7", "running", "w1", 2, AT, "no <picture>"),
+        ActivityInfo("2", "mail", "H:n:8", None, None, None, AT, None),
+    ],
+    "children": [ChildInfo("3", "album", "winter", "H:n:9", "terminate")],
+    "timers": [TimerInfo("4", "2030-01-31T12:05:00Z")],
+    "steps": ["tidy"],
+    "receives": ["approved", "paid"],
+    "unread": {"paid": 3},
+}
+OPEN_ROWS = [
+    ["activity", "resize", "▶ running", "1 min ago", "attempt 2 at w1 no <picture>"],
+    ["activity", "mail", NOTHING, "1 min ago", ""],
+    ["child", "album winter", "▶ running", NOTHING, "terminate with the run"],
+    ["timer", "4", "◷ scheduled", "in 4 min", NOTHING],
+    ["step", "tidy", "▶ running", NOTHING, NOTHING],
+    ["signal", "approved", "○ pending", NOTHING, NOTHING],
+    ["signal", "paid", "○ pending", NOTHING, "3 unread"],
+]
+
+
+def test_an_open_run_has_all_that_it_waits_for_and_leads_to_it() -> None:
+    async def test() -> None:
+        answers = {"/history": {"items": [], "next": None}}
+        given = {
+            "progress": ProgressInfo(30, 100, "resizing"),
+            "cancel_requested": True,
+            "attempt": 2,
+            "failure": "too slow",
+        }
+        shown = RunDetails(**{**DETAILS, **WORK, **given, "times_out_at": "2030-02-01T12:00:00Z"})
+        page = await browser_of({**answers, "/workflows/summer": shown}, NOON + 60).open("/workflows/summer")
+        assert page.rows() == OPEN_ROWS
+        links = [one.attributes["href"] for one in page.main.one("tbody").all("a")]
+        assert links == ["/jobs/H%3An%3A7", "/jobs/H%3An%3A8", "/workflows/H%3An%3A9"]
+        state = page.main.one("div", id="state")
+        for words in (
+            "attempt 2",
+            "started 1 min ago",
+            "waits for approved",
+            "was asked to cancel",
+            "30 of 100",
+            "resizing",
+        ):
+            assert words in state.text, words
+        assert "Times out" in page.main.text
+        assert "Failure before too slow" in page.main.text
+        assert "Nothing is open" not in page.main.text
+        idle = RunDetails(**DETAILS)
+        page = await browser_of({**answers, "/workflows/summer": idle}, NOON + 60).open("/workflows/summer")
+        assert "Nothing is open" in page.main.text
+        for words in ("attempt", "asked to cancel", "Progress", "Times out", "Failure before", "closed"):
+            assert words not in page.main.text, words
+
+    run(test())
+
+
+def test_a_closed_run_says_why_and_leads_to_those_before_and_after_it() -> None:
+    async def test() -> None:
+        given = {
+            "status": "failed",
+            "closed_at": "2030-01-31T12:01:00Z",
+            "error": "no <money>",
+            "cancel_requested": True,
+        }
+        chain = {"parent": "H:n:3@3", "previous_run": "H:n:4@4", "next_run": "H:n:5@5"}
+        shown = RunDetails(**{**DETAILS, **given, **chain})
+        answers = {"/history": {"items": [], "next": None}, "/workflows/summer": shown}
+        page = await browser_of(answers, NOON + 120).open("/workflows/summer")
+        state = page.main.one("div", id="state").text
+        assert "closed 1 min ago" in state
+        assert "no <money>" in state
+        for words in ("started", "waits for", "was asked to cancel"):
+            assert words not in state, words
+        leading = {one.text: one.attributes["href"] for one in page.main.one("dl").all("a")}
+        assert {key: leading[key] for key in chain.values()} == {
+            key: f"/workflows/{quote(key, safe='')}" for key in chain.values()
+        }
 
     run(test())
