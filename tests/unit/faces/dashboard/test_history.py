@@ -348,3 +348,50 @@ def test_a_history_of_25_000_events_has_a_light_page() -> None:
         assert len(page.answer.body) < 250_000
 
     run(test())
+
+
+def test_the_page_of_a_run_has_its_legend_its_signals_and_its_events() -> None:
+    async def test() -> None:
+        signal = "WorkflowExecutionSignaled"
+        sent = [_event(number, 110.0 + number, signal, signalName=f"s{number}") for number in range(14, 160)]
+        events = [*EVENTS, *sent]
+        browser = browser_of_events(events, 300.0)
+        page = await browser.open("/workflows/order-17?namespace=team")
+        legend = next(one.text for one in page.main.all("p") if "A line is a wait" in one.text)
+        assert legend.startswith("✖ failed 1 · ■ cancelled 1 · ▶ running 1 · ✔ succeeded 1 · ")
+        lanes, signals, table = page.main.all("table", class_="rows")
+        assert [row.text.split()[0] for row in lanes.one("tbody").all("tr")] == [
+            "activity",
+            "activity",
+            "timer",
+            "child",
+        ]
+        assert lanes.one("tbody").all("tr")[0].all("td")[-2].text == "2.0 s", "it lasted"
+        assert signals.one("caption").text == "147 signals; these are the newest"
+        assert len(signals.one("tbody").all("tr")) == MOST_SIGNALS
+        rows = table.one("tbody").all("tr")
+        assert rows[0].attributes["id"] == "event-159"
+        assert "WorkflowExecutionSignaled s159" in rows[0].text
+        assert page.main.one("a", rel="next").attributes["href"] == "/workflows/order-17?namespace=team&cursor=59"
+        form = next(one for one in page.main.all("form") if one.attributes["method"] == "get")
+        assert {one.attributes["name"]: one.attributes["value"] for one in form.all("input")} == {
+            "namespace": "team",
+            "first": "",
+            "last": "",
+        }
+        few = await browser_of_events(EVENTS[:2], 300.0).open("/workflows/order-17")
+        assert "Draw from event" not in few.main.text
+        assert len(few.main.all("table", class_="rows")) == 2
+
+    run(test())
+
+
+def test_a_band_names_the_number_of_its_failures() -> None:
+    async def test() -> None:
+        events: list[dict[str, Any]] = []
+        for number in range(100):
+            events += _activity(3 * number + 1, float(number), "Failed" if number < 7 else "Completed", "ship")
+        page = await browser_of_events(events, 300.0).open("/workflows/order-17")
+        assert page.rows()[0][:3] == ["activity", "100 ship", "✖ failed 7 of them"]
+
+    run(test())

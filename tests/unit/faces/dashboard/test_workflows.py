@@ -63,7 +63,7 @@ def test_the_list_asks_for_the_runs_that_its_address_names() -> None:
             asked.append(query)
             return {"items": [], "next": None}
 
-        browser = browser_of({"/workflows": answer}, 0.0)
+        browser = browser_of({"/workflows": answer, "/nodes": {"items": []}}, 0.0)
         rows, newest_parked = ["50"], {"parked": ["true"], "limit": ["5"]}
         for query, expected in (
             ("", [{"limit": rows}, newest_parked]),
@@ -78,6 +78,13 @@ def test_the_list_asks_for_the_runs_that_its_address_names() -> None:
             page = await browser.open(f"/workflows?{query}")
             assert asked == expected, query
             is_filtered = "=" in query and query not in {"status=burning", "cursor=7"}
+            given = dict(pair.split("=") for pair in query.split("&") if pair)
+            (current,) = page.main.one("ul", class_="tabs").all("a", **{"aria-current": "true"})
+            is_status = given.get("status", "burning") != "burning"
+            assert current.text == (given["status"].replace("_", " ") if is_status else "all"), query
+            fields = {one.attributes["name"]: one.attributes["value"] for one in page.main.one("form").all("input")}
+            kept = {"type": given.get("type", ""), "id": given.get("id", "")}
+            assert fields == kept | ({"status": given["status"]} if is_status else {}), query
             assert ("No run matches" in page.main.text) == is_filtered, query
 
     run(test())
@@ -148,7 +155,7 @@ OPEN_ROWS = [
 
 def test_an_open_run_has_all_that_it_waits_for_and_leads_to_it() -> None:
     async def test() -> None:
-        answers = {"/history": {"items": [], "next": None}}
+        answers: dict[str, Any] = {"/history": {"items": [], "next": None}}
         given = {
             "progress": ProgressInfo(30, 100, "resizing"),
             "cancel_requested": True,
