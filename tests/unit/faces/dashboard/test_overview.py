@@ -173,6 +173,26 @@ def test_jobs_of_functions_without_workers_are_trouble() -> None:
     assert troubles(status, [_node("a")], workers=0) == ["13 jobs wait, and no worker is connected."]
 
 
+def test_the_overview_leads_to_the_oldest_job_and_names_paused_functions() -> None:
+    async def test() -> None:
+        answers: dict[str, Any] = {end: {"items": []} for end in ("/nodes", "/schedules", "/jobs", "/marks")}
+        held = troubled("mail", 2, paused=True, registered=True, oldest_seconds=61.0)
+        status = msgspec.structs.replace(_status(2, 61.0), troubled=[held], functions=1)
+        page = await browser_of({**answers, "/status": status}, 0.0).open("/")
+        tiles = {one.one("dt").text: one.one("dd") for one in page.main.one("dl", class_="tiles").all("div")}
+        assert tiles["Oldest waiting"].text == "1 min 1 s f"
+        assert tiles["Oldest waiting"].one("a").attributes["href"] == "/functions/f"
+        assert page.rows()[0][:2] == ["mail ■ paused", "2 for 1 min 1 s"]
+        assert "shows a first task" not in page.main.text
+        idle = await browser_of({**answers, "/status": _status()}, 0.0).open("/")
+        tiles = {one.one("dt").text: one.one("dd") for one in idle.main.one("dl", class_="tiles").all("div")}
+        assert (tiles["Oldest waiting"].text, tiles["Oldest waiting"].all("a")) == (NOTHING, [])
+        assert "shows a first task" in idle.main.text
+        assert "Succeeded in" not in idle.main.text
+
+    run(test())
+
+
 def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
     async def test() -> None:
         minutes = [0] * 50 + [10, 0, 0, 0, 5, 5, 5, 5, 5, 99]
