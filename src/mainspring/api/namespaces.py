@@ -114,6 +114,8 @@ class NamespaceStatus(msgspec.Struct):
     """Functions with work or failures, those with the most trouble first."""
     store: StoreState | None = None
     """None from an older node."""
+    dead_letters: int | None = None
+    """None from an older node, and where the store has too many functions to read them all, or cannot be read."""
 
 
 class NamespaceNode(msgspec.Struct):

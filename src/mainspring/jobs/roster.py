@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from mainspring.jobs.held import FunctionQueue
-from mainspring.jobs.store import CountDead, CountLive, ShowLive
+from mainspring.jobs.store import CountDead, CountLive, ShowDead, ShowLive
 from mainspring.log_limit import LogLimit
 from mainspring.namespaces import namespace_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.jobs.dispatch import Dispatch
-    from mainspring.jobs.store import Counted
+    from mainspring.jobs.store import Counted, DeadCounted
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
 
@@ -163,6 +163,12 @@ class Roster:
     ) -> None:
         """Count the dead letters of functions."""
         self._reads.ask(CountDead(tuple(names)), then, failed)
+
+    def show_dead(
+        self, after: bytes, then: Callable[[DeadCounted], None], failed: Callable[[StoreError], None]
+    ) -> None:
+        """Count the dead letters of a page of all functions in the store, also of those that are not in memory."""
+        self._reads.ask(ShowDead(after), then, failed)
 
     # ---- counts ----
 

@@ -20,7 +20,7 @@ from mainspring.api.status import Waiting
 from mainspring.api.submitting import JobOptions, Submit
 from mainspring.errors import StoreFullError
 from mainspring.jobs.failures import failure
-from mainspring.jobs.model import FUNCTION_LIMIT, Job
+from mainspring.jobs.model import FUNCTION_LIMIT, Job, Priority, State
 from mainspring.resources.limit_specs import RateSpec
 from mainspring.resources.model import Limits
 from mainspring.workflows.model import decision_function
@@ -142,6 +142,31 @@ def test_dead_letters_are_counted_while_the_store_can_be_read() -> None:
             node.store.error = StoreFullError("full")
             listed = await node.api.call(functions.List())
             assert [(one.function, one.dead_letters) for one in listed.functions] == [("f", None), ("g", None)]
+
+    run(test())
+
+
+def test_functions_with_dead_letters_alone_are_listed_and_shown() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            for function in (b"c", b"a", b"b", b"team\x1fd"):  # as after a restart: in the store alone
+                node.store.tables.counts.add(function, State.FAILED, Priority.NORMAL)
+            await node.submit(b"f")
+            listed = await node.api.call(functions.List())
+            expected = [("a", 1), ("b", 1), ("c", 1), ("f", 0)]
+            assert [(one.function, one.dead_letters) for one in listed.functions] == expected
+            found, after = [], None
+            for _ in range(9):
+                page = await node.api.call(functions.List(limit=1, after=after))
+                found += [one.function for one in page.functions]
+                after = page.next
+                if after is None:
+                    break
+            assert sorted(found) == ["a", "b", "c", "f"]
+            assert (await node.api.call(functions.Show("a"))).dead_letters == 1
+            assert await node.code(functions.Show("d")) is Code.FUNCTION_NOT_FOUND
+            node.store.tables.counts.add(b"a", State.FAILED, Priority.NORMAL, -1)
+            assert await node.code(functions.Show("a")) is Code.FUNCTION_NOT_FOUND
 
     run(test())
 

@@ -11,12 +11,14 @@ from tests.unit.nodes.rows import row as node_row
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import functions, jobs, namespaces, nodes
+from mainspring.api.answers import dead_letters
 from mainspring.api.answers import namespaces as answers
 from mainspring.api.answers.namespaces import KEPT_FOR, NamespaceCalls
 from mainspring.api.answers.nodes import SingleNodeCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.submitting import JobOptions, Submit
 from mainspring.jobs.failures import failure
+from mainspring.jobs.model import Priority, State
 from mainspring.nodes.model import WorkerRow
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
 from mainspring.series.store import SaveSeries
@@ -129,10 +131,42 @@ def test_a_function_with_dead_letters_alone_is_listed_for_callers_who_may_see_it
             await node.api.call(Submit(b"new", b"", namespace="shop"))
             await node.api.call(jobs.Retry(side.given[0].handle.decode(), namespace="shop"))
             kept = {one.function: one.dead_letters for one in (await status(node)).troubled}
-            assert kept == {"new": None, "mail": 2, "pay": 1}
+            assert kept == {"new": 0, "mail": 2, "pay": 1}
             node.clock.advance(KEPT_FOR)
             fresh = {one.function: one.dead_letters for one in (await status(node)).troubled}
             assert fresh == {"new": 0, "mail": 2, "pay": 0}
+
+    run(test())
+
+
+def test_dead_letters_of_functions_that_no_node_has_in_memory_are_shown() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node)
+            for function, number in ((b"shop\x1fpay", 2), (b"shop\x1fmail", 3), (b"other", 4)):  # as after a restart
+                node.store.tables.counts.add(function, State.FAILED, Priority.NORMAL, number)
+            found = await status(node)
+            assert [(one.function, one.dead_letters) for one in found.troubled] == [("mail", 3), ("pay", 2)]
+            assert (found.functions, found.dead_letters) == (0, 5)
+            found = await status(node, caller=PAY)
+            assert [(one.function, one.dead_letters) for one in found.troubled] == [("pay", 2)]
+            assert found.dead_letters == 2
+
+    run(test())
+
+
+def test_dead_letters_of_too_many_functions_have_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            add_calls(node)
+            monkeypatch.setattr(dead_letters, "MOST_PAGES", 1)
+            for number in range(1001):
+                node.store.tables.counts.add(b"shop\x1ff%04d" % number, State.FAILED, Priority.NORMAL)
+            node.worker(b"shop\x1ff1000")
+            await node.api.call(Submit(b"f1000", b"", namespace="shop"))
+            found = await status(node)
+            assert found.dead_letters is None
+            assert [one.dead_letters for one in found.troubled if one.function == "f1000"] == [1]
 
     run(test())
 

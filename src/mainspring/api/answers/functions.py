@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict, replace
 
-from mainspring.api.answers.dead_letters import count_dead
+from mainspring.api.answers.dead_letters import all_dead, count_dead
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
@@ -71,12 +71,12 @@ class FunctionCalls:
     # ---- reading ----
 
     async def _list(self, request: List, caller: Caller) -> Listed:
-        limit = request.limit
+        limit, service = request.limit, self._service
         try:
             place = _place(request.after)
         except ValueError:
             raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer") from None
-        others = self._others(request, caller)
+        others = self._others(request, caller, (await all_dead(service))[0])
         await self._counted()
         found: list[FunctionQueue] = []
         while isinstance(place, Place):
@@ -90,7 +90,7 @@ class FunctionCalls:
             place = b"" if page.next is None else page.next
             if len(found) >= limit:
                 return await self._listed(found, _token(place))
-        # The last part: functions with limits or pauses, and those that workers of other nodes have registered.
+        # The last part: functions with limits, pauses or dead letters, and those that workers of other nodes have registered.
         after, remaining = place, limit - len(found)
         names = heapq.nsmallest(remaining + 1, (name for name in others if name > after))
         following = _token(names[-2]) if len(names) > remaining else None
@@ -102,7 +102,7 @@ class FunctionCalls:
     async def _listed(self, found: list[FunctionQueue], following: str | None) -> Listed:
         return Listed(await self._infos(*sorted(found, key=lambda queue: queue.name)), following)
 
-    def _others(self, request: List, caller: Caller) -> set[bytes]:
+    def _others(self, request: List, caller: Caller, dead: Mapping[bytes, int]) -> set[bytes]:
         """Return the functions that are listed although this node has no jobs or workers of them.
 
         Their names are places between pages, so these are the ones that the caller may see.
@@ -111,7 +111,7 @@ class FunctionCalls:
         elsewhere = service.registered_elsewhere() or frozenset()
         return {
             name
-            for name in (*service.limited_functions(), *elsewhere)
+            for name in (*service.limited_functions(), *elsewhere, *dead)
             if namespace_of(name) == request.namespace
             and service.queue_of(name) is None
             and caller.may(request.permission, request.namespace, function_text(name))
@@ -130,7 +130,8 @@ class FunctionCalls:
         service, name = self._service, function_named(request.function, request.namespace)
         await self._counted()
         queue = (await self._find([name])).get(name)
-        if queue is None and name not in service.limited_functions() and not service.is_registered(name):
+        is_known = queue is not None or name in service.limited_functions() or service.is_registered(name)
+        if not is_known and not await count_dead(service, [name]):
             raise ApiError(Code.FUNCTION_NOT_FOUND, f"there is no function {request.function}")
         return (await self._infos(queue or FunctionQueue(name)))[0]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from mainspring.api.answers.dead_letters import DeadLetters
+from mainspring.api.answers.dead_letters import DeadLetters, DeadNumbers
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.troubled import Troubled, Work
 from mainspring.api.answers.waiting import Later, read_page
@@ -152,6 +152,7 @@ class NamespaceCalls:
             else {function_named(one.function, namespace): one.failures for one in failing.functions}
         )
         dead = await self._dead.among(namespace, present, list(failed))
+        letters = {name: number for name, number in dead.by_function.items() if sees(name)}
         return NamespaceStatus(
             namespace=namespace,
             jobs=self._counts(namespace, functions, sees, every=every),
@@ -159,8 +160,9 @@ class NamespaceCalls:
             oldest_waiting=None if oldest is None else OldestJob(function_text(oldest[1]), round(oldest[0], 3)),
             recent=None if series is None else _recent(series, sees),
             failing=failing,
-            troubled=await self._troubled.among(namespace, self._work(functions, waited, failed, dead)),
+            troubled=await self._troubled.among(namespace, self._work(functions, waited, failed, letters, dead)),
             store=self._store(),
+            dead_letters=sum(letters.values()) if dead.is_whole else None,
         )
 
     def _work(
@@ -168,17 +170,18 @@ class NamespaceCalls:
         functions: list[FunctionQueue],
         waited: dict[bytes, float],
         failures: dict[bytes, int],
-        dead: Mapping[bytes, int],
+        letters: Mapping[bytes, int],
+        dead: DeadNumbers,
     ) -> Iterator[Work]:
         """Return the functions at work that the node has in memory, and those with failures or dead letters."""
         service = self._service
         queues = {queue.name: queue for queue in functions}
         running = running_by_function(self._others())
-        for name in {**queues, **failures}:
+        for name in {**queues, **failures, **letters}:
             queue = queues.get(name) or FunctionQueue(name)
             waiting, at_work = queue.waiting(), queue.running + running.get(name, 0)
-            letters = dead.get(name)
-            if waiting or at_work or letters or name in failures:
+            number = letters.get(name, 0 if dead.is_whole else None)
+            if waiting or at_work or number or name in failures:
                 yield Work(
                     name,
                     waiting,
@@ -188,7 +191,7 @@ class NamespaceCalls:
                     is_paused=service.spec_of(name).paused,
                     oldest=waited.get(name),
                     failures=failures.get(name, 0),
-                    dead=letters,
+                    dead=number,
                 )
 
     def _counts(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.engines.memory.finding import find, live_of
 from mainspring.engines.memory.tables import Tables
 from mainspring.jobs.model import RUNS, Priority, State
-from mainspring.jobs.store import CountDead, Counted, Find, ShowJob, ShowLive, numbered
+from mainspring.jobs.store import CountDead, Counted, DeadCounted, Find, ShowDead, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.store import ListLimits
@@ -145,9 +145,24 @@ async def show_live(tables: Tables, query: ShowLive, _: Meter) -> Counted:
 
 async def count_dead(tables: Tables, query: CountDead, _: Meter) -> dict[bytes, int]:
     """Return the numbers of dead letters."""
-    keys = ([(name, int(State.FAILED), int(priority)) for priority in Priority] for name in query.functions)
-    counts = (sum(tables.counts.get(key, 0) for key in of) for of in keys)
-    return {name: number for name, number in zip(query.functions, counts, strict=True) if number}
+    return _dead_of(tables, query.functions)
+
+
+async def show_dead(tables: Tables, query: ShowDead, _: Meter) -> DeadCounted:
+    """Return the dead letters of a page of functions. A page begins after a number of functions."""
+    functions = tables.counts.functions
+    start = numbered(query.after)
+    end = start + query.limit
+    numbers = _dead_of(tables, islice(functions, start, end))
+    return DeadCounted(numbers, b"%d" % end if end < len(functions) else None)
+
+
+def _dead_of(tables: Tables, functions: Iterable[bytes]) -> dict[bytes, int]:
+    counts = (
+        (name, sum(tables.counts.get((name, int(State.FAILED), int(priority)), 0) for priority in Priority))
+        for name in functions
+    )
+    return {name: number for name, number in counts if number}
 
 
 Readers = dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]
@@ -160,4 +175,5 @@ READERS: Readers = {
     ListLimits: list_limits,
     ShowLive: show_live,
     CountDead: count_dead,
+    ShowDead: show_dead,
 }

@@ -12,7 +12,7 @@ from mainspring.engines.postgres.queries import find_stored, live, look_up, numb
 from mainspring.engines.postgres.rows import LARGEST_ID, SQL, known_ids, stored
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.store import CountDead, Counted, ShowJob, ShowLive, numbered
+from mainspring.jobs.store import CountDead, Counted, DeadCounted, ShowDead, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.model import decode_limits
@@ -255,6 +255,14 @@ async def count_dead(tx: Transaction, query: CountDead, _: Meter) -> dict[bytes,
     return {names[function]: number for function, number in await tx.connection.fetch(SQL["dead_of"], list(names))}
 
 
+async def show_dead(tx: Transaction, query: ShowDead, _: Meter) -> DeadCounted:
+    """Return the dead letters of a page of functions. A page begins after the number of a function."""
+    found = await tx.connection.fetch(SQL["functions_after"], numbered(query.after), query.limit)
+    names = {number: key_of(*stored) for number, *stored in found}
+    dead = {names[function]: number for function, number in await tx.connection.fetch(SQL["dead_of"], list(names))}
+    return DeadCounted(dead, b"%d" % found[-1][0] if len(found) == query.limit else None)
+
+
 Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]
 READERS: Final[Readers] = {
     ListJobs: list_jobs,
@@ -265,4 +273,5 @@ READERS: Final[Readers] = {
     ListLimits: list_limits,
     ShowLive: show_live,
     CountDead: count_dead,
+    ShowDead: show_dead,
 }

@@ -12,7 +12,7 @@ from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.jobs.model import Priority, State
-from mainspring.jobs.store import CountDead, Counted, ShowJob, ShowLive, numbered
+from mainspring.jobs.store import CountDead, Counted, DeadCounted, ShowDead, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
 from mainspring.resources.model import decode_limits
@@ -240,6 +240,13 @@ async def count_dead(tx: Transaction, query: CountDead, _: Meter) -> dict[bytes,
     return counts
 
 
+async def show_dead(tx: Transaction, query: ShowDead, _: Meter) -> DeadCounted:
+    """Return the dead letters of a page of functions. A page begins after the number of a function."""
+    found = list(tx.cursor.execute(SQL["dead_after"], (numbered(query.after), query.limit)))
+    numbers = {namespaces.key(namespace, name): number for _, namespace, name, number in found if number}
+    return DeadCounted(numbers, b"%d" % found[-1][0] if len(found) == query.limit else None)
+
+
 Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]
 READERS: Readers = {
     ListJobs: list_jobs,
@@ -250,4 +257,5 @@ READERS: Readers = {
     ListLimits: list_limits,
     ShowLive: show_live,
     CountDead: count_dead,
+    ShowDead: show_dead,
 }

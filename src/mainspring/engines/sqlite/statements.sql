@@ -270,6 +270,10 @@ SELECT state, priority, number FROM counts WHERE function = ? AND state < 4 AND 
 -- name: dead_of
 SELECT sum(number) FROM counts WHERE function = ? AND state = 5;
 
+-- name: dead_after
+SELECT id, namespace, name, (SELECT sum(number) FROM counts WHERE function = functions.id AND state = 5)
+FROM functions WHERE id > ? ORDER BY id LIMIT ?;
+
 -- name: counts_after
 SELECT f.id, f.namespace, f.name, c.state, c.priority, c.number
 FROM (SELECT id, namespace, name FROM functions WHERE id > ? ORDER BY id LIMIT ?) AS f

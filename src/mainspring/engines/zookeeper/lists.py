@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import locating, paths, queries
 from mainspring.jobs.model import State
-from mainspring.jobs.store import CountDead, Counted, Find, ShowJob, ShowLive
+from mainspring.jobs.store import CountDead, Counted, DeadCounted, Find, ShowDead, ShowJob, ShowLive
 from mainspring.queries.jobs import ListJobs, Mark, ReadArguments, search
 from mainspring.storage.query import Meter, Query
 
@@ -105,14 +105,21 @@ async def show_live(session: Session, query: ShowLive, _: Meter) -> Counted:
     return Counted(queries.of_functions(counts, frozenset(page)), page[-1] if rest else None)
 
 
-async def count_dead(session: Session, query: CountDead, _: Meter) -> dict[bytes, int]:
+async def count_dead(session: Session, query: CountDead, meter: Meter) -> dict[bytes, int]:
     """Return the numbers of dead letters."""
+    asked = frozenset(query.functions)
+    everything = await show_dead(session, ShowDead(), meter)
+    return {name: number for name, number in everything.numbers.items() if name in asked}
+
+
+async def show_dead(session: Session, _: ShowDead, __: Meter) -> DeadCounted:
+    """Return the dead letters of all functions: they are one reading."""
     await session.tree.sync()
-    asked, found = frozenset(query.functions), Counter[bytes]()
+    found = Counter[bytes]()
     for (name, state, _priority), number in (await queries.count_all(session)).items():
-        if state == State.FAILED and name in asked:
+        if state == State.FAILED:
             found[name] += number
-    return {name: number for name, number in found.items() if number}
+    return DeadCounted({name: number for name, number in found.items() if number})
 
 
 READERS: Final[Readers] = {
@@ -121,4 +128,5 @@ READERS: Final[Readers] = {
     ShowJob: show_job,
     ShowLive: show_live,
     CountDead: count_dead,
+    ShowDead: show_dead,
 }

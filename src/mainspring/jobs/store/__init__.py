@@ -6,7 +6,7 @@ stays unchanged and is listed in the outcome; the operation's other rows are not
 
 from mainspring.jobs.store.changes import Deleted, DeleteEnded, Reschedule, Rescheduled
 from mainspring.jobs.store.claims import KEYS_PER_CLAIM, After, Claim, ClaimByKey, ClaimedByKey, ClaimRequest
-from mainspring.jobs.store.counts import Count, CountDead, Counted, CountLive, ShowLive, numbered
+from mainspring.jobs.store.counts import Count, CountDead, Counted, CountLive, DeadCounted, ShowDead, ShowLive, numbered
 from mainspring.jobs.store.life import (
     Assign,
     Cancel,
@@ -54,6 +54,7 @@ __all__ = [
     "CountDead",
     "CountLive",
     "Counted",
+    "DeadCounted",
     "DeleteEnded",
     "Deleted",
     "DrainInbox",
@@ -74,6 +75,7 @@ __all__ = [
     "Reschedule",
     "Rescheduled",
     "Settle",
+    "ShowDead",
     "ShowJob",
     "ShowLive",
     "Submit",

@@ -55,6 +55,22 @@ class CountDead(Query[dict[bytes, int]], frozen=True):
     functions: tuple[bytes, ...]
 
 
+class ShowDead(Query["DeadCounted"], frozen=True):
+    """Count the dead letters of a page of all functions: of ``limit`` of them ``after`` a place (empty: the first)."""
+
+    after: bytes = b""
+    limit: int = 1000
+
+
+class DeadCounted(NamedTuple):
+    """The outcome of ShowDead."""
+
+    numbers: dict[bytes, int]
+    """By function, without zeros."""
+    next: bytes | None = None
+    """The place ``after`` which the next page begins; None on the last page."""
+
+
 def numbered(place: bytes) -> int:
     """Return a place as the number that it is in most stores. Clients send places back; an invalid one means the first page."""
     return int(place) if place.isdigit() and len(place) <= 9 else 0

@@ -387,6 +387,7 @@ class Store:
             if state == State.FAILED:
                 dead[function] += number
         assert self.read(ops.CountDead(tuple({function for function, _, _ in counts}))) == dead
+        assert self.read(ops.ShowDead(limit=NO_LIMIT)) == ops.DeadCounted(dict(dead))
         assert isinstance(counts, dict)
         return counts
 

@@ -160,6 +160,24 @@ class Reading:
         assert store.read(asked) == {b"g": 2}
         assert store.read(ops.CountDead(())) == {}
 
+    def test_the_dead_letters_of_all_functions_are_counted_page_by_page(self, store: Store) -> None:
+        dead = {b"f%d" % number: 1 + number % 2 for number in range(0, 9, 3)}
+        for number in range(9):
+            name = b"f%d" % number
+            for _ in range(dead.get(name, 0)):
+                store.end(store.leased(function=name), Event.FAIL)
+            store.end(store.leased(function=name))
+        found: dict[bytes, int] = {}
+        after: bytes | None = b""
+        pages = 0
+        while after is not None:
+            page = store.read(ops.ShowDead(after, 2))
+            assert not found.keys() & page.numbers.keys()
+            found |= page.numbers
+            after, pages = page.next, pages + 1
+            assert pages <= 10, "each page continues after the last one"
+        assert found == dead
+
     def test_joined_jobs_are_not_counted(self, store: Store) -> None:
         store.submit(*[store.job(unique=b"u") for _ in range(3)])
         store.submit(*[store.job(unique=b"u") for _ in range(3)])

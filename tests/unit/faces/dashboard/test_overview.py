@@ -70,6 +70,19 @@ def test_trouble_is_said_in_sentences() -> None:
     assert troubles(_status(1, 299.0), [_node("a")], workers=1) == []
 
 
+def test_the_number_of_dead_letters_is_exact_where_all_were_counted() -> None:
+    letter = JobInfo(**_dead("mail", "2030-01-31T11:00:00Z"))
+    for items, counted, sentence in (
+        (Items([letter] * 5, next="x"), 1200, "1,200 dead letters"),
+        (Items([letter] * 5, next="x"), 5, "5 dead letters"),
+        (Items([letter] * 5, next="x"), 3, "More than 5 dead letters"),  # counted before others failed
+        (Items([letter] * 5, next="x"), None, "More than 5 dead letters"),
+        (Items([letter]), 0, "1 dead letter"),
+    ):
+        status = msgspec.structs.replace(_status(0), dead_letters=counted)
+        assert troubles(status, [_node("a")], workers=1, dead=items) == [f"{sentence}, the newest of mail."]
+
+
 def test_the_store_comes_first_in_all_that_may_be_wrong_at_once() -> None:
     stuck = [troubled(name, 1) for name in ("a", "b", "c", "d")]
     status = msgspec.structs.replace(_status(5, 301.0), troubled=stuck, store=StoreState("sqlite", answers=False))

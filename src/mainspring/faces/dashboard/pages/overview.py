@@ -41,9 +41,11 @@ def troubles(
     if status.store is not None and not status.store.answers:
         found.insert(0, f"The store {place(status.store)} takes no writes from the node that answers.")
     if dead is not None and dead.items:
-        number = len(dead.items)
-        letters = "1 dead letter" if number == 1 else f"{number} dead letters"
-        more = "More than " if dead.next or dead.searched_to else ""
+        is_rest = bool(dead.next or dead.searched_to)
+        more, number = "More than " if is_rest else "", len(dead.items)
+        if is_rest and status.dead_letters is not None and status.dead_letters >= number:
+            more, number = "", status.dead_letters
+        letters = "1 dead letter" if number == 1 else f"{number:,} dead letters"
         found.append(f"{more}{letters}, the newest of {dead.items[0].function}.")
     stuck = {
         one.function: one.waiting
