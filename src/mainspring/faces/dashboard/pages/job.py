@@ -166,6 +166,36 @@ def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
     return [one for one in fitting if visit.offers(one, job.function)]
 
 
+class Data(NamedTuple):
+    """The parts of a job that only viewers with the right to payloads see; None: the page is shown without it."""
+
+    arguments: Arguments | Problem | None = None
+    log: Items[LogLine] | Problem | None = None
+    result: Text | Problem | None = None
+
+
+async def _data_of(visit: Visit, shown: JobDetails) -> Data:
+    if not visit.may(Permission.PAYLOADS, shown.function):
+        return Data()
+    calls, handle = visit.calls, visit.parameters
+    found = await asyncio.gather(
+        visit.optional(calls.get(Arguments, f"{JOB}/arguments", handle), "arguments"),
+        visit.optional(calls.get(Items[LogLine], f"{JOB}/logs", handle, query={"tail": LINES}), "log"),
+        _result_of(visit, shown),
+    )
+    return Data(*found)
+
+
+async def _result_of(visit: Visit, shown: JobDetails) -> Text | Problem | None:
+    if shown.state != "succeeded" or not shown.output_size:
+        return None
+
+    async def read() -> Text:
+        return as_text((await visit.calls.send("GET", f"{JOB}/result", visit.parameters)).body)
+
+    return await visit.optional(read(), "result")
+
+
 async def job(visit: Visit) -> Response:
     """Show a job."""
     calls, handle = visit.calls, dict(visit.parameters)
@@ -177,22 +207,9 @@ async def job(visit: Visit) -> Response:
         acts = await acts_on(visit, handle["handle"])
         return visit.render("job_gone.html", code=404, handle=handle["handle"], problem=refused.problem, acts=acts)
     sees_data = visit.may(Permission.PAYLOADS, shown.function)
-
-    async def nothing() -> None:
-        return None
-
-    async def result() -> Text:
-        return as_text((await calls.send("GET", f"{JOB}/result", handle)).body)
-
-    attempts, arguments, log, output, acts = await asyncio.gather(
+    attempts, (arguments, log, output), acts = await asyncio.gather(
         visit.optional(calls.get(Attempts, f"{JOB}/attempts", handle), "attempts"),
-        visit.optional(calls.get(Arguments, f"{JOB}/arguments", handle), "arguments") if sees_data else nothing(),
-        visit.optional(calls.get(Items[LogLine], f"{JOB}/logs", handle, query={"tail": LINES}), "log")
-        if sees_data
-        else nothing(),
-        visit.optional(result(), "result")
-        if sees_data and shown.state == "succeeded" and shown.output_size
-        else nothing(),
+        _data_of(visit, shown),
         acts_on(visit, handle["handle"]),
     )
     tried = [] if isinstance(attempts, Problem) else attempts.attempts
