@@ -327,7 +327,7 @@ async def browsing(
     """
     async with whole_node(store, prefix=prefix) as (client, built):
         for name, caller in client.access.callers.items():  # operations would look for their tokens in the store
-            client.access.callers[name] = msgspec.structs.replace(caller, token=None)
+            client.access.callers[name] = msgspec.structs.replace(caller, token="")
         pages = Dashboard(through(client.app), now=built.clock.wall, version="9.9", prefix=prefix)
         client.app = pages  # type: ignore[assignment]
         yield Browser(client, prefix), built
