@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from tests.unit.api.a_node import run
 
 from mainspring.faces.dashboard.pages.schedules import DRAWN, ROWS
@@ -137,5 +138,40 @@ def test_the_last_outcome_is_not_that_of_an_earlier_page_of_fires() -> None:
             older = await browser.open(page.main.one("a", rel="next").attributes["href"])
             assert "Earlier fires" in older.main.text
             assert "last" not in older.main.all("p")[0].text
+
+    run(test())
+
+
+def test_the_list_shows_its_place_and_the_ways_back() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await _add(browser, *(f"s{number:02}" for number in range(ROWS)))
+            await browser.call("POST", "schedules", {"name": "child", "function": "f", "parents": ["s00"]})
+            for query, current, days in (
+                ("", "all", False),
+                ("state=paused", "paused", False),
+                ("state=active&day=2099-01-31", "active", True),
+            ):
+                page = await browser.open(f"/schedules?{query}")
+                (tab,) = page.main.one("ul", class_="tabs").all("a", **{"aria-current": "true"})
+                assert tab.text == current
+                links = [one.text for one in page.main.one("nav", **{"aria-label": "Days"}).all("a")]
+                assert ("today" in links) == days, query
+                assert ("Today" in [one.text for one in page.main.all("h2")]) != days, query
+            page = await browser.open("/schedules")
+            pages = page.main.one("nav", **{"aria-label": "Pages of schedules"})
+            assert [one.text for one in pages.all("a")] == ["Further schedules"]
+            last = await browser.open(pages.one("a").attributes["href"])
+            pages = last.main.one("nav", **{"aria-label": "Pages of schedules"})
+            assert {one.text: one.attributes["href"] for one in pages.all("a")} == {"First": "/schedules"}
+            zones = {row[0]: "Europe/Berlin" in row[4] for row in [*page.rows(-1), *last.rows(-1)]}
+            assert [name for name, has_zone in zones.items() if not has_zone] == ["child"], "it has no clock of its own"
+            body, headers = msgspec.json.encode({**NEVER, "name": "other"}), {"content-type": "application/json"}
+            assert (await browser.raw("POST", "/api/v1/namespaces/team/schedules", body, headers)).status == 201
+            other = await browser.open("/schedules?namespace=team")
+            form = other.main.one("form", role="search")
+            assert ("namespace", "team") in [
+                (one.attributes["name"], one.attributes["value"]) for one in form.all("input")
+            ]
 
     run(test())
