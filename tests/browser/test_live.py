@@ -131,9 +131,9 @@ def test_workers_come_and_go(chromium: Browser, full: Site) -> None:
         with full.server.worker(FUNCTION.encode()):
             expect(rows).to_have_count(2)
             assert tab.page.evaluate("window.mark") == "same page"
+            assert len(loaded) == 1, "it is loaded once for each change"
             other.open_live(rows.last.get_by_role("link").get_attribute("href") or "")
         expect(other.page.locator("main")).to_contain_text("There is no such worker")
-        assert len(loaded) == 1, "it is loaded once for each change"
         other.forgive("404")
 
 
