@@ -109,6 +109,25 @@ def test_the_only_node_of_a_store_has_no_button_that_would_be_refused() -> None:
     run(test())
 
 
+def test_the_page_of_a_large_fleet_explains_its_drawing_and_has_all_nodes_in_its_table() -> None:
+    async def test() -> None:
+        for number, slots, notes in ((2, 4, False), (MOST_NODES + 7, 10_000, True)):
+            nodes = [node(f"n{one:03}", slots=slots) for one in range(number)]
+            answers: dict[str, Any] = {
+                "/namespaces/default/nodes": {"items": [in_namespace("a")]},
+                "/api/v1/nodes": {"items": nodes},
+                "/whoami": ADMIN,
+            }
+            page = await browser_of(answers, 0.0).open("/nodes")
+            assert ("7 more nodes are in the table alone." in page.main.text) == notes
+            assert ("A cell is" in [one.text[:9] for one in page.main.all("p")]) == notes
+            assert len(page.rows()) == number
+            heads = [one.text for one in page.main.one("thead").all("th")]
+            assert heads[4:6] == ["Prefetch", "Strategy"]
+
+    run(test())
+
+
 def test_a_row_has_all_that_a_node_reports() -> None:
     async def test() -> None:
         shown = node(

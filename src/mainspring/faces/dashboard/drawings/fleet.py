@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.faces.dashboard import words
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -128,7 +130,7 @@ def fleet(nodes: Sequence[Node], recoveries: Sequence[Recovery] = ()) -> Fleet:
         slots = node.slots if node.slots is not None else node.jobs
         busy = -(-min(node.jobs, slots) // per_cell)
         cells = [Cell(round(LEFT + at * width, 1), width - 2, at < busy) for at in range(-(-slots // per_cell))]
-        load = f"{node.jobs} of {node.slots}" if node.slots is not None else str(node.jobs)
+        load = words.number(node.jobs) + ("" if node.slots is None else f" of {words.number(node.slots)}")
         part = 0.0 if not node.lease_left or not node.lease else min(node.lease_left / node.lease, 1.0)
         has_lease = node.lease_left is not None
         lines.append(Line(TOP + ROW * row, node.name, node.state, cells, load, round(part * LEASE_WIDTH, 1), has_lease))
