@@ -124,7 +124,7 @@ def test_on_a_full_disk_pages_are_read_and_actions_say_why_they_fail(tmp_path: P
             answer for _ in range(1000) if (answer := pages.send("/actions/functions_pause", **fields))[0] != 303
         )
         assert status == 503
-        assert "no space is left" in text
+        assert "No space is left" in text
         assert "It may have been done, or not" in text
         assert {path: pages.open(path)[0] for path in MENU} == dict.fromkeys(MENU, 200)
         (disk / "ballast").unlink()
