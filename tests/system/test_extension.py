@@ -26,7 +26,7 @@ JOB_KEYS = {
 SHOWN_KEYS = JOB_KEYS | {
     "run_at", "expires_at", "input_size", "output_size", "max_attempts", "timeout", "worker", "numerator", "denominator",
     "done", "total",
-    "traceback", "schedule", "fire_time", "concurrency_key", "tags", "text",
+    "traceback", "schedule", "fire_time", "concurrency_key", "tags", "text", "run",
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from mainspring.faces.dashboard.shell import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from mainspring.faces.dashboard.actions import Action
 
@@ -63,12 +64,13 @@ MAINSPRING_TOKEN='a token'
 """
 
 
-def received(lines: Iterable[str]) -> list[list[str]]:
-    """Run lines in a shell, and return the arguments that its programs get."""
+def received(lines: Iterable[str], at: Path) -> list[list[str]]:
+    """Run lines in a shell in a directory of the test, and return the arguments that its programs get."""
     found: list[list[str]] = []
     script = SCRIPT + "\n".join(lines)
-    shown = subprocess.run(["/bin/sh", "-c", script], check=True, capture_output=True, timeout=60)
+    shown = subprocess.run(["/bin/sh", "-c", script], check=True, capture_output=True, timeout=60, cwd=at)
     assert shown.stderr == b""
+    assert not list(at.iterdir()), "no name became a redirection"
     words: list[str] = []
     for word in shown.stdout.decode().split("\0")[:-1]:
         if word == "END":
@@ -102,9 +104,9 @@ def parameters_of(action: Action, name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("action", [one for one in ACTIONS if one.command], ids=lambda one: one.key)
-def test_a_command_has_each_name_and_each_text_as_it_is(action: Action) -> None:
+def test_a_command_has_each_name_and_each_text_as_it_is(action: Action, tmp_path: Path) -> None:
     lines = [action.command_line("default", parameters_of(action, name), values_of(action, name)) for name in HOSTILE]
-    for name, words in zip(HOSTILE, received(lines), strict=True):
+    for name, words in zip(HOSTILE, received(lines, tmp_path), strict=True):
         given = arguments(words)
         wanted = len(parameters_of(action, name))
         wanted += sum(
@@ -113,12 +115,12 @@ def test_a_command_has_each_name_and_each_text_as_it_is(action: Action) -> None:
         assert given.count(name) == wanted, (name, words, given)
 
 
-def test_a_namespace_and_the_names_of_many_jobs_are_no_options() -> None:
+def test_a_namespace_and_the_names_of_many_jobs_are_no_options(tmp_path: Path) -> None:
     lines = [command_line(["jobs", "retry"], [name, "H:n:1"], [("--function", name)], name) for name in HOSTILE]
     lines += [
         schedule_form.command(name, "edit", name, {"function": name, "exclude": [name, name]}) for name in HOSTILE
     ]
-    for name, words in zip(HOSTILE * 2, received(lines), strict=True):
+    for name, words in zip(HOSTILE * 2, received(lines, tmp_path), strict=True):
         at = words.index("--namespace") + 1 if "--namespace" in words else None
         assert name == words[at] if at else f"--namespace={name}" in words
         assert words.count(name) + words.count(f"--function={name}") >= 2, words
@@ -126,7 +128,7 @@ def test_a_namespace_and_the_names_of_many_jobs_are_no_options() -> None:
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda one: one.key)
-def test_a_curl_line_sends_each_name_and_each_text_as_it_is(action: Action) -> None:
+def test_a_curl_line_sends_each_name_and_each_text_as_it_is(action: Action, tmp_path: Path) -> None:
     lines = []
     for name in HOSTILE:
         path = action.path
@@ -134,7 +136,7 @@ def test_a_curl_line_sends_each_name_and_each_text_as_it_is(action: Action) -> N
             path = path.replace(f"{{{parameter}}}", segment(name))
         address = "http://127.0.0.1:8080" + path.replace("{namespace}", segment(name))
         lines.append(action.curl_line(address, values_of(action, name), "7"))
-    for name, words in zip(HOSTILE, received(lines), strict=True):
+    for name, words in zip(HOSTILE, received(lines, tmp_path), strict=True):
         options = list(zip(words[:-1:2], words[1:-1:2], strict=True))
         headers = [value for option, value in options if option == "-H"]
         assert dict(options)["-X"] == action.method
