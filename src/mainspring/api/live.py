@@ -27,6 +27,8 @@ class Numbers(msgspec.Struct):
     """Attempts in the last minutes; None where the store keeps no series."""
     not_succeeded: int | None
     succeeded_per_second: float | None
+    dead_letters: int | None = None
+    """As of `NamespaceStatus`."""
 
 
 class FunctionNumbers(msgspec.Struct):

@@ -149,6 +149,7 @@ class _Sampler:
             succeeded=None if recent is None else recent.succeeded,
             not_succeeded=None if recent is None else _unsuccessful(recent),
             succeeded_per_second=None if recent is None else round(recent.succeeded_per_second, 1),
+            dead_letters=status.dead_letters,
         )
 
     def _submitted(self) -> int:

@@ -96,8 +96,9 @@ def test_a_waiting_job_shows_when_it_is_due_and_expires() -> None:
     shown = drawn(job("scheduled", run_at=at(60), expires_at=at(90)), now=20)
     assert [(wait.text, wait.is_delay) for wait in shown.waits] == [("1 min", True)]
     assert [mark.text for mark in shown.marks] == ["expires", "now"]
-    late = drawn(job("pending", run_at=at(60)), now=100)
-    assert [(wait.text, wait.is_delay) for wait in late.waits] == [("1 min", True), ("40 s", False)]
+    for state in ("pending", "leased"):
+        late = drawn(job(state, run_at=at(60)), now=100)
+        assert [(wait.text, wait.is_delay) for wait in late.waits] == [("1 min", True), ("40 s", False)]
     expires, now = shown.marks
     assert (expires.x, now.x) == (WIDTH, round(LEFT + (WIDTH - LEFT) * 20 / 90, 1))
     retried = drawn(job("pending", run_at=at(50)), attempt(1, 5, 10), now=20)

@@ -19,7 +19,9 @@ from mainspring.faces.dashboard.pages.jobs import FILTERS
 from .a_browser import Browser, browser_of, browsing
 
 NOON = "2030-01-31T12:00:00Z"
-STATUS = NamespaceStatus("default", JobCounts(total=60, waiting=10, running=20, scheduled=30), 1, None, None, None)
+STATUS = NamespaceStatus(
+    "default", JobCounts(total=60, waiting=10, running=20, scheduled=30), 1, None, None, None, dead_letters=40
+)
 GIVEN = {one.name: "2030-01-31T12:00:00Z" if one.kind == "time" else f"a {one.name}" for one in FILTERS}
 
 
@@ -104,14 +106,27 @@ def test_tabs_lead_to_their_states_with_their_numbers() -> None:
         assert tabs == {
             "all": "",
             "in flight": "state=pending&state=leased&state=running",
-            "failed": "state=failed",
-            "running 20": "state=leased&state=running",
-            "pending 10": "state=pending",
+            "failed 40": "state=failed",
+            "running 20": "state=running",
+            "waiting 10": "state=pending&state=leased",
             "scheduled 30": "state=scheduled",
             "succeeded": "state=succeeded",
             "cancelled": "state=cancelled",
             "expired": "state=expired",
         }
+
+    run(test())
+
+
+def test_states_of_no_tab_are_named_with_the_filter() -> None:
+    async def test() -> None:
+        for query, words in (
+            ("state=leased&state=running", "Filter: state leased or running"),
+            ("state=pending&tag=t", "Filter: tag t , state pending"),
+            ("state=pending&state=leased", "Filter"),
+        ):
+            page = await _browser([_job()]).open(f"/jobs?{query}")
+            assert page.main.all("details", class_="action")[0].one("summary").text == words
 
     run(test())
 
@@ -145,6 +160,7 @@ def test_an_error_is_one_short_line_of_the_list() -> None:
 BUTTONS = {
     "scheduled": ["cancel", "snooze", "clone"],
     "pending": ["cancel", "snooze", "clone"],
+    "leased": ["cancel", "snooze", "clone"],
     "running": ["cancel", "clone"],
     "failed": ["retry", "clone", "delete"],
     "cancelled": ["retry", "clone", "delete"],

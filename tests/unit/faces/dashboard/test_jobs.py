@@ -34,9 +34,9 @@ def test_jobs_are_listed_and_filtered() -> None:
             assert [row[1] for row in page.rows()] == ["◷ scheduled", "○ pending"]
             for query in ("function=resize", "tag=red", "unique=cat", "state=pending&state=running"):
                 assert [row[3] for row in (await browser.open(f"/jobs?{query}")).rows()] == ["resize"]
-            page = await browser.open("/jobs?state=pending&function=resize")
+            page = await browser.open("/jobs?state=pending&state=leased&function=resize")
             current = [one for one in page.main.all("a") if one.attributes.get("aria-current")]
-            assert [one.text for one in current] == ["pending 1"]
+            assert [one.text for one in current] == ["waiting 1"]
             assert "function=resize" in current[0].attributes["href"]
 
     run(test())

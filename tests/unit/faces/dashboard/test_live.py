@@ -52,7 +52,7 @@ def test_each_live_element_gets_its_value_from_the_stream_of_its_page() -> None:
             of_function = {f"{key}:{name}" for key in keys(FunctionNumbers)}
             for path, possible, needed in (
                 ("/", keys(Numbers), {"waiting", "running", "scheduled", "oldest_seconds", "oldest_function"}),
-                ("/jobs", keys(Numbers), {"waiting", "running", "scheduled"}),
+                ("/jobs", keys(Numbers), {"waiting", "running", "scheduled", "dead_letters"}),
                 ("/functions", of_function, {f"waiting:{name}", f"running_at_all_nodes:{name}"}),
                 ("/functions/a%20%22b%22%20%3Cc%3E", of_function, {f"waiting:{name}", f"running_at_all_nodes:{name}"}),
                 (f"/jobs/{job}", keys(Progress), set()),

@@ -20,7 +20,7 @@ MOST: Final = 55
 """Attempts in the drawing: the newest. Each may have a shape, a wait before it and two marks, all with their texts."""
 ROOM: Final = 44
 """The width from which on a wait has its length in words below it, as those that are cut short have."""
-OPEN: Final = frozenset({"scheduled", "pending"})
+OPEN: Final = frozenset({"scheduled", "pending", "leased"})
 """States in which a job waits."""
 STOP: Final = "asked to stop"
 _NOTES: Final = {"cancelled": "cancelled", "lost": "worker lost", "timed_out": "time limit"}

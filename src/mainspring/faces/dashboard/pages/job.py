@@ -33,7 +33,7 @@ MOST_SPREAD: Final = 4
 """Times by which line breaks may make JSON longer."""
 LINES: Final = 200
 """Lines of the log."""
-WAITING: Final = frozenset({"pending", "scheduled"})
+WAITING: Final = frozenset({"pending", "leased", "scheduled"})
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 PRIORITIES: Final = (("", "as it is"), ("high", "high"), ("normal", "normal"), ("low", "low"))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.access.roles import Permission
 from mainspring.api.jobs import JobInfo
-from mainspring.api.namespaces import JobCounts, NamespaceStatus
+from mainspring.api.namespaces import NamespaceStatus
 from mainspring.faces.dashboard.actions import Field, FormError, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.pages import workers
@@ -42,6 +42,10 @@ NAMES: Final = {one.name: one.name for one in FILTERS} | {"state": "state", "err
 """The fields by their names in the field "Find"."""
 
 
+WAITING: Final = ("pending", "leased")
+"""A job that a node has in its memory, and gives to no worker yet, waits as well."""
+
+
 class Tab(NamedTuple):
     """A choice of states."""
 
@@ -53,17 +57,19 @@ class Tab(NamedTuple):
     """The live number that it is."""
 
 
-def tabs(counts: JobCounts | None) -> list[Tab]:
+def tabs(status: NamespaceStatus | None) -> list[Tab]:
     """Return all tabs."""
-    running, waiting, scheduled = (
-        (None, None, None) if counts is None else (counts.running, counts.waiting, counts.scheduled)
+    running, waiting, scheduled, dead = (
+        (None, None, None, None)
+        if status is None
+        else (status.jobs.running, status.jobs.waiting, status.jobs.scheduled, status.dead_letters)
     )
     return [
         Tab("all", (), None),
-        Tab("in flight", ("pending", "leased", "running"), None),
-        Tab("failed", ("failed",), None),
-        Tab("running", ("leased", "running"), running, "running"),
-        Tab("pending", ("pending",), waiting, "waiting"),
+        Tab("in flight", (*WAITING, "running"), None),
+        Tab("failed", ("failed",), dead, "dead_letters"),
+        Tab("running", ("running",), running, "running"),
+        Tab("waiting", WAITING, waiting, "waiting"),
         Tab("scheduled", ("scheduled",), scheduled, "scheduled"),
         Tab("succeeded", ("succeeded",), None),
         Tab("cancelled", ("cancelled",), None),
@@ -83,7 +89,10 @@ async def jobs(visit: Visit) -> Response:
         visit.optional(visit.calls.get(NamespaceStatus, f"{N}/status")),
     )
     is_filtered = bool(states) or any(criteria.values())
-    counts = None if isinstance(status, Problem) else status.jobs
+    choices = tabs(None if isinstance(status, Problem) else status)
+    active = [(one.label, visit.field(one.name)) for one in FILTERS if visit.field(one.name)]
+    if all(one.states != tuple(states) for one in choices):
+        active.append(("State", " or ".join(states)))
     selected = list(dict.fromkeys(visit.fields(SELECTED)))
     shown = {one.handle for one in listed.items}
     elsewhere = [handle for handle in selected if handle not in shown]
@@ -91,10 +100,10 @@ async def jobs(visit: Visit) -> Response:
         "jobs.html",
         listed=listed,
         rows=ROWS,
-        tabs=tabs(counts),
+        tabs=choices,
         states=tuple(states),
         filters=FILTERS,
-        active=[(one.label, visit.field(one.name)) for one in FILTERS if visit.field(one.name)],
+        active=active,
         may_change=visit.has("operations") and visit.may(Permission.OPERATE),
         selected=set(selected),
         elsewhere=elsewhere[:MOST_SELECTED],
