@@ -35,8 +35,12 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 def due_key(one: ScheduleInfo) -> str:
     """Return a text by which schedules are sorted: those that are due next come first."""
-    is_due = one.next_at is not None and one.state != "paused"
-    return f"0 {one.next_at} {one.name}" if is_due else f"1 {one.name}"
+    return f"0 {one.next_at} {one.name}" if is_due(one) else f"1 {one.name}"
+
+
+def is_due(one: ScheduleInfo) -> bool:
+    """Return whether a schedule is to fire."""
+    return one.next_at is not None and one.state != "paused"
 
 
 def version_of(*answers: Iterable[msgspec.Struct]) -> str:

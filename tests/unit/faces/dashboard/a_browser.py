@@ -338,7 +338,11 @@ def browser_of(answers: Mapping[str, Any], now: float) -> Browser:
 
     An answer may be a function of the query.
     """
-    replies: dict[str, Any] = {"/whoami": Identity("o", None, [GrantSpec("operator")]), **answers}
+    replies: dict[str, Any] = {
+        "/whoami": Identity("o", None, [GrantSpec("operator")]),
+        "/workflows": {"items": []},
+        **answers,
+    }
 
     async def api(scope: Scope, receive: Receive, send: Send) -> None:
         path = unquote(scope["path"])

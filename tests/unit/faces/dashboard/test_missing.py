@@ -26,7 +26,7 @@ UNSUPPORTED = Problem("urn:mainspring:problem:unsupported", "Not here", 422, "th
 AWAY = Problem("urn:mainspring:problem:unavailable", "The store cannot be reached", 503, "the store cannot be reached")
 MISSING = "This part is missing. "
 PARTS = {
-    "/": (["/schedules"], ["/jobs"]),
+    "/": (["/schedules"], ["/jobs"], ["/workflows"]),
     "/functions": (["/status"],),
     "/functions/f": (["/series"], ["/errors"], ["/audit"]),
     "/jobs/HANDLE": (["/attempts"], ["/arguments"], ["/logs"], ["/audit"]),
@@ -120,6 +120,7 @@ def test_a_page_says_nothing_good_about_a_missing_part() -> None:
                 ("/schedules", "/timeline", "No schedule fires"),
                 ("/schedules/s", "/fires", "It has not fired yet"),
                 ("/", "/schedules", "No schedule has a next time"),
+                ("/", "/workflows", "well"),
                 ("/jobs/HANDLE", "/logs", "The task has logged nothing"),
                 ("/jobs/HANDLE", "/arguments", "They are not kept"),
                 ("/jobs/HANDLE", "/audit", "No act names this job"),

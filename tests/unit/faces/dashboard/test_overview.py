@@ -6,7 +6,8 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tests.unit.api.a_node import run
+import pytest
+from tests.unit.api.a_node import Side, run
 from tests.unit.faces.rest.a_server import whole_node
 
 from mainspring.api.jobs import JobInfo
@@ -23,16 +24,17 @@ from mainspring.api.namespaces import (
 )
 from mainspring.api.nodes import NodeInfo
 from mainspring.api.schedules import ScheduleInfo
+from mainspring.api.workflows import RunInfo
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreFullError
 from mainspring.faces.dashboard.app import Dashboard
 from mainspring.faces.dashboard.calls import Items
 from mainspring.faces.dashboard.pages.overview import troubles
+from mainspring.jobs.held import Ability, Worker
 
 from .a_browser import Browser, browser_of, browsing
 
 if TYPE_CHECKING:
-    import pytest
     from starlette.types import Receive, Scope, Send
 
     from mainspring.storage.engine import Committed
@@ -65,7 +67,9 @@ def test_trouble_is_said_in_sentences() -> None:
         "The node b is dead.",
         "Nodes have different versions: 1.0 (a), 1.1 (b).",
     ]
-    assert troubles(_status(1200), [_node("a")], workers=0) == ["1,200 jobs wait, and no worker is connected."]
+    assert troubles(_status(1200), [_node("a")], workers=0) == [
+        "1\N{NARROW NO-BREAK SPACE}200 jobs wait, and no worker is connected."
+    ]
     assert troubles(_status(1, 301.0), [_node("a")], workers=1) == ["A job of f has waited for 5 min 1 s."]
     assert troubles(_status(1, 299.0), [_node("a")], workers=1) == []
 
@@ -73,7 +77,7 @@ def test_trouble_is_said_in_sentences() -> None:
 def test_the_number_of_dead_letters_is_exact_where_all_were_counted() -> None:
     letter = JobInfo(**_dead("mail", "2030-01-31T11:00:00Z"))
     for items, counted, sentence in (
-        (Items([letter] * 5, next="x"), 1200, "1,200 dead letters"),
+        (Items([letter] * 5, next="x"), 1200, "1\N{NARROW NO-BREAK SPACE}200 dead letters"),
         (Items([letter] * 5, next="x"), 5, "5 dead letters"),
         (Items([letter] * 5, next="x"), 3, "More than 5 dead letters"),  # counted before others failed
         (Items([letter] * 5, next="x"), None, "More than 5 dead letters"),
@@ -98,6 +102,79 @@ def test_the_store_comes_first_in_all_that_may_be_wrong_at_once() -> None:
         "1 job of b waits, and no worker has registered it.",
         "1 job of c waits, and no worker has registered it.",
     ]
+
+
+def failing(function: str, last_at: str) -> FailingFunction:
+    return FailingFunction(function, 3, last_at, "ValueError", "no", None)
+
+
+NOON = dt.datetime(2030, 1, 31, 12, tzinfo=dt.UTC).timestamp()
+
+
+def test_attempts_that_have_just_failed_are_trouble() -> None:
+    def sentences(*functions: FailingFunction) -> list[str]:
+        status = msgspec.structs.replace(_status(), failing=Failures("2030-01-31T11:00:00Z", list(functions)))
+        return troubles(status, [_node("a")], workers=1, now=NOON)
+
+    new = [failing(name, "2030-01-31T11:55:01Z") for name in "abcde"]
+    assert sentences(failing("old", "2030-01-31T11:55:00Z")) == []
+    for number, names in ((1, "a"), (2, "a and b"), (3, "a, b and c"), (4, "a, b, c and 1 more function")):
+        assert sentences(*new[:number]) == [f"Attempts of {names} have failed in the last 5 min."]
+    assert sentences(*new) == ["Attempts of a, b, c and 2 more functions have failed in the last 5 min."]
+
+
+def parked(*names: str, **more: Any) -> Items[RunInfo]:
+    nothing: dict[str, Any] = dict.fromkeys(RunInfo.__struct_fields__)
+    return Items([RunInfo(**(nothing | {"workflow_id": name})) for name in names], **more)
+
+
+def test_parked_runs_are_trouble() -> None:
+    for found, sentence in (
+        (parked("may"), "The run may is parked: its code"),
+        (parked("may", "june"), "The runs may and june are parked: their code"),
+        (parked("a", "b", "c", "d", "e", next="x"), "The runs a, b, c and more runs are parked: their code"),
+    ):
+        expected = [f"{sentence} could not make the next decision."]
+        assert troubles(_status(), [_node("a")], workers=1, parked=found) == expected
+    assert troubles(_status(), [_node("a")], workers=1, parked=parked()) == []
+
+
+def test_the_overview_leads_to_the_parked_runs() -> None:
+    async def test() -> None:
+        answers: dict[str, Any] = {end: {"items": []} for end in ("/nodes", "/schedules", "/jobs", "/marks")}
+        answers["/status"] = _status()
+        run_of = {**dict.fromkeys(RunInfo.__struct_fields__, ""), "events": 3, "workflow_id": "may", "status": "open"}
+        page = await browser_of({**answers, "/workflows": {"items": [run_of]}}, 0.0).open("/")
+        assert "✖ trouble The run may is parked" in page.main.text
+        (link,) = (one.attributes["href"] for one in page.main.all("a") if one.text == "Parked runs")
+        assert link == "/workflows?status=parked"
+        assert "Parked runs" not in (await browser_of(answers, 0.0).open("/")).main.text
+
+    run(test())
+
+
+@pytest.mark.parametrize("path", ["/", "/functions", "/functions/f"])
+def test_the_numbers_of_waiting_and_running_jobs_lead_to_these_jobs(path: str) -> None:
+    """A node takes jobs into its memory for its workers: they wait there, too."""
+
+    async def test() -> None:
+        async with browsing() as (browser, built):
+            service, worker = built.node.service, Worker(Side())
+            service.register(worker, b"f", Ability())
+            service.ready(worker, 1)
+            handles = [await browser.submit("f") for _ in range(3)]
+            page = await browser.open(path)
+            found = {}
+            for link in page.main.all("a"):
+                state = link.attributes["href"].partition("?")[2]
+                if link.text.isdigit() and "state=" in state and link.text != "0":
+                    listed = await browser.open(link.attributes["href"])
+                    assert len(listed.rows()) == int(link.text), state
+                    found[link.text] = listed.main.text
+            assert handles[0] in found["1"]
+            assert all(handle in found["2"] for handle in handles[1:])
+
+    run(test())
 
 
 def test_states_that_need_nobody_are_no_trouble() -> None:
@@ -155,6 +232,8 @@ def test_the_overview_shows_queued_jobs_failures_and_next_fires() -> None:
             assert well.removeprefix("✔ well ") in page.main.text
             assert "✔ well" not in page.main.text
             assert page.rows(1)[0][0] == "nightly"
+            await browser.call("POST", "schedules/nightly/pause", {})
+            assert "No schedule has a next time." in (await browser.open("/")).main.text
             page = await browser.act(page, "marks_add", {"label": "web <4.2>"})
             assert "web <4.2> ·" in page.main.text
             viewer = await browser.open("/", token="viewer")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import heapq
 from typing import TYPE_CHECKING, Final
 
 from mainspring.api.audit import MarkInfo
 from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import NamespaceNode, NamespaceStatus, StoreState
 from mainspring.api.schedules import ScheduleInfo
+from mainspring.api.versions import PARKED, due_key, is_due
+from mainspring.api.workflows import RunInfo
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.spark import rate, spark
 from mainspring.faces.dashboard.pages.audit import MARK
 from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.pages.nodes import different_versions
 from mainspring.faces.dashboard.registry import Page
-from mainspring.faces.dashboard.words import duration
+from mainspring.faces.dashboard.words import duration, number
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
@@ -31,22 +34,39 @@ COUNTED_IN: Final = 15.0
 PLACES: Final = {"memory": "in memory", "sqlite": "on SQLite", "postgres": "on PostgreSQL", "zookeeper": "on ZooKeeper"}
 MOST_STUCK: Final = 3
 """Functions without workers that have sentences of their own."""
+MOST_NAMED: Final = 3
+"""Names in one sentence."""
+NEW: Final = 300.0
+"""Seconds for which a failed attempt is trouble."""
 
 
 def troubles(
-    status: NamespaceStatus, nodes: list[NamespaceNode], *, workers: int, dead: Items[JobInfo] | None = None
+    status: NamespaceStatus,
+    nodes: list[NamespaceNode],
+    *,
+    workers: int,
+    dead: Items[JobInfo] | None = None,
+    parked: Items[RunInfo] | None = None,
+    now: float = 0.0,
 ) -> list[str]:
-    """Return what is wrong, in sentences. ``dead``: the newest dead letters."""
+    """Return what is wrong, in sentences. ``dead`` and ``parked``: the newest dead letters and parked runs."""
     found = [f"The node {node.name} is {node.state}." for node in nodes if node.state != "live"]
     if status.store is not None and not status.store.answers:
         found.insert(0, f"The store {place(status.store)} takes no writes from the node that answers.")
     if dead is not None and dead.items:
         is_rest = bool(dead.next or dead.searched_to)
-        more, number = "More than " if is_rest else "", len(dead.items)
-        if is_rest and status.dead_letters is not None and status.dead_letters >= number:
-            more, number = "", status.dead_letters
-        letters = "1 dead letter" if number == 1 else f"{number:,} dead letters"
+        more, total = "More than " if is_rest else "", len(dead.items)
+        if is_rest and status.dead_letters is not None and status.dead_letters >= total:
+            more, total = "", status.dead_letters
+        letters = "1 dead letter" if total == 1 else f"{number(total)} dead letters"
         found.append(f"{more}{letters}, the newest of {dead.items[0].function}.")
+    if failing := just_failed(status, now):
+        found.append(f"Attempts of {some_of(failing, 'functions')} have failed in the last {duration(NEW)}.")
+    if parked is not None and parked.items:
+        is_one = len(parked.items) == 1 and parked.next is None
+        runs, verb, code = ("run", "is", "its") if is_one else ("runs", "are", "their")
+        names = some_of([run.workflow_id for run in parked.items], "runs", is_whole=parked.next is None)
+        found.append(f"The {runs} {names} {verb} parked: {code} code could not make the next decision.")
     stuck = {
         one.function: one.waiting
         for one in status.troubled
@@ -84,41 +104,72 @@ def uncounted(status: NamespaceStatus, dead: list[JobInfo], now: float) -> list[
     return [function for function in dict.fromkeys(new) if function not in counted]
 
 
-def jobs(number: int, function: str = "") -> str:
+def just_failed(status: NamespaceStatus, now: float) -> list[str]:
+    """Return the functions with new failed attempts, those with the most first: also of jobs that have attempts left."""
+    failing = [] if status.failing is None else status.failing.functions
+    return [
+        one.function
+        for one in failing
+        if one.last_at and now - dt.datetime.fromisoformat(one.last_at).timestamp() < NEW
+    ]
+
+
+def some_of(names: list[str], kind: str, *, is_whole: bool = True) -> str:
+    """Return the first names of some objects, and how many more there are; ``is_whole``: there are no others."""
+    named, rest = names[:MOST_NAMED], len(names) - MOST_NAMED
+    if not is_whole:
+        return f"{', '.join(named)} and more {kind}"
+    if rest > 0:
+        return f"{', '.join(named)} and {rest} more {kind[:-1] if rest == 1 else kind}"
+    return " and ".join(filter(None, (", ".join(named[:-1]), named[-1])))
+
+
+def jobs(waiting: int, function: str = "") -> str:
     """Return a number of jobs with its verb."""
     of = f" of {function}" if function else ""
-    return f"1 job{of} waits" if number == 1 else f"{number:,} jobs{of} wait"
+    return f"1 job{of} waits" if waiting == 1 else f"{number(waiting)} jobs{of} wait"
+
+
+async def parked_runs(visit: Visit) -> Items[RunInfo] | None:
+    """Return the newest runs whose code needs somebody; None if that is unknown."""
+    if not visit.has("workflows"):
+        return None
+    query = {"parked": True, "limit": PARKED}
+    found = await visit.optional(visit.calls.get(Items[RunInfo], f"{N}/workflows", query=query), "parked")
+    return None if isinstance(found, Problem) else found
 
 
 async def overview(visit: Visit) -> Response:
     """Show the state of a namespace."""
     calls = visit.calls
-    status, nodes, schedules, failed, marks = await asyncio.gather(
+    status, nodes, schedules, failed, parked, marks = await asyncio.gather(
         calls.get(NamespaceStatus, f"{N}/status"),
         calls.get(Items[NamespaceNode], f"{N}/nodes"),
         visit.optional(calls.get(Items[ScheduleInfo], f"{N}/schedules"), "schedules"),
         visit.optional(
             calls.get(Items[JobInfo], f"{N}/jobs", query={"state": "failed", "limit": NEWEST_FAILURES}), "failed"
         ),
+        parked_runs(visit),
         visit.optional(calls.get(Items[MarkInfo], f"{N}/marks", query={"limit": 20}), "marks"),
     )
     workers = sum(node.workers for node in nodes.items)
     dead = None if isinstance(failed, Problem) else failed
     letters = [] if dead is None else dead.items
     known_marks = [] if isinstance(marks, Problem) else marks.items
-    due = [] if isinstance(schedules, Problem) else [one for one in schedules.items if one.next_at]
+    due = [] if isinstance(schedules, Problem) else [one for one in schedules.items if is_due(one)]
     return visit.render(
         "overview.html",
         status=status,
         place="" if status.store is None else place(status.store),
         live=sum(node.state == "live" for node in nodes.items),
         workers=workers,
-        troubles=troubles(status, nodes.items, workers=workers, dead=dead),
+        has_parked=parked is not None and bool(parked.items),
+        troubles=troubles(status, nodes.items, workers=workers, dead=dead, parked=parked, now=visit.now),
         uncounted=uncounted(status, letters, visit.now),
         sparks=[spark(one, known_marks, visit.now) for one in status.troubled],
         rate=rate,
         server="" if workers else await server_option(visit),
-        next_fires=sorted(due, key=lambda one: one.next_at or "")[:NEXT_FIRES],
+        next_fires=heapq.nsmallest(NEXT_FIRES, due, key=due_key),
         failed=letters,
         marks=known_marks[:NEWEST_MARKS],
         mark=MARK if visit.offers(MARK) and not isinstance(marks, Problem) else None,
