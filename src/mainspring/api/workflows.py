@@ -161,6 +161,8 @@ class Listed(msgspec.Struct):
     runs: list[RunInfo]
     next: str | None
     """The value of ``after`` for the next page; None: no older run matches."""
+    searched_to: str | UnsetType | None = UNSET
+    """Only in a partial answer: when the last examined run was started; None: there is no older one."""
 
 
 class Started(msgspec.Struct):
@@ -245,6 +247,8 @@ class List(Request[Listed]):
     """The earliest start, in seconds since 1970."""
     limit: int = 100
     after: str | None = None
+    partial: bool = False
+    """Whether the answer may contain fewer runs than the limit although more match."""
 
 
 class Show(Request[RunDetails]):

@@ -18,8 +18,8 @@ from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.following import follow
 from mainspring.cli.job_changes import cancel, clone, delete, retry, snooze, update
 from mainspring.cli.job_logs import logs
-from mainspring.cli.job_search import JobSearch
 from mainspring.cli.job_selection import Handle, State, utc
+from mainspring.cli.list_search import ListSearch
 from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
 from mainspring.cli.submit import write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
@@ -140,15 +140,15 @@ def list_jobs(
         created_to=utc(created_before),
         tag=tag,
     )
-    search = JobSearch(server.client(), request)
+    search = ListSearch(server.client(), request, rows="jobs", place="before")
     try:
         search.run()
     except (KeyboardInterrupt, MainspringError):
         if search.next is not None:
-            print_rows(COLUMNS, search.jobs, json=json, steps=SHRINK_STEPS)
+            print_rows(COLUMNS, search.found, json=json, steps=SHRINK_STEPS)
             print_error(f"searched back to jobs of {search.searched_to}; continue with --before {search.next}")
         raise
-    print_rows(COLUMNS, search.jobs, json=json, steps=SHRINK_STEPS)
+    print_rows(COLUMNS, search.found, json=json, steps=SHRINK_STEPS)
     return EXIT_DONE
 
 

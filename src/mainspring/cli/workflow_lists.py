@@ -7,11 +7,12 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from mainspring.api.workflows import AnyStatus, List
-from mainspring.cli.calls import call
 from mainspring.cli.display import print_rows
-from mainspring.cli.failures import EXIT_DONE
+from mainspring.cli.failures import EXIT_DONE, print_error
+from mainspring.cli.list_search import ListSearch
 from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, plain
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
+from mainspring.errors import MainspringError
 
 COLUMNS: Final = (
     "handle",
@@ -88,10 +89,21 @@ def list_runs(
     On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
     names, then a line per run with tabs between all columns. With --json, it prints an array.
 
+    The search takes a while if only few of very many runs match. If you interrupt it, it prints the runs that it has found
+    and the handle at which to continue.
+
     EXAMPLES
       mainspring workflows list --parked
       mainspring workflows list --type order --since 2030-01-31T12:00:00Z --json
     """
     request = List(open, closed, parked, stranded, type, id, status, since, limit, before)
-    print_rows(COLUMNS, call(server.client(), request)["runs"], json=json, steps=SHRINK_STEPS)
+    search = ListSearch(server.client(), request, rows="runs", place="after")
+    try:
+        search.run()
+    except (KeyboardInterrupt, MainspringError):
+        if search.next is not None:
+            print_rows(COLUMNS, search.found, json=json, steps=SHRINK_STEPS)
+            print_error(f"searched back to runs of {search.searched_to}; continue with --before {search.next}")
+        raise
+    print_rows(COLUMNS, search.found, json=json, steps=SHRINK_STEPS)
     return EXIT_DONE

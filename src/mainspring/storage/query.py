@@ -43,7 +43,7 @@ class Page(NamedTuple, Generic[T]):
     next: Any = None
     """The place up to which the read searched: `PageQuery.after` of the next page, which may be empty. None: no more rows."""
     searched_us: int = 0
-    """The wall time in microseconds at which the last examined job was submitted, in a list of jobs that has a `next`."""
+    """The wall time in microseconds at which the last examined job was submitted, or run began, in a list that has a `next`."""
 
 
 class PageQuery(Query[Page[T]], Generic[T], frozen=True, kw_only=True):

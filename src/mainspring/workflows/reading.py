@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.storage.query import Page
 from mainspring.workflows.cache import Run
@@ -107,13 +107,20 @@ async def read_history(runs: Runs, query: ReadHistory, meter: Meter) -> Page[Eve
     return Page(events, after)
 
 
+class Mark(NamedTuple):
+    """The run at which a part of a search ends."""
+
+    id: int
+    started_us: int
+
+
 class SearchableRuns(Protocol):
     """The runs of a store at one moment, as `list_runs` reads them."""
 
     async def few(self, most: int) -> list[int] | None:
         """Return the matching runs, newest first, by an index that reads at most ``most`` entries; None: no index does."""
 
-    async def mark(self, before: int | None, rows: int) -> int | None:
+    async def mark(self, before: int | None, rows: int) -> Mark | None:
         """Return the last of ``rows`` runs with ids below ``before``, matching or not, newest first; None: there are fewer."""
 
     async def between(self, low: int, before: int | None, most: int) -> list[int]:
@@ -123,31 +130,34 @@ class SearchableRuns(Protocol):
 async def list_runs(searchable: SearchableRuns, runs: Runs, query: ListRuns, meter: Meter) -> Page[ShownRun]:
     """Answer `ListRuns`: by an index if that is short, and otherwise by a scan of all runs from the newest on."""
     found = await searchable.few(meter.few)
-    place = None
-    if found is None:
-        found, place = await _scan(searchable, query, meter)
-    elif len(found) > query.limit:
-        found = found[: query.limit]
-        place = found[-1]
+    mark = None
+    if found is not None:
+        is_cut = len(found) > query.limit
+    else:
+        found, mark = await _scan(searchable, query, meter)
+        is_cut = len(found) >= query.limit
     shown: list[ShownRun] = []
-    for run in found:
+    for run in found[: query.limit]:
         if shown and meter.is_late():  # the states of some runs take long to read
-            return Page(shown, shown[-1].row.id)
+            is_cut = True
+            break
         if (one := await _show(runs, run)) is not None:
             shown.append(one)
-    return Page(shown, place)
+    if is_cut:
+        mark = Mark(shown[-1].row.id, shown[-1].row.started_us)
+    return Page(shown) if mark is None else Page(shown, *mark)
 
 
-async def _scan(searchable: SearchableRuns, query: ListRuns, meter: Meter) -> tuple[list[int], int | None]:
+async def _scan(searchable: SearchableRuns, query: ListRuns, meter: Meter) -> tuple[list[int], Mark | None]:
+    """Return matching runs, and the place to which the search came; None if it came to the end, or found enough."""
     found: list[int] = []
     before: int | None = query.after
+    mark = None
     while rows := meter.part():
         mark = await searchable.mark(before, rows)
-        found += await searchable.between(0 if mark is None else mark, before, query.limit - len(found))
+        found += await searchable.between(0 if mark is None else mark.id, before, query.limit - len(found))
         meter.spend(rows)
-        if len(found) >= query.limit:
-            return found, found[-1]
-        if mark is None:
+        if mark is None or len(found) >= query.limit:
             return found, None
-        before = mark
-    return found, before
+        before = mark.id
+    return found, mark

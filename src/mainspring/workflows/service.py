@@ -13,6 +13,7 @@ from mainspring.errors import UsageError
 from mainspring.jobs.model import DECISIONS, Options
 from mainspring.jobs.roots import Stored
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
+from mainspring.storage.reads import always
 from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.builds import Builds
 from mainspring.workflows.decider_workers import DeciderWorkers
@@ -334,9 +335,25 @@ class WorkflowService:
         """Return the functions that are workflows."""
         return self.definitions.functions()
 
-    def list(self, query: ListRuns, done: Callable[[Page[ShownRun]], None], failed: Failed) -> None:
-        """Read a page of runs."""
-        self._reads.gather(query, done, failed)
+    def list(
+        self,
+        query: ListRuns,
+        done: Callable[[Page[ShownRun]], None],
+        failed: Failed,
+        wanted: Callable[[], bool] = always,
+    ) -> None:
+        """Read a page of runs, as long as it is wanted."""
+        self._reads.gather(query, done, failed, wanted)
+
+    def list_part(
+        self,
+        query: ListRuns,
+        done: Callable[[Page[ShownRun]], None],
+        failed: Failed,
+        wanted: Callable[[], bool] = always,
+    ) -> None:
+        """Read the runs that one read finds: the page may be short and have a next one."""
+        self._reads.ask(query, done, failed, wanted)
 
     def show(self, key: Key, done: Callable[[Shown], None], failed: Failed) -> None:
         """Read the run that a key names; without one, the jobs that it may name, whose runs have not begun."""

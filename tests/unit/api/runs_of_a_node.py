@@ -45,6 +45,8 @@ class FakeWorkflows:
         self.reached = Reached("recorded", ROOT, ROOT, 7)
         self.begun: Callable[[Job], Begun] = lambda _: Begun({}, {})
         self.requests: list[Any] = []
+        self.examined = 10**9
+        """The runs that one read examines."""
         self.without_worker: list[tuple[str, str, str]] = []
 
     def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], _: object) -> None:
@@ -100,13 +102,29 @@ class FakeWorkflows:
     def functions(self) -> list[bytes]:
         return [b"order"]
 
-    def list(self, query: ListRuns, done: Callable[[Page[ShownRun]], None], _: object) -> None:
+    def list(
+        self,
+        query: ListRuns,
+        done: Callable[[Page[ShownRun]], None],
+        _: object,
+        wanted: object = None,
+        most: int = 10**9,
+    ) -> None:
+        del wanted
         self.requests.append(query)
         newest = sorted(
             (one for one in self.runs if query.after is None or one.row.id < query.after), key=lambda one: -one.row.id
         )
-        page = newest[: query.limit]
-        done(Page(page, page[-1].row.id if len(newest) > len(page) else None))
+        matching = [one for one in newest[:most] if query.type in {None, one.row.type}]
+        page = matching[: query.limit]
+        last = page[-1] if len(page) == query.limit else newest[:most][-1] if newest else None
+        has_more = last is not None and newest[-1] is not last
+        done(Page(page, last.row.id, last.row.started_us) if last is not None and has_more else Page(page))
+
+    def list_part(
+        self, query: ListRuns, done: Callable[[Page[ShownRun]], None], failed: object, wanted: object = None
+    ) -> None:
+        self.list(query, done, failed, wanted, self.examined)
 
     def show(self, key: Key, done: Callable[[Shown], None], _: object) -> None:
         self.requests.append(key)

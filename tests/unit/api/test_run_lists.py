@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from mainspring.api import jobs, workflows
 from mainspring.clock import to_us
 from mainspring.workflows.model import About, Parked, encode_about
@@ -38,6 +40,48 @@ def test_lists_have_pages() -> None:
                 if after is None:
                     break
             assert seen == [f"order-{number}" for number in (5, 4, 3, 2, 1)]
+
+    run(test())
+
+
+def test_a_partial_list_ends_with_its_budget_and_says_how_far_it_came() -> None:
+    async def test() -> None:
+        runs = [
+            a_run(number, type="rare" if number == 1 else "order", started_us=START_US + number)
+            for number in range(1, 8)
+        ]
+        async with with_runs(*runs) as (node, fake):
+            fake.examined = 3
+            seen = []
+            request = workflows.List(type="rare", limit=2, partial=True)
+            while True:
+                page = await node.api.call(request)
+                seen.append(([row.workflow_id for row in page.runs], page.searched_to))
+                if page.next is None:
+                    break
+                request = replace(request, after=page.next)
+            assert seen == [
+                ([], "2023-11-14T22:13:20.000005Z"),
+                ([], "2023-11-14T22:13:20.000002Z"),
+                (["order-1"], None),
+            ]
+
+    run(test())
+
+
+def test_a_partial_list_leaves_older_runs_that_have_not_begun_to_later_pages() -> None:
+    async def test() -> None:
+        async with with_runs() as (node, fake):
+            handles = [await node.submit(b"order", unique=f"u{number}".encode()) for number in range(4)]
+            ids = [number for handle in handles if (number := node.service.id_of(handle.encode())) is not None]
+            fake.runs += [a_run(ids[3] + 7), a_run(ids[3] + 8), a_run(ids[0] - 7)]
+            fake.examined = 2
+            request = workflows.List(partial=True)
+            first = await node.api.call(request)
+            assert [row.workflow_id for row in first.runs] == [f"order-{ids[3] + 8}", f"order-{ids[3] + 7}"]
+            rest = await node.api.call(replace(request, after=first.next))
+            assert [row.workflow_id for row in rest.runs] == ["u3", "u2", "u1", "u0", f"order-{ids[0] - 7}"]
+            assert (rest.next, rest.searched_to) == (None, None)
 
     run(test())
 

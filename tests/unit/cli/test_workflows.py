@@ -172,7 +172,15 @@ def test_runs_are_listed(server: Server, capsys: pytest.CaptureFixture[str]) -> 
     assert server.calls == [
         (
             "workflows.list",
-            {"parked": True, "type": "order", "id": "order-17", "since": 1_896_091_200.0, "limit": 5, "after": "x"},
+            {
+                "parked": True,
+                "type": "order",
+                "id": "order-17",
+                "since": 1_896_091_200.0,
+                "limit": 5,
+                "after": "x",
+                "partial": True,
+            },
         )
     ]
     head, line = capsys.readouterr().out.splitlines()
@@ -180,6 +188,26 @@ def test_runs_are_listed(server: Server, capsys: pytest.CaptureFixture[str]) -> 
     assert line.split("\t") == [HANDLE, "order-17", "order", "2", "open", TIME, "-", "11", RUN["waits_for"]]
     assert main(["workflows", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [RUN]
+
+
+def test_a_stopped_search_for_runs_prints_its_position(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = "H:n:9@9"
+
+    def answer(_: Client, _method: str, params: dict[str, Any], *_more: Any) -> Any:
+        server.calls.append((_method, params))
+        if params.get("after") == place:
+            raise KeyboardInterrupt
+        return {"runs": [RUN], "next": place, "searched_to": TIME}
+
+    monkeypatch.setattr(Client, "call", answer)
+    with pytest.raises(SystemExit):
+        main(["workflows", "list", "--json"])
+    assert [params for _, params in server.calls] == [{"partial": True}, {"partial": True, "limit": 99, "after": place}]
+    out, err = capsys.readouterr()
+    assert [one["run"] for one in json.loads(out)] == [RUN["run"]]
+    assert f"searched back to runs of {TIME}; continue with --before {place}" in err
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])

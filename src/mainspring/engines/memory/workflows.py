@@ -297,10 +297,13 @@ class _Searchable:
         del most
         return None
 
-    async def mark(self, before: int | None, rows: int) -> int | None:
+    async def mark(self, before: int | None, rows: int) -> reading.Mark | None:
         """Return the end of a part."""
         at = self._place(before) - rows
-        return None if at < 0 else self._order[at]
+        if at < 0:
+            return None
+        row = self._rows[self._order[at]]
+        return reading.Mark(row.id, row.started_us)
 
     async def between(self, low: int, before: int | None, most: int) -> list[int]:
         """Return the matching runs of a part."""

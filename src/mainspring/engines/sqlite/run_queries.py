@@ -46,10 +46,11 @@ class _Searchable:
             return None
         return None if len(ids) > most else self._list("list_these_runs", query.after, json.dumps(ids), query.limit + 1)
 
-    async def mark(self, before: int | None, rows: int) -> int | None:
+    async def mark(self, before: int | None, rows: int) -> reading.Mark | None:
         """Return the end of a part."""
-        found = self._ids("mark_run", _id(before), rows - 1)
-        return found[0] if found else None
+        for run, started_us in self._tx.cursor.execute(SQL["mark_run"], (_id(before), rows - 1)):
+            return reading.Mark(run, started_us)
+        return None
 
     async def between(self, low: int, before: int | None, most: int) -> list[int]:
         """Return the matching runs of a part."""

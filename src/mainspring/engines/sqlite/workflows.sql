@@ -150,7 +150,7 @@ DELETE FROM runs WHERE id = ?;
 
 -- A list is in the order of ids. It reads all runs from the newest on, a part at a time: up to this one.
 -- name: mark_run
-SELECT id FROM runs WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?;
+SELECT id, started_us FROM runs WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?;
 
 -- name: list_runs
 SELECT id FROM runs

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from mainspring.storage.query import Budget
 from mainspring.testing.conformance.flows import SECOND
 from mainspring.workflows import store as ops
@@ -52,6 +54,24 @@ class ListingFlows:
         assert ([one.row.id for one in page.items], page.next) == (runs[:1], runs[0])
         found = flows.store.all_of(ops.ListRuns(limit=4), Budget(seconds=0.0))
         assert [one.row.id for one in found] == runs[:4]
+
+    def test_a_page_without_a_match_has_the_place_and_the_time_of_the_search(self, flows: Flows) -> None:
+        flows.define(Definition("refund"))
+        runs, times = [flows.start(b"refund")], [flows.now_us]
+        for _ in range(9):
+            flows.now_us += SECOND
+            runs.append(flows.start())
+            times.append(flows.now_us)
+        query = ops.ListRuns(type="refund", limit=2)
+        page = flows.store.read(query, SMALL)
+        assert (page.items, page.next, page.searched_us) == ([], runs[-3], times[-3])
+        places = [page.next]
+        while page.next is not None:
+            page = flows.store.read(replace(query, after=page.next), SMALL)
+            places.append(page.next)
+        assert places == [runs[7], runs[4], runs[1], None]
+        assert [one.row.id for one in page.items] == runs[:1]
+        assert flows.store.read(ops.ListRuns(limit=1)).searched_us == times[-1]
 
     def test_a_page_of_large_events_is_short(self, flows: Flows) -> None:
         run = flows.start()

@@ -55,6 +55,19 @@ def test_parked_runs_come_first() -> None:
     run(test())
 
 
+def test_a_search_that_has_used_up_its_budget_says_how_far_it_has_come() -> None:
+    async def test() -> None:
+        short = {"items": [], "next": "H:n:9@9", "searched_to": AT}
+        page = await browser_of({"/workflows": short}, 0.0).open("/workflows?type=rare")
+        assert "No run of those searched so far matches." in page.main.text
+        following = page.main.one("nav", **{"aria-label": "Pages of runs"})
+        assert following.text.startswith("Searched back to 2030-01-31 12:00:00 UTC")
+        (link,) = following.all("a")
+        assert (link.text, link.attributes["href"]) == ("Continue", "/workflows?type=rare&cursor=H%3An%3A9%409")
+
+    run(test())
+
+
 def test_the_list_asks_for_the_runs_that_its_address_names() -> None:
     async def test() -> None:
         asked: list[dict[str, list[str]]] = []

@@ -150,6 +150,7 @@ ROUTES: Final = (
         path=f"{N}/workflows",
         request=workflows.List,
         cursor="after",
+        fixed={"partial": True},
         times=("since",),
         answer=Items[workflows.RunInfo],
         items="runs",
