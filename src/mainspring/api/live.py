@@ -73,9 +73,9 @@ class Version(msgspec.Struct):
 
 
 class FollowVersion(Request[Version]):
-    """A `Version` at the begin and after each change, as the event ``version``.
+    """A `Version` at first, after each change, and every few seconds while it can be read, as the event ``version``.
 
-    Codes: ``schedule_not_found``, ``worker_not_found``, ``run_not_found``.
+    Codes: ``schedule_not_found``, ``worker_not_found``, ``run_not_found``, ``conflict``, ``unsupported``.
     """
 
     permission = Permission.READ

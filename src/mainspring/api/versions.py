@@ -1,4 +1,4 @@
-"""Versions of lists and objects: a page that was made from one of them knows whether it shows the newest one."""
+"""Versions of lists and objects: a page has the version of what it shows, and loads again when its stream sends another one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ BEATS: Final = 4
 SCHEDULE_FIRES: Final = 30
 """The newest fires that count for the version of a schedule."""
 SCHEDULES_SHOWN: Final = 50
-"""The schedules that are due next, whose last outcomes count for the version of the list."""
+"""The schedules that are due next, which count for the version of the list with their last outcomes."""
 WORKERS: Final = 100
 """The first workers, which count for the version of their list."""
 RUNS: Final = 50
 """The newest runs that count for the version of their list, ..."""
 PARKED: Final = 5
 """... and the newest parked ones."""
-_DIGITS: Final = re.compile(r"\d+")
+_DURATION: Final = re.compile(r"\b(?:\d+[dhms])+\b")
+"""As `rough_duration` writes it: its units change, too, as it shrinks."""
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -43,9 +44,12 @@ def is_due(one: ScheduleInfo) -> bool:
     return one.next_at is not None and one.state != "paused"
 
 
-def version_of(*answers: Iterable[msgspec.Struct]) -> str:
-    """Return the version of some answers of the API, each with items. It depends on nothing that changes with the time alone."""
-    digest = blake2b(digest_size=8)
+def version_of(*answers: Iterable[msgspec.Struct], number: int = 0) -> str:
+    """Return the version of some answers of the API, each with items. It depends on nothing that changes with the time alone.
+
+    ``number`` is that of all items, if only the first ones are in the answers.
+    """
+    digest = blake2b(b"%d" % number, digest_size=8)
     for answer in answers:
         for one in answer:
             digest.update(_encode(_lasting(one)))
@@ -58,7 +62,7 @@ def _lasting(one: msgspec.Struct) -> msgspec.Struct:
     if isinstance(one, NodeInfo | NamespaceNode):
         return replace(one, beats=one.beats // BEATS, lease_left=None)
     if isinstance(one, RunInfo):  # it waits for a timer with a length that shrinks
-        return replace(one, waits_for=_DIGITS.sub("", one.waits_for or ""))
+        return replace(one, waits_for=_DURATION.sub("", one.waits_for or ""))
     if isinstance(one, ScheduleDetails):  # the revision covers it
         return replace(one, payload=b"")
     return one

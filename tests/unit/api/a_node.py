@@ -36,6 +36,7 @@ from mainspring.testing import ManualClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
 
+    from mainspring.access.acts import Act
     from mainspring.api.request import Request
     from mainspring.errors import StoreError
     from mainspring.jobs.held import Held
@@ -111,6 +112,7 @@ class Node:
         )
         self.schedules = ScheduleService(self.commits, self.reads, self.clock, self.service.timers)
         self.jobs = JobCalls(self.service)
+        self.refused: list[Act] = []
         self.submits = SubmitCalls(self.service, largest=PAYLOAD_LIMIT)
         self.api = Api(
             self.jobs.handlers,
@@ -123,6 +125,7 @@ class Node:
                 ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers
             ).handlers,
             self.submits.handlers,
+            refused=self.refused.append,
             enter=self.service.enter_namespace,
         )
 

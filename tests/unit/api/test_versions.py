@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+import structlog
 from tests.unit.nodes.rows import row as node_row
 
 from mainspring.access.caller import LOCAL, Caller
@@ -16,11 +17,12 @@ from mainspring.api import jobs, schedules
 from mainspring.api.answers.nodes import SingleNodeCalls, namespace_node
 from mainspring.api.answers.nodes import _Row as Row
 from mainspring.api.answers.sample_loop import INTERVAL
-from mainspring.api.answers.version_streams import PARTS, SAMPLES, VersionStreams
+from mainspring.api.answers.version_streams import PARTS, REPEAT, SAMPLES, VersionStreams
 from mainspring.api.errors import ApiError
 from mainspring.api.live import FollowVersion
 from mainspring.api.namespaces import ListNodes
-from mainspring.api.versions import BEATS, version_of
+from mainspring.api.versions import BEATS, SCHEDULES_SHOWN, version_of
+from mainspring.api.workflows import RunInfo
 from mainspring.errors import StoreUnavailableError
 
 from .a_node import Node, opened, run
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
     from mainspring.api.request import Request
 
+REPEATED = round(REPEAT / INTERVAL)
+"""Samples after which a version is sent again."""
 SHOP = Caller("shop", (Grant(Role.VIEWER, "shop"),))
 PAY = Caller("pay", (Grant(Role.VIEWER, "*", ("pay*",)),))
 PAY_TOO = Caller("another token", (Grant(Role.VIEWER, "*", ("pay*",)),))
@@ -75,7 +79,7 @@ class Versions:
         self._under_way += 1
         self._idle.clear()
         try:
-            return await self.node.api.answer(request, caller)
+            return await self.node.api.answer_unrecorded(request, caller)
         finally:
             self._under_way -= 1
             if not self._under_way:
@@ -94,8 +98,8 @@ class Versions:
             await self._idle.wait()
 
 
-async def add(node: Node, name: str, function: str = "task", **options: Any) -> None:
-    await node.api.call(schedules.Add(name=name, function=function, every=3600.0, **options))
+async def add(node: Node, name: str, function: str = "task", every: float = 3600.0, **options: Any) -> None:
+    await node.api.call(schedules.Add(name=name, function=function, every=every, **options))
 
 
 def test_a_version_is_sent_at_first_and_after_each_change_as_the_same_bytes() -> None:
@@ -110,10 +114,12 @@ def test_a_version_is_sent_at_first_and_after_each_change_as_the_same_bytes() ->
             await shown.pass_time()
             assert shown.requests - before == 2, "one sample: the list and its outcomes"
             assert {len(viewer.events) for viewer in viewers} == {1}, "nothing has changed"
+            assert len({id(viewer.events[0][1]) for viewer in viewers[1:]}) == 1, "the first of them has caused a read"
+            assert len({viewer.versions[0] for viewer in viewers}) == 1
+            assert json.loads(viewers[1].events[0][1])["spread"] == 25, "all of them may have come back after a restart"
             await add(node, "nightly")
             await shown.pass_time()
-            for place in range(2):
-                assert len({id(viewer.events[place][1]) for viewer in viewers}) == 1
+            assert len({id(viewer.events[1][1]) for viewer in viewers}) == 1
             assert len(set(viewers[0].versions)) == 2
             assert viewers[0].events[1][0] == "version"
             assert json.loads(viewers[0].events[1][1])["spread"] == 25, "two of them are to read it in a second"
@@ -133,11 +139,12 @@ def test_nothing_is_read_without_viewers() -> None:
             _, leave = await shown.watch("schedules")
             leave()
             second, leave_too = await shown.watch("schedules")
-            assert (len(second.events), shown.requests) == (1, 2), "one that comes back gets the newest version"
             leave_too()
-            for _ in range(3):
+            for _ in range(REPEATED):
                 await shown.pass_time()
-            assert (shown.requests, len(shown.streams)) == (2, 0)
+            assert (len(second.events), shown.requests, len(shown.streams)) == (0, 2, 0), (
+                "one that comes back reads nothing"
+            )
 
     run(test())
 
@@ -151,6 +158,7 @@ def test_callers_see_versions_of_what_they_may_see() -> None:
             mail, _ = await shown.watch("schedules", caller=EXTERNAL)
             shop, _ = await shown.watch("schedules", caller=SHOP, namespace="shop")
             assert len(shown.streams) == 3
+            await shown.pass_time()
             await add(node, "wages", "payroll")
             await shown.pass_time()
             assert [len(one.events) for one in (pay, same, mail, shop)] == [2, 2, 1, 1]
@@ -180,8 +188,7 @@ def test_an_object_is_followed_until_it_is_gone(caller: Caller) -> None:
             assert viewer.versions[2:] == [""]
             assert viewer.is_ended
             assert (len(other.events), other.is_ended) == (1, False)
-            await shown.pass_time()
-            assert len(shown.streams) == 1
+            assert len(shown.streams) == 1, "another object of this name may come"
             with pytest.raises(ApiError, match="there is no schedule"):
                 await shown.watch("schedule", "wages", caller=caller)
             if caller is PAY:
@@ -205,17 +212,103 @@ def test_an_object_that_a_caller_may_not_see_any_more_is_gone() -> None:
     run(test())
 
 
-def test_a_store_that_does_not_answer_changes_no_version() -> None:
+def test_a_version_is_sent_again_while_it_can_be_read() -> None:
+    """So a page can show that it is not live, in place of an old version."""
+
     async def test() -> None:
         async with opened() as node:
             shown = Versions(node)
             viewer, _ = await shown.watch("schedules")
-            node.store.error = StoreUnavailableError("gone")
-            await shown.pass_time()
-            node.store.error = None
+            with structlog.testing.capture_logs() as logs:
+                for _ in range(REPEATED):
+                    await shown.pass_time()
+                assert len(viewer.events) == 2
+                node.store.error = StoreUnavailableError("gone")
+                for _ in range(3 * REPEATED):
+                    await shown.pass_time()
+                assert (len(viewer.events), viewer.is_ended) == (2, False)
+                node.store.error = None
+                for _ in range(REPEATED):
+                    await shown.pass_time()
+            assert (len(viewer.events), len(set(viewer.versions))) == (3, 1)
+            assert [(one["subject"], one["problem"]) for one in logs] == [("schedules", "gone")], (
+                "one line for all failures"
+            )
             await add(node, "nightly")
             await shown.pass_time()
-            assert (len(set(viewer.versions)), viewer.is_ended) == (2, False)
+            assert len(set(viewer.versions)) == 2
+
+    run(test())
+
+
+def test_no_client_gets_a_version_that_may_be_older_than_its_page() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            shown = Versions(node)
+            first, _ = await shown.watch("schedules")
+            await add(node, "nightly")
+            second, _ = await shown.watch("schedules")
+            assert not second.events
+            await shown.pass_time()
+            assert second.versions == first.versions[1:]
+            for _ in range(REPEATED):
+                await shown.pass_time()
+            assert second.versions == 2 * first.versions[1:2], "both get it again"
+
+    run(test())
+
+
+def test_an_object_that_comes_back_has_new_versions() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            shown = Versions(node)
+            await add(node, "wages")
+            viewer, _ = await shown.watch("schedule", "wages")
+            await node.api.call(schedules.Remove(name="wages"))
+            await shown.pass_time()
+            assert viewer.is_ended
+            await add(node, "wages")
+            second, _ = await shown.watch("schedule", "wages")
+            await shown.pass_time()
+            await shown.pass_time()
+            assert "" not in second.versions
+            assert (second.is_ended, len(shown.streams)) == (False, 1), "the end of the first sampler ends no other"
+
+    run(test())
+
+
+def test_the_audit_names_no_caller_for_later_reads() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            shown = Versions(node)
+            await add(node, "wages", "payroll")
+            with pytest.raises(ApiError, match="lacks the permission"):
+                await shown.watch("schedule", "wages", caller=EXTERNAL)
+            await shown.watch("schedule", "wages", caller=PAY)
+            await node.api.call(schedules.Edit(name="wages", function="mail"))
+            await shown.pass_time()
+            assert [(one.who, one.what) for one in node.refused] == [("mail", "live.follow")]
+
+    run(test())
+
+
+def test_the_list_of_schedules_changes_with_the_shown_ones_and_their_number() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            shown = Versions(node)
+            for number in range(SCHEDULES_SHOWN):
+                await add(node, f"s{number:02}")
+            viewer, _ = await shown.watch("schedules")
+            await add(node, "z", every=99_999.0)
+            await shown.pass_time()
+            assert len(set(viewer.versions)) == 2, "there is another one"
+            await node.api.call(schedules.Trigger(name="z"))
+            await node.api.call(schedules.Edit(name="z", function="other"))
+            await shown.pass_time()
+            assert len(set(viewer.versions)) == 2, "it is not shown"
+            await node.api.call(schedules.Edit(name="s07", function="other"))
+            await shown.pass_time()
+            assert len(set(viewer.versions)) == 3
 
     run(test())
 
@@ -245,6 +338,7 @@ def test_slow_and_many_samples_leave_most_of_the_time_to_other_work() -> None:
                 await shown.watch("schedule", f"s{number}")
             for _ in range(3):
                 await shown.pass_time()
+            assert shown.streams.parts() == 3 * SAMPLES * PARTS, "they share one part of the time"
             before = shown.requests
             for _ in range(9):
                 await shown.pass_time()
@@ -263,3 +357,31 @@ def test_versions_of_nodes_ignore_what_changes_all_the_time() -> None:
     assert version(row={"counter": 2 * BEATS - 1}) == version()
     assert version(row={"counter": 2 * BEATS}) != version()
     assert version(row={"draining": True}) != version()
+
+
+def waiting(text: str) -> str:
+    return version_of(
+        [
+            RunInfo(
+                handle="h",
+                workflow_id="w",
+                type="t",
+                version="1",
+                status="open",
+                started_at=None,
+                closed_at=None,
+                events=1,
+                waits_for=text,
+                run="h@1",
+                parked_at=None,
+            )
+        ]
+    )
+
+
+def test_versions_of_runs_ignore_the_length_of_their_timers() -> None:
+    texts = ["2d4h", "1d", "58m59s", "58m", "7s", "0s"]
+    assert len({waiting(f"charge #2, timer {text}, approved and 3 more") for text in texts}) == 1
+    assert len({waiting(f"attempt 2 in {text}") for text in texts}) == 1
+    assert waiting("charge #2, timer 7s") != waiting("charge #3, timer 7s")
+    assert waiting("timer 7s, timer 8s") != waiting("timer 7s")

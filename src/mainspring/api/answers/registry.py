@@ -105,12 +105,16 @@ class Api:
     async def answer(self, request: Request[A], caller: Caller, once: Once | None = None) -> A:
         """Return the answer to a request, for a coroutine of a call."""
         try:
-            self._check(request, caller)
-            handler, number = self._handlers[type(request)]
-            answer: A = await handler(*(request, caller, once)[:number])
+            return await self.answer_unrecorded(request, caller, once)
         except (ForbiddenError, ApiError) as error:
             self._record_refusal(request, caller, error)
             raise
+
+    async def answer_unrecorded(self, request: Request[A], caller: Caller, once: Once | None = None) -> A:
+        """Return the answer as `answer` does; a refusal is not recorded: for requests that the caller did not make."""
+        self._check(request, caller)
+        handler, number = self._handlers[type(request)]
+        answer: A = await handler(*(request, caller, once)[:number])
         return answer
 
     def _record_refusal(self, request: Request[Any], caller: Caller, error: ForbiddenError | ApiError) -> None:

@@ -23,7 +23,8 @@ log = structlog.get_logger("mainspring.api")
 class SampleLoop:
     """Calls ``take`` at once, and again until ``is_watched`` returns False; then it calls ``ended``.
 
-    A sample takes at most one part of the time in ``parts``. ``interval`` returns the seconds from one sample to the next.
+    A sample takes at most one of so many parts of the time as ``parts`` returns. ``interval`` returns the seconds from one sample
+    to the next.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class SampleLoop:
         is_watched: Callable[[], bool],
         ended: Callable[[], object],
         *,
-        parts: int = 2,
+        parts: Callable[[], int] = lambda: 2,
         interval: Callable[[], float] = lambda: INTERVAL,
     ) -> None:
         self._service = service
@@ -60,7 +61,7 @@ class SampleLoop:
     def _go_on(self, _: object) -> None:
         """Take the next sample in time, also after the store could not be read."""
         took = self._service.monotonic() - self._begun
-        self._service.later(max(self._interval() - took, took * (self._parts - 1)), self.run_once)
+        self._service.later(max(self._interval() - took, took * (self._parts() - 1)), self.run_once)
 
     def _broken(self, error: Exception) -> None:
         log.error("a sample for live pages failed", exc_info=error)

@@ -52,7 +52,7 @@ from mainspring.schedules.specification import specify
 from mainspring.schedules.store import Change, ListSchedules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from mainspring.access.acts import Act
     from mainspring.access.caller import Caller
@@ -71,6 +71,9 @@ if TYPE_CHECKING:
 
 CHANGE_ATTEMPTS = 5
 """Number of times that a change is repeated if the schedule changes in the meantime, because it fires."""
+
+STEP = 100
+"""Schedules that are described at once: about a millisecond."""
 
 
 class ScheduleCalls:
@@ -99,14 +102,18 @@ class ScheduleCalls:
 
     # ---- reading ----
 
-    async def _find(self, namespace: str, *names: str) -> list[Stored]:
-        """Return the schedules of these names in a namespace; all of its schedules if there are no names."""
+    async def _stored(self, namespace: str, *names: str) -> Sequence[Stored]:
+        """Return the schedules of these names in a namespace, with their keys; all of its schedules if there are no names."""
         keys = tuple(key_of_text(namespace, name) for name in names) or None
         query = ListSchedules(limit=sys.maxsize, names=keys, namespace=namespace)
-        return [stored_with_names(one) for one in (await read_page(self._reads.gather, query)).items]
+        return (await read_page(self._reads.gather, query)).items
+
+    async def _find(self, namespace: str, *names: str) -> list[Stored]:
+        """Return the schedules as `_stored` does, with their names."""
+        return [stored_with_names(one) for one in await self._stored(namespace, *names)]
 
     async def _list(self, request: List) -> Listed:
-        return Listed([_info(one) for one in await self._find(request.namespace)])
+        return Listed(await in_slices(self._service.run_sliced, _infos(await self._stored(request.namespace))))
 
     async def _schedule(self, namespace: str, name: str) -> Stored:
         found = await self._find(namespace, name)
@@ -301,6 +308,16 @@ def _info(stored: Stored) -> ScheduleInfo:
         app=state.app or None,
         parents=list(schedule.parents),
     )
+
+
+def _infos(found: Sequence[Stored]) -> Generator[None, None, list[ScheduleInfo]]:
+    """Describe many schedules in steps."""
+    described = []
+    for number, one in enumerate(found, 1):
+        described.append(_info(stored_with_names(one)))
+        if number % STEP == 0:
+            yield
+    return described
 
 
 def _details(stored: Stored) -> ScheduleDetails:

@@ -6,6 +6,8 @@ import heapq
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from mainspring.api import namespaces, nodes, schedules, workers, workflows
 from mainspring.api.answers.sample_loop import INTERVAL, SampleLoop
 from mainspring.api.errors import Code, problem_of
@@ -16,7 +18,7 @@ from mainspring.api.versions import PARKED, RUNS, SCHEDULE_FIRES, SCHEDULES_SHOW
 from mainspring.errors import MainspringError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from mainspring.access.caller import Caller
     from mainspring.access.roles import Grant
@@ -33,22 +35,28 @@ if TYPE_CHECKING:
     """A namespace, a subject with its name, and the grants of the callers."""
 
 PARTS: Final = 20
-"""A sampler uses at most one of so many parts of the time."""
+"""All samplers together use at most one of so many parts of the time."""
 SAMPLES: Final = 20
 """A second, of all samplers together: with more samplers, each takes its samples less often."""
 READS: Final = 2
-"""A second, of all viewers of a subject together: so many of them are to read it again, if it changes all the time."""
+"""Viewers of a subject for each second of the spread. They wait for half of it on average: if the subject changes all the time,
+twice as many read it in each second."""
+REPEAT: Final = 4.0
+"""Seconds after which a version is sent again: a page shows that it is not live after three times as many without one."""
 GONE: Final = frozenset({Code.SCHEDULE_NOT_FOUND, Code.WORKER_NOT_FOUND, Code.RUN_NOT_FOUND, Code.FORBIDDEN})
+
+log = structlog.get_logger("mainspring.api")
 
 
 async def _schedules(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
     listed: schedules.Listed = await read(schedules.List(namespace=asked.namespace), caller)
-    names = [one.name for one in heapq.nsmallest(SCHEDULES_SHOWN, listed.schedules, key=due_key)]
+    shown = heapq.nsmallest(SCHEDULES_SHOWN, listed.schedules, key=due_key)
     runs: list[schedules.Run] = []
-    if names:
+    if shown:
+        names = [one.name for one in shown]
         runs += (await read(ReadOutcomes(names, namespace=asked.namespace), caller)).fires
     runs.sort(key=lambda run: run.schedule)
-    return version_of(listed.schedules, runs), False
+    return version_of(shown, runs, number=len(listed.schedules)), False
 
 
 async def _schedule(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
@@ -94,12 +102,13 @@ VERSIONS: Final[Mapping[str, ReadVersion]] = {
 
 
 class VersionStreams:
-    """Streams of versions. ``read`` answers requests."""
+    """Streams of versions. ``read`` answers requests, and records no refusals: callers do not make the later ones."""
 
     def __init__(self, service: JobService, read: Read) -> None:
         self._service = service
         self._read = read
         self._samplers: dict[Key, _Sampler] = {}
+        self._is_repeating = False
         self.followers: Followers = {FollowVersion: self._follow}
 
     def __len__(self) -> int:
@@ -110,17 +119,35 @@ class VersionStreams:
         key = request.namespace, request.subject, request.name, frozenset(caller.grants)
         sampler = self._samplers.get(key)
         if sampler is None:
-            sampler = _Sampler(self._service, self._read, request, caller, self._interval, partial(self._end, key))
+            sampler = _Sampler(self._service, self._read, request, caller, self, partial(self._end, key))
             await sampler.read()  # it refuses what this caller may not see, or what is not there
             sampler = self._samplers.setdefault(key, sampler)
         sampler.add(feed)
+        if not self._is_repeating:
+            self._repeat_later()
         return partial(sampler.remove, feed)
 
-    def _interval(self) -> float:
+    def interval(self) -> float:
+        """Return the seconds from one sample to the next."""
         return max(INTERVAL, len(self._samplers) / SAMPLES)
 
-    def _end(self, key: Key) -> None:
-        del self._samplers[key]
+    def parts(self) -> int:
+        """Return in how many parts of the time a sampler uses at most one."""
+        return PARTS * max(1, len(self._samplers))
+
+    def _end(self, key: Key, sampler: _Sampler) -> None:
+        if self._samplers.get(key) is sampler:
+            del self._samplers[key]
+
+    def _repeat_later(self) -> None:
+        self._is_repeating = bool(self._samplers)
+        if self._samplers:
+            self._service.later(REPEAT, self._repeat)
+
+    def _repeat(self) -> None:
+        for sampler in self._samplers.values():
+            sampler.repeat()
+        self._repeat_later()
 
 
 class _Sampler:
@@ -135,59 +162,88 @@ class _Sampler:
         read: Read,
         asked: FollowVersion,
         caller: Caller,
-        interval: Callable[[], float],
-        ended: Callable[[], object],
+        pace: VersionStreams,
+        ended: Callable[[_Sampler], object],
     ) -> None:
         self._read = read
         self._asked = asked
         self._caller = caller
-        self._ended = ended
-        self._loop = SampleLoop(service, self._take, self._is_watched, ended, parts=PARTS, interval=interval)
-        self._feeds: set[Feed] = set()
+        self._ended = partial(ended, self)
+        self._loop = SampleLoop(
+            service, self._take, self._is_watched, self._ended, parts=pace.parts, interval=pace.interval
+        )
+        self._feeds: dict[Feed, bool] = {}
+        """With whether they have got a version."""
         self._version = ""
-        self._newest = Shared(None)
         self._is_last = self._is_running = False
+        self._is_read = False
+        """Whether the last read has succeeded."""
+        self._is_failing = False
+        """Whether a failure is in the log."""
 
     def _is_watched(self) -> bool:
         return bool(self._feeds)
 
     def add(self, feed: Feed) -> None:
-        """Send the newest version, and all later ones."""
-        self._feeds.add(feed)
-        self._send(feed)
+        """Send the version if it has just been read, else the next one, and all later ones.
+
+        An earlier one may be older than the client's page, which would load again for nothing.
+        """
+        self._feeds[feed] = False
         if not self._is_running:
             self._is_running = True
+            self._send([feed])
             self._loop.wait()
 
     def remove(self, feed: Feed) -> None:
         """Send no more. The sampler lives until its next sample, so that clients that come and go cause no further ones."""
-        self._feeds.discard(feed)
+        self._feeds.pop(feed, None)
+
+    def repeat(self) -> None:
+        """Send the version again, while it can be read."""
+        if self._is_read:
+            self._send([feed for feed, has_version in self._feeds.items() if has_version])
 
     async def read(self) -> None:
         """Read the version. Raises ApiError."""
-        version, self._is_last = await VERSIONS[self._asked.subject](self._read, self._asked, self._caller)
-        self._become(version)
+        self._is_read = False
+        self._version, self._is_last = await VERSIONS[self._asked.subject](self._read, self._asked, self._caller)
+        self._is_read = True
 
     async def _take(self) -> None:
         before = self._version
         try:
             await self.read()
         except MainspringError as error:
-            if problem_of(error).code not in GONE:
-                raise
-            self._is_last = True
-            self._become("")
-        if self._version != before:
+            problem = problem_of(error)
+            if problem.code not in GONE:
+                self._log_failure(problem.message)
+                return
+            self._version, self._is_last = "", True
+        self._is_failing = False
+        is_new = self._version != before
+        self._send([feed for feed, has_version in self._feeds.items() if is_new or not has_version])
+
+    def _send(self, feeds: Sequence[Feed]) -> None:
+        newest = Shared(Version(self._version, len(self._feeds) / READS))
+        for feed in feeds:
+            self._feeds[feed] = True
+            feed.replace("version", newest)
+        if self._is_last:
             for feed in self._feeds:
-                self._send(feed)
-        if self._is_last:
+                feed.end()
             self._feeds.clear()
+            self._ended()
 
-    def _become(self, version: str) -> None:
-        self._version = version
-        self._newest = Shared(Version(version, len(self._feeds) / READS))
-
-    def _send(self, feed: Feed) -> None:
-        feed.replace("version", self._newest)
-        if self._is_last:
-            feed.end()
+    def _log_failure(self, problem: str) -> None:
+        """Write the first one of several failures to the log."""
+        if not self._is_failing:
+            self._is_failing = True
+            asked = self._asked
+            log.warning(
+                "live pages do not change",
+                namespace=asked.namespace,
+                subject=asked.subject,
+                name=asked.name,
+                problem=problem,
+            )

@@ -155,7 +155,9 @@ async def schedules(visit: Visit) -> Response:
         after=after,
         drawn=DRAWN,
         to_fires=to_fires,
-        version="" if is_part or isinstance(outcomes, Problem) else version_of(listed.items, outcomes.values()),
+        version=""
+        if is_part or isinstance(outcomes, Problem)
+        else version_of(rows, outcomes.values(), number=len(listed.items)),
     )
 
 

@@ -21,9 +21,9 @@ class LiveQuery(msgspec.Struct, kw_only=True):
 
     namespace: str
     overview: bool = False
-    """The numbers of the namespace."""
+    """Whether to send the numbers of the namespace."""
     functions: bool = False
-    """These, and the numbers of each function."""
+    """Whether to send these, and the numbers of each function."""
     job: str | None = None
     """The handle of a job whose states and progress are sent."""
     logs: str | None = None
@@ -33,11 +33,13 @@ class LiveQuery(msgspec.Struct, kw_only=True):
     operation: str | None = None
     """The id of an operation whose progress is sent."""
     schedules: bool = False
-    """The versions of the list of schedules; as the next two."""
+    """Whether to send the versions of the list of schedules."""
     workers: bool = False
+    """Whether to send those of the list of workers."""
     nodes: bool = False
+    """Whether to send those of the list of nodes."""
     runs: bool = False
-    """The versions of the list of runs of workflows."""
+    """Whether to send those of the list of runs of workflows."""
     schedule: str | None = None
     """The name of a schedule whose versions are sent."""
     worker: str | None = None
@@ -96,6 +98,7 @@ ROUTES: Final = (
             Code.SCHEDULE_NOT_FOUND,
             Code.WORKER_NOT_FOUND,
             Code.RUN_NOT_FOUND,
+            Code.CONFLICT,
             Code.UNSUPPORTED,
         ),
     ),
