@@ -56,7 +56,7 @@ class Templates:
             auto_reload=False,
         )
         self._environment.globals.update(
-            asset=asset, menu=menu, version=version, look_of=look_of, Permission=Permission, words=words
+            asset=asset, menu=menu, release=version, look_of=look_of, Permission=Permission, words=words
         )
         self._environment.filters.update(
             size=words.size, duration=words.duration, number=words.number, sentence=words.sentence

@@ -66,6 +66,16 @@ def test_every_page_has_the_strict_headers() -> None:
     run(test())
 
 
+def test_every_page_names_the_release_of_the_node() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for path in ("/", "/jobs", "/functions", "/schedules", "/workers", "/nodes"):
+                page = await browser.open(path)
+                assert page.root.one("footer").text.strip().startswith("Mainspring 9.9 ")
+
+    run(test())
+
+
 def test_a_page_of_a_name_that_the_node_lacks_is_refused_by_the_api() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):
