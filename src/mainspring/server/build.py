@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from msgspec.structs import replace
 
 from mainspring.api.answers.access import AccessCalls
+from mainspring.api.answers.dead_letters import DeadLetters
 from mainspring.api.answers.fires import FireCalls
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.grants import FunctionGrants, RunGrants, ScheduleGrants
@@ -232,12 +233,14 @@ async def open_node(
         workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions, workflows.workers.rows).handlers}
     log_calls = LogCalls(logs, service)
     other_nodes: Callable[[], Sequence[NodeRow]] = tuple if fleet is None else fleet.others
+    dead_letters = DeadLetters(service)
     namespace_calls = NamespaceCalls(
         service,
         reads,
         job_clock,
         other_nodes,
         OldestByNamespace(service.all_functions, reads if engine.lines else None, job_clock).of,
+        dead_letters,
         kept=engine.series,
         store=lambda: StoreState(settings.store.engine, watch.ready(commits)),
     )
@@ -255,7 +258,7 @@ async def open_node(
         changes.handlers,
         JobDataCalls(service, largest=engine.max_value).handlers,
         RecordCalls(service, recalls=engine.recalls).handlers,
-        FunctionGrants(FunctionCalls(service, other_nodes).handlers).handlers,
+        FunctionGrants(FunctionCalls(service, dead_letters, other_nodes).handlers).handlers,
         SeriesCalls(reads, handles, job_clock, kept=engine.series).handlers,
         submits.handlers,
         operation_handlers(bulk, service, job_calls),
@@ -276,7 +279,7 @@ async def open_node(
     )
     api.add_streams(log_calls.followers)
     api.add_streams(JobStreams(service).followers)
-    api.add_streams(LiveStreams(service, namespace_calls.status, worker_calls.number_in, other_nodes).followers)
+    api.add_streams(LiveStreams(service, namespace_calls.figures, worker_calls.number_in, other_nodes).followers)
     api.add_streams(VersionStreams(service, api.answer_unrecorded).followers)
     api.add_streams(operation_streams(bulk, service, job_calls))
     face = GearmanFace(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring.api.answers.dead_letters import DeadLetters
 from mainspring.api.answers.fires import FireCalls
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.grants import FunctionGrants, ScheduleGrants
@@ -111,6 +112,7 @@ class Node:
             **options,
         )
         self.schedules = ScheduleService(self.commits, self.reads, self.clock, self.service.timers)
+        self.dead = DeadLetters(self.service)
         self.jobs = JobCalls(self.service)
         self.refused: list[Act] = []
         self.submits = SubmitCalls(self.service, largest=PAYLOAD_LIMIT)
@@ -119,7 +121,7 @@ class Node:
             JobChangeCalls(self.service, self.submits, largest=PAYLOAD_LIMIT, changes_jobs=changes_jobs).handlers,
             JobDataCalls(self.service, largest=PAYLOAD_LIMIT).handlers,
             RecordCalls(self.service, recalls=True).handlers,
-            FunctionGrants(FunctionCalls(self.service).handlers).handlers,
+            FunctionGrants(FunctionCalls(self.service, self.dead).handlers).handlers,
             FireCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
             ScheduleGrants(
                 ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers

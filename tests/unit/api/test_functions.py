@@ -188,7 +188,7 @@ def test_running_jobs_are_those_of_all_nodes_too() -> None:
     async def test() -> None:
         async with opened() as node:
             other = msgspec.structs.replace(node_row(2, functions=(b"g", b"f")), loads=((1, 9), (1, 4)))
-            calls = FunctionCalls(node.service, lambda: [other, other])
+            calls = FunctionCalls(node.service, node.dead, lambda: [other, other])
             api = Api(FunctionGrants(calls.handlers).handlers)
             node.worker()
             await node.submit()

@@ -18,6 +18,9 @@ from mainspring.api.answers.sample_loop import INTERVAL
 from mainspring.api.feeds import Shared
 from mainspring.api.request import write
 from mainspring.api.submitting import Submit
+from mainspring.jobs.store import ShowDead
+from mainspring.series.model import MINUTE
+from mainspring.series.store import ReadNamespaceSeries, ReadSeries
 from mainspring.server.oldest import OldestByNamespace
 
 from .a_node import Node, opened, run
@@ -27,8 +30,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from mainspring.api.namespaces import NamespaceStatus, Status
+    from mainspring.api.answers.namespaces import Figures
     from mainspring.nodes.model import NodeRow
+    from mainspring.storage.engine import Answered
+    from mainspring.storage.query import Budget, Query
 
 PAY = Caller("pay", (Grant(Role.VIEWER, "*", ("pay*",)),))
 PAY_TOO = Caller("other token", (Grant(Role.OPERATOR, "*", ("pay*",)),))
@@ -66,14 +71,16 @@ class Live:
         self.samples = 0
         self.viewers: list[Viewer] = []
         ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
-        self._status = NamespaceCalls(node.service, node.reads, node.clock, tuple, ages.of, kept=True).status
+        self._figures = NamespaceCalls(
+            node.service, node.reads, node.clock, tuple, ages.of, node.dead, kept=True
+        ).figures
         self.others: list[NodeRow] = []
         self.streams = LiveStreams(node.service, self._sample, lambda _: 7, lambda: self.others)
         node.api.add_streams(self.streams.followers)
 
-    async def _sample(self, request: Status, caller: Caller) -> NamespaceStatus:
+    async def _sample(self, request: live.Follow, caller: Caller) -> Figures:
         self.samples += 1
-        return await self._status(request, caller)
+        return await self._figures(request, caller)
 
     async def watch(self, caller: Caller = LOCAL, **options: Any) -> tuple[Viewer, Callable[[], None]]:
         viewer = Viewer()
@@ -106,6 +113,29 @@ def test_many_viewers_get_the_same_bytes_of_one_sample_a_second() -> None:
             last = viewers[0].numbers()[-1]
             assert b'"waiting":1,"running":0,"scheduled":0,"submitted":1,"workers":7' in last
             assert len(shown.streams) == 1
+
+    run(test())
+
+
+def test_a_sample_reads_no_more_of_the_store_than_its_numbers_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            queries: list[Query[Any]] = []
+            read = node.store.read
+
+            def noted(query: Query[Any], budget: Budget, answered: Answered) -> None:
+                queries.append(query)
+                read(query, budget, answered)
+
+            monkeypatch.setattr(node.store, "read", noted)
+            shown = Live(node)
+            for number in range(20):
+                await node.api.call(Submit(b"f%d" % number, b""))
+            await shown.watch(functions=True)
+            await shown.second()
+            series = [query for query in queries if isinstance(query, ReadSeries | ReadNamespaceSeries)]
+            assert [(type(one), one.step) for one in series] == [(ReadNamespaceSeries, MINUTE)]
+            assert sum(isinstance(query, ShowDead) for query in queries) == 1
 
     run(test())
 

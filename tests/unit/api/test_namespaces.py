@@ -34,7 +34,9 @@ PAY = Caller("pay", (Grant(Role.VIEWER, "shop", ("pay*",)),))
 
 def add_calls(node: Node, *others: NodeRow, kept: bool = True) -> None:
     ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
-    node.api.add(NamespaceCalls(node.service, node.reads, node.clock, lambda: others, ages.of, kept=kept).handlers)
+    node.api.add(
+        NamespaceCalls(node.service, node.reads, node.clock, lambda: others, ages.of, node.dead, kept=kept).handlers
+    )
 
 
 async def save(node: Node, *rows: Row) -> None:

@@ -154,7 +154,7 @@ def test_every_changing_call_is_recorded_or_listed_as_an_exception() -> None:
             parts = (
                 node.jobs.handlers,
                 node.submits.handlers,
-                FunctionCalls(node.service).handlers,
+                FunctionCalls(node.service, node.dead).handlers,
                 ScheduleCalls(node.schedules, node.reads, node.service.handles, node.clock).handlers,
                 JobChangeCalls(node.service, node.submits, largest=1).handlers,
                 VersionCalls(Mock(), Mock()).handlers,
@@ -189,7 +189,7 @@ def test_a_refused_request_is_reported_with_its_object() -> None:
     async def test() -> None:
         async with opened() as node:
             refused: list[Act] = []
-            api = Api(FunctionCalls(node.service).handlers, refused=refused.append)
+            api = Api(FunctionCalls(node.service, node.dead).handlers, refused=refused.append)
             viewer = Caller("vic", (Grant(Role.VIEWER),), token="v")
             payer = Caller("pia", (Grant(Role.ADMIN, functions=("pay*",)),), token="p")
             for request, caller in ((functions.Pause("f"), viewer), (functions.Pause("mail"), payer)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.api.answers.readings import Readings
 from mainspring.api.answers.waiting import Later
 from mainspring.errors import StoreError
 from mainspring.namespaces import namespace_of
@@ -11,7 +12,6 @@ from mainspring.namespaces import namespace_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mainspring.clock import Clock
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.service import JobService
     from mainspring.jobs.store import DeadCounted
@@ -27,9 +27,8 @@ MOST_PAGES: Final = 10
 
 
 class DeadNumbers(NamedTuple):
-    """Those of a namespace at a monotonic time."""
+    """Those of a namespace."""
 
-    read_at: float
     by_function: Mapping[bytes, int]
     is_whole: bool
     """Whether functions that are not among them have none."""
@@ -44,49 +43,57 @@ async def count_dead(service: JobService, names: Sequence[bytes]) -> Mapping[byt
     return found
 
 
-async def all_dead(service: JobService) -> tuple[dict[bytes, int], bool]:
-    """Return the numbers of all functions with dead letters, and whether all of the store's functions were read."""
-    numbers: dict[bytes, int] = {}
-    after: bytes | None = b""
-    for _ in range(MOST_PAGES):
-        place = after or b""
-        try:
-            page: DeadCounted = await Later(lambda done, failed: service.show_dead(place, done, failed))  # noqa: B023
-        except StoreError:
-            return numbers, False
-        numbers |= page.numbers
-        after = page.next
-        if after is None:
-            return numbers, True
-    return numbers, False
-
-
 class DeadLetters:
     """The numbers of namespaces that somebody watches. They are read again after some seconds."""
 
-    def __init__(self, service: JobService, clock: Clock) -> None:
+    def __init__(self, service: JobService) -> None:
         self._service = service
-        self._clock = clock
-        self._namespaces: dict[str, DeadNumbers] = {}
+        self._all: Readings[None, tuple[dict[bytes, int], bool]] = Readings(service.monotonic, KEPT_FOR, 1)
+        self._namespaces: Readings[str, DeadNumbers] = Readings(service.monotonic, KEPT_FOR, MOST_KEPT)
+        self._counted: Readings[str, DeadNumbers] = Readings(service.monotonic, KEPT_FOR, MOST_KEPT)
 
     async def among(self, namespace: str, functions: Sequence[FunctionQueue], failing: Sequence[bytes]) -> DeadNumbers:
         """Return those of all functions; in a very large store of the failing ones, those with jobs, and some of the others.
 
         ``functions`` are those of the namespace, not those that one caller may see: others get the same numbers.
         """
-        now = self._clock.monotonic()
-        kept = self._namespaces.get(namespace)
-        if kept is None or now - kept.read_at >= KEPT_FOR:
-            found, is_whole = await all_dead(self._service)
-            numbers = {name: number for name, number in found.items() if namespace_of(name) == namespace}
-            if not is_whole:
-                queues = sorted(functions, key=lambda queue: not queue.total())
-                names = list(dict.fromkeys([*failing, *(queue.name for queue in queues[:MOST_COUNTED])]))[:MOST_COUNTED]
-                counted = await count_dead(self._service, names)
-                numbers |= {} if counted is None else {name: counted.get(name, 0) for name in names}
-            kept = DeadNumbers(now, numbers, is_whole)
-            self._namespaces.pop(namespace, None)
-            while len(self._namespaces) >= MOST_KEPT:
-                del self._namespaces[next(iter(self._namespaces))]
-            self._namespaces[namespace] = kept
-        return kept
+        found = await self.of(namespace)
+        if found.is_whole:
+            return found
+        return await self._counted.get(namespace, lambda: self._count(found, functions, failing))
+
+    async def _count(
+        self, found: DeadNumbers, functions: Sequence[FunctionQueue], failing: Sequence[bytes]
+    ) -> DeadNumbers:
+        queues = sorted(functions, key=lambda queue: not queue.total())
+        names = list(dict.fromkeys([*failing, *(queue.name for queue in queues[:MOST_COUNTED])]))[:MOST_COUNTED]
+        counted = await count_dead(self._service, names)
+        numbers = {} if counted is None else {name: counted.get(name, 0) for name in names}
+        return DeadNumbers({**found.by_function, **numbers}, is_whole=False)
+
+    async def of(self, namespace: str) -> DeadNumbers:
+        """Return those of all functions; of some of them, if not all of the store's functions can be read."""
+        return await self._namespaces.get(namespace, lambda: self._read(namespace))
+
+    async def _read(self, namespace: str) -> DeadNumbers:
+        found, is_whole = await self.everywhere()
+        return DeadNumbers({name: found[name] for name in found if namespace_of(name) == namespace}, is_whole)
+
+    async def everywhere(self) -> tuple[dict[bytes, int], bool]:
+        """Return the numbers of all functions with dead letters, and whether all of the store's functions were read."""
+        return await self._all.get(None, self._read_all)
+
+    async def _read_all(self) -> tuple[dict[bytes, int], bool]:
+        numbers: dict[bytes, int] = {}
+        after: bytes | None = b""
+        for _ in range(MOST_PAGES):
+            place = after or b""
+            try:
+                page: DeadCounted = await Later(lambda done, failed: self._service.show_dead(place, done, failed))  # noqa: B023
+            except StoreError:
+                return numbers, False
+            numbers |= page.numbers
+            after = page.next
+            if after is None:
+                return numbers, True
+        return numbers, False

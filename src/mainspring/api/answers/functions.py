@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict, replace
 
-from mainspring.api.answers.dead_letters import all_dead, count_dead
+from mainspring.api.answers.dead_letters import DeadLetters, count_dead
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
@@ -54,10 +54,14 @@ CANDIDATES_LIMIT = 100_000
 
 
 class FunctionCalls:
-    """Answers for the functions of a node. ``others`` returns the rows of the other live nodes."""
+    """Answers for the functions of a node.
 
-    def __init__(self, service: JobService, others: Callable[[], Sequence[NodeRow]] = tuple) -> None:
+    ``others`` returns the rows of the other live nodes, and ``dead`` the numbers of dead letters.
+    """
+
+    def __init__(self, service: JobService, dead: DeadLetters, others: Callable[[], Sequence[NodeRow]] = tuple) -> None:
         self._service = service
+        self._dead = dead
         self._other_nodes = others
         self.handlers: Handlers = {
             List: self._list,
@@ -71,12 +75,12 @@ class FunctionCalls:
     # ---- reading ----
 
     async def _list(self, request: List, caller: Caller) -> Listed:
-        limit, service = request.limit, self._service
+        limit = request.limit
         try:
             place = _place(request.after)
         except ValueError:
             raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer") from None
-        others = self._others(request, caller, (await all_dead(service))[0])
+        others = self._others(request, caller, (await self._dead.everywhere())[0])
         await self._counted()
         found: list[FunctionQueue] = []
         while isinstance(place, Place):

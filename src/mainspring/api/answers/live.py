@@ -10,7 +10,6 @@ from mainspring.api.answers.sample_loop import SampleLoop
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.feeds import Shared
 from mainspring.api.live import AllFunctionNumbers, Follow, FunctionNumbers, Numbers
-from mainspring.api.namespaces import Status
 from mainspring.clock import to_us
 from mainspring.jobs.attempts import OTHER
 from mainspring.jobs.held import FunctionQueue
@@ -22,14 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from mainspring.access.caller import Caller
+    from mainspring.api.answers.namespaces import Figures
     from mainspring.api.answers.registry import Followers
     from mainspring.api.answers.waiting import Ask
     from mainspring.api.feeds import Feed
-    from mainspring.api.namespaces import NamespaceStatus, RecentJobs
+    from mainspring.api.namespaces import RecentJobs
     from mainspring.jobs.service import JobService
     from mainspring.nodes.model import NodeRow
 
-    ReadStatus = Callable[[Status, Caller], Coroutine[Ask, Any, NamespaceStatus]]
+    ReadFigures = Callable[[Follow, Caller], Coroutine[Ask, Any, Figures]]
     Key = tuple[str, frozenset[str] | None]
     """A namespace, and the patterns of the functions that a caller may see, or None for all."""
 
@@ -40,20 +40,20 @@ MOST_FUNCTIONS: Final = 1000
 class LiveStreams:
     """Streams of numbers.
 
-    ``status`` returns the status of a namespace, ``workers`` the number of its connected workers, and ``others`` the rows of the
-    other live nodes.
+    ``figures`` returns the figures of a namespace, ``workers`` the number of its connected workers, and ``others`` the rows of
+    the other live nodes.
     """
 
     def __init__(
         self,
         service: JobService,
-        status: ReadStatus,
+        figures: ReadFigures,
         workers: Callable[[str], int],
         others: Callable[[], Sequence[NodeRow]] = tuple,
     ) -> None:
         self._others = others
         self._service = service
-        self._status = status
+        self._figures = figures
         self._workers = workers
         self._samplers: dict[Key, _Sampler] = {}
         self.followers: Followers = {Follow: self._follow}
@@ -69,7 +69,7 @@ class LiveStreams:
         if sampler is None:
             ended = partial(self._samplers.pop, key)
             sampler = _Sampler(
-                self._service, self._status, self._workers, self._others, request.namespace, caller, ended
+                self._service, self._figures, self._workers, self._others, request.namespace, caller, ended
             )
             self._samplers[key] = sampler
         sampler.add(feed, with_functions=request.functions)
@@ -85,7 +85,7 @@ class _Sampler:
     def __init__(
         self,
         service: JobService,
-        status: ReadStatus,
+        figures: ReadFigures,
         workers: Callable[[str], int],
         others: Callable[[], Sequence[NodeRow]],
         namespace: str,
@@ -93,7 +93,7 @@ class _Sampler:
         ended: Callable[[], object],
     ) -> None:
         self._service = service
-        self._status = status
+        self._figures = figures
         self._workers = workers
         self._others = others
         self._namespace = namespace
@@ -118,8 +118,8 @@ class _Sampler:
         self._feeds.pop(feed, None)
 
     async def _take(self) -> None:
-        status = await self._status(Status(namespace=self._namespace), self._caller)
-        self._numbers = Shared(self._numbers_of(status))
+        figures = await self._figures(Follow(namespace=self._namespace), self._caller)
+        self._numbers = Shared(self._numbers_of(figures))
         self._functions = Shared(self._all_functions()) if any(self._feeds.values()) else None
         for feed in self._feeds:
             self._send(feed)
@@ -135,13 +135,13 @@ class _Sampler:
             Follow.permission, self._namespace, function_text(function)
         )
 
-    def _numbers_of(self, status: NamespaceStatus) -> Numbers:
-        oldest, recent = status.oldest_waiting, status.recent
+    def _numbers_of(self, figures: Figures) -> Numbers:
+        oldest, recent = figures.oldest_waiting, figures.recent
         return Numbers(
             at=rfc3339(to_us(self._service.wall())),
-            waiting=status.jobs.waiting,
-            running=status.jobs.running,
-            scheduled=status.jobs.scheduled,
+            waiting=figures.jobs.waiting,
+            running=figures.jobs.running,
+            scheduled=figures.jobs.scheduled,
             submitted=self._submitted(),
             workers=self._workers(self._namespace),
             oldest_function=None if oldest is None else oldest.function,
@@ -149,7 +149,7 @@ class _Sampler:
             succeeded=None if recent is None else recent.succeeded,
             not_succeeded=None if recent is None else _unsuccessful(recent),
             succeeded_per_second=None if recent is None else round(recent.succeeded_per_second, 1),
-            dead_letters=status.dead_letters,
+            dead_letters=figures.dead_letters,
         )
 
     def _submitted(self) -> int:

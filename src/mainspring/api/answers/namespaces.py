@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from mainspring.api.answers.dead_letters import DeadLetters, DeadNumbers
+from mainspring.api.answers.readings import Readings
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.troubled import Troubled, Work
 from mainspring.api.answers.waiting import Later, read_page
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mainspring.access.caller import Caller
+    from mainspring.api.answers.dead_letters import DeadLetters, DeadNumbers
     from mainspring.api.answers.registry import Handlers
     from mainspring.api.namespaces import StoreState
+    from mainspring.api.request import Request
     from mainspring.clock import Clock
     from mainspring.ids import Handles
     from mainspring.jobs.service import JobService
@@ -66,15 +69,22 @@ class Ages(Protocol):
         """Return functions with waiting jobs, with the seconds for which the oldest one has waited."""
 
 
-class _Series(NamedTuple):
-    """The buckets that were read at a monotonic time. ``since`` are wall times in seconds."""
+class Figures(NamedTuple):
+    """The part of a status that is cheap enough for each second."""
 
-    read_at: float
-    recent_since: int
-    recent_seconds: float
-    recent: dict[bytes, Bucket]
-    failing_since: int
-    failing: dict[bytes, Bucket]
+    jobs: JobCounts
+    functions: int
+    oldest_waiting: OldestJob | None
+    recent: RecentJobs | None
+    dead_letters: int | None
+
+
+class _Series(NamedTuple):
+    """The sums of buckets by function, from a wall time in seconds on. ``seconds`` is how long that is."""
+
+    since: int
+    seconds: float
+    buckets: dict[bytes, Bucket]
 
 
 class _Sums:
@@ -97,11 +107,24 @@ def _add_errors(total: Bucket, bucket: Bucket) -> None:
         add_error(total.errors, kind, group)
 
 
+class _Sight:
+    """Which functions a caller may see by the permission of a request; ``every``: all of the namespace."""
+
+    def __init__(self, request: Request[Any], caller: Caller) -> None:
+        self._request = request
+        self._caller = caller
+        self.every = caller.functions(request.permission, request.namespace) is None
+
+    def __call__(self, function: bytes) -> bool:
+        request = self._request
+        return self.every or self._caller.may(request.permission, request.namespace, function_text(function))
+
+
 class NamespaceCalls:
     """Answers with the figures of one namespace.
 
-    ``others`` returns the rows of the other live nodes, and ``ages`` the ages of a namespace's oldest jobs. ``kept`` is whether
-    the store keeps series. ``store`` returns the state of the store.
+    ``others`` returns the rows of the other live nodes, and ``ages`` the ages of a namespace's oldest jobs. ``dead`` has
+    the numbers of dead letters. ``kept`` is whether the store keeps series. ``store`` returns the state of the store.
     """
 
     def __init__(
@@ -111,6 +134,7 @@ class NamespaceCalls:
         clock: Clock,
         others: Callable[[], Sequence[NodeRow]],
         ages: Callable[[str], Ages],
+        dead: DeadLetters,
         *,
         kept: bool,
         store: Callable[[], StoreState | None] = lambda: None,
@@ -123,47 +147,57 @@ class NamespaceCalls:
         self._others = others
         self._ages = ages
         self._kept = kept
-        self._series: dict[str, _Series] = {}
-        self._dead = DeadLetters(service, clock)
+        self._recent: Readings[str, _Series] = Readings(clock.monotonic, KEPT_FOR, MOST_KEPT)
+        self._failing: Readings[str, _Series] = Readings(clock.monotonic, KEPT_FOR, MOST_KEPT)
+        self._dead = dead
         self._troubled = Troubled(reads, clock, kept=kept)
         self.handlers: Handlers = {Status: self.status}
 
-    async def status(self, request: Status, caller: Caller) -> NamespaceStatus:
-        """Return the status of a namespace."""
-        namespace = request.namespace
-
-        every = caller.functions(request.permission, namespace) is None
-
-        def sees(function: bytes) -> bool:
-            return every or caller.may(request.permission, namespace, function_text(function))
-
+    async def figures(self, request: Request[Any], caller: Caller) -> Figures:
+        """Return the figures of a namespace, of the functions that a caller may see by the permission of a request."""
+        namespace, sees = request.namespace, _Sight(request, caller)
         await Later[None](lambda done, _: self._service.counted(lambda: done(None)))
         ages = self._ages(namespace)
         await Later[None](lambda done, _: ages.refresh(lambda: done(None)))
-        series = await self._read(namespace) if self._kept else None
-        present = [queue for queue in self._service.all_functions() if namespace_of(queue.name) == namespace]
-        functions = present if every else [queue for queue in present if sees(queue.name)]
-        waited = {name: age for name, age in ages.ages() if sees(name)}
-        oldest = max(((age, name) for name, age in waited.items()), default=None)
-        failing = None if series is None else self._failing(series, sees)
-        failed = (
-            {}
-            if failing is None
-            else {function_named(one.function, namespace): one.failures for one in failing.functions}
-        )
-        dead = await self._dead.among(namespace, present, list(failed))
-        letters = {name: number for name, number in dead.by_function.items() if sees(name)}
-        return NamespaceStatus(
-            namespace=namespace,
-            jobs=self._counts(namespace, functions, sees, every=every),
+        recent = await self._recent.get(namespace, partial(self._read_recent, namespace)) if self._kept else None
+        dead = await self._dead.of(namespace)
+        functions = [queue for queue in self._present(namespace) if sees(queue.name)]
+        oldest = max(((age, name) for name, age in ages.ages() if sees(name)), default=None)
+        return Figures(
+            jobs=self._counts(namespace, functions, sees),
             functions=len(functions),
             oldest_waiting=None if oldest is None else OldestJob(function_text(oldest[1]), round(oldest[0], 3)),
-            recent=None if series is None else _recent(series, sees),
+            recent=None if recent is None else _recent(recent, sees),
+            dead_letters=sum(dead.by_function[name] for name in dead.by_function if sees(name))
+            if dead.is_whole
+            else None,
+        )
+
+    async def status(self, request: Status, caller: Caller) -> NamespaceStatus:
+        """Return the status of a namespace."""
+        namespace, sees = request.namespace, _Sight(request, caller)
+        figures = await self.figures(request, caller)
+        failing = None
+        if self._kept:
+            series = await self._failing.get(namespace, partial(self._read_failing, namespace))
+            failing = self._most_failing(series, sees)
+        failures = {} if failing is None else {one.function: one.failures for one in failing.functions}
+        failed = {function_named(name, namespace): number for name, number in failures.items()}
+        present = self._present(namespace)
+        dead = await self._dead.among(namespace, present, list(failed))
+        letters = {name: number for name, number in dead.by_function.items() if sees(name)}
+        waited = {name: age for name, age in self._ages(namespace).ages() if sees(name)}
+        functions = [queue for queue in present if sees(queue.name)]
+        return NamespaceStatus(
+            namespace=namespace,
+            **figures._asdict(),
             failing=failing,
             troubled=await self._troubled.among(namespace, self._work(functions, waited, failed, letters, dead)),
             store=self._store(),
-            dead_letters=sum(letters.values()) if dead.is_whole else None,
         )
+
+    def _present(self, namespace: str) -> list[FunctionQueue]:
+        return [queue for queue in self._service.all_functions() if namespace_of(queue.name) == namespace]
 
     def _work(
         self,
@@ -194,15 +228,13 @@ class NamespaceCalls:
                     dead=number,
                 )
 
-    def _counts(
-        self, namespace: str, functions: list[FunctionQueue], sees: Callable[[bytes], bool], *, every: bool
-    ) -> JobCounts:
+    def _counts(self, namespace: str, functions: list[FunctionQueue], sees: _Sight) -> JobCounts:
         total = waiting = running = 0
         for queue in functions:
             total += queue.total()
             running += queue.running
             waiting += queue.waiting()
-        if every:  # those of functions that are rows of the store alone, and not listed
+        if sees.every:  # those of functions that are rows of the store alone, and not listed
             more = self._service.unlisted_jobs(namespace)
             total, waiting = total + more.jobs, waiting + more.waiting
         for name, number in running_by_function(self._others()).items():
@@ -210,22 +242,17 @@ class NamespaceCalls:
                 running += number
         return JobCounts(total, waiting, running, max(total - waiting - running, 0))
 
-    async def _read(self, namespace: str) -> _Series:
-        now = self._clock.monotonic()
-        kept = self._series.get(namespace)
-        if kept is None or now - kept.read_at >= KEPT_FOR:
-            wall = self._clock.wall()
-            recent_since = begin_of(MINUTE, wall) - RECENT_MINUTES * MINUTE
-            failing_since = begin_of(HALF_HOUR, wall) - (FAILING_HALF_HOURS - 1) * HALF_HOUR
-            recent, failing = _Sums(Bucket.add_attempts), _Sums(_add_errors)
-            await self._add(recent, namespace, MINUTE, recent_since, begin_of(MINUTE, wall) + MINUTE)
-            await self._add(failing, namespace, HALF_HOUR, failing_since, begin_of(HALF_HOUR, wall) + HALF_HOUR)
-            kept = _Series(now, recent_since, wall - recent_since, recent.buckets, failing_since, failing.buckets)
-            self._series.pop(namespace, None)
-            while len(self._series) >= MOST_KEPT:
-                del self._series[next(iter(self._series))]
-            self._series[namespace] = kept
-        return kept
+    async def _read_recent(self, namespace: str) -> _Series:
+        wall, sums = self._clock.wall(), _Sums(Bucket.add_attempts)
+        since = begin_of(MINUTE, wall) - RECENT_MINUTES * MINUTE
+        await self._add(sums, namespace, MINUTE, since, begin_of(MINUTE, wall) + MINUTE)
+        return _Series(since, wall - since, sums.buckets)
+
+    async def _read_failing(self, namespace: str) -> _Series:
+        wall, sums = self._clock.wall(), _Sums(_add_errors)
+        since = begin_of(HALF_HOUR, wall) - (FAILING_HALF_HOURS - 1) * HALF_HOUR
+        await self._add(sums, namespace, HALF_HOUR, since, begin_of(HALF_HOUR, wall) + HALF_HOUR)
+        return _Series(since, wall - since, sums.buckets)
 
     async def _add(self, sums: _Sums, namespace: str, step: int, since: int, until: int) -> None:
         """Add the buckets that begin between two times, page by page."""
@@ -240,8 +267,8 @@ class NamespaceCalls:
                 return
             query = replace(query, after=page.next)
 
-    def _failing(self, series: _Series, sees: Callable[[bytes], bool]) -> Failures:
-        failing = ((name, bucket.errors) for name, bucket in series.failing.items() if bucket.errors and sees(name))
+    def _most_failing(self, series: _Series, sees: Callable[[bytes], bool]) -> Failures:
+        failing = ((name, bucket.errors) for name, bucket in series.buckets.items() if bucket.errors and sees(name))
         numbers = ((sum(group.number for group in errors.values()), name, errors) for name, errors in failing)
         functions = []
         for number, name, errors in heapq.nlargest(MOST_FAILING, numbers, key=lambda one: one[:2]):
@@ -250,19 +277,19 @@ class NamespaceCalls:
             functions.append(
                 FailingFunction(function_text(name), number, rfc3339(last.last_us), kind, last.message, handle)
             )
-        return Failures(rfc3339(series.failing_since * 1_000_000) or "", functions)
+        return Failures(rfc3339(series.since * 1_000_000) or "", functions)
 
 
 def _recent(series: _Series, sees: Callable[[bytes], bool]) -> RecentJobs:
     total = Bucket()
-    for name, bucket in series.recent.items():
+    for name, bucket in series.buckets.items():
         if sees(name):
             total.add_attempts(bucket)
     outcomes = {outcome: total.outcomes.get(outcome, 0) for outcome in OUTCOMES}
     return RecentJobs(
-        since=rfc3339(series.recent_since * 1_000_000) or "",
-        seconds=round(series.recent_seconds, 3),
+        since=rfc3339(series.since * 1_000_000) or "",
+        seconds=round(series.seconds, 3),
         submitted=total.submitted,
         **outcomes,
-        succeeded_per_second=outcomes["succeeded"] / series.recent_seconds,
+        succeeded_per_second=outcomes["succeeded"] / series.seconds,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.api.answers.readings import Readings
 from mainspring.api.answers.waiting import read_page
 from mainspring.api.namespaces import TroubledFunction
 from mainspring.namespaces import name_of
@@ -52,10 +53,8 @@ class Work(NamedTuple):
 
 
 class _Hour(NamedTuple):
-    """The minutes of a function, as of a monotonic time and a begin in seconds since 1970."""
+    """The minutes of a function."""
 
-    read_at: float
-    begin: int
     submitted: list[int]
     succeeded: list[int]
     not_succeeded: list[int]
@@ -68,7 +67,7 @@ class Troubled:
         self._reads = reads
         self._clock = clock
         self._kept = kept
-        self._hours: dict[tuple[str, bytes], _Hour] = {}
+        self._hours: Readings[tuple[str, bytes], _Hour] = Readings(clock.monotonic, KEPT_FOR, MOST_KEPT)
 
     async def among(self, namespace: str, functions: Iterable[Work]) -> list[TroubledFunction]:
         """Return those with the most trouble."""
@@ -76,7 +75,9 @@ class Troubled:
         return [await self._info(namespace, one) for one in worst]
 
     async def _info(self, namespace: str, work: Work) -> TroubledFunction:
-        hour = await self._hour(namespace, work.name) if self._kept else None
+        hour = None
+        if self._kept:
+            hour = await self._hours.get((namespace, work.name), lambda: self._read(namespace, work.name))
         return TroubledFunction(
             function_text(work.name),
             waiting=work.waiting,
@@ -92,22 +93,11 @@ class Troubled:
             dead_letters=work.dead,
         )
 
-    async def _hour(self, namespace: str, name: bytes) -> _Hour:
-        now = self._clock.monotonic()
-        kept = self._hours.get((namespace, name))
-        if kept is None or now - kept.read_at >= KEPT_FOR:
-            kept = await self._read(namespace, name)
-            self._hours.pop((namespace, name), None)
-            while len(self._hours) >= MOST_KEPT:
-                del self._hours[next(iter(self._hours))]
-            self._hours[namespace, name] = kept
-        return kept
-
     async def _read(self, namespace: str, name: bytes) -> _Hour:
-        now, wall = self._clock.monotonic(), self._clock.wall()
+        wall = self._clock.wall()
         begin = oldest_kept(MINUTE, wall)
         query = ReadSeries(namespace=namespace, function=name_of(name), step=MINUTE, since=begin, limit=_MOST_ROWS)
-        hour = _Hour(now, begin, *([0] * KEPT[MINUTE] for _ in range(3)))
+        hour = _Hour(*([0] * KEPT[MINUTE] for _ in range(3)))
         for row in (await read_page(self._reads.gather, query)).items:
             place, outcomes = (row.at - begin) // MINUTE, row.bucket.outcomes
             if row.at <= begin_of(MINUTE, wall):

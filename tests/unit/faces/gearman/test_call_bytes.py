@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mainspring.api.answers.dead_letters import DeadLetters
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.nodes import SingleNodeCalls
 from mainspring.api.answers.schedules import ScheduleCalls
@@ -117,7 +118,7 @@ def prepare(node: Node) -> None:
     """Make a node able to answer all calls."""
     schedules = ScheduleService(node.life.commits, node.life.reads, node.clock, node.service.timers)
     for part in (
-        FunctionCalls(node.service),
+        FunctionCalls(node.service, DeadLetters(node.service)),
         ScheduleCalls(schedules, node.life.reads, node.service.handles, node.clock),
         SingleNodeCalls(lambda: ROW),
         StatusCalls(node.service, unexpected),

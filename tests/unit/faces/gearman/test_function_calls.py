@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring.api.answers import functions
+from mainspring.api.answers.dead_letters import DeadLetters
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.jobs.model import Options
 from mainspring.jobs.registered import STARTUP_GRACE
@@ -21,7 +22,7 @@ NO_LIMITS = {"concurrency": None, "concurrency_per_key": None, "rate": None, "ra
 
 @pytest.fixture
 def tool(node: Node) -> Peer:
-    node.life.api.add(FunctionCalls(node.service).handlers)
+    node.life.api.add(FunctionCalls(node.service, DeadLetters(node.service)).handlers)
     return node.connect(extended=True)
 
 
