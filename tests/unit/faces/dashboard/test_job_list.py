@@ -157,6 +157,20 @@ def test_an_error_is_one_short_line_of_the_list() -> None:
     run(test())
 
 
+def _details(state: str, **given: Any) -> JobDetails:
+    zeros = dict.fromkeys(("attempt", "input_size", "output_size", "done", "total", "numerator", "denominator"), 0)
+    values: dict[str, Any] = dict.fromkeys(JobDetails.__struct_fields__) | zeros
+    values |= {
+        "handle": "H:n:1",
+        "function": "f",
+        "unique": "",
+        "priority": "normal",
+        "tags": [],
+        "created_at": NOON,
+    }
+    return JobDetails(**(values | {"state": state} | given))
+
+
 BUTTONS = {
     "scheduled": ["cancel", "snooze", "clone"],
     "pending": ["cancel", "snooze", "clone"],
@@ -171,22 +185,40 @@ BUTTONS = {
 
 def test_a_job_has_the_buttons_of_its_state() -> None:
     async def test() -> None:
-        zeros = dict.fromkeys(("attempt", "input_size", "output_size", "done", "total", "numerator", "denominator"), 0)
-        values: dict[str, Any] = dict.fromkeys(JobDetails.__struct_fields__) | zeros
-        values |= {
-            "handle": "H:n:1",
-            "function": "f",
-            "unique": "",
-            "priority": "normal",
-            "tags": [],
-            "created_at": NOON,
-        }
         answers = {"/whoami": Identity("d", None, [GrantSpec("developer")]), "/attempts": Attempts("H:n:1", [])}
         for state, buttons in BUTTONS.items():
-            job = JobDetails(**(values | {"state": state, "output_size": 3}))
+            job = _details(state, output_size=3)
             page = await browser_of({**answers, "/jobs/H:n:1": job}, 1_900_000_000.0).open("/jobs/H:n:1")
             forms = [one.attributes["data-action"] for one in page.main.all("details", class_="action")]
             assert forms == [f"jobs_{one}" for one in buttons], state
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "has_download"),
+    [
+        ({"size": 0, "kept": True}, "submitted without arguments", False),
+        ({"size": 0, "kept": False}, "submitted without arguments", False),
+        ({"size": 2 << 20, "kept": True}, "too large for this page: 2.0 MiB", True),
+        ({"size": 9, "kept": True, "redacted": True}, "They are withheld", False),
+        ({"size": 9, "kept": False}, "They are not kept. Of a succeeded job", False),
+        ({"size": 4, "kept": True, "value": None}, "null", True),
+        ({"size": 4, "kept": True, "value": None, "redacted": True}, "null", False),
+    ],
+)
+def test_a_job_without_its_arguments_says_why(arguments: dict[str, Any], words: str, has_download: bool) -> None:
+    async def test() -> None:
+        answers = {
+            "/whoami": Identity("d", None, [GrantSpec("developer", payloads=True)]),
+            "/attempts": Attempts("H:n:1", []),
+            "/arguments": {"handle": "H:n:1", "redacted": False, **arguments},
+            "/logs": {"items": []},
+            "/jobs/H:n:1": _details("running", input_size=arguments["size"]),
+        }
+        page = await browser_of(answers, 1_900_000_000.0).open("/jobs/H:n:1")
+        assert words in page.main.text
+        assert ("Download the arguments" in page.main.text) == has_download
 
     run(test())
 

@@ -139,15 +139,22 @@ def as_text(data: bytes) -> Text:
 
 
 def text_of_arguments(arguments: Arguments) -> Text | None:
-    """Return the arguments as text; None if they are not kept."""
-    if not arguments.kept:
-        return None
+    """Return the arguments as text; None if the answer lacks them."""
     if arguments.value is not msgspec.UNSET:
         shown = as_text(msgspec.json.encode(arguments.value))
         return shown._replace(size=arguments.size)
     if arguments.payload is not msgspec.UNSET:
         return as_text(arguments.payload)
     return None
+
+
+def absence_of(arguments: Arguments) -> str:
+    """Return why an answer lacks the arguments: there were ``none``, or they are ``gone``, ``withheld`` or too ``large`` for it."""
+    if not arguments.size:
+        return "none"
+    if not arguments.kept:
+        return "gone"
+    return "withheld" if arguments.redacted else "large"
 
 
 def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
@@ -216,6 +223,7 @@ async def job(visit: Visit) -> Response:
     is_open = bool(tried) and tried[-1].outcome == "running"
     values: dict[str, Any] = {
         "arguments": text_of_arguments(arguments) if isinstance(arguments, Arguments) else None,
+        "absence": absence_of(arguments) if isinstance(arguments, Arguments) else "",
         "redacted": isinstance(arguments, Arguments) and arguments.redacted,
         "ended": ENDED,
         "attempts": tried,
