@@ -10,7 +10,7 @@ from tests.unit.api.a_node import run
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api.job_records import Attempts
+from mainspring.api.job_records import Attempt, Attempts
 from mainspring.api.jobs import JobDetails, JobInfo, List
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
 from mainspring.api.tokens import GrantSpec, Identity
@@ -219,6 +219,61 @@ def test_a_job_without_its_arguments_says_why(arguments: dict[str, Any], words: 
         page = await browser_of(answers, 1_900_000_000.0).open("/jobs/H:n:1")
         assert words in page.main.text
         assert ("Download the arguments" in page.main.text) == has_download
+
+    run(test())
+
+
+def _line(attempt: int, number: int, message: str, **given: Any) -> dict[str, Any]:
+    line = {"attempt": attempt, "number": number, "at": NOON, "level": "info", "logger": "", "message": message}
+    return {**line, "fields": {}, **given}
+
+
+def _job_with_log(lines: list[dict[str, Any]], asked: list[dict[str, list[str]]], state: str = "running") -> Browser:
+    def logs(query: dict[str, list[str]]) -> dict[str, Any]:
+        asked.append(query)
+        return {"items": lines}
+
+    tried = [Attempt(number, "failed", NOON, NOON, 0.0, "n", "w", None, None) for number in (1, 2)]
+    answers = {
+        "/whoami": Identity("d", None, [GrantSpec("developer", payloads=True)]),
+        "/attempts": Attempts("H:n:1", tried),
+        "/arguments": {"handle": "H:n:1", "size": 0, "kept": True, "redacted": False},
+        "/logs": logs,
+        "/jobs/H:n:1": _details(state),
+    }
+    return browser_of(answers, 1_900_000_000.0)
+
+
+def test_a_log_shows_its_attempts_and_its_gaps() -> None:
+    async def test() -> None:
+        lines = [_line(1, 1, "a"), _line(1, 9, "b", missed=7), _line(2, 1, "c"), _line(3, 2, "d", missed=1)]
+        page = await _job_with_log(lines, []).open("/jobs/H:n:1")
+        rows = [row[-1] for row in page.rows(1)]
+        heads = ("Attempt 1", "Attempt 2", "Attempt 3")
+        assert rows == [heads[0], "a", "7 lines are not kept", "b", heads[1], "c", heads[2], "1 line is not kept", "d"]
+        assert [row[-1] for row in (await _job_with_log(lines[:1], []).open("/jobs/H:n:1")).rows(1)] == ["a"]
+
+    run(test())
+
+
+def test_a_log_is_filtered_by_its_links_and_does_not_follow_then() -> None:
+    async def test() -> None:
+        asked: list[dict[str, list[str]]] = []
+        browser = _job_with_log([_line(1, 1, "a")], asked)
+        page = await browser.open("/jobs/H:n:1")
+        links = {one.text: one.attributes["href"] for one in page.main.all("a") if "#log" in one.attributes["href"]}
+        assert links["2"] == "/jobs/H:n:1?attempt=2#log"
+        assert "logs=" in page.main.attributes["data-stream"]
+        page = await browser.open("/jobs/H:n:1?attempt=2&level=warning")
+        assert asked[1] == {"tail": ["200"], "attempt": ["2"], "level": ["warning"]}
+        assert "logs=" not in page.main.attributes["data-stream"], "it has all attempts and levels"
+        chosen = [one.text for one in page.main.all("a", **{"aria-current": "true"})]
+        assert chosen == ["2", "warning"]
+        (download,) = [one for one in page.main.all("a") if one.text == "download all"]
+        assert download.attributes["href"].endswith("/logs/text?attempt=2&level=warning")
+        page = await _job_with_log([], [], "succeeded").open("/jobs/H:n:1?level=error")
+        assert "No line of the log matches." in page.main.text
+        assert [one.text for one in page.main.all("a", **{"aria-current": "true"})] == ["all", "error"]
 
     run(test())
 

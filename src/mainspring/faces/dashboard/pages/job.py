@@ -19,7 +19,7 @@ from mainspring.faces.dashboard.pages.audit import acts_on
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from mainspring.faces.dashboard.calls import Answer
     from mainspring.faces.dashboard.visit import Response, Visit
@@ -33,6 +33,10 @@ MOST_SPREAD: Final = 4
 """Times by which line breaks may make JSON longer."""
 LINES: Final = 200
 """Lines of the log."""
+LEVELS: Final = ("info", "warning", "error")
+"""The lowest levels that a link of the log chooses."""
+MOST_CHOICES: Final = 10
+"""Attempts, the newest, whose lines have a link."""
 WAITING: Final = frozenset({"pending", "leased", "scheduled"})
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 PRIORITIES: Final = (("", "as it is"), ("high", "high"), ("normal", "normal"), ("low", "low"))
@@ -149,7 +153,7 @@ def text_of_arguments(arguments: Arguments) -> Text | None:
 
 
 def absence_of(arguments: Arguments) -> str:
-    """Return why an answer lacks the arguments: there were ``none``, or they are ``gone``, ``withheld`` or too ``large`` for it."""
+    """Return why an answer lacks the arguments: there were ``none``, or they are ``gone``, ``withheld`` or ``large``."""
     if not arguments.size:
         return "none"
     if not arguments.kept:
@@ -173,6 +177,27 @@ def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
     return [one for one in fitting if visit.offers(one, job.function)]
 
 
+class Line(NamedTuple):
+    """A line of the log, and what stands above it."""
+
+    line: LogLine
+    missed: int
+    """Lines before it that are not kept."""
+    attempt: int | None
+    """The number of its attempt, if another attempt wrote the line before; None also if the log has the first attempt alone."""
+
+
+def lines_of(log: Sequence[LogLine]) -> list[Line]:
+    """Return the lines of a log."""
+    found: list[Line] = []
+    last = 1 if all(one.attempt == 1 for one in log) else 0
+    for one in log:
+        missed = 0 if one.missed is msgspec.UNSET else one.missed
+        found.append(Line(one, missed, None if one.attempt == last else one.attempt))
+        last = one.attempt
+    return found
+
+
 class Data(NamedTuple):
     """The parts of a job that only viewers with the right to payloads see; None: the page is shown without it."""
 
@@ -181,13 +206,19 @@ class Data(NamedTuple):
     result: Text | Problem | None = None
 
 
+def log_filter(visit: Visit) -> dict[str, str]:
+    """Return the part of the log that the address asks for."""
+    return {name: visit.field(name) for name in ("attempt", "level") if visit.field(name)}
+
+
 async def _data_of(visit: Visit, shown: JobDetails) -> Data:
     if not visit.may(Permission.PAYLOADS, shown.function):
         return Data()
     calls, handle = visit.calls, visit.parameters
+    query = {"tail": LINES, **log_filter(visit)}
     found = await asyncio.gather(
         visit.optional(calls.get(Arguments, f"{JOB}/arguments", handle), "arguments"),
-        visit.optional(calls.get(Items[LogLine], f"{JOB}/logs", handle, query={"tail": LINES}), "log"),
+        visit.optional(calls.get(Items[LogLine], f"{JOB}/logs", handle, query=query), "log"),
         _result_of(visit, shown),
     )
     return Data(*found)
@@ -231,7 +262,10 @@ async def job(visit: Visit) -> Response:
         "waits": waits_of(shown, tried),
         "notes": notes_of(tried),
         "drawing": None if isinstance(attempts, Problem) else lane(shown, tried, visit.now, visit.settings.timezone),
-        "lines": log.items if isinstance(log, Items) else None,
+        "lines": lines_of(log.items) if isinstance(log, Items) else None,
+        "log_filter": log_filter(visit),
+        "levels": LEVELS,
+        "numbers": sorted({one.number for one in tried})[-MOST_CHOICES:],
         "result": output if isinstance(output, Text) else None,
         "acts": acts,
     }
