@@ -60,10 +60,11 @@ STATES = {
 }
 
 
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def plan_steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Return all steps of a plan."""
     yield plan
     for part in plan.get("Plans", ()):
-        yield from _nodes(part)
+        yield from plan_steps(part)
 
 
 async def plan(
@@ -78,7 +79,7 @@ async def plan(
         (row,) = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE {prepared}{values}")
     finally:
         await connection.execute(f"DEALLOCATE {prepared}")
-    return list(_nodes(json.loads(row[0])[0]["Plan"]))
+    return list(plan_steps(json.loads(row[0])[0]["Plan"]))
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from importlib.resources import files
 
@@ -12,7 +13,7 @@ from mainspring.engines.postgres.connection import SESSION_SETTINGS
 from mainspring.engines.postgres.schedule_tables import SQL
 
 from .a_fleet import node, session
-from .test_jobs_plans import plan
+from .test_jobs_plans import plan, plan_steps
 
 INDEXES = {
     "specifications_since": {"specifications_version"},
@@ -84,6 +85,21 @@ def test_each_takes_the_index_that_was_made_for_it(database: str, state: str) ->
                 assert {step["Index Name"] for step in steps if "Index Name" in step} == indexes, (name, steps)
                 sorts = [step for step in steps if step["Node Type"] == "Sort"]
                 assert name in SORTED or not sorts or name == "to_repair", (name, steps)
+
+    asyncio.run(test())
+
+
+def test_the_newest_rows_of_a_time_are_read_without_the_rows_before_it(database: str) -> None:
+    async def test() -> None:
+        async with node(database), session(database, **SESSION_SETTINGS) as other:
+            for statement in filter(None, map(str.strip, STATES["a long history"].split(";"))):
+                await other.execute(statement)
+            explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {SQL['newest_fires']}"
+            names = [f"s{number}" for number in range(10)]
+            (row,) = await other.fetch(explain, names, [20_001] * 10, [19_901] * 10, 1999, 1000)
+            scans = [step for step in plan_steps(json.loads(row[0])[0]["Plan"]) if "Index Name" in step]
+            assert sum(step["Actual Rows"] * step["Actual Loops"] for step in scans) == 200
+            assert len(scans) == 2
 
     asyncio.run(test())
 

@@ -48,7 +48,7 @@ PLANS = {
         "SCAN s VIRTUAL TABLE INDEX 1:",
         "SEARCH f USING PRIMARY KEY (schedule=? AND fire_us>? AND fire_us<?)",
         "CORRELATED SCALAR SUBQUERY 1",
-        "SEARCH fires USING PRIMARY KEY (schedule=? AND fire_us<?)",
+        "SEARCH fires USING PRIMARY KEY (schedule=? AND fire_us>? AND fire_us<?)",
     ],
     "last_outcomes": [
         "SCAN s VIRTUAL TABLE INDEX 1:",

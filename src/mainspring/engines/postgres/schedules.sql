@@ -172,7 +172,8 @@ CROSS JOIN LATERAL (
     SELECT fire FROM fires
     WHERE schedule = s.schedule AND fire_us < s.before_us AND fire_us >= s.since_us
         AND fire_us >= coalesce((
-            SELECT fire_us FROM fires WHERE schedule = s.schedule AND fire_us < s.before_us ORDER BY fire_us DESC OFFSET $4 LIMIT 1
+            SELECT fire_us FROM fires WHERE schedule = s.schedule AND fire_us < s.before_us AND fire_us >= s.since_us
+            ORDER BY fire_us DESC OFFSET $4 LIMIT 1
         ), 0)
     ORDER BY fire_us LIMIT $5) AS f
 LIMIT $5;

@@ -59,7 +59,8 @@ WHERE f.schedule = s.value ->> 0 AND f.fire_us < s.value ->> 1
         ifnull(
             (
                 SELECT fire_us FROM fires
-                WHERE schedule = s.value ->> 0 AND fire_us < s.value ->> 1 ORDER BY fire_us DESC LIMIT 1 OFFSET ?2
+                WHERE schedule = s.value ->> 0 AND fire_us < s.value ->> 1 AND fire_us >= s.value ->> 2
+                ORDER BY fire_us DESC LIMIT 1 OFFSET ?2
             ),
             0
         )

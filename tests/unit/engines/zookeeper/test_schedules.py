@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.schedules import places, sizes, tables
+from mainspring.engines.zookeeper.schedules import contents, places, sizes, tables
 from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.tree import Create, Done
 from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event
+from mainspring.queries.schedules import NewestFires
 from mainspring.schedules import store as ops
-from mainspring.schedules.model import At, FireState, Overlap, Schedule
+from mainspring.schedules.model import At, Fire, FireState, Overlap, Reason, Schedule
+from mainspring.storage.query import Budget
+from mainspring.testing.conformance.paging import answer, everything
 
-from .a_schedule import MINUTE, START, Scheduler, schedulers
+from .a_schedule import EVERYTHING, MINUTE, START, Scheduler, schedulers
 from .a_session import falls_behind, run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
 
 
@@ -343,5 +348,49 @@ def test_runs_of_one_family_that_end_at_once_do_not_conflict() -> None:
             assert number <= len(jobs) + 5
             assert await a.states("c") == ["fired"] * 30
             await a.check()
+
+    run(check())
+
+
+def test_pages_of_many_histories_read_the_nodes_of_their_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        async with schedulers("n1") as (a,):
+            tree, read = a.node.tree, list[str]()
+            times = [START + number * MINUTE for number in range(300)]
+            names = tuple(f"s{number:02}" for number in range(60))
+            blocks = sorted({time // places.BLOCK_US for time in times})
+            for name in names:
+                history = places.fires(name)
+                made = [Create(history), *(Create(f"{history}/{block}") for block in blocks)]
+                rows = [
+                    Fire(schedule=name, fire_us=time, state=FireState.SKIPPED, reason=Reason.MISFIRE) for time in times
+                ]
+                made += [Create(places.row(name, row.fire_us), contents.Row(row).encode()) for row in rows]
+                assert isinstance(tree.content.apply(made), Done)
+            get_many = tree.get_many
+
+            async def counted(at: Sequence[str]) -> list[Any]:
+                read.extend(at)
+                return await get_many(at)
+
+            monkeypatch.setattr(tree, "get_many", counted)
+            query = NewestFires(
+                names=names,
+                before_us=(times[-1] + 1,) * len(names),
+                since_us=times[100],
+                each=2000,
+                limit=EVERYTHING,
+            )
+            budget = Budget(part=200, rows=200)
+            page = await answer(a.node, query, budget)
+            assert [(row.schedule, row.fire_us) for row in page.items] == [("s00", time) for time in times[100:]]
+            assert len(read) == 200
+            rest = await everything(a.node, replace(query, after=page.next), budget)
+            found = [(row.schedule, row.fire_us) for row in rest]
+            assert found == [(name, time) for name in names[1:] for time in times[100:]]
+            assert len(read) == 200 * len(names)
+            few = replace(query, names=names[:2], before_us=(times[250],) * 2, each=3)
+            found = [(row.schedule, row.fire_us) for row in await everything(a.node, few, budget)]
+            assert found == [(name, time) for name in names[:2] for time in times[247:250]]
 
     run(check())

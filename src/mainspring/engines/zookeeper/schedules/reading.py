@@ -32,6 +32,8 @@ SWEEP_MINUTES: Final = 10
 """Minutes after which an empty parent of a minute is deleted. A schedule that is later than that creates it again."""
 AT_ONCE: Final = 50
 """Histories that are read concurrently."""
+FIRST: Final = 8
+"""Histories whose names are read at first: often they have all rows of a page."""
 FEW: Final = 2
 """Rows of a schedule in which its last outcome is looked for at first."""
 
@@ -141,15 +143,17 @@ async def read_newest_fires(session: Session, query: NewestFires, meter: Meter) 
 
     async def read(wanted: Sequence[Stretch], most: int) -> list[Fire]:
         found: list[Fire] = []
-        for first in range(0, len(wanted), AT_ONCE):
-            if len(found) >= most:
-                break
-            some = wanted[first : first + AT_ONCE]
-            histories = await asyncio.gather(
-                *(_history(session, one.name, one.before_us, query.each, one.since_us) for one in some)
-            )
-            found += [row for history in histories for _, row in reversed(history)]
-        return found[:most]
+        number = FIRST
+        while wanted and len(found) < most:
+            some, wanted = wanted[:number], wanted[number:]
+            number = min(2 * number, AT_ONCE)
+            times = await asyncio.gather(*(_times(session, one, query.each) for one in some))
+            rows = [places.row(one.name, time) for one, of_one in zip(some, times, strict=True) for time in of_one]
+            while rows and len(found) < most:
+                part, rows = rows[: most - len(found)], rows[most - len(found) :]
+                nodes = await session.tree.get_many(part)
+                found += [contents.decode_row(node.data).fire for node in nodes if node is not None]
+        return found
 
     await session.tree.sync()
     page = await newest_fires(query, meter, read)
@@ -180,19 +184,31 @@ async def _last_outcome(session: Session, name: str) -> Fire | None:
     return ended
 
 
-async def _history(
-    session: Session, name: str, before_us: int | None, limit: int, since_us: int = 0
-) -> list[tuple[int, Fire]]:
+async def _times(session: Session, wanted: Stretch, most: int) -> list[int]:
+    """Return the fire times of the newest rows of a stretch, the oldest first, from the names of nodes alone."""
+    times: list[int] = []
+    parent = places.fires(wanted.name)
+    for block in reversed(paths.numbers_of(await session.tree.children(parent))):
+        if len(times) >= most or block < wanted.since_us // places.BLOCK_US:
+            break
+        if block > wanted.before_us // places.BLOCK_US:
+            continue
+        listed = paths.numbers_of(await session.tree.children(f"{parent}/{block}"))
+        times += [time for time in reversed(listed) if wanted.since_us <= time < wanted.before_us]
+    return times[:most][::-1]
+
+
+async def _history(session: Session, name: str, before_us: int | None, limit: int) -> list[tuple[int, Fire]]:
     """Read blocks from the newest to the oldest, until there are ``limit`` rows."""
     rows: list[tuple[int, Fire]] = []
     parent = places.fires(name)
     for block in reversed(paths.numbers_of(await session.tree.children(parent))):
-        if len(rows) >= limit or block < since_us // places.BLOCK_US:
+        if len(rows) >= limit:
             break
         if before_us is not None and block > before_us // places.BLOCK_US:
             continue
         listed = paths.numbers_of(await session.tree.children(f"{parent}/{block}"))
-        times = [time for time in reversed(listed) if time >= since_us and (before_us is None or time < before_us)]
+        times = [time for time in reversed(listed) if before_us is None or time < before_us]
         wanted = times[: limit - len(rows)]
         found = await session.tree.get_many([places.row(name, time) for time in wanted])
         decoded = [contents.decode_row(node.data).fire for node in found if node is not None]
