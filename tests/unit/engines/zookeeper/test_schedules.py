@@ -361,12 +361,12 @@ def test_pages_of_many_histories_read_the_nodes_of_their_own_rows(monkeypatch: p
             blocks = sorted({time // places.BLOCK_US for time in times})
             for name in names:
                 history = places.fires(name)
-                made = [Create(history), *(Create(f"{history}/{block}") for block in blocks)]
+                created = [Create(history), *(Create(f"{history}/{block}") for block in blocks)]
                 rows = [
                     Fire(schedule=name, fire_us=time, state=FireState.SKIPPED, reason=Reason.MISFIRE) for time in times
                 ]
-                made += [Create(places.row(name, row.fire_us), contents.Row(row).encode()) for row in rows]
-                assert isinstance(tree.content.apply(made), Done)
+                created += [Create(places.row(name, row.fire_us), contents.Row(row).encode()) for row in rows]
+                assert isinstance(tree.content.apply(created), Done)
             get_many = tree.get_many
 
             async def counted(at: Sequence[str]) -> list[Any]:
