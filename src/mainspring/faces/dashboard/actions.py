@@ -73,6 +73,15 @@ class Field:
     """Characters."""
 
 
+class Further(NamedTuple):
+    """Additions to a shown command and to a shown call."""
+
+    options: list[str]
+    """Of the command."""
+    keys: list[str]
+    """Of the body."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Action:
     """Something that users can do."""
@@ -162,6 +171,16 @@ class Action:
         if self.empty_option and not any(values.get(one.name) for one in self.fields):
             options.append((self.empty_option, None))
         return command_line(verbs, [name for name in names if name], options, namespace)
+
+    def further(self, values: Mapping[str, str]) -> Further:
+        """Return the additions for empty fields."""
+        empty = [one for one in self.fields if not one.required and not values.get(one.name)]
+        words = [
+            one.option or (one.name.upper() if f"{{{one.name}}}" in self.command else "")
+            for one in empty
+            if self.command
+        ]
+        return Further([one for one in words if one], [one.name for one in empty if self.method != "DELETE"])
 
     def curl_line(self, address: str, values: Mapping[str, str], version: str = "") -> str:
         """Return the ``curl`` command of the call at an address. Raises FormError."""

@@ -95,3 +95,8 @@ def relative(seconds: float) -> str:
     if abs(seconds) < _SOON:
         return "now"
     return f"in {duration(seconds)}" if seconds > 0 else f"{duration(-seconds)} ago"
+
+
+def hour(time: float) -> str:
+    """Return the begin of an hour, in UTC, as browsers write it in a field."""
+    return dt.datetime.fromtimestamp(time, dt.UTC).strftime("%Y-%m-%dT%H:00:00")

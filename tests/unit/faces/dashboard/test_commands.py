@@ -12,6 +12,7 @@ from mainspring.cli.main import build_app
 from mainspring.faces.dashboard.actions import EXAMPLES
 from mainspring.faces.dashboard.pages import ACTIONS
 from mainspring.faces.dashboard.pages.functions import LIMIT
+from mainspring.faces.dashboard.pages.job import DELETE, RETRY
 from mainspring.faces.dashboard.pages.workflows import SIGNAL
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ def test_a_command_leaves_out_what_may_be_empty() -> None:
     command = "mainspring workflows signal summer approved"
     assert SIGNAL.command_line("default", {"key": "summer"}, {"name": "approved"}) == command
     assert SIGNAL.command_line("default", {"key": "summer"}, {"name": "approved", "input": "1"}) == f"{command} 1"
+
+
+def test_the_options_and_keys_of_empty_fields_are_named() -> None:
+    assert RETRY.further({}) == (["--delay", "--payload"], ["delay", "args"])
+    assert RETRY.further({"args": "1"}) == (["--delay"], ["delay"])
+    assert SIGNAL.further({}) == (["INPUT"], ["input"])
+    assert DELETE.further({}) == ([], [])
 
 
 def test_the_command_of_limits_without_values_removes_them_all() -> None:

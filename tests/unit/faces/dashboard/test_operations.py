@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING
 
 from tests.unit.api.a_node import run
@@ -44,6 +45,42 @@ def test_all_jobs_that_match_are_counted_first_and_then_changed() -> None:
             assert [row[0] for row in (await browser.open("/jobs?state=pending")).rows()] == [""]
             assert other in (await browser.open("/jobs?state=pending")).main.text
             assert (await browser.open("/operations")).rows()[0][2] == "7 of 7"
+
+    run(test())
+
+
+def test_the_shown_lines_of_a_reschedule_do_what_its_form_does() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, built):
+            handle = await browser.submit("report", delay=60)
+            page = await browser.open(f"/operations/new?action=reschedule&handle={handle}")
+            time = page.main.one("input", name="run_at").attributes["value"]
+            due = dt.datetime.fromisoformat(time).replace(tzinfo=dt.UTC)
+            assert 3600 < due.timestamp() - built.clock.wall() <= 7200
+            command, call = [one.text for one in page.main.all("code")]
+            assert command == f"mainspring jobs update {handle} --run-at {due.isoformat()}"
+            assert f'"run_at":"{due.isoformat()}"' in call
+            assert "With more fields: reason, rate in the body" in page.main.text
+            page = await browser.open("/operations/new?action=reschedule&function=report")
+            assert len(page.main.all("code")) == 1, "no command moves all jobs of a filter"
+            page = await browser.open("/operations/new?action=cancel&function=report")
+            assert "With more fields: --reason, --rate in the command, reason, rate in the body" in page.main.text
+
+    run(test())
+
+
+def test_the_shown_lines_of_a_refused_confirmation_have_what_was_typed() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("report", delay=60)
+            page = await browser.open(f"/operations/new?action=cancel&handle={handle}")
+            filled = {one.attributes["name"]: one.attributes.get("value", "") for one in page.main.all("input")}
+            page = await browser.post("/operations/new", {**filled, "reason": "too late", "rate": "often"})
+            assert page.status == 422
+            command, call = [one.text for one in page.main.all("code")]
+            assert command == f"mainspring jobs cancel {handle} --reason 'too late'"
+            assert '"reason":"too late"' in call
+            assert "With more fields: --rate in the command, rate in the body" in page.main.text
 
     run(test())
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from mainspring.api.operations import OperationDetails, OperationInfo, Started, TouchedJob
-from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, json_of, read_field
+from mainspring.faces.dashboard import words
+from mainspring.faces.dashboard.actions import EXAMPLES, REASON, Action, Field, FormError, Further, json_of, read_field
 from mainspring.faces.dashboard.calls import NONE, Items, N, Problem, RefusedError
 from mainspring.faces.dashboard.pages.jobs import FILTERS
 from mainspring.faces.dashboard.registry import Page
@@ -24,6 +26,8 @@ ROWS: Final = 50
 OPERATIONS: Final = f"{N}/operations"
 OPERATION: Final = f"{OPERATIONS}/{{id}}"
 NAMES: Final = ("retry", "cancel", "delete", "reschedule")
+HOUR: Final = 3600.0
+"""Seconds."""
 TYPED: Final = 100
 """From so many jobs on, the viewer types their number."""
 RATE: Final = Field(
@@ -114,13 +118,17 @@ async def _confirmation(
     visit: Visit, name: str, subject: Mapping[str, Any], form: Mapping[str, str] = NONE, fault: Fault | None = None
 ) -> Response:
     """Count the jobs and show the form. A refused ``form`` is shown again, with its ``fault``."""
+    fields = _fields(name)
+    if name == "reschedule":
+        form = {RUN_AT.name: words.hour(visit.now + 2 * HOUR), **form}
+    typed = _typed(fields, form)
     # A reschedule needs a time: any does for the count.
-    time = {"run_at": "2100-01-01T00:00:00Z"} if name == "reschedule" else {}
+    time = {RUN_AT.name: typed.get(RUN_AT.name, EXAMPLES["time"])} if name == "reschedule" else {}
     answer = await visit.calls.send("POST", OPERATIONS, body={"action": name, **subject, **time, "dry_run": True})
     started = msgspec.json.decode(answer.body, type=Started)
     criteria: dict[str, Any] = subject.get("filter", {})
     handles: list[str] = subject.get("handles", [])
-    body = {"action": name, **subject, **time} | ({} if started.at_least else {"expect": started.matched})
+    body = {"action": name, **subject, **time, **typed} | ({} if started.at_least else {"expect": started.matched})
     return visit.render(
         "new_operation.html",
         code=200 if fault is None else fault.status,
@@ -129,16 +137,31 @@ async def _confirmation(
         subject=msgspec.json.encode(subject).decode(),
         criteria=criteria,
         handles=handles,
-        fields=_fields(name),
+        fields=fields,
         typed=Field(name="typed", label=f"Type {started.matched} to confirm", required=True)
         if started.matched >= TYPED
         else None,
         form=form,
         fault=fault,
         faults={} if fault is None else {fault.field: fault.text},
-        command=_command(visit, name, handles, criteria, started),
+        command=_command(visit, name, handles, criteria, started, typed),
         curl=curl("POST", visit.api_address(OPERATIONS), body),
+        further=_further(name, fields, typed),
     )
+
+
+def _typed(fields: list[Field], form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of a refused form that can be read."""
+    found: dict[str, Any] = {}
+    for one in fields:
+        with contextlib.suppress(FormError):
+            found[one.name] = read_field(one, form.get(one.name, ""))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _further(name: str, fields: list[Field], typed: Mapping[str, Any]) -> Further:
+    empty = [one for one in fields if one.name not in typed and not one.required]
+    return Further([] if name == "reschedule" else [one.option for one in empty], [one.name for one in empty])
 
 
 async def start(visit: Visit, form: Mapping[str, str]) -> Response:
@@ -198,10 +221,18 @@ def _subject(handles: list[str], criteria: dict[str, Any]) -> dict[str, Any]:
     return {"filter": criteria}
 
 
-def _command(visit: Visit, name: str, handles: list[str], criteria: dict[str, Any], started: Started) -> str:
-    """Return the command that does the same; empty if there is none."""
+def _command(
+    visit: Visit,
+    name: str,
+    handles: list[str],
+    criteria: dict[str, Any],
+    started: Started,
+    typed: Mapping[str, Any],
+) -> str:
+    """Return the command that does the same; empty if there is none: only chosen jobs can be moved by one."""
     if name == "reschedule":
-        return ""
+        moved = [("--run-at", typed.get("run_at", EXAMPLES["time"]))]
+        return command_line(["jobs", "update"], handles, moved, visit.namespace) if handles else ""
     options: list[tuple[str, str | None]] = [
         (_OPTIONS[one], text)
         for one, value in criteria.items()
@@ -209,6 +240,7 @@ def _command(visit: Visit, name: str, handles: list[str], criteria: dict[str, An
     ]
     if not handles and not started.at_least:
         options.append(("--expect", str(started.matched)))
+    options += [(one.option, str(typed[one.name])) for one in _fields(name) if one.name in typed]
     return command_line(["jobs", name], handles, options, visit.namespace)
 
 

@@ -231,7 +231,7 @@ async def schedule(visit: Visit) -> Response:
         kind_of=kind_of,
         overlaps=dict(OVERLAPS),
         occasions=OCCASIONS,
-        filled={BACKFILL.key: {"from": _hour(visit.now - DAY)}},
+        filled={BACKFILL.key: {"from": words.hour(visit.now - DAY)}},
         span=list(span.values()),
         **values,
     )
@@ -249,11 +249,6 @@ def _on_clock(text: str, zone: dt.tzinfo, other: dt.tzinfo) -> str:
     time = dt.datetime.fromisoformat(text)
     is_same = time.astimezone(zone).utcoffset() == time.astimezone(other).utcoffset()
     return "" if is_same else words.absolute(time, zone)
-
-
-def _hour(time: float) -> str:
-    """Return the begin of an hour as browsers write it in a field."""
-    return dt.datetime.fromtimestamp(time, dt.UTC).strftime("%Y-%m-%dT%H:00:00")
 
 
 def _date(text: str) -> dt.date | None:
