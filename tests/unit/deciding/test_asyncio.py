@@ -391,13 +391,16 @@ def test_a_cancelled_gather_that_nobody_awaits_is_not_logged(caplog: pytest.LogC
     assert caplog.records == []
 
 
-def test_a_failed_gather_that_nobody_awaits_is_logged_as_by_asyncio(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_gather_that_nobody_awaits_is_logged_as_by_asyncio(
+    caplog: pytest.LogCaptureFixture, unretrieved: list[str]
+) -> None:
     async def run(act: Act) -> Any:
         asyncio.gather(act(-1, 1))
         await act(5, 2)
 
     in_workflow(run)
     assert ["was never retrieved" in record.getMessage() for record in caplog.records] == [True]
+    unretrieved.clear()
 
 
 # ---- the log ----

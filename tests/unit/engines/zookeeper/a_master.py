@@ -72,9 +72,16 @@ class Member(Node):
         operation = ops.Claim(self.session.term, list(requests))
         (outcome,) = await HANDLERS[ops.Claim](self.session, [operation])
         if isinstance(outcome, OpenClaim):
-            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            outcome.then(answer.set_result)
-            outcome = await answer
+            answered = asyncio.Event()
+            answers: list[Any] = []
+
+            def answer(outcome: Any) -> None:  # not a future, which a test may cancel before the claim is answered
+                answers.append(outcome)
+                answered.set()
+
+            outcome.then(answer)
+            await answered.wait()
+            (outcome,) = answers
         if isinstance(outcome, StoreError):
             raise outcome
         jobs: list[list[Job]] = outcome

@@ -128,7 +128,7 @@ def test_a_master_may_end_at_any_step(*, after: bool, beside: bool) -> None:
             if not beside:
                 second = await nodes.join("second")
             await eventually(lambda: done_by(second))
-            await asyncio.gather(*working, return_exceptions=True)
+            await asyncio.gather(first.running, *working, return_exceptions=True)
             assert counted.completed == counted.published == Counter({job.id: 1 for job in jobs})
             assert await second.counts() == {(b"f", State.SUCCEEDED, 1): len(jobs)}
             for root in (paths.PENDING, paths.RUNNING, paths.COMPLETED, paths.NAMES):
