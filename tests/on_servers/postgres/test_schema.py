@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 from tests.postgres.server import name_of
 
+from mainspring.access.acts import Act
+from mainspring.access.audit import RecordActs
 from mainspring.engines.postgres import migrate
 from mainspring.engines.postgres.engine import migrate_store
 from mainspring.engines.postgres.migrate import MIGRATIONS, Migration, prepare, quoted
@@ -137,6 +140,54 @@ def test_a_migration_lets_others_by_while_it_waits_for_a_table(database: str, mo
         connection.terminate()
 
     asyncio.run(test())
+
+
+WITH_PLAIN_INDEXES = 16
+"""The last version of the schema whose migrations may create an index in a transaction on a table with rows."""
+
+
+def test_an_index_on_a_table_with_rows_is_created_concurrently() -> None:
+    for migration in MIGRATIONS[WITH_PLAIN_INDEXES:]:
+        own = set(re.findall(r"CREATE TABLE (\w+)", migration.text))
+        indexed = set(re.findall(r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)", migration.text))
+        assert indexed <= own, f"migration {migration.number} stops the writes of running nodes"
+        assert not (migration.is_transaction and "CONCURRENTLY" in migration.text)
+
+
+CONCURRENT = [migration.number for migration in MIGRATIONS if not migration.is_transaction]
+INVALID = "SELECT count(*) FROM pg_index WHERE indrelid = 'audit'::regclass AND NOT indisvalid"
+
+
+def test_nodes_write_while_an_index_is_built_and_an_interrupted_one_is_built_again(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as slow, session(database) as other:
+            await other.execute(f"DROP INDEX audit_objects; DELETE FROM migrations WHERE number = {CONCURRENT[0]}")
+            for is_interrupted in (True, False):
+                await slow.execute("BEGIN; INSERT INTO audit (namespace, what, act) VALUES ('n', 'w', '')")
+                connections = [await connect(database) for _ in range(2)]
+                building = [asyncio.ensure_future(prepare(one, "mainspring")) for one in connections]
+
+                async def waits() -> bool:
+                    return bool(await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+                await eventually(waits, "it waits for the transaction")
+                assert await one.group(RecordActs([Act("jobs.cancel", "ann", "j1")])) == [None]
+                if is_interrupted:
+                    for connection in connections:
+                        await other.execute(f"SELECT pg_terminate_backend({connection.get_server_pid()})")
+                    await asyncio.gather(*building, return_exceptions=True)
+                await slow.execute("COMMIT")
+                if is_interrupted:
+                    assert await other.fetchval(INVALID) == 1
+                else:
+                    assert sorted(await asyncio.gather(*building)) == [[], CONCURRENT[:1]]
+                    assert await connections[0].fetchval("SHOW lock_timeout") == "2s"
+                for connection in connections:
+                    connection.terminate()
+            assert await other.fetchval(INVALID) == 0
+            assert await other.fetchval("SELECT count(*) FROM pg_indexes WHERE indexname = 'audit_objects'") == 1
+
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_a_user_without_the_right_learns_which_one_is_missing(postgres: PostgresServer, database: str) -> None:

@@ -2,11 +2,16 @@
 
 A file begins with ``-- compatible from: N``: nodes that have migrations up to N can share the store with it. So a new version
 and the one before it run side by side during a rolling upgrade; only older nodes are refused.
+
+With a second line ``-- outside of a transaction``, each statement of the file is run for itself. This is for CREATE INDEX
+CONCURRENTLY: a plain CREATE INDEX on a table with many rows would stop the writes of running nodes meanwhile. If such a
+migration is interrupted, it is run again from its first statement.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import zlib
 from importlib.resources import files
@@ -17,14 +22,19 @@ import asyncpg
 from mainspring.errors import StoreError, StoreForeignError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from asyncpg import Connection, Record
 
-_HEADER = re.compile(r"-- compatible from: (\d+)\n")
+_HEADER = re.compile(r"-- compatible from: (\d+)\n(-- outside of a transaction\n)?")
 _LOCK = 0x4D535052 << 32
 """``MSPR``, in front of the checksum of the schema's name."""
 LOCK_ATTEMPTS: Final = 20
 LOCK_TIMEOUT: Final = "3s"
 """The longest that a migration waits for the locks of tables: queries queue behind it as long. Then it yields to them."""
+LOCK_POLL: Final = 0.1
+"""Seconds between attempts to take the lock of migrations. A session that waits for a lock has a snapshot, and the node with the
+lock would wait for that snapshot's end if it creates an index concurrently."""
 
 
 class Migration(NamedTuple):
@@ -34,6 +44,8 @@ class Migration(NamedTuple):
     compatible_from: int
     """The lowest version of the schema whose nodes may continue to run."""
     text: str
+    is_transaction: bool = True
+    """Whether all of it is one transaction; otherwise each statement is one."""
 
 
 def _load() -> list[Migration]:
@@ -43,7 +55,7 @@ def _load() -> list[Migration]:
             text = file.read_text("utf-8")
             header = _HEADER.match(text)
             assert header is not None, f"{file.name} must begin with '-- compatible from: N'"
-            found.append(Migration(int(file.name.removesuffix(".sql")), int(header[1]), text))
+            found.append(Migration(int(file.name.removesuffix(".sql")), int(header[1]), text, header[2] is None))
     return sorted(found)
 
 
@@ -105,22 +117,15 @@ async def _apply(
     """Apply a migration, unless another node has applied it in between; return whether this node did."""
     for left in reversed(range(LOCK_ATTEMPTS)):
         try:
-            async with connection.transaction():
-                await connection.execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0")
-                await connection.execute(f"SELECT pg_advisory_xact_lock({lock_key(schema)})")
+            async with _locked(connection, schema):
                 applied = await _applied(connection, schema)
                 _refuse_newer(schema, applied, migrations)
                 if migration.number in applied:
                     return False
-                if not applied:
-                    await _create(connection, schema)
-                await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-                await connection.execute(migration.text)
-                await connection.execute(
-                    "INSERT INTO migrations (number, compatible_from) VALUES ($1, $2)",
-                    migration.number,
-                    migration.compatible_from,
-                )
+                if migration.is_transaction:
+                    await _apply_whole(connection, schema, migration)
+                else:
+                    await _apply_statements(connection, migration)
                 return True
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             if not left:
@@ -130,6 +135,43 @@ async def _apply(
                 ) from error
             await asyncio.sleep(1.0)
     raise AssertionError
+
+
+@contextlib.asynccontextmanager
+async def _locked(connection: Connection[Record], schema: str) -> AsyncIterator[None]:
+    """Hold the lock of migrations, without time-outs."""
+    key = lock_key(schema)
+    while not await connection.fetchval(f"SELECT pg_try_advisory_lock({key})"):  # noqa: ASYNC110 - of another process
+        await asyncio.sleep(LOCK_POLL)
+    try:
+        await connection.execute("SET lock_timeout = 0; SET statement_timeout = 0")
+        yield
+    finally:
+        if not connection.is_closed():  # the end of a session releases its locks
+            await connection.execute(f"RESET lock_timeout; RESET statement_timeout; SELECT pg_advisory_unlock({key})")
+
+
+async def _apply_whole(connection: Connection[Record], schema: str, migration: Migration) -> None:
+    async with connection.transaction():
+        await _create(connection, schema)
+        await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+        await connection.execute(migration.text)
+        await _record(connection, migration)
+
+
+async def _apply_statements(connection: Connection[Record], migration: Migration) -> None:
+    """Run each statement as a transaction. It waits for other transactions without a time-out: no query queues behind it."""
+    for statement in filter(None, migration.text.split(";\n")):
+        await connection.execute(statement)
+    await _record(connection, migration)
+
+
+async def _record(connection: Connection[Record], migration: Migration) -> None:
+    await connection.execute(
+        "INSERT INTO migrations (number, compatible_from) VALUES ($1, $2)",
+        migration.number,
+        migration.compatible_from,
+    )
 
 
 async def _create(connection: Connection[Record], schema: str) -> None:

@@ -2,4 +2,3 @@
 -- The number of an act's object (mainspring.access.audit.object_number). Acts of before have none, and those of nodes of the version
 -- before.
 ALTER TABLE audit ADD COLUMN object bigint;
-CREATE INDEX audit_objects ON audit (object, number);
