@@ -24,7 +24,15 @@ _LONE = re.compile("[\udc80-\udcff]")
 def params_of(request: Request[Any]) -> dict[str, Any]:
     """Return a request's fields, without those at their defaults: the server has the same defaults."""
     params: dict[str, Any] = msgspec.to_builtins(request)
-    return {field: name_argument(value) if isinstance(value, str) else value for field, value in params.items()}
+    return {field: _param(value) for field, value in params.items()}
+
+
+def _param(value: Any) -> Any:
+    if isinstance(value, str):
+        return name_argument(value)
+    if isinstance(value, dict):  # such as the filter of an operation
+        return {field: _param(one) for field, one in value.items()}
+    return [_param(one) for one in value] if isinstance(value, list) else value
 
 
 def name_argument(text: str) -> str:

@@ -208,3 +208,8 @@ def test_the_jobs_of_an_operation_are_listed_page_by_page(
     monkeypatch.setattr(Client, "call", lambda _, __, params, *___: pages[params.get("after", 0)])
     assert main(["operations", "jobs", "op-7"]) == EXIT_DONE
     assert capsys.readouterr().out == "handle\toutcome\nH:n:1\tretried\nH:n:2\tconflict\n"
+
+
+def test_a_function_of_a_filter_may_have_any_bytes(server: Server) -> None:
+    assert main(["jobs", "cancel", "--function", "a\udcff", "--dry-run"]) == EXIT_DONE
+    assert server.requests[-1][1]["filter"] == {"function": "a\\xff"}

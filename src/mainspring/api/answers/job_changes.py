@@ -137,9 +137,7 @@ class JobChangeCalls:
             expires=request.expires,
             retry=stored.retry,
             keep_unique=stored.keep_unique if request.unique else None,
-            concurrency_key=original.key.decode("utf-8", "replace")
-            if request.concurrency_key is None
-            else request.concurrency_key,
+            concurrency_key=_key(original) if request.concurrency_key is None else request.concurrency_key,
             version=stored.version,
             tags=stored.tags if request.tags is None else request.tags,
         )
