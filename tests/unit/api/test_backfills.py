@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import schedules
@@ -15,14 +17,12 @@ from mainspring.api.answers.operations import OperationCalls
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.backfills import Backfill
-from mainspring.api.errors import Code
+from mainspring.api.errors import ApiError, Code
 
 from .a_node import run
 from .test_operations import ANN, Bulk, started
 
 if TYPE_CHECKING:
-    import pytest
-
     from .a_node import Node
 
 
@@ -77,6 +77,8 @@ def test_refusals_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             assert await bulk.code(Backfill(name="a", from_=begin, max=14)) is Code.CONFLICT
             assert await bulk.code(Backfill(name="a", from_=now + timedelta(1))) is Code.INVALID
             assert await bulk.code(Backfill(name="a", from_=now, to=begin)) is Code.INVALID
+            with pytest.raises(ApiError, match="15 fire times are in the range, and at most 3 are expected"):
+                await bulk.call(Backfill(name="a", from_=begin, max=3))
             monkeypatch.setattr(answers, "COUNT_SECONDS", -1)
             assert await bulk.code(Backfill(name="a", from_=begin, max=99)) is Code.CONFLICT, "not counted to the end"
             assert (await bulk.call(Backfill(name="a", from_=begin, dry_run=True))).at_least

@@ -119,7 +119,7 @@ class BackfillCalls:
                 number += 1
                 if len(times) < SAMPLE:
                     times.append(rfc3339(at))
-            if (spec.most is not None and number > spec.most) or self._operations.monotonic() - began > COUNT_SECONDS:
+            if self._operations.monotonic() - began > COUNT_SECONDS:
                 return number, True, times
             yield
         return number, False, times
