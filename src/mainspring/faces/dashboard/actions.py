@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -71,6 +71,8 @@ class Field:
     hint: str = ""
     longest: int = 4096
     """Characters."""
+    permission: Permission | None = None
+    """A further permission that a call with this field needs: forms of others lack it."""
 
 
 class Further(NamedTuple):
@@ -95,7 +97,11 @@ class Action:
     path: str
     method: Literal["POST", "PUT", "PATCH", "DELETE"] = "POST"
     outcomes: Mapping[str, str] = field(default_factory=dict)
-    """Other sentences for afterwards, by the state in the answer."""
+    """Other sentences for afterwards, by a value in the answer."""
+    outcome_key: str = "state"
+    """The key of this value."""
+    correctable: frozenset[int] = frozenset({400, 403, 422})
+    """Statuses of calls that other values in the form may correct."""
     permission: Permission = Permission.OPERATE
     needs: str = ""
     """As of `registry.Page`."""
@@ -144,9 +150,9 @@ class Action:
         return values
 
     def outcome(self, answer: bytes) -> str:
-        """Return the state in an answer, if that has a sentence of its own; else an empty text."""
-        state = msgspec.json.decode(answer)["state"] if self.outcomes else ""
-        return state if state in self.outcomes else ""
+        """Return the outcome in an answer, if that has a sentence of its own; else an empty text."""
+        value = str(msgspec.json.decode(answer)[self.outcome_key]) if self.outcomes else ""
+        return value if value in self.outcomes else ""
 
     def notice(self, outcome: str) -> str:
         """Return the sentence for afterwards."""
@@ -171,6 +177,11 @@ class Action:
         if self.empty_option and not any(values.get(one.name) for one in self.fields):
             options.append((self.empty_option, None))
         return command_line(verbs, [name for name in names if name], options, namespace)
+
+    def permitted(self, may: Callable[[Permission], bool], typed: Mapping[str, str]) -> Action:
+        """Return the action without the fields that need a permission which the viewer lacks, except for typed ones."""
+        fields = [one for one in self.fields if one.permission is None or may(one.permission) or typed.get(one.name)]
+        return self if len(fields) == len(self.fields) else replace(self, fields=tuple(fields))
 
     def further(self, values: Mapping[str, str]) -> Further:
         """Return the additions for empty fields."""

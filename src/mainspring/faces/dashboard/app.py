@@ -41,8 +41,8 @@ NOTICE_LIFE: Final = 30
 FORM_LIMIT: Final = 2 << 20
 """Bytes of a form."""
 MOST_FIELDS: Final = 2000
-CORRECTABLE: Final = frozenset({400, 422})
-"""Statuses of calls that other values in the form may correct."""
+FORBIDDEN: Final = 403
+"""The status of a call that its caller may not make. Some fields need a further permission."""
 CHANGED: Final = 412
 """The status of a call that came after another change."""
 _LONGEST_NEXT: Final = 4096
@@ -216,8 +216,8 @@ class Dashboard:
             current = found if isinstance(found, str) else ""
         if problem.status == 404:  # the page of an object that is gone would say the same
             following = self._above(visit, following)
-        if problem.status in CORRECTABLE:
-            refused_form = actions.RefusedForm(action, parameters, version, form, faults)
+        if problem.status in action.correctable and (action.fields or problem.status != FORBIDDEN):
+            refused_form = actions.RefusedForm(action.permitted(visit.may, form), parameters, version, form, faults)
         return visit.problem(problem, following, refused_form, current)
 
     def _done(

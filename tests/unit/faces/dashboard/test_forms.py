@@ -7,11 +7,13 @@ import shlex
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import pytest
 from tests.unit.api.a_node import run
 
 from mainspring.faces.dashboard.pages.tokens import PATH as TOKENS
 
 from .a_browser import browsing
+from .a_matrix import matrix
 
 if TYPE_CHECKING:
     from .a_browser import Browser, Element, Shown
@@ -148,5 +150,88 @@ def test_a_refused_token_is_shown_again_with_what_was_typed() -> None:
             assert refused.status == 422
             assert "No token was created" in refused.main.one("p", role="alert").text
             assert refused.main.one("input", name="name").attributes["value"] == "ci"
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("overlap", "notice"),
+    [
+        ("allow", "The schedule was fired now."),
+        ("queue", "The schedule runs when its earlier run has ended."),
+        ("forbid", "The schedule was not fired: an earlier run goes on"),
+    ],
+)
+def test_the_notice_of_a_schedule_has_the_outcome_of_a_time_during_an_earlier_run(overlap: str, notice: str) -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", {**NIGHTLY, "overlap": overlap})
+            page = await browser.act(await browser.open("/schedules/nightly"), "schedules_trigger")
+            assert page.main.one("p", role="status").text == "The schedule was fired now."
+            page = await browser.act(page, "schedules_trigger")
+            assert page.main.one("p", role="status").text.startswith(notice)
+
+    run(test())
+
+
+def test_a_schedule_whose_job_joins_a_live_one_says_so() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", {**NIGHTLY, "unique": "one"})
+            await browser.submit("report", unique="one")
+            page = await browser.act(await browser.open("/schedules/nightly"), "schedules_trigger")
+            assert "A job with the same unique was live" in page.main.one("p", role="status").text
+
+    run(test())
+
+
+def test_a_run_that_is_not_parked_any_more_says_so() -> None:
+    async def test() -> None:
+        async with matrix("order") as node:
+            path, _ = await node.object_of("workflows_unpark", "order")
+            page = await node.browser.act(await node.browser.open(path), "workflows_unpark")
+            assert "The run was not parked any more" in page.main.one("p", role="status").text
+
+    run(test())
+
+
+def test_too_many_past_times_are_counted_and_the_form_is_shown_again() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, built):
+            await browser.call("POST", "schedules", {"name": "often", "function": "f", "every": 60})
+            page = await browser.open("/schedules/often")
+            assert _form(page, "schedules_backfill").one("input", name="max").attributes["value"] == "100"
+            begin = dt.datetime.fromtimestamp(built.clock.wall() - 86_400, dt.UTC).isoformat()
+            refused = await browser.act(page, "schedules_backfill", {"from": begin})
+            assert refused.status == 409
+            assert "1440 fire times are in the range, and at most 100 are expected" in refused.main.text
+            form = _form(refused, "schedules_backfill")
+            assert form.one("input", name="max").attributes["value"] == "100"
+            page = await browser.act(refused, "schedules_backfill", {"max": "1440"})
+            assert page.title.startswith("backfill op-")
+
+    run(test())
+
+
+def test_operators_retry_without_the_arguments_that_only_developers_give() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("resize")
+            await browser.call("POST", f"jobs/{handle}/cancel")
+            names = {}
+            for token in ("operator", "developer"):
+                page = await browser.open(f"/jobs/{handle}", token=token)
+                names[token] = [one.attributes["name"] for one in _form(page, "jobs_retry").all("textarea")]
+                assert ("--payload" in _form(page, "jobs_retry").text) == (token == "developer")
+            assert names == {"operator": [], "developer": ["args"]}
+            refused = await browser.act(
+                await browser.open(f"/jobs/{handle}"), "jobs_retry", {"args": "[7]", "delay": "9"}, token="operator"
+            )
+            assert refused.status == 403
+            form = _form(refused, "jobs_retry")
+            assert form.one("textarea", name="args").text == "[7]"
+            assert form.one("input", name="delay").attributes["value"] == "9"
+            page = await browser.act(refused, "jobs_retry", {"args": ""}, token="operator")
+            assert "scheduled" in page.main.text
 
     run(test())

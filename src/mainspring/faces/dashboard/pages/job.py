@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from codecs import getincrementaldecoder
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -13,7 +14,7 @@ from mainspring.api.job_records import Arguments, Attempts
 from mainspring.api.jobs import JobDetails
 from mainspring.api.logs import LogLine
 from mainspring.faces.dashboard.actions import JOB, REASON, Action, Field
-from mainspring.faces.dashboard.calls import Items, Problem, RefusedError
+from mainspring.faces.dashboard.calls import NONE, Items, Problem, RefusedError
 from mainspring.faces.dashboard.drawings.attempts import lane, notes_of, waits_of
 from mainspring.faces.dashboard.pages.audit import acts_on
 from mainspring.faces.dashboard.registry import Page
@@ -71,7 +72,14 @@ RETRY: Final = Action(
     path=f"{JOB}/retry",
     fields=(
         Field(name="delay", label="Seconds until then", kind="seconds", option="--delay", hint="empty: at once"),
-        Field(name="args", label="Other arguments", kind="json", option="--payload", hint="JSON; empty: as before"),
+        Field(
+            name="args",
+            label="Other arguments",
+            kind="json",
+            option="--payload",
+            hint="JSON; empty: as before",
+            permission=Permission.DEVELOP,
+        ),
     ),
     command="jobs retry {handle}",
 )
@@ -174,7 +182,8 @@ def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
     fitting.append(CLONE)
     if job.state in ENDED and not is_run:
         fitting.append(DELETE)
-    return [one for one in fitting if visit.offers(one, job.function)]
+    may = partial(visit.may, function=job.function)
+    return [one.permitted(may, NONE) for one in fitting if visit.offers(one, job.function)]
 
 
 class Line(NamedTuple):

@@ -35,6 +35,8 @@ STATES: Final = ("active", "paused", "finished")
 DRAWN: Final = 32
 """Schedules in the drawing of a day."""
 MOST_RELATIVES: Final = 5
+MOST_PAST: Final = 100
+"""Past times that run without another number in the form."""
 DAY: Final = 86_400.0
 """Seconds."""
 SPAN: Final = ("since", "until")
@@ -56,6 +58,11 @@ TRIGGER: Final = Action(
     operation="schedules_trigger",
     label="Run now",
     done="The schedule was fired now.",
+    outcomes={
+        "waiting": "The schedule runs when its earlier run has ended.",
+        "joined": "A job with the same unique was live, and counts for this time: no other one was submitted.",
+        "skipped": "The schedule was not fired: an earlier run goes on, and the schedule skips the times until it has ended.",
+    },
     path=f"{SCHEDULE}/trigger",
     command="schedules trigger {name}",
 )
@@ -87,11 +94,12 @@ BACKFILL: Final = Action(
             label="At most so many times",
             kind="number",
             option="--max",
-            hint="if there are more, none runs",
+            hint="if there are more, none runs, and the refusal has their number",
         ),
         REASON,
     ),
     command="schedules backfill {name}",
+    correctable=frozenset({400, 403, 409, 422}),
     then=_to_operation,
 )
 REMOVE: Final = Action(
@@ -231,7 +239,7 @@ async def schedule(visit: Visit) -> Response:
         kind_of=kind_of,
         overlaps=dict(OVERLAPS),
         occasions=OCCASIONS,
-        filled={BACKFILL.key: {"from": words.hour(visit.now - DAY)}},
+        filled={BACKFILL.key: {"from": words.hour(visit.now - DAY), "max": str(MOST_PAST)}},
         span=list(span.values()),
         **values,
     )

@@ -77,6 +77,10 @@ UNPARK: Final = Action(
     operation="workflows_unpark",
     label="Let the code try again",
     done="The code tries the next decision again.",
+    outcomes={
+        "0": "The run was not parked any more: another request, or a worker with other code, has let it go on before."
+    },
+    outcome_key="number",
     path=f"{RUN}/unpark",
     needs="workflows",
     command="workflows unpark {key}",
