@@ -52,6 +52,24 @@ def test_numbers_change_in_all_tabs_without_a_reload(chromium: Browser, empty: S
         expect(two.page.locator("tbody tr").first).to_contain_text(FUNCTION)
 
 
+def test_the_overview_shows_what_goes_wrong_without_a_reload(chromium: Browser, empty: Site) -> None:
+    with signed_in(chromium, empty) as tab:
+        tab.open_live("/")
+        health, fires = tab.page.locator("#health"), tab.page.locator("#fires")
+        empty.submit(FUNCTION)
+        expect(health).to_contain_text("no worker is connected", timeout=20_000)
+        expect(health).not_to_contain_text("well")
+        empty.call("POST", "namespaces/default/schedules", {"name": "new year", "function": "f", "cron": "0 0 1 1 *"})
+        expect(fires).to_contain_text("new year", timeout=20_000)
+        empty.call("POST", "namespaces/default/schedules/new%20year/pause", {})
+        expect(fires).not_to_contain_text("new year", timeout=20_000)
+        number = tab.page.locator(f"#work [data-live='waiting:{FUNCTION}']")
+        waiting = int(number.inner_text())
+        empty.submit(FUNCTION)
+        expect(number).to_have_text(str(waiting + 1))
+        assert tab.page.evaluate("window.mark") == "same page"
+
+
 def test_a_job_shows_its_states_and_its_log_as_they_happen(chromium: Browser, full: Site) -> None:
     with signed_in(chromium, full) as tab:
         handle = full.submit("resize", args=["<i>live</i>.png"], delay=3)

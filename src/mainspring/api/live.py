@@ -58,9 +58,12 @@ class Follow(Request[Numbers]):
     name_in_audit = "live.follow"
     functions: bool = False
     """Whether to send the numbers of functions, too."""
+    troubled: bool = False
+    """Whether to send those of the functions that ``namespaces.status`` has named as troubled in the last answers."""
 
 
-Subject = Literal["schedules", "schedule", "workers", "worker", "nodes", "runs", "run"]
+Subject = Literal["schedules", "schedule", "workers", "worker", "nodes", "runs", "run", "troubles"]
+"""``troubles`` stands for the first page, without its numbers."""
 
 
 class Version(msgspec.Struct):

@@ -279,7 +279,8 @@ async def open_node(
     )
     api.add_streams(log_calls.followers)
     api.add_streams(JobStreams(service).followers)
-    api.add_streams(LiveStreams(service, namespace_calls.figures, worker_calls.number_in, other_nodes).followers)
+    numbers = LiveStreams(service, namespace_calls.figures, worker_calls.number_in, other_nodes, namespace_calls.shown)
+    api.add_streams(numbers.followers)
     api.add_streams(VersionStreams(service, api.answer_unrecorded).followers)
     api.add_streams(operation_streams(bulk, service, job_calls))
     face = GearmanFace(

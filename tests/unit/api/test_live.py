@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,10 +13,12 @@ from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import live
 from mainspring.api.answers import live as answers
+from mainspring.api.answers import namespaces
 from mainspring.api.answers.live import LiveStreams
 from mainspring.api.answers.namespaces import NamespaceCalls
 from mainspring.api.answers.sample_loop import INTERVAL
 from mainspring.api.feeds import Shared
+from mainspring.api.namespaces import Status
 from mainspring.api.request import write
 from mainspring.api.submitting import Submit
 from mainspring.jobs.store import ShowDead
@@ -71,11 +74,11 @@ class Live:
         self.samples = 0
         self.viewers: list[Viewer] = []
         ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
-        self._figures = NamespaceCalls(
-            node.service, node.reads, node.clock, tuple, ages.of, node.dead, kept=True
-        ).figures
+        calls = NamespaceCalls(node.service, node.reads, node.clock, tuple, ages.of, node.dead, kept=True)
+        node.api.add(calls.handlers)
+        self._figures = calls.figures
         self.others: list[NodeRow] = []
-        self.streams = LiveStreams(node.service, self._sample, lambda _: 7, lambda: self.others)
+        self.streams = LiveStreams(node.service, self._sample, lambda _: 7, lambda: self.others, calls.shown)
         node.api.add_streams(self.streams.followers)
 
     async def _sample(self, request: live.Follow, caller: Caller) -> Figures:
@@ -183,6 +186,51 @@ def test_callers_with_other_functions_get_other_numbers() -> None:
                 b'{"functions":{"pay":%s},"more":false}' % jobs,
             ]
             assert "functions" not in dict(same.events)
+
+    run(test())
+
+
+def test_overviews_follow_the_functions_that_they_show() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            shown = Live(node)
+            for name, number in ((b"mail", 3), (b"payroll", 1), (b"pay", 2)):
+                for _ in range(number):
+                    await node.api.call(Submit(name, b""))
+            viewer, _ = await shown.watch(troubled=True)
+            part, _ = await shown.watch(PAY, troubled=True)
+            every, _ = await shown.watch(functions=True, troubled=True)
+            jobs = b'"%s":{"waiting":%d,"running":%d,"workers":%d,"running_at_all_nodes":%d}'
+            assert dict(viewer.events)["functions"] == b'{"functions":{},"more":true}', "nobody has asked for a status"
+            await node.api.call(Status(), caller=PAY)
+            await shown.second()
+            pay, payroll = jobs % (b"pay", 2, 0, 0, 0), jobs % (b"payroll", 1, 0, 0, 0)
+            for one in (viewer, part):
+                assert dict(one.events)["functions"] == b'{"functions":{%s,%s},"more":true}' % (pay, payroll)
+            assert b'"mail"' in dict(every.events)["functions"]
+            node.worker(b"pay", places=2)
+            await node.committed()
+            await shown.second()
+            running = jobs % (b"pay", 0, 2, 1, 2)
+            assert dict(part.events)["functions"] == b'{"functions":{%s,%s},"more":true}' % (running, payroll)
+
+    run(test())
+
+
+def test_the_number_of_shown_functions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "MOST_SHOWN", 3)
+
+    async def test() -> None:
+        async with opened() as node:
+            shown = Live(node)
+            for prefix in (b"a", b"b"):
+                for number in range(3):
+                    await node.api.call(Submit(b"%s%d" % (prefix, number), b""))
+            for pattern in ("a*", "b*"):
+                await node.api.call(Status(), caller=Caller(pattern, (Grant(Role.VIEWER, "*", (pattern,)),)))
+            viewer, _ = await shown.watch(troubled=True)
+            functions = json.loads(dict(viewer.events)["functions"])["functions"]
+            assert sorted(functions) == ["b0", "b1", "b2"]
 
     run(test())
 

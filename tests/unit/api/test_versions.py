@@ -14,16 +14,21 @@ from tests.unit.nodes.rows import row as node_row
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import jobs, schedules
+from mainspring.api.answers.namespaces import NamespaceCalls
+from mainspring.api.answers.no_workflows import without_workflows
 from mainspring.api.answers.nodes import SingleNodeCalls, namespace_node
 from mainspring.api.answers.nodes import _Row as Row
 from mainspring.api.answers.sample_loop import INTERVAL
-from mainspring.api.answers.version_streams import PARTS, REPEAT, SAMPLES, VersionStreams
+from mainspring.api.answers.version_streams import INTERVALS, PARTS, REPEAT, SAMPLES, VersionStreams
 from mainspring.api.errors import ApiError
 from mainspring.api.live import FollowVersion
 from mainspring.api.namespaces import ListNodes
+from mainspring.api.submitting import Submit
 from mainspring.api.versions import BEATS, SCHEDULES_SHOWN, version_of
 from mainspring.api.workflows import RunInfo
 from mainspring.errors import StoreUnavailableError
+from mainspring.jobs.failures import failure
+from mainspring.server.oldest import OldestByNamespace
 
 from .a_node import Node, opened, run
 
@@ -346,6 +351,36 @@ def test_slow_and_many_samples_leave_most_of_the_time_to_other_work() -> None:
 
     run(test())
     run(many())
+
+
+def test_the_version_of_the_overview_changes_with_its_troubles() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            shown = Versions(node)
+            ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
+            node.api.add(
+                NamespaceCalls(node.service, node.reads, node.clock, tuple, ages.of, node.dead, kept=True).handlers
+            )
+            node.api.add(without_workflows())
+            side = node.worker(b"pay")
+            viewer, _ = await shown.watch("troubles")
+            part, _ = await shown.watch("troubles", caller=PAY)
+            other, _ = await shown.watch("troubles", caller=EXTERNAL)
+            samples = shown.requests
+            await shown.pass_time()
+            assert shown.requests == samples, "its samples need many requests"
+            await node.api.call(Submit(b"pay", b""))
+            node.service.failed(side.given[0], failure("E", "why"), final=True)
+            await node.committed()
+            for _ in range(2):
+                await shown.pass_time(INTERVALS["troubles"])
+            assert [len(set(one.versions)) for one in (viewer, part, other)] == [2, 2, 1]
+            await add(node, "nightly")
+            for _ in range(2):
+                await shown.pass_time(INTERVALS["troubles"])
+            assert [len(set(one.versions)) for one in (viewer, part, other)] == [3, 2, 1]
+
+    run(test())
 
 
 def test_versions_of_nodes_ignore_what_changes_all_the_time() -> None:

@@ -18,7 +18,7 @@ from mainspring.nodes.model import running_by_function
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from mainspring.access.caller import Caller
     from mainspring.api.answers.namespaces import Figures
@@ -41,7 +41,7 @@ class LiveStreams:
     """Streams of numbers.
 
     ``figures`` returns the figures of a namespace, ``workers`` the number of its connected workers, and ``others`` the rows of
-    the other live nodes.
+    the other live nodes. ``shown`` returns the functions of a namespace that overviews show.
     """
 
     def __init__(
@@ -50,8 +50,10 @@ class LiveStreams:
         figures: ReadFigures,
         workers: Callable[[str], int],
         others: Callable[[], Sequence[NodeRow]] = tuple,
+        shown: Callable[[str], Iterable[bytes]] = lambda _: (),
     ) -> None:
         self._others = others
+        self._shown = shown
         self._service = service
         self._figures = figures
         self._workers = workers
@@ -69,10 +71,17 @@ class LiveStreams:
         if sampler is None:
             ended = partial(self._samplers.pop, key)
             sampler = _Sampler(
-                self._service, self._figures, self._workers, self._others, request.namespace, caller, ended
+                self._service,
+                self._figures,
+                self._workers,
+                self._others,
+                self._shown,
+                request.namespace,
+                caller,
+                ended,
             )
             self._samplers[key] = sampler
-        sampler.add(feed, with_functions=request.functions)
+        sampler.add(feed, request)
         return partial(sampler.remove, feed)
 
 
@@ -88,6 +97,7 @@ class _Sampler:
         figures: ReadFigures,
         workers: Callable[[str], int],
         others: Callable[[], Sequence[NodeRow]],
+        shown: Callable[[str], Iterable[bytes]],
         namespace: str,
         caller: Caller,
         ended: Callable[[], object],
@@ -96,18 +106,20 @@ class _Sampler:
         self._figures = figures
         self._workers = workers
         self._others = others
+        self._shown = shown
         self._namespace = namespace
         self._caller = caller
         self._loop = SampleLoop(service, self._take, lambda: bool(self._feeds), ended)
-        self._feeds: dict[Feed, bool] = {}
-        """With whether they get the numbers of functions."""
+        self._feeds: dict[Feed, Follow] = {}
+        """With the requests, which say what they get."""
         self._numbers: Shared | None = None
         self._functions: Shared | None = None
+        self._troubled: Shared | None = None
         self._is_running = False
 
-    def add(self, feed: Feed, *, with_functions: bool) -> None:
+    def add(self, feed: Feed, wanted: Follow) -> None:
         """Send the newest sample, and all later ones."""
-        self._feeds[feed] = with_functions
+        self._feeds[feed] = wanted
         self._send(feed)
         if not self._is_running:
             self._is_running = True
@@ -120,15 +132,19 @@ class _Sampler:
     async def _take(self) -> None:
         figures = await self._figures(Follow(namespace=self._namespace), self._caller)
         self._numbers = Shared(self._numbers_of(figures))
-        self._functions = Shared(self._all_functions()) if any(self._feeds.values()) else None
+        wanted = self._feeds.values()
+        self._functions = Shared(self._all_functions()) if any(one.functions for one in wanted) else None
+        self._troubled = Shared(self._shown_functions()) if any(one.troubled for one in wanted) else None
         for feed in self._feeds:
             self._send(feed)
 
     def _send(self, feed: Feed) -> None:
         if self._numbers is not None:
             feed.replace("numbers", self._numbers)
-        if self._functions is not None and self._feeds[feed]:
-            feed.replace("functions", self._functions)
+        wanted = self._feeds[feed]
+        functions = self._functions if wanted.functions else self._troubled if wanted.troubled else None
+        if functions is not None:
+            feed.replace("functions", functions)
 
     def _sees(self, function: bytes) -> bool:
         return namespace_of(function) == self._namespace and self._caller.may(
@@ -166,17 +182,27 @@ class _Sampler:
         }
         found = heapq.nsmallest(MOST_FUNCTIONS + 1, queues.values(), key=lambda queue: queue.name)
         return AllFunctionNumbers(
-            {
-                function_text(queue.name): FunctionNumbers(
-                    queue.waiting(),
-                    queue.running,
-                    sum(queue.workers.values()),
-                    queue.running + running.get(queue.name, 0),
-                )
-                for queue in found[:MOST_FUNCTIONS]
-            },
+            _by_name(found[:MOST_FUNCTIONS], running),
             more=len(found) > MOST_FUNCTIONS,
         )
+
+    def _shown_functions(self) -> AllFunctionNumbers:
+        names = {name for name in self._shown(self._namespace) if self._sees(name)}
+        queues = {queue.name: queue for queue in self._service.all_functions() if queue.name in names}
+        shown = [queues.get(name) or FunctionQueue(name) for name in sorted(names)]
+        return AllFunctionNumbers(_by_name(shown, running_by_function(self._others())), more=True)
+
+
+def _by_name(queues: Iterable[FunctionQueue], elsewhere: Mapping[bytes, int]) -> dict[str, FunctionNumbers]:
+    return {
+        function_text(queue.name): FunctionNumbers(
+            queue.waiting(),
+            queue.running,
+            sum(queue.workers.values()),
+            queue.running + elsewhere.get(queue.name, 0),
+        )
+        for queue in queues
+    }
 
 
 def _unsuccessful(recent: RecentJobs) -> int:

@@ -57,6 +57,8 @@ KEPT_FOR: Final = 5.0
 """Seconds for which the read buckets of a namespace are used again: nodes write theirs as often."""
 MOST_KEPT: Final = 100
 """Namespaces whose buckets are kept."""
+MOST_SHOWN: Final = 50
+"""Functions of a namespace that the last answers have shown as troubled."""
 
 
 class Ages(Protocol):
@@ -150,6 +152,7 @@ class NamespaceCalls:
         self._recent: Readings[str, _Series] = Readings(clock.monotonic, KEPT_FOR, MOST_KEPT)
         self._failing: Readings[str, _Series] = Readings(clock.monotonic, KEPT_FOR, MOST_KEPT)
         self._dead = dead
+        self._shown: dict[str, list[bytes]] = {}
         self._troubled = Troubled(reads, clock, kept=kept)
         self.handlers: Handlers = {Status: self.status}
 
@@ -188,13 +191,25 @@ class NamespaceCalls:
         letters = {name: number for name, number in dead.by_function.items() if sees(name)}
         waited = {name: age for name, age in self._ages(namespace).ages() if sees(name)}
         functions = [queue for queue in present if sees(queue.name)]
+        troubled = await self._troubled.among(namespace, self._work(functions, waited, failed, letters, dead))
+        self._show(namespace, [function_named(one.function, namespace) for one in troubled])
         return NamespaceStatus(
             namespace=namespace,
             **figures._asdict(),
             failing=failing,
-            troubled=await self._troubled.among(namespace, self._work(functions, waited, failed, letters, dead)),
+            troubled=troubled,
             store=self._store(),
         )
+
+    def shown(self, namespace: str) -> tuple[bytes, ...]:
+        """Return the troubled functions of the last answers."""
+        return tuple(self._shown.get(namespace, ()))
+
+    def _show(self, namespace: str, names: list[bytes]) -> None:
+        before = self._shown.pop(namespace, ())
+        while len(self._shown) >= MOST_KEPT:
+            del self._shown[next(iter(self._shown))]
+        self._shown[namespace] = list(dict.fromkeys([*names, *before]))[:MOST_SHOWN]
 
     def _present(self, namespace: str) -> list[FunctionQueue]:
         return [queue for queue in self._service.all_functions() if namespace_of(queue.name) == namespace]

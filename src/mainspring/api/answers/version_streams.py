@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from mainspring.api import namespaces, nodes, schedules, workers, workflows
+from mainspring.api import jobs, namespaces, nodes, schedules, workers, workflows
 from mainspring.api.answers.sample_loop import INTERVAL, SampleLoop
-from mainspring.api.errors import Code, problem_of
+from mainspring.api.errors import ApiError, Code, problem_of
 from mainspring.api.feeds import Shared
 from mainspring.api.fires import ListFires, ReadOutcomes
 from mainspring.api.live import FollowVersion, Version
+from mainspring.api.overview import NEWEST_FAILURES, overview_version
 from mainspring.api.versions import PARKED, RUNS, SCHEDULE_FIRES, SCHEDULES_SHOWN, WORKERS, due_key, version_of
 from mainspring.errors import MainspringError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mainspring.api.answers.registry import Followers
     from mainspring.api.answers.waiting import Ask
     from mainspring.api.feeds import Feed
+    from mainspring.api.request import Request
     from mainspring.jobs.service import JobService
 
     Read = Callable[[Any, Caller], Coroutine[Ask, Any, Any]]
@@ -90,6 +92,33 @@ async def _run(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, b
     return version_of([shown]), shown.closed_at is not None
 
 
+async def _troubles(wall: Callable[[], float], read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
+    namespace = asked.namespace
+
+    async def optional(request: Request[Any]) -> Any:
+        try:
+            return await read(request, caller)
+        except ApiError as error:
+            if error.problem.code is not Code.UNSUPPORTED:
+                raise
+            return None
+
+    status = await read(namespaces.Status(namespace=namespace), caller)
+    listed = await read(namespaces.ListNodes(namespace=namespace), caller)
+    due = await optional(schedules.List(namespace=namespace))
+    failed = await optional(jobs.List(state="failed", limit=NEWEST_FAILURES, partial=True, namespace=namespace))
+    parked = await optional(workflows.List(parked=True, limit=PARKED, partial=True, namespace=namespace))
+    version = overview_version(
+        status,
+        listed.nodes,
+        None if due is None else due.schedules,
+        None if failed is None else failed.jobs,
+        None if parked is None else parked.runs,
+        wall(),
+    )
+    return version, False
+
+
 VERSIONS: Final[Mapping[str, ReadVersion]] = {
     "schedules": _schedules,
     "schedule": _schedule,
@@ -99,6 +128,10 @@ VERSIONS: Final[Mapping[str, ReadVersion]] = {
     "runs": _runs,
     "run": _run,
 }
+
+
+INTERVALS: Final[Mapping[str, float]] = {"troubles": 5.0}
+"""Seconds from one sample to the next of subjects that need many requests; most figures are kept as long."""
 
 
 class VersionStreams:
@@ -127,9 +160,9 @@ class VersionStreams:
             self._repeat_later()
         return partial(sampler.remove, feed)
 
-    def interval(self) -> float:
+    def interval(self, subject: str) -> float:
         """Return the seconds from one sample to the next."""
-        return max(INTERVAL, len(self._samplers) / SAMPLES)
+        return max(INTERVALS.get(subject, INTERVAL), len(self._samplers) / SAMPLES)
 
     def parts(self) -> int:
         """Return in how many parts of the time a sampler uses at most one."""
@@ -170,8 +203,15 @@ class _Sampler:
         self._caller = caller
         self._ended = partial(ended, self)
         self._loop = SampleLoop(
-            service, self._take, self._is_watched, self._ended, parts=pace.parts, interval=pace.interval
+            service,
+            self._take,
+            self._is_watched,
+            self._ended,
+            parts=pace.parts,
+            interval=partial(pace.interval, asked.subject),
         )
+        versions: dict[str, ReadVersion] = {**VERSIONS, "troubles": partial(_troubles, service.wall)}
+        self._read_version = versions[asked.subject]
         self._feeds: dict[Feed, bool] = {}
         """With whether they have got a version."""
         self._version = ""
@@ -207,7 +247,7 @@ class _Sampler:
     async def read(self) -> None:
         """Read the version. Raises ApiError."""
         self._is_read = False
-        self._version, self._is_last = await VERSIONS[self._asked.subject](self._read, self._asked, self._caller)
+        self._version, self._is_last = await self._read_version(self._read, self._asked, self._caller)
         self._is_read = True
 
     async def _take(self) -> None:

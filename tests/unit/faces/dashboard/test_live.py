@@ -50,11 +50,12 @@ def test_each_live_element_gets_its_value_from_the_stream_of_its_page() -> None:
                 "POST", "operations", {"action": "cancel", "filter": {"function": "none"}, "reason": "test"}
             )
             of_function = {f"{key}:{name}" for key in keys(FunctionNumbers)}
+            shown = {f"waiting:{name}", f"running_at_all_nodes:{name}"}
             for path, possible, needed in (
-                ("/", keys(Numbers), {"waiting", "running", "scheduled", "oldest_seconds", "oldest_function"}),
+                ("/", keys(Numbers) | of_function, {"waiting", "workers", "oldest_seconds", "oldest_function", *shown}),
                 ("/jobs", keys(Numbers), {"waiting", "running", "scheduled", "dead_letters"}),
-                ("/functions", of_function, {f"waiting:{name}", f"running_at_all_nodes:{name}"}),
-                ("/functions/a%20%22b%22%20%3Cc%3E", of_function, {f"waiting:{name}", f"running_at_all_nodes:{name}"}),
+                ("/functions", of_function, shown),
+                ("/functions/a%20%22b%22%20%3Cc%3E", of_function, shown),
                 (f"/jobs/{job}", keys(Progress), set()),
                 (f"/operations/{operation['id']}", keys(OperationInfo), {"done"}),
             ):
@@ -96,7 +97,7 @@ def test_a_viewer_without_payloads_follows_no_log() -> None:
 def test_a_stream_has_the_prefix_and_the_namespace_of_its_page(prefix: str) -> None:
     async def test() -> None:
         async with browsing(prefix=prefix) as (browser, _):
-            expected = f"{prefix}/api/v1/namespaces/team/live?overview=true"
+            expected = f"{prefix}/api/v1/namespaces/team/live?overview=true&troubles=true"
             assert stream(await browser.open("/?namespace=team")) == expected
 
     run(test())
@@ -127,8 +128,9 @@ def test_a_page_has_the_version_that_its_stream_sends_until_something_changes(ca
             await browser.call("POST", f"jobs/{fired['handle']}/cancel", {"reason": "test"})
             await browser.call("POST", "workflows", {"function": "payroll", "unique": "may", "input": []})
             changes = {
-                "/schedules": ("schedules/wages/pause", {}),
-                "/schedules/wages": ("schedules/wages/resume", {}),
+                "/": ("schedules/wages/pause", {}),
+                "/schedules": ("schedules/wages/resume", {}),
+                "/schedules/wages": ("schedules/wages/pause", {}),
                 "/workflows": ("workflows", {"function": "payroll", "unique": "june", "input": []}),
                 "/workflows/may": ("workflows/may/cancel", {"reason": "test"}),
                 "/workers": None,

@@ -194,7 +194,7 @@ def test_a_store_that_takes_no_writes_is_trouble() -> None:
         for well in (True, False):
             status = msgspec.structs.replace(_status(), store=StoreState("sqlite", well))
             texts.append((await browser_of({"/status": status, **answers}, 0.0).open("/")).main.text)
-        assert "✔ well 1 node lives, 0 workers are connected. The store on SQLite answers." in texts[0]
+        assert "✔ well 1 node lives. Connected workers: 0 . The store on SQLite answers." in texts[0]
         assert "✖ trouble The store on SQLite takes no writes from the node that answers." in texts[1]
         assert "well" not in texts[1]
         assert "store on SQLite answers" not in texts[1]
@@ -222,7 +222,7 @@ def test_the_overview_shows_queued_jobs_failures_and_next_fires() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):
             page = await browser.open("/")
-            well = "✔ well 1 node lives, 0 workers are connected. The store in memory answers."
+            well = "✔ well 1 node lives. Connected workers: 0 . The store in memory answers."
             assert well in page.main.text
             await browser.submit("resize")
             schedule = {"name": "nightly", "function": "report", "cron": "30 2 * * *"}

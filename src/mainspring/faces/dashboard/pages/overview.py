@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import heapq
 from typing import TYPE_CHECKING, Final
 
 from mainspring.api.audit import MarkInfo
 from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import NamespaceNode, NamespaceStatus, StoreState
+from mainspring.api.overview import (
+    NEW,
+    NEWEST_FAILURES,
+    just_failed,
+    next_fires,
+    overview_version,
+    stuck_functions,
+    waits_long,
+)
 from mainspring.api.schedules import ScheduleInfo
-from mainspring.api.versions import PARKED, due_key, is_due
+from mainspring.api.versions import PARKED
 from mainspring.api.workflows import RunInfo
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.spark import rate, spark
@@ -24,11 +32,7 @@ from mainspring.faces.dashboard.words import duration, number
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
 
-NEXT_FIRES: Final = 5
-NEWEST_FAILURES: Final = 5
 NEWEST_MARKS: Final = 3
-LONG: Final = 300.0
-"""Seconds after which a waiting job is old."""
 COUNTED_IN: Final = 15.0
 """Seconds after which a failed attempt is among the failing functions. Runs of workflows never are: they have no attempts."""
 PLACES: Final = {"memory": "in memory", "sqlite": "on SQLite", "postgres": "on PostgreSQL", "zookeeper": "on ZooKeeper"}
@@ -36,8 +40,6 @@ MOST_STUCK: Final = 3
 """Functions without workers that have sentences of their own."""
 MOST_NAMED: Final = 3
 """Names in one sentence."""
-NEW: Final = 300.0
-"""Seconds for which a failed attempt is trouble."""
 
 
 def troubles(
@@ -67,14 +69,10 @@ def troubles(
         runs, verb, code = ("run", "is", "its") if is_one else ("runs", "are", "their")
         names = some_of([run.workflow_id for run in parked.items], "runs", is_whole=parked.next is None)
         found.append(f"The {runs} {names} {verb} parked: {code} code could not make the next decision.")
-    stuck = {
-        one.function: one.waiting
-        for one in status.troubled
-        if one.waiting and one.registered is False and not one.paused
-    }
+    stuck = stuck_functions(status)
     if status.jobs.waiting and not workers:
         found.append(f"{jobs(status.jobs.waiting)}, and no worker is connected.")
-    elif (oldest := status.oldest_waiting) is not None and oldest.seconds > LONG and oldest.function not in stuck:
+    elif (oldest := status.oldest_waiting) is not None and waits_long(status) and oldest.function not in stuck:
         found.append(f"A job of {oldest.function} has waited for {duration(oldest.seconds)}.")
     if workers:
         found += [
@@ -102,16 +100,6 @@ def uncounted(status: NamespaceStatus, dead: list[JobInfo], now: float) -> list[
         if one.ended_at and now - dt.datetime.fromisoformat(one.ended_at).timestamp() < COUNTED_IN
     ]
     return [function for function in dict.fromkeys(new) if function not in counted]
-
-
-def just_failed(status: NamespaceStatus, now: float) -> list[str]:
-    """Return the functions with new failed attempts, those with the most first: also of jobs that have attempts left."""
-    failing = [] if status.failing is None else status.failing.functions
-    return [
-        one.function
-        for one in failing
-        if one.last_at and now - dt.datetime.fromisoformat(one.last_at).timestamp() < NEW
-    ]
 
 
 def some_of(names: list[str], kind: str, *, is_whole: bool = True) -> str:
@@ -156,7 +144,7 @@ async def overview(visit: Visit) -> Response:
     dead = None if isinstance(failed, Problem) else failed
     letters = [] if dead is None else dead.items
     known_marks = [] if isinstance(marks, Problem) else marks.items
-    due = [] if isinstance(schedules, Problem) else [one for one in schedules.items if is_due(one)]
+    known_schedules = None if isinstance(schedules, Problem) else schedules.items
     return visit.render(
         "overview.html",
         status=status,
@@ -169,7 +157,15 @@ async def overview(visit: Visit) -> Response:
         sparks=[spark(one, known_marks, visit.now) for one in status.troubled],
         rate=rate,
         server="" if workers else await server_option(visit),
-        next_fires=heapq.nsmallest(NEXT_FIRES, due, key=due_key),
+        next_fires=next_fires(known_schedules or []),
+        version=overview_version(
+            status,
+            nodes.items,
+            known_schedules,
+            None if dead is None else dead.items,
+            None if parked is None else parked.items,
+            visit.now,
+        ),
         failed=letters,
         marks=known_marks[:NEWEST_MARKS],
         mark=MARK if visit.offers(MARK) and not isinstance(marks, Problem) else None,

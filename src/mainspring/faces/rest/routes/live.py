@@ -32,6 +32,8 @@ class LiveQuery(msgspec.Struct, kw_only=True):
     """The id of the last event with lines, to go on after it; ``Last-Event-ID`` replaces it."""
     operation: str | None = None
     """The id of an operation whose progress is sent."""
+    troubles: bool = False
+    """The versions of the first page, and the numbers of the functions that it shows."""
     schedules: bool = False
     """Whether to send the versions of the list of schedules."""
     workers: bool = False
@@ -51,7 +53,8 @@ class LiveQuery(msgspec.Struct, kw_only=True):
 def _follows(query: LiveQuery) -> list[Request[Any]]:
     found: list[Request[Any]] = []
     if query.overview or query.functions:
-        found.append(live.Follow(namespace=query.namespace, functions=query.functions))
+        numbers = live.Follow(namespace=query.namespace, functions=query.functions, troubled=query.troubles)
+        found.append(numbers)
     if query.job is not None:
         found.append(job_data.Follow(query.job, namespace=query.namespace))
     if query.logs is not None:
@@ -66,8 +69,8 @@ def _follows(query: LiveQuery) -> list[Request[Any]]:
     if not found:
         raise ApiError(
             Code.INVALID,
-            "choose what to follow: overview, functions, schedules, workers, nodes or runs (each =true), or job, logs,"
-            " operation, schedule, worker or run in the query",
+            "choose what to follow: overview, functions, troubles, schedules, workers, nodes or runs (each =true), or job,"
+            " logs, operation, schedule, worker or run in the query",
         )
     return found
 
