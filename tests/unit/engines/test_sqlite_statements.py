@@ -186,6 +186,18 @@ def test_a_statement_uses_its_index(connection: apsw.Connection, name: str) -> N
     assert plan(connection, name) == PLANS[name]
 
 
+def test_dead_letters_of_many_functions_are_one_row() -> None:
+    connection = apsw.Connection(":memory:")
+    opening.migrate(connection, 0)
+    for number in range(1, 5):
+        connection.execute("INSERT INTO functions VALUES (?, 'default', ?)", (number, b"\xff%d" % number))
+        connection.execute("INSERT INTO counts VALUES (?, 5, 1, ?)", (number, number % 3))
+    assert list(connection.execute(SQL["dead_of"], ("[1, 2, 3]",))) == [("[[1,1],[2,2]]",)]
+    assert list(connection.execute(SQL["dead_of"], ("[]",))) == [("[]",)]
+    assert list(connection.execute(SQL["dead_after"], (1, 3))) == [(3, 4, "[[2,2],[4,1]]")]
+    assert list(connection.execute(SQL["dead_after"], (9, 3))) == [(0, None, "[]")]
+
+
 @pytest.mark.parametrize("name", ["few_queued", "few_queued_of", "few_roots", "ids_of_key", "next_key"])
 def test_the_queue_is_read_without_its_rows(connection: apsw.Connection, name: str) -> None:
     steps = [row[1:4] for row in explain(connection, "EXPLAIN", name)]

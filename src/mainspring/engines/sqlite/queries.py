@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -230,21 +231,17 @@ async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
 
 async def count_dead(tx: Transaction, query: CountDead, _: Meter) -> dict[bytes, int]:
     """Return the numbers of dead letters."""
-    counts = {}
-    for name in query.functions:
-        function = tx.functions.find(name)
-        if function is not None:
-            ((number,),) = tx.cursor.execute(SQL["dead_of"], (function,))
-            if number:
-                counts[name] = number
-    return counts
+    found = ((tx.functions.find(name), name) for name in query.functions)
+    names = {function: name for function, name in found if function is not None}
+    ((numbers,),) = tx.cursor.execute(SQL["dead_of"], (json.dumps([*names]),))
+    return {names[function]: number for function, number in json.loads(numbers)}
 
 
 async def show_dead(tx: Transaction, query: ShowDead, _: Meter) -> DeadCounted:
     """Return the dead letters of a page of functions. A page begins after the number of a function."""
-    found = list(tx.cursor.execute(SQL["dead_after"], (numbered(query.after), query.limit)))
-    numbers = {namespaces.key(namespace, name): number for _, namespace, name, number in found if number}
-    return DeadCounted(numbers, b"%d" % found[-1][0] if len(found) == query.limit else None)
+    ((length, last, numbers),) = tx.cursor.execute(SQL["dead_after"], (numbered(query.after), query.limit))
+    dead = {tx.functions.key(function): number for function, number in json.loads(numbers)}
+    return DeadCounted(dead, b"%d" % last if length and length == query.limit else None)
 
 
 Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]

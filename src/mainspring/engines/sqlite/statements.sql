@@ -267,12 +267,19 @@ SELECT function, state, priority, number FROM counts WHERE number <> 0;
 -- name: counts_of
 SELECT state, priority, number FROM counts WHERE function = ? AND state < 4 AND number <> 0;
 
+-- One row has all numbers: after each row, the thread of the queries would have to get the interpreter again.
 -- name: dead_of
-SELECT sum(number) FROM counts WHERE function = ? AND state = 5;
+SELECT json_group_array(json_array(function, number)) FROM (
+    SELECT function, sum(number) AS number FROM counts
+    WHERE function IN (SELECT value FROM json_each(?)) AND state = 5
+    GROUP BY function HAVING sum(number) > 0
+);
 
 -- name: dead_after
-SELECT id, namespace, name, (SELECT sum(number) FROM counts WHERE function = functions.id AND state = 5)
-FROM functions WHERE id > ? ORDER BY id LIMIT ?;
+SELECT count(*), max(id), json_group_array(json_array(id, number)) FILTER (WHERE number > 0) FROM (
+    SELECT id, (SELECT sum(number) FROM counts WHERE function = functions.id AND state = 5) AS number
+    FROM functions WHERE id > ? ORDER BY id LIMIT ?
+);
 
 -- name: counts_after
 SELECT f.id, f.namespace, f.name, c.state, c.priority, c.number
