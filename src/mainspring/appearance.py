@@ -97,6 +97,6 @@ def style() -> str:
         f".look-{name}{{color:var(--look-{name});fill:var(--look-{name});stroke:var(--look-{name})}}" for name in LOOKS
     )
     return (
-        f"\n:root{{{light}}}\n@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
-        f":root[data-theme=dark]{{{dark}}}\n{classes}\n"
+        f"\n:root{{{light}}}\n@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n{classes}\n"
     )

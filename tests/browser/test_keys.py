@@ -31,6 +31,27 @@ def test_rows_are_reached_selected_and_opened(chromium: Browser, full: Site) -> 
         tab.page.wait_for_url(f"**/operations/new?action=cancel&handle={handle}")
 
 
+def test_an_action_takes_the_row_if_none_is_selected(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        tab.open("/jobs")
+        rows = tab.page.locator("main tbody tr")
+        for key in "jjr":
+            tab.page.keyboard.press(key)
+        expect(rows.nth(1).get_by_role("checkbox")).to_be_checked()
+        rows.nth(1).focus()
+        for key in "jc":
+            tab.page.keyboard.press(key)
+        expect(tab.page.get_by_role("checkbox", checked=True)).to_have_count(1)
+        expect(tab.page.get_by_label("Selected jobs")).to_have_value("cancel")
+
+
+def test_a_slash_finds_the_field_of_a_filtered_list(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        tab.open("/schedules?state=active")
+        tab.page.keyboard.press("/")
+        expect(tab.page.get_by_label("Part of the name")).to_be_focused()
+
+
 def test_help_opens_and_closes(chromium: Browser, full: Site) -> None:
     with signed_in(chromium, full) as tab:
         tab.open("/nodes")
@@ -74,7 +95,8 @@ def test_a_key_for_a_page_that_the_menu_lacks_goes_nowhere(chromium: Browser, fu
     with signed_in(chromium, full) as tab:
         tab.open("/nodes")
         tab.page.locator("nav [data-path='/workflows']").evaluate("one => one.remove()")
-        for key in "gwf":
+        tab.page.locator("nav [data-path='/jobs']").evaluate("one => one.remove()")
+        for key in ("g", "w", "f", "/", "g", "Control", "f"):
             tab.page.keyboard.press(key)
         assert tab.page.url == f"{full.url}/nodes"
         tab.page.keyboard.press("g")

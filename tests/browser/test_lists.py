@@ -44,6 +44,43 @@ def test_a_tab_replaces_the_rows_and_keeps_the_page(chromium: Browser, full: Sit
         assert "state=" not in tab.page.url
 
 
+def test_of_two_quick_clicks_the_last_one_counts(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        open_list(tab, "/jobs")
+        tab.page.route("**/jobs?state=failed*", lambda _: None)  # without an answer
+        tab.page.locator(".tabs").get_by_role("link", name="failed").click()
+        with tab.page.expect_event("requestfailed"):
+            tab.page.locator(".tabs").get_by_role("link", name="succeeded").click()
+        expect(tab.page.locator(".tabs [aria-current]")).to_contain_text("succeeded")
+        assert tab.page.evaluate(MARK)
+        tab.forgive("htmx:afterRequest")  # htmx logs that it has given up the first one
+        tab.forgive("htmx:sendAbort")
+
+
+def test_the_forms_around_a_list_lead_back_to_its_tab(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        open_list(tab, "/jobs")
+        tab.page.locator(".tabs").get_by_role("link", name="failed").click()
+        expect(tab.page.locator(".tabs [aria-current]")).to_contain_text("failed")
+        expect(tab.page.locator("#sign-in")).to_have_attribute("href", "/jobs?state=failed")
+        tab.page.locator("details.menu summary").click()
+        tab.page.get_by_role("button", name="Use these").click()
+        tab.page.wait_for_url("**/jobs?state=failed")
+
+
+def test_a_way_back_selects_no_other_jobs(chromium: Browser, full: Site) -> None:
+    """Chromium restores the state of fields by their place, and another job may have come to it."""
+    with signed_in(chromium, full) as tab:
+        tab.open("/jobs")
+        tab.page.get_by_role("checkbox").first.check()
+        tab.page.get_by_role("button", name="Go on…").click()
+        tab.page.wait_for_url("**/operations/new?**")
+        full.submit("newer")
+        tab.page.go_back()
+        expect(tab.page.locator("tbody tr").first).to_contain_text("newer")
+        expect(tab.page.get_by_role("checkbox", checked=True)).to_have_count(0)
+
+
 def test_a_selection_goes_from_page_to_page(chromium: Browser, full: Site) -> None:
     with signed_in(chromium, full) as tab:
         open_list(tab, "/jobs?state=failed")
@@ -69,12 +106,12 @@ def test_new_jobs_are_counted_from_the_rows_that_are_shown(chromium: Browser, em
     with signed_in(chromium, empty) as tab:
         open_list(tab, "/jobs")
         empty.submit("counted")
-        expect(tab.page.locator("#new")).to_have_text("new jobs: 1")
+        expect(tab.page.locator("#new")).to_have_text("new jobs at this node: 1")
         tab.page.locator("#new").click()
         expect(tab.page.locator("tbody tr").first).to_contain_text("counted")
         expect(tab.page.locator("#new")).to_be_hidden()
         empty.submit("counted")
-        expect(tab.page.locator("#new")).to_have_text("new jobs: 1")
+        expect(tab.page.locator("#new")).to_have_text("new jobs at this node: 1")
         assert tab.page.evaluate(MARK)
 
 

@@ -33,6 +33,8 @@ class ViewSettings(msgspec.Struct, frozen=True):
     density: Density = "normal"
     keyboard: bool = True
     """Whether single keys are commands."""
+    updates: bool = True
+    """Whether open pages change."""
 
     @property
     def shown_zone(self) -> str:
@@ -76,8 +78,9 @@ def from_form(fields: dict[str, str], base: ViewSettings = DEFAULT) -> ViewSetti
         value = fields.get(name)
         if value is not None and (not value or known_zone(value) is not None):
             changes[name] = value
-    if fields.get("keyboard") in {"0", "1"}:
-        changes["keyboard"] = fields["keyboard"] == "1"
+    for name in ("keyboard", "updates"):
+        if fields.get(name) in {"0", "1"}:
+            changes[name] = fields[name] == "1"
     return msgspec.structs.replace(base, **changes)
 
 

@@ -139,7 +139,10 @@ def test_the_look_is_kept_in_a_cookie() -> None:
         async with browsing() as (browser, _):
             fields = {"theme": "dark", "zone": "Europe/Berlin", "density": "huge", "keyboard": "0", "next": "/nodes"}
             await browser.send("/settings/view", fields)
-            html = (await browser.open("/nodes")).root.one("html").attributes
+            await browser.send("/settings/view", {"updates": "0", "next": "/nodes"})
+            page = await browser.open("/nodes")
+            html = page.root.one("html").attributes
+            assert (html["data-updates"], page.main.attributes["data-stream"]) == ("", "")
             assert (html["data-theme"], html["data-zone"], html["data-density"], html["data-keys"]) == (
                 "dark",
                 "Europe/Berlin",
@@ -177,7 +180,7 @@ def test_the_files_are_small() -> None:
     sizes = {name: len((assets.answer(f"/assets/x/{name}", b"gzip") or ({}, b""))[1]) for name in NAMES}
     assert sum(sizes.values()) <= 60 << 10
     whole = {name: len((assets.answer(f"/assets/x/{name}", b"") or ({}, b""))[1]) for name in NAMES}
-    assert whole["mainspring.js"] <= 12 << 10
+    assert whole["mainspring.js"] <= 12 << 10, "12,288 bytes"
     assert whole["style.css"] <= 20 << 10
 
 

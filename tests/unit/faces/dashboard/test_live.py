@@ -53,7 +53,7 @@ def test_each_live_element_gets_its_value_from_the_stream_of_its_page() -> None:
             shown = {f"waiting:{name}", f"running_at_all_nodes:{name}"}
             for path, possible, needed in (
                 ("/", keys(Numbers) | of_function, {"waiting", "workers", "oldest_seconds", "oldest_function", *shown}),
-                ("/jobs", keys(Numbers), {"waiting", "running", "scheduled", "dead_letters"}),
+                ("/jobs", keys(Numbers) | {"news"}, {"waiting", "running", "scheduled", "dead_letters"}),
                 ("/functions", of_function, shown),
                 ("/functions/a%20%22b%22%20%3Cc%3E", of_function, shown),
                 (f"/jobs/{job}", keys(Progress), set()),
