@@ -283,7 +283,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     schedules.Add: _named(schedules.Add, name="mine", parents=["nightly"]),
     schedules.Declare: _named(schedules.Declare, app="app", schedules=[]),
     fires.ListFires: lambda _: [fires.ListFires(schedule="nightly"), fires.ListFires()],
-    fires.ReadTimeline: _named(fires.ReadTimeline),
+    fires.ReadTimeline: lambda _: [fires.ReadTimeline(), fires.ReadTimeline(schedules=["nightly"])],
     fires.ReadOutcomes: _named(fires.ReadOutcomes, schedules=["nightly"]),
     workflows.List: lambda world: [workflows.List(), workflows.List(id="id"), workflows.List(after=world.run or None)],
     workflows.Show: _runs(workflows.Show),

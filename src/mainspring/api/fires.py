@@ -99,7 +99,7 @@ class ReadOutcomes(Request[Outcomes]):
 
 
 class ReadTimeline(Request[Timeline]):
-    """The fire times of all schedules, counted in buckets. Codes: ``invalid``."""
+    """The fire times of all schedules, or of some, counted in buckets. Codes: ``invalid``."""
 
     permission = Permission.READ
     call = "schedules.timeline"
@@ -113,3 +113,5 @@ class ReadTimeline(Request[Timeline]):
     after: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
     """Schedules in one answer."""
+    schedules: Annotated[list[str], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)] | None = None
+    """Only these."""

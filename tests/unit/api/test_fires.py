@@ -219,6 +219,10 @@ def test_a_timeline_has_past_and_next_times_in_buckets() -> None:
             assert first.next == "a"
             second = await node.api.call(fires.ReadTimeline(limit=1, after=first.next))
             assert ([one.schedule for one in second.schedules], second.next) == (["b"], None)
+            some = await node.api.call(fires.ReadTimeline(schedules=["b", "none", "a"], limit=1))
+            assert ([one.schedule for one in some.schedules], some.next) == (["a"], "a")
+            some = await node.api.call(fires.ReadTimeline(schedules=["b", "none"]))
+            assert ([one.schedule for one in some.schedules], some.next) == (["b"], None)
 
     run(test())
 

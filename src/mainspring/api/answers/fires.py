@@ -139,9 +139,10 @@ class FireCalls:
         """Return the next schedules of a timeline that the caller may see, by name: one more than its limit if there are more."""
         namespace, number = request.namespace, request.limit + 1
         after = None if request.after is None else key_of_text(namespace, request.after)
+        names = None if request.schedules is None else tuple(key_of_text(namespace, one) for one in request.schedules)
         found: list[Stored] = []
         while True:
-            query = ListSchedules(after=after, limit=number, namespace=namespace)
+            query = ListSchedules(after=after, limit=number, names=names, namespace=namespace)
             stored, after = await self._seen(query, request, caller)
             found += stored
             if after is None or len(found) >= number:

@@ -16,7 +16,7 @@ from mainspring.api.nodes import NodeInfo
 from mainspring.api.schedules import Run, ScheduleDetails, ScheduleInfo
 from mainspring.api.series import BucketInfo, Series
 from mainspring.faces.dashboard.drawings.family import OCCASIONS
-from mainspring.faces.dashboard.pages.schedules import DRAWN, MOST_RELATIVES, ROWS
+from mainspring.faces.dashboard.pages.schedules import MOST_RELATIVES, ROWS
 
 from .a_browser import browser_of
 
@@ -47,15 +47,20 @@ def test_the_day_of_a_thousand_schedules_is_a_light_page() -> None:
         def timeline(query: dict[str, list[str]]) -> Timeline:
             step = int(query["step"][0])
             buckets = [TimelineBucket(at(begin), 60, 59, 1, 0, 0) for begin in range(0, 86_400, step)]
-            drawn = names[: int(query["limit"][0])]
-            lines = [ScheduleLine(name, "report", "active", complete=True, buckets=buckets) for name in drawn]
+            lines = [
+                ScheduleLine(name, "report", "active", complete=True, buckets=buckets) for name in query["schedule"]
+            ]
             return Timeline(at(0), at(86_400), step, lines, None)
 
         answers = {"/timeline": timeline, "/schedules": {"items": [schedule(name) for name in names]}}
-        browser = browser_of(answers | {"/fires/outcomes": {"items": []}}, MIDNIGHT.timestamp() + 43_200)
+        browser = browser_of(
+            answers | {"/fires/outcomes": {"items": [fire(name, 0) for name in names]}}, MIDNIGHT.timestamp() + 43_200
+        )
         page = await browser.open("/schedules")
-        assert (len(page.rows(0)), len(page.rows(1))) == (DRAWN, ROWS)
+        assert (len(page.rows(0)), len(page.rows(1))) == (ROWS, ROWS)
         assert len(page.answer.body) < LIGHT
+        assert sum(len(page.main.one("svg").all(tag)) for tag in ("text", "rect", "line")) < 500
+        assert "The drawing has the 50 schedules of the list below." in page.main.text
 
     run(test())
 

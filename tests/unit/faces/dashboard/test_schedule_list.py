@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from tests.unit.api.a_node import run
 
-from mainspring.faces.dashboard.pages.schedules import DRAWN, ROWS
+from mainspring.api.answers import fires
+from mainspring.faces.dashboard.pages.schedules import ROWS
 
 from .a_browser import Browser, Shown, browsing
+
+if TYPE_CHECKING:
+    import pytest
 
 NEVER = {"function": "f", "cron": "30 0 31 1 *", "timezone": "Europe/Berlin"}
 
@@ -32,7 +36,7 @@ def test_a_full_page_has_no_next_one_without_a_further_schedule() -> None:
             await _add(browser, "t")
             page = await browser.open("/schedules")
             assert len(page.main.all("a", rel="next")) == 1
-            assert f"The drawing has the first {DRAWN} schedules by name." not in page.main.text, "nothing fires today"
+            assert "None of the schedules in the list below fires on this day." in page.main.text
 
     run(test())
 
@@ -89,17 +93,59 @@ def test_a_day_is_that_of_the_viewers_zone() -> None:
     run(test())
 
 
-def test_a_day_of_many_schedules_has_longer_steps_and_the_first_of_them() -> None:
+def test_a_day_has_the_finest_steps_with_which_its_cells_fit() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):
-            added = range(0)
-            for number, minutes in ((1, 15), (5, 30), (DRAWN + 1, 240)):
-                await _add(browser, *(f"s{number}.{one}" for one in range(number - len(added))), cron="0 12 * * *")
-                added = range(number)
-                page = await browser.open("/schedules?day=2099-01-31")
-                assert f"in steps of {minutes} min" in page.main.all("caption")[0].text
-                has_note = f"The drawing has the first {DRAWN} schedules by name." in page.main.text
-                assert has_note == (number > DRAWN)
+            await _add(browser, *(f"nightly{one}" for one in range(32)), cron="45 2 * * *", timezone="UTC")
+            day = "/schedules?day=2099-01-31"
+            page = await browser.open(day)
+            assert "in steps of 15 min" in page.main.all("caption")[0].text
+            assert page.rows(0)[0] == ["nightly0", "02:45 1 to come"]
+            await _add(browser, *(f"often{one}" for one in range(3)), cron="*/15 * * * *", timezone="UTC")
+            page = await browser.open(day)
+            assert "in steps of 30 min" in page.main.all("caption")[0].text
+            assert page.rows(0)[0] == ["nightly0", "02:30 1 to come"]
+            assert page.rows(0)[-1][1].startswith("00:00 2 to come; 00:30 2 to come")
+            assert "The drawing has" not in page.main.text, "it has all schedules"
+
+    run(test())
+
+
+def test_a_day_has_the_schedules_of_the_list() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await _add(browser, *(f"s{number:02}" for number in range(ROWS + 3)), cron="0 12 * * *")
+            await browser.call("POST", "schedules/s07/pause")
+            for query, names in (
+                ("name=s1", [f"s1{number}" for number in range(10)]),
+                ("name=s0&state=active", [f"s0{number}" for number in range(10) if number != 7]),
+            ):
+                page = await browser.open(f"/schedules?day=2099-01-31&{query}")
+                assert [row[0] for row in page.rows(0)] == names
+                assert f"The drawing has the {len(names)} schedules of the list below." in page.main.text
+                sums = page.main.one("svg").all("text")[0].text
+                assert sums == f"sum, at most {len(names)}"
+            first = await browser.open("/schedules?day=2099-01-31")
+            rest = await browser.open(first.main.one("a", rel="next").attributes["href"])
+            drawn = [[row[0] for row in page.rows(0)] for page in (first, rest)]
+            assert [len(names) for names in drawn] == [ROWS, 2]
+            assert sorted(sum(drawn, ["s07"])) == [f"s{number:02}" for number in range(ROWS + 3)]
+            assert {row[0] for row in rest.rows(-1)} == {*drawn[1], "s07"}
+
+    run(test())
+
+
+def test_a_day_with_very_many_fire_times_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(fires, "MOST_ROWS", 5)
+        monkeypatch.setattr(fires, "MOST_STEPS", 11)
+        async with browsing() as (browser, _):
+            await _add(browser, "a", "b", cron="* * * * *")
+            await _add(browser, "c", "d")
+            page = await browser.open("/schedules?day=2099-01-31")
+            assert "a, b: very many fire times. The drawing has those that are nearest to now." in page.main.text
+            assert "the 2 schedules of the list below but the last 2 by name, because the others" in page.main.text
+            assert [row[0] for row in page.rows(0)] == ["a", "b"]
 
     run(test())
 

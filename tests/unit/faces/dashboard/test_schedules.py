@@ -10,7 +10,7 @@ from tests.unit.api.a_node import run
 
 from mainspring.api.fires import ScheduleLine, Timeline, TimelineBucket
 from mainspring.api.schedules import Run
-from mainspring.faces.dashboard.drawings.day import LEFT, MOST_CELLS, STEPS, WIDTH, day, step_for
+from mainspring.faces.dashboard.drawings.day import LEFT, MOST_CELLS, STEPS, WIDTH, day, step_of
 from mainspring.faces.dashboard.drawings.family import OCCASIONS, family
 from mainspring.faces.dashboard.pages.schedules import ROWS
 
@@ -125,9 +125,12 @@ def test_the_page_of_a_day_says_when_the_clock_changes() -> None:
 
 
 def test_a_day_has_few_enough_cells() -> None:
-    for number in (0, 1, 5, 40):
-        assert number * 86400 // step_for(number) <= MOST_CELLS
-    assert step_for(1) == STEPS[0]
+    quarters = [900.0 * number for number in range(100)]
+    for number in range(ROWS + 1):
+        step = step_of([quarters] * number)
+        cells = [number * len({time // one for time in quarters}) for one in (step, *STEPS[: STEPS.index(step)])]
+        assert cells[0] <= MOST_CELLS < min(cells[1:], default=MOST_CELLS + 1)
+    assert step_of([[3600.0]] * MOST_CELLS) == STEPS[0], "each has one cell"
 
 
 def test_a_family_shares_its_occasions() -> None:

@@ -105,6 +105,8 @@ def test_fire_times_are_listed_and_counted() -> None:
                 ("a", 1),
                 ("b", 1),
             ]
+            some = await client.get(f"{fires}/timeline?schedule=b&schedule=none")
+            assert [one["schedule"] for one in some.json["schedules"]] == ["b"]
 
     run(test())
 

@@ -1,4 +1,4 @@
-"""A day of all schedules: a row for each, a cell for each part of the day in which one fires, and their sum on top."""
+"""A day of schedules: a row for each, a cell for each part of the day in which one fires, and their sum on top."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import datetime as dt
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.api.fires import TimelineBucket
 from mainspring.faces.dashboard.drawings.axes import Scale, Tick, time_ticks, utc
 from mainspring.faces.dashboard.words import duration
 
 if TYPE_CHECKING:
-    from mainspring.api.fires import Timeline, TimelineBucket
+    from collections.abc import Iterable
+
+    from mainspring.api.fires import Timeline
 
 WIDTH: Final = 960
 LEFT: Final = 180
@@ -21,8 +24,8 @@ MOST_CELLS: Final = 250
 """With the texts, lines and bars, a drawing has at most 500 shapes, and the page of 1,000 schedules at most 100 KB."""
 QUARTER: Final = 900
 """Seconds."""
-STEPS: Final = (900, 1800, 3600, 7200, 14400)
-"""Seconds of a cell."""
+STEPS: Final = (900, 1800, 3600, 7200, 14400, 21600)
+"""Seconds of a cell. With the longest one, 50 schedules that fire all the time fit into the longest day."""
 
 
 class Cell(NamedTuple):
@@ -78,6 +81,8 @@ class Day(NamedTuple):
     minutes: int
     """Of a cell."""
     fires: int
+    often: list[str]
+    """Schedules with more fire times than the timeline counts: the cells have those that are nearest to now."""
 
     @property
     def height(self) -> int:
@@ -85,9 +90,13 @@ class Day(NamedTuple):
         return HEAT + ROW * len(self.lines) + 24
 
 
-def step_for(schedules: int) -> int:
-    """Return the seconds of a cell with which a day of so many schedules has not too many cells."""
-    return next((step for step in STEPS if schedules * 86400 // step <= MOST_CELLS), STEPS[-1])
+def step_of(lines: Iterable[Iterable[float]]) -> int:
+    """Return the fewest seconds of a cell with which a day has not too many cells; the lines have seconds of the day."""
+    lines = [list(line) for line in lines]
+    for step in STEPS:
+        if sum(len({seconds // step for seconds in line}) for line in lines) <= MOST_CELLS:
+            return step
+    return STEPS[-1]
 
 
 def kind_of(bucket: TimelineBucket) -> str:
@@ -107,16 +116,18 @@ def day(timeline: Timeline, now: float, zone: dt.tzinfo) -> Day | None:
     """Return the drawing of a timeline; None if nothing fires in it."""
     begin, end = _seconds(timeline.since), _seconds(timeline.until)
     time = Scale(begin, end, LEFT, WIDTH)
+    timed = [[(_seconds(bucket.at) - begin, bucket) for bucket in one.buckets] for one in timeline.schedules]
+    step = step_of([seconds for seconds, _ in buckets] for buckets in timed)
     sums: dict[float, int] = {}
     lines = []
-    for number, one in enumerate(timeline.schedules):
+    for number, (one, buckets) in enumerate(zip(timeline.schedules, timed, strict=True)):
         cells = []
-        for bucket in one.buckets:
-            start = _seconds(bucket.at)
+        for place, bucket in _merged(buckets, step).items():
+            start = begin + place * step
             x = time(start)
             count = bucket.fired + bucket.skipped + bucket.due
             sums[x] = sums.get(x, 0) + count
-            span = (utc(start), utc(start + timeline.step)) if bucket.fired + bucket.skipped else None
+            span = (_minute(start), _minute(min(start + step, end))) if bucket.fired + bucket.skipped else None
             clock = dt.datetime.fromtimestamp(start, zone).strftime("%H:%M")
             cells.append(Cell(x, kind_of(bucket), clock, _words(bucket), span))
         lines.append(Line(HEAT + ROW * number, one.schedule, cells))
@@ -125,7 +136,7 @@ def day(timeline: Timeline, now: float, zone: dt.tzinfo) -> Day | None:
     most = max(sums.values())
     up = Scale(0, most, 0, HEAT - 14)
     heats = [Heat(x, up(count)) for x, count in sums.items()]
-    width = round((WIDTH - LEFT) * timeline.step / (end - begin), 2)
+    width = round((WIDTH - LEFT) * step / (end - begin), 2)
     shown_now = time(now) if begin <= now < end else None
     return Day(
         lines,
@@ -135,9 +146,23 @@ def day(timeline: Timeline, now: float, zone: dt.tzinfo) -> Day | None:
         shown_now,
         _jump(begin, end, time, zone),
         width,
-        round(timeline.step / 60),
+        step // 60,
         sum(sums.values()),
+        [one.schedule for one in timeline.schedules if not one.complete],
     )
+
+
+def _merged(buckets: Iterable[tuple[float, TimelineBucket]], step: int) -> dict[int, TimelineBucket]:
+    """Return the sums of buckets, which have their seconds of the day, by the numbers of cells."""
+    found: dict[int, TimelineBucket] = {}
+    for seconds, one in buckets:
+        whole = found.setdefault(int(seconds // step), TimelineBucket(one.at, 0, 0, 0, 0, 0))
+        whole.fired += one.fired
+        whole.succeeded += one.succeeded
+        whole.failed += one.failed
+        whole.skipped += one.skipped
+        whole.due += one.due
+    return found
 
 
 def _jump(begin: float, end: float, time: Scale, zone: dt.tzinfo) -> Jump | None:
@@ -152,6 +177,10 @@ def _jump(begin: float, end: float, time: Scale, zone: dt.tzinfo) -> Jump | None
             text = f"{'+' if change > 0 else '-'}{duration(abs(change))}"
             return Jump(time(at), dt.datetime.fromtimestamp(at, dt.UTC).isoformat(), text)
     return None
+
+
+def _minute(time: float) -> str:
+    return utc(time)[:-3]
 
 
 def _words(bucket: TimelineBucket) -> str:

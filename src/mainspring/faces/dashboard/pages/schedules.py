@@ -1,4 +1,4 @@
-"""The pages of schedules: the day of all, and one with its past and its next times."""
+"""The pages of schedules: a list with their day, and one with its past and its next times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mainspring.api.versions import SCHEDULES_SHOWN, due_key, version_of
 from mainspring.faces.dashboard import words
 from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem
-from mainspring.faces.dashboard.drawings.day import day, step_for
+from mainspring.faces.dashboard.drawings.day import QUARTER, day
 from mainspring.faces.dashboard.drawings.family import OCCASIONS, family, kind_of
 from mainspring.faces.dashboard.pages.audit import acts_on
 from mainspring.faces.dashboard.pages.first_steps import server_option
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 ROWS: Final = SCHEDULES_SHOWN
 STATES: Final = ("active", "paused", "finished")
-DRAWN: Final = 32
-"""Schedules in the drawing of a day."""
 MOST_RELATIVES: Final = 5
 MOST_PAST: Final = 100
 """Past times that run without another number in the form."""
@@ -119,7 +117,7 @@ ACTIONS: Final = (TRIGGER, PAUSE, RESUME, BACKFILL, REMOVE)
 
 
 async def schedules(visit: Visit) -> Response:
-    """Show all schedules and their day."""
+    """Show schedules and their day."""
     zone = visit.settings.timezone
     today = dt.datetime.fromtimestamp(visit.now, zone).date()
     shown = _date(visit.field("day")) or today
@@ -131,13 +129,14 @@ async def schedules(visit: Visit) -> Response:
     found = [one for one in listed.items if part in one.name.casefold() and state in {"", one.state}]
     rows, following = _page_of(found, visit.field("cursor"))
     is_part = bool(state or part or visit.field("cursor"))
-    step = step_for(min(len(listed.items), DRAWN))
-    query = {"since": begin.isoformat(), "until": end.isoformat(), "step": step, "limit": DRAWN}
     timeline, outcomes = await asyncio.gather(
-        visit.optional(visit.calls.get(Timeline, f"{N}/fires/timeline", query=query), "day"),
+        visit.optional(_timeline(visit, rows, begin, end), "day"),
         visit.optional(_outcomes(visit, rows), "outcomes"),
     )
-    drawn = None if isinstance(timeline, Problem) else day(timeline, visit.now, zone)
+    drawn, left_out = None, 0
+    if not isinstance(timeline, Problem):
+        drawn = day(timeline, visit.now, zone)
+        left_out = len(rows) - len(timeline.schedules) if timeline.next else 0
 
     def to_fires(name: str, cell: Cell) -> str:
         """Return the address of the fire times of a cell; of those to come, the page of the schedule has the next ones."""
@@ -161,7 +160,7 @@ async def schedules(visit: Visit) -> Response:
         is_today=shown == today,
         before=before,
         after=after,
-        drawn=DRAWN,
+        left_out=left_out,
         to_fires=to_fires,
         version=""
         if is_part or isinstance(outcomes, Problem)
@@ -177,6 +176,15 @@ def _page_of(found: list[ScheduleInfo], cursor: str) -> tuple[list[ScheduleInfo]
     rows = sorted(found, key=due_key)
     rest = [one for one in rows if due_key(one) > cursor] if cursor else rows
     return rest[:ROWS], due_key(rest[ROWS - 1]) if len(rest) > ROWS else None
+
+
+async def _timeline(visit: Visit, rows: list[ScheduleInfo], begin: dt.datetime, end: dt.datetime) -> Timeline:
+    """Return the day of the schedules of a list."""
+    since, until = begin.isoformat(), end.isoformat()
+    if not rows:
+        return Timeline(since, until, QUARTER, [], None)
+    query = {"since": since, "until": until, "step": QUARTER, "limit": ROWS, "schedule": [one.name for one in rows]}
+    return await visit.calls.get(Timeline, f"{N}/fires/timeline", query=query)
 
 
 async def _outcomes(visit: Visit, rows: list[ScheduleInfo]) -> dict[str, Run]:

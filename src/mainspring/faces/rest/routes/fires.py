@@ -51,7 +51,8 @@ ROUTES: Final = (
         path=f"{N}/fires/timeline",
         request=fires.ReadTimeline,
         times=SPAN,
+        names={"schedule": "schedules"},
         answer=fires.Timeline,
-        summary="Count the past and the next fire times of all schedules",
+        summary="Count the past and the next fire times of all schedules, or of some",
     ),
 )
