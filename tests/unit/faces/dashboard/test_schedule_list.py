@@ -8,6 +8,7 @@ import msgspec
 from tests.unit.api.a_node import run
 
 from mainspring.api.answers import fires
+from mainspring.faces.dashboard.drawings.family import OCCASIONS
 from mainspring.faces.dashboard.pages.schedules import ROWS
 
 from .a_browser import Browser, Shown, browsing
@@ -184,6 +185,29 @@ def test_the_last_outcome_is_not_that_of_an_earlier_page_of_fires() -> None:
             older = await browser.open(page.main.one("a", rel="next").attributes["href"])
             assert "Earlier fires" in older.main.text
             assert "last" not in older.main.all("p")[0].text
+
+    run(test())
+
+
+def test_earlier_fires_are_drawn_with_those_of_relatives_at_their_times() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await _add(browser, "parent")
+            await browser.call("POST", "schedules", {"name": "child", "function": "g", "parents": ["parent"]})
+            for _ in range(OCCASIONS + 10):
+                handle = (await browser.call("POST", "schedules/parent/trigger"))["handle"]
+                await browser.call("POST", f"jobs/{handle}/cancel")
+            newest = await browser.open("/schedules/parent")
+            older = await browser.open(newest.main.one("a", rel="next").attributes["href"])
+            for page, number, title in ((newest, OCCASIONS, "The last fires"), (older, 10, "Earlier fires")):
+                drawn = page.main.one("svg")
+                assert drawn.one("title").text == title
+                assert drawn.one("desc").text.startswith(f"{2 * number} fires at {number} times")
+                table = page.rows(0)
+                assert [row[0] for row in table] == [row[0] for row in page.rows(1)]
+                assert {row[2] for row in table} == {"◆ skipped"}, "those of the child"
+                labels = [one.text for one in drawn.all("text", class_="scale")]
+                assert len(labels) == 2
 
     run(test())
 

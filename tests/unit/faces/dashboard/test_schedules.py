@@ -135,18 +135,24 @@ def test_a_day_has_few_enough_cells() -> None:
 
 def test_a_family_shares_its_occasions() -> None:
     drawn = family(
-        {"parent": [_run(1, outcome="succeeded"), _run(0, outcome="failed")], "child": [_run(1, state="skipped")]}
+        {"parent": [_run(1, outcome="succeeded"), _run(0, outcome="failed")], "child": [_run(1, state="skipped")]},
+        ZoneInfo("Asia/Kolkata"),
     )
     assert drawn is not None
     parent, failed, child = drawn.cells
     assert (parent.kind, failed.kind, child.kind) == ("succeeded", "failed", "skipped")
     assert parent.x == child.x > failed.x
     assert parent.y < child.y
-    many = family({"s": [_run(number) for number in range(OCCASIONS + 10)]})
+    assert [one.text for one in drawn.labels] == ["31 Jan 05:30 to 01 Feb 05:30"]
+    many = family({"s": [_run(number) for number in range(OCCASIONS + 10)]}, dt.UTC)
     assert many is not None
     assert len(many.occasions) == len(many.cells) == OCCASIONS
     assert many.occasions[-1] == _run(OCCASIONS + 9).fire_time
-    assert family({"s": []}) is None
+    assert [(one.x, one.anchor, one.text) for one in many.labels] == [
+        (LEFT, "start", "10 Feb 00:00"),
+        (many.width, "end", "11 Mar 00:00"),
+    ]
+    assert family({"s": []}, dt.UTC) is None
 
 
 def test_schedules_are_listed_with_their_day() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ OCCASIONS: Final = 30
 CELL: Final = 24
 LEFT: Final = 180
 ROW: Final = 24
+APART: Final = 8
+"""Columns from which on there is room for two times below them."""
 
 
 class Cell(NamedTuple):
@@ -24,6 +27,14 @@ class Cell(NamedTuple):
     run: Run
 
 
+class Label(NamedTuple):
+    """The time of a column below it, or of two."""
+
+    x: int
+    anchor: str
+    text: str
+
+
 class Family(NamedTuple):
     """The drawing."""
 
@@ -31,6 +42,7 @@ class Family(NamedTuple):
     occasions: list[str]
     """Fire times, the oldest first."""
     cells: list[Cell]
+    labels: list[Label]
 
     @property
     def rows(self) -> list[tuple[str, list[str]]]:
@@ -62,7 +74,7 @@ def kind_of(run: Run) -> str:
     return "running" if run.started_at else "pending"
 
 
-def family(fires: Mapping[str, Sequence[Run]]) -> Family | None:
+def family(fires: Mapping[str, Sequence[Run]], zone: dt.tzinfo) -> Family | None:
     """Return the drawing of the newest fires of each schedule; None if there are none."""
     times = sorted({run.fire_time for runs in fires.values() for run in runs if run.fire_time})[-OCCASIONS:]
     if not times:
@@ -74,4 +86,12 @@ def family(fires: Mapping[str, Sequence[Run]]) -> Family | None:
         for run in runs
         if run.fire_time in columns
     ]
-    return Family(list(fires), times, cells)
+    return Family(list(fires), times, cells, _labels(times, zone))
+
+
+def _labels(times: Sequence[str], zone: dt.tzinfo) -> list[Label]:
+    """Return the times of the first and the last column."""
+    first, last = (dt.datetime.fromisoformat(times[at]).astimezone(zone).strftime("%d %b %H:%M") for at in (0, -1))
+    if len(times) < APART:
+        return [Label(LEFT, "start", first if len(times) == 1 else f"{first} to {last}")]
+    return [Label(LEFT, "start", first), Label(LEFT + CELL * len(times), "end", last)]

@@ -219,23 +219,26 @@ async def schedule(visit: Visit) -> Response:
     others = [] if isinstance(everything, Problem) else everything.items
     parents = shown.parents[:MOST_RELATIVES]
     children = [one.name for one in others if shown.name in one.parents]
+    is_older = bool(visit.field("cursor"))
     relatives = [*parents, *children[:MOST_RELATIVES]]
-    of_relatives = await asyncio.gather(*(_fires(visit, one, span) for one in relatives))
+    of_relatives = await asyncio.gather(
+        *(_fires(visit, one, {**span, **_times_of(runs, is_older=is_older)}) for one in relatives)
+    )
     runs_of = dict(zip(relatives, of_relatives, strict=True))
     in_order = [*parents, shown.name, *children[:MOST_RELATIVES]]
     zone = known_zone(shown.timezone) or dt.UTC
     is_paused = shown.state == "paused"
-    is_part = any((*span.values(), visit.field("cursor")))
+    is_part = is_older or any(span.values())
     fitting = [TRIGGER, RESUME if is_paused else PAUSE, *([BACKFILL] if not shown.parents else []), REMOVE]
     values: dict[str, Any] = {
         "upcoming": [] if isinstance(upcoming, Problem) else [one for one in upcoming.times if one],
         "fires": None if isinstance(fires, Problem) else fires,
         "acts": acts,
-        "drawing": family({one: runs_of.get(one, runs) for one in in_order}),
+        "drawing": family({one: runs_of.get(one, runs) for one in in_order}, visit.settings.timezone),
         "children": children,
         "left_out": len(shown.parents) + len(children) - len(relatives),
         "names": {one.name for one in others},
-        "last": None if visit.field("cursor") else next((run for run in runs if run.finished or run.outcome), None),
+        "last": None if is_older else next((run for run in runs if run.finished or run.outcome), None),
         "version": "" if is_part or isinstance(fires, Problem) else version_of([shown], fires.items),
         "clock": lambda time: _on_clock(time, zone, visit.settings.timezone),
     }
@@ -251,6 +254,15 @@ async def schedule(visit: Visit) -> Response:
         span=list(span.values()),
         **values,
     )
+
+
+def _times_of(runs: list[Run], *, is_older: bool) -> dict[str, str]:
+    """Return the span of some fires, for those of relatives; that of the newest fires has no end."""
+    times = [dt.datetime.fromisoformat(run.fire_time) for run in runs if run.fire_time]
+    if not times:
+        return {}
+    found = {"since": min(times).isoformat()}
+    return found | {"until": (max(times) + dt.timedelta(microseconds=1)).isoformat()} if is_older else found
 
 
 async def _fires(visit: Visit, name: str, span: Mapping[str, Any]) -> list[Run]:
