@@ -7,7 +7,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from mainspring import namespaces
-from mainspring.access.roles import Grant, Permission, Role
+from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role
 from mainspring.faces.dashboard.calls import NONE, N, Problem, RefusedError, encode_query, segment
 
 if TYPE_CHECKING:
@@ -113,6 +113,10 @@ class Visit:
         """Return whether to show what needs a permission. The API decides, again, about each call."""
         return any(grant.permits(permission, self.namespace, function) for grant in self._grants)
 
+    def may_everywhere(self, permission: Permission) -> bool:
+        """Return whether to show what needs a permission in all namespaces, for all functions."""
+        return any(grant.permits(permission, EVERY_NAMESPACE, None) for grant in self._grants if not grant.functions)
+
     def has(self, needs: str) -> bool:
         """Return whether the store of the node keeps what a page or an action needs; empty: it needs nothing."""
         return needs not in self.identity.lacks
@@ -128,10 +132,11 @@ class Visit:
         )
 
     def url(self, path: str, /, query: Mapping[str, Any] | None = None, **parameters: str) -> str:
-        """Return the address of a page in the same namespace; ``parameters`` replace those in braces."""
+        """Return the address of a page; ``parameters`` replace those in braces. By default it is in this namespace."""
         filled = path.format(**{name: segment(value) for name, value in parameters.items()})
-        ours = {} if self.namespace == namespaces.DEFAULT else {NAMESPACE: self.namespace}
-        text = encode_query({**(query or {}), **ours}) if query or ours else ""
+        given = query or {}
+        namespace = given.get(NAMESPACE) or self.namespace
+        text = encode_query({**given, NAMESPACE: None if namespace == namespaces.DEFAULT else namespace})
         return self.place.prefix + filled + (f"?{text}" if text else "")
 
     def here(self, **changes: Any) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from tests.unit.api.a_node import run
 
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Role
+from mainspring.api.audit import ActInfo
+from mainspring.api.tokens import GrantSpec, Identity
 from mainspring.faces.dashboard.pages import PAGES
 
-from .a_browser import browsing
+from .a_browser import browser_of, browsing
+from .a_matrix import matrix
 
 
 def test_no_workers_is_a_page_that_says_how_to_start_one() -> None:
@@ -45,6 +50,85 @@ def test_the_audit_shows_acts_with_their_objects_and_filters_them() -> None:
             page = await browser.act(page, "marks_add", {"label": "web 4.2"})
             assert "line in all drawings" in page.main.text
             assert (await browser.open("/audit", token="operator")).status == 403
+
+    run(test())
+
+
+def _act(number: int, what: str, name: str, namespace: str = "default") -> ActInfo:
+    return ActInfo(number, "2030-01-31T12:00:00Z", what, "ann", name, namespace, None, None, None, None, None, "", None)
+
+
+def test_the_objects_of_acts_lead_to_their_pages() -> None:
+    async def test() -> None:
+        acts = {
+            ("jobs.cancel", "H:n:1"): "/jobs/H%3An%3A1",
+            ("jobs.submit", "pay"): "/functions/pay",
+            ("workflows.terminate", "H:n:1@1"): "/workflows/H%3An%3A1%401",
+            ("workflows.cancel", "H:n:1"): "/workflows/H%3An%3A1",
+            ("workflows.remove", "order@2"): "/audit?object=order%402",
+            ("functions.pause", "pay"): "/functions/pay",
+            ("schedules.pause", "nightly"): "/schedules/nightly",
+            ("schedules.declare", "app"): "/audit?object=app",
+            ("workers.drain", "1-1"): "/workers/1-1",
+            ("operations.abort", "op-7"): "/operations/op-7",
+            ("nodes.drain", "n1"): "/nodes",
+            ("tokens.create", "abc"): "/settings/tokens",
+            ("marks.add", "web 4.2"): "/audit?object=web+4.2",
+        }
+        answers = {
+            "/whoami": Identity("a", None, [GrantSpec("admin")]),
+            "/audit": {"items": [_act(number, *act) for number, act in enumerate(acts)]},
+        }
+        page = await browser_of(answers, 1_900_000_000.0).open("/audit")
+        cells = page.main.all("td", **{"data-label": "Object"})
+        assert {one.text: one.one("a").attributes["href"] for one in cells} == {
+            name: address for (_, name), address in acts.items()
+        }
+
+    run(test())
+
+
+def test_administrators_of_all_namespaces_see_the_acts_of_all_and_lead_to_them() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            browser.admit("all", Caller("all", (Grant(Role.ADMIN, "*"),)))
+            browser.admit("one", Caller("one", (Grant(Role.ADMIN),)))
+            browser.admit("some", Caller("some", (Grant(Role.ADMIN, "*", functions=("pay*",)),)))
+            await browser.call("POST", "functions/f/pause", {})
+            await browser.send("/actions/functions_pause?namespace=team", {"path.function": "g"}, token="all")
+            await browser.send("/settings/tokens", {"name": "t", "role": "viewer", "namespace": "*"}, token="all")
+            page = await browser.open("/audit?namespace=team", token="all")
+            assert [row[2:4] for row in page.rows()] == [["functions.pause", "g"]]
+            assert page.main.all("input", name="everywhere")
+            page = await browser.open("/audit?namespace=team&everywhere=true", token="all")
+            assert [(row[3], row[4]) for row in page.rows()][-2:] == [("g", "team"), ("f", "default")]
+            assert page.main.all("input", name="everywhere", checked="")
+            assert page.rows()[0][2] == "tokens.create", "of all namespaces, so of none"
+            links = {one.text: one.attributes["href"] for one in page.main.one("tbody").all("a")}
+            assert (links["f"], links["g"]) == ("/functions/f", "/functions/g?namespace=team")
+            assert links["all"] == "/audit?namespace=team&everywhere=true&who=all"
+            assert not (await browser.open("/audit", token="one")).main.all("input", name="everywhere")
+            for token in ("one", "some"):
+                assert (await browser.open("/audit?everywhere=true", token=token)).status == 403
+
+    run(test())
+
+
+def test_a_run_shows_the_acts_by_each_of_its_names() -> None:
+    async def test() -> None:
+        async with matrix("order") as node:
+            browser = node.browser
+            path, _ = await node.object_of("workflows_cancel", "order")
+            page = await browser.open(path)
+            assert "Nobody has cancelled" in page.main.text
+            page = await browser.act(page, "workflows_cancel", {"reason": "by its key"})
+            await browser.call("POST", f"{path[1:]}/terminate", {})
+            page = await browser.open(path)
+            ended, cancelled = [one.text for one in page.main.one("ul", class_="acts").all("li")]
+            assert ended.endswith(f"workflows.terminate {path.rpartition('/')[2]}")
+            assert cancelled.endswith("workflows.cancel · by its key")
+            links = [one.attributes["href"] for one in page.main.all("a") if one.text.startswith("those by")]
+            assert f"/audit?object={path.rpartition('/')[2]}" in links
 
     run(test())
 

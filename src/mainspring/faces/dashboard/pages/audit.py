@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -11,15 +13,38 @@ from mainspring.api.audit import ActInfo
 from mainspring.faces.dashboard.actions import Action, Field
 from mainspring.faces.dashboard.calls import Items, N
 from mainspring.faces.dashboard.registry import Page
+from mainspring.faces.dashboard.visit import NAMESPACE
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
 
 ROWS: Final = 50
+HANDLE: Final = "H:"
+"""Handles of jobs begin so."""
 ACTS: Final = 20
 """Newest acts on the page of an object."""
 _LONGEST: Final = 300
 """Characters of a value."""
+
+_PAGES: Final = {
+    ("jobs", ""): "/jobs/{name}",
+    ("operations", ""): "/operations/{name}",
+    ("nodes", ""): "/nodes",
+    ("tokens", ""): "/settings/tokens",
+    ("functions", ""): "/functions/{name}",
+    ("schedules", ""): "/schedules/{name}",
+    ("schedules", "declare"): "",
+    ("workers", ""): "/workers/{name}",
+    ("workflows", ""): "/workflows/{name}",
+    ("workflows", "start"): "",
+    ("workflows", "signal"): "",
+    ("workflows", "remove"): "",
+}
+"""The pages of objects, by the two parts of an act's name; an empty second part stands for all others.
+
+The object of ``schedules.declare`` is the name of an App, that of ``workflows.remove`` a version of a type, and those of refused
+starts and signals the type and the name of the signal.
+"""
 
 MARK: Final = Action(
     operation="marks_add",
@@ -42,24 +67,50 @@ def brief(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
 
 
-async def acts_on(visit: Visit, name: str) -> Items[ActInfo] | None:
-    """Return the newest acts on an object for the macro ``acts``; None without the right to see them, or without an answer."""
+def address_of(visit: Visit, act: ActInfo) -> str:
+    """Return the address of the page of an act's object; empty if there is none."""
+    kind, _, verb = act.what.partition(".")
+    query = {NAMESPACE: act.namespace}
+    path = _PAGES.get((kind, verb), _PAGES.get((kind, ""), ""))
+    if kind == "jobs" and not act.object.startswith(HANDLE):  # the function of a refused job
+        path = "/functions/{name}"
+    return visit.url(path, query, name=act.object) if path and act.object else ""
+
+
+async def acts_on(visit: Visit, *names: str) -> Items[ActInfo] | None:
+    """Return the newest acts on an object for the macro ``acts``; None without the right to see them, or without an answer.
+
+    ``names`` are those by which callers name the object.
+    """
     if not (visit.may(Permission.ADMIN) and visit.has("access")):
         return None
-    query = {"object": name, "limit": ACTS}
-    found = await visit.optional(visit.calls.get(Items[ActInfo], f"{N}/audit", query=query), "acts")
-    return found if isinstance(found, Items) else None
+
+    async def read(name: str) -> Items[ActInfo]:
+        return await visit.calls.get(Items[ActInfo], f"{N}/audit", query={"object": name, "limit": ACTS})
+
+    lists = await asyncio.gather(*(visit.optional(read(name), "acts") for name in names))
+    found = [one for one in lists if isinstance(one, Items)]
+    if len(found) < len(lists):
+        return None
+    acts = sorted((act for one in found for act in one.items), key=lambda act: -act.number)
+    following = next((one.next for one in found if one.next), None) or ("more" if len(acts) > ACTS else None)
+    return Items(acts[:ACTS], following)
 
 
 async def audit(visit: Visit) -> Response:
     """Show acts, newest first."""
-    query = {name: visit.field(name) for name in ("who", "what", "object", "cursor")}
+    query: dict[str, Any] = {name: visit.field(name) for name in ("who", "what", "object", "cursor")}
+    is_everywhere = visit.field("everywhere") == "true"
+    query["everywhere"] = is_everywhere
     listed = await visit.calls.get(Items[ActInfo], f"{N}/audit", query={**query, "limit": ROWS})
     return visit.render(
         "audit.html",
         listed=listed,
         rows=ROWS,
         brief=brief,
+        address_of=partial(address_of, visit),
+        is_everywhere=is_everywhere,
+        may_everywhere=visit.may_everywhere(Permission.ADMIN),
         filters=[query["who"], query["what"], query["object"]],
         actions=[MARK] if visit.offers(MARK) else [],
     )

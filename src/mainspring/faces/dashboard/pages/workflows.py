@@ -12,6 +12,7 @@ from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.difference import difference
 from mainspring.faces.dashboard.drawings.history import attributes_of, history, name_of
+from mainspring.faces.dashboard.pages.audit import acts_on
 from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 
@@ -186,6 +187,8 @@ async def workflow(visit: Visit) -> Response:
         visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=part.query), "drawing"),
         visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=table), "events"),
     )
+    others = [one for one in dict.fromkeys((shown.handle, shown.workflow_id)) if one and one != shown.run]
+    acts = await acts_on(visit, shown.run, *others)
     is_open = shown.closed_at is None
     drawn, numbers = None, None
     if not isinstance(recent, Problem) and recent.items:
@@ -204,6 +207,8 @@ async def workflow(visit: Visit) -> Response:
         to_iso=_to_iso,
         events=[] if isinstance(listed, Problem) else [row_of(one) for one in listed.items],
         older=None if isinstance(listed, Problem) else listed.next,
+        acts=acts,
+        others=others,
         version=version_of([shown]),
     )
 

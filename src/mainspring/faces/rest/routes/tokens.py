@@ -86,10 +86,9 @@ ROUTES: Final = (
         path=f"{N}/audit",
         request=audit.ListActs,
         cursor="after",
-        fixed={"everywhere": False},
         answer=Items[audit.ActInfo],
         items="acts",
-        summary="List who did what in a namespace, newest first",
+        summary="List who did what in a namespace, or with `everywhere` in all, newest first",
         problems=(Code.UNSUPPORTED,),
     ),
     Route(
