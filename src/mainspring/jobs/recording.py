@@ -1,6 +1,8 @@
 """Writes the series of a node's functions to its store, every few seconds, from the differences of its figures.
 
-So jobs and attempts cost no more than the figures themselves, and a store gets rows of functions that were used alone.
+So jobs and attempts cost no more than the figures themselves, and a store gets rows of functions that were used alone. Jobs may
+also begin or cease to wait without figures, for example where they are cancelled without a worker: once a minute, the numbers of
+waiting jobs of all other functions in memory are compared.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from mainspring.series.model import HALF_HOUR, KEPT, MINUTE, Bucket, Row, add_er
 from mainspring.series.store import SaveSeries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from mainspring.clock import Clock
     from mainspring.jobs.attempts import Attempts, Distribution, Figures
@@ -44,7 +46,8 @@ NOTHING: Final = _Seen(0, [0] * len(OUTCOMES), ([], 0), ([], 0))
 class Recorder:
     """Records the figures of a node.
 
-    ``term`` returns the node's current term, and ``queue_of`` the queue of a function, if there is one.
+    ``term`` returns the node's current term, ``queue_of`` the queue of a function, if there is one, and ``queues`` all queues.
+    ``mine`` returns whether this node writes the waiting jobs of a function without figures, as one node of the fleet does.
     """
 
     def __init__(
@@ -54,17 +57,21 @@ class Recorder:
         clock: Clock,
         term: Callable[[], int],
         queue_of: Callable[[bytes], FunctionQueue | None],
+        queues: Callable[[], Iterable[FunctionQueue]],
+        mine: Callable[[str], bool],
     ) -> None:
         self._attempts = attempts
         self._commits = commits
         self._clock = clock
         self._term = term
         self._queue_of = queue_of
+        self._queues = queues
+        self._mine = mine
         self._minute = begin_of(MINUTE, clock.wall())
         self._next = clock.wall() + EVERY
         self._seen: dict[bytes, _Seen] = {}
         self._waited: dict[bytes, int] = {}
-        """The numbers of waiting jobs at the last writing."""
+        """The numbers of waiting jobs at the last writing. Before the first one, the store has the number of another term."""
         self._buckets: dict[int, dict[bytes, Bucket]] = {step: {} for step in KEPT}
         """The buckets under way, by their length in seconds and by function."""
         self._unsent: list[Row] = []
@@ -90,31 +97,42 @@ class Recorder:
 
         A change of the number of waiting jobs alone is written once the minute is over, as every node of a store sees it.
         """
-        term, now_us = self._term(), to_us(self._clock.wall())
         errors = self._attempts.errors.take()
+        names = set()
         for figures in self._attempts.figures(self._clock.monotonic()):
             name = figures.name
+            names.add(name)
             bucket = self._difference(figures)
             for kind, group in errors.get(name, {}).items():
                 add_error(bucket.errors, kind, group)
-            if name.startswith(SEPARATOR):  # decisions of workflows
+            self._add(name, bucket, self._queue_of(name), is_over=is_over)
+        for queue in self._queues() if is_over else ():
+            if queue.name in names:
                 continue
-            queue = self._queue_of(name)
-            waiting = None if queue is None or not queue.counted else queue.waiting()
-            is_changed = waiting is not None and waiting != self._waited.get(name, 0)
-            if bucket.is_empty() and not (is_over and is_changed):
-                continue
-            if waiting is not None:
-                bucket.count_waiting(waiting, now_us)
-                self._waited[name] = waiting
-            for step, buckets in self._buckets.items():
-                total = buckets.setdefault(name, Bucket())
-                total.add(bucket)
-                if step == MINUTE:
-                    total.errors.clear()
-                self._unsent.append(Row(*split(name), step, begin_of(step, self._minute), term, total))
+            if self._mine(queue.name.decode("utf-8", "replace")):
+                self._add(queue.name, Bucket(), queue, is_over=True)
+            else:
+                self._waited.pop(queue.name, None)  # another node writes it
         del self._unsent[:-MOST_UNSENT]
         self._send()
+
+    def _add(self, name: bytes, bucket: Bucket, queue: FunctionQueue | None, *, is_over: bool) -> None:
+        """Add what was counted of a function since the last writing, if it is worth a row."""
+        if name.startswith(SEPARATOR):  # decisions of workflows
+            return
+        waiting = None if queue is None or not queue.counted else queue.waiting()
+        is_changed = waiting is not None and waiting != self._waited.get(name)
+        if bucket.is_empty() and not (is_over and is_changed):
+            return
+        if waiting is not None:
+            bucket.count_waiting(waiting, to_us(self._clock.wall()))
+            self._waited[name] = waiting
+        for step, buckets in self._buckets.items():
+            total = buckets.setdefault(name, Bucket())
+            total.add(bucket)
+            if step == MINUTE:
+                total.errors.clear()
+            self._unsent.append(Row(*split(name), step, begin_of(step, self._minute), self._term(), total))
 
     def _difference(self, figures: Figures) -> Bucket:
         """Return what was counted since the last writing."""

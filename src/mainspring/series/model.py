@@ -52,7 +52,8 @@ class Bucket(msgspec.Struct, omit_defaults=True):
     errors: dict[str, ErrorGroup] = {}
     """Failed attempts by type of error; only in buckets of half an hour."""
     waiting: int = 0
-    """The jobs that waited for a worker at ``waiting_us``. Each node sees those of the whole store, so they are not added."""
+    """The jobs that waited for a worker at ``waiting_us``, as the node counted them: those of the whole store and those that it
+    had claimed itself, without those that other nodes had claimed. Most are of the whole store, so they are not added."""
     waiting_us: int = 0
     """When they were counted; 0: never."""
 

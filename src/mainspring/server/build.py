@@ -296,16 +296,19 @@ async def open_node(
         remote_load=fleet.remote_load if fleet is not None and settings.fleet.status else None,
     )
     oldest = Oldest(service.all_functions, reads, job_clock)
+    mine: Callable[[str], bool] = (lambda _: True) if fleet is None else fleet.first_in_line
     unserved = Unserved(
         service.all_functions,
         service.registered,
-        mine=(lambda _: True) if fleet is None else fleet.first_in_line,
+        mine=mine,
         grace=NO_WORKER_GRACE if fleet is None else NO_WORKER_GRACE + settings.fleet.beat,
     )
     checks: list[Callable[[float], None]] = [unserved.check, access.tick]
     last_writes: list[Callable[[], None]] = []
     if engine.series:
-        recorder = Recorder(service.attempts, commits, job_clock, lambda: service.term, service.queue_of)
+        recorder = Recorder(
+            service.attempts, commits, job_clock, lambda: service.term, service.queue_of, service.queues, mine
+        )
         checks.append(lambda _: recorder.tick())
         last_writes.append(recorder.write)
     if logs is not None:

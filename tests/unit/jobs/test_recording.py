@@ -44,7 +44,16 @@ class Recorded:
         self.attempts = Attempts(lambda: round(self.clock.wall() * 1_000_000))
         self.commits = Commits()
         self.queues: dict[bytes, FunctionQueue] = {}
-        self.recorder = Recorder(self.attempts, self.commits, self.clock, lambda: 3, self.queues.get)  # type: ignore[arg-type]
+        self.mine = True
+        self.recorder = Recorder(
+            self.attempts,
+            self.commits,  # type: ignore[arg-type]
+            self.clock,
+            lambda: 3,
+            self.queues.get,
+            self.queues.values,
+            lambda _: self.mine,
+        )
 
     def ended(self, function: bytes, *outcomes: Outcome) -> None:
         self.attempts.ended([settlement(function, outcome) for outcome in outcomes])
@@ -121,6 +130,49 @@ def test_a_bucket_has_the_jobs_that_wait_at_its_end() -> None:
     node.pass_time(60)
     unknown = node.bucket(b"f", 2)
     assert (unknown.submitted, unknown.waiting_us) == (1, 0)
+
+
+def test_jobs_that_wait_without_an_attempt_are_written_once_a_minute() -> None:
+    node = Recorded()
+    queue = node.queues[b"f"] = FunctionQueue(b"f")
+    queue.backlog[1] = 500  # of before the start, or from the inbox
+    node.queues[b"new"] = FunctionQueue(b"new")
+    node.queues[b"new"].counted = False
+    node.queues[b"\x1fdecisions"] = FunctionQueue(b"\x1fdecisions")
+    node.pass_time(EVERY)
+    assert not node.commits.rows
+    node.pass_time(60)
+    assert (node.bucket(b"f", 0).waiting, node.bucket(b"f", 0, HALF_HOUR).waiting) == (500, 500)
+    queue.backlog[1] = 0  # they were cancelled, deleted, or have expired
+    node.pass_time(60)
+    assert node.bucket(b"f", 1) == Bucket(waiting_us=(BEGIN + 120 + round(EVERY)) * 1_000_000)
+    node.pass_time(60)
+    assert {(name, at) for name, step, at in node.commits.rows if step == MINUTE} == {(b"f", BEGIN), (b"f", BEGIN + 60)}
+
+
+def test_after_a_start_a_number_is_written_that_no_job_waits() -> None:
+    """The last term may have written another number and ended before the next."""
+    node = Recorded()
+    node.queues[b"f"] = FunctionQueue(b"f")
+    node.pass_time(60)
+    assert node.bucket(b"f", 0) == Bucket(waiting_us=(BEGIN + 60) * 1_000_000)
+
+
+def test_one_node_writes_the_waiting_jobs_of_a_function_without_figures() -> None:
+    node = Recorded()
+    queue = node.queues[b"f"] = FunctionQueue(b"f")
+    queue.backlog[1] = 5
+    node.mine = False
+    node.pass_time(60)
+    assert not node.commits.rows
+    node.mine = True
+    node.pass_time(60)
+    assert node.bucket(b"f", 1).waiting == 5
+    node.mine = False
+    node.pass_time(60)  # another node writes other numbers
+    node.mine = True
+    node.pass_time(60)
+    assert node.bucket(b"f", 3).waiting == 5
 
 
 def test_the_newest_number_of_waiting_jobs_counts_and_none_is_added() -> None:
