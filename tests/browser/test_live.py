@@ -142,6 +142,20 @@ def test_a_job_is_loaded_once_for_each_event(chromium: Browser, full: Site) -> N
         assert len(loaded) == 1
 
 
+def test_a_page_that_stays_different_is_loaded_less_and_less_often(chromium: Browser, full: Site) -> None:
+    """Behind a proxy, the page may come from another node than its stream."""
+    with signed_in(chromium, full) as tab:
+        loaded = loads(tab)
+        frames = 'retry: 600000\n\nevent: version\ndata: {"version": "of another node", "spread": 0.5}\n\n'
+        tab.page.route("**/live?*", lambda one: one.fulfill(content_type="text/event-stream", body=frames))
+        tab.page.clock.install()
+        with tab.page.expect_response(lambda one: one.request.resource_type == "fetch"):
+            tab.open("/workers")
+        for _ in range(120):
+            tab.page.clock.run_for(1000)
+        assert len(loaded) <= 12
+
+
 def test_a_load_that_failed_is_repeated(chromium: Browser, full: Site) -> None:
     full.call("POST", "namespaces/default/schedules", {"name": "load", "function": "nightly", "cron": "0 0 1 1 *"})
     with signed_in(chromium, full) as tab:
