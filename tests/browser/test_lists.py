@@ -95,6 +95,11 @@ def test_a_selection_goes_from_page_to_page(chromium: Browser, full: Site) -> No
         assert tab.page.url.count("handle=") == 2
         tab.page.reload()
         expect(tab.page.get_by_text("1 selected job is not on this page")).to_be_visible()
+        tab.page.get_by_label("Find").fill("state:succeeded")
+        tab.page.get_by_label("Find").press("Enter")
+        tab.page.wait_for_url("**/jobs?state=succeeded&handle=*")
+        tab.page.get_by_role("link", name="Show all jobs").first.click()
+        expect(tab.page.get_by_role("checkbox", name=handle)).to_be_checked()
         tab.page.get_by_role("checkbox", name=handle).uncheck()
         tab.page.get_by_role("button", name="Go on…").click()
         tab.page.wait_for_url("**/operations/new?**")

@@ -110,6 +110,8 @@ def test_a_handle_a_unique_or_pairs_lead_to_jobs() -> None:
                 ("state:failed+state:expired+function:a", "/jobs?state=failed&state=expired&function=a"),
                 ("other:1", "/jobs?unique=other%3A1"),
                 ("error:ValueError+key:k", "/jobs?error_type=ValueError&key=k"),
+                ("state:failed&handle=H:n:1&handle=H:n:2", "/jobs?state=failed&handle=H%3An%3A1&handle=H%3An%3A2"),
+                ("cat+1&handle=H:n:1", "/jobs?unique=cat+1&handle=H%3An%3A1"),
             ):
                 answer = await browser.open(f"/jobs?find={text}")
                 assert (answer.status, answer.answer.headers["location"]) == (303, target)
@@ -180,7 +182,10 @@ def test_an_empty_list_says_how_to_submit_a_job() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):
             assert "mainspring submit" in (await browser.open("/jobs")).main.text
-            assert "No job matches" in (await browser.open("/jobs?function=f")).main.text
+            filtered = await browser.open("/jobs?function=f")
+            assert "No job matches" in filtered.main.text
+            everything = [one for one in filtered.main.all("a") if one.text == "Show all jobs"]
+            assert [one.attributes.get("hx-boost") for one in everything] == ["true"] * 2, "selected jobs stay selected"
             assert "Activities" not in (await browser.open("/jobs?function=f")).main.text
 
     run(test())

@@ -118,8 +118,9 @@ async def _found(visit: Visit, text: str) -> str:
     """Return where a text in the field "Find" leads.
 
     To a job by its handle or its unique, if one job alone has that; to the workers of a name or id, which show their jobs; or to
-    the jobs that match ``name:value`` pairs. Raises FormError.
+    the jobs that match ``name:value`` pairs, with those that are selected. Raises FormError.
     """
+    selected = {SELECTED: visit.fields(SELECTED)[: MOST_SELECTED + ROWS]}
     if text.startswith(HANDLE):
         return visit.url("/jobs/{handle}", handle=text)
     pairs = [part.partition(":") for part in text.split()]
@@ -132,11 +133,11 @@ async def _found(visit: Visit, text: str) -> str:
         query: dict[str, list[str]] = {}
         for name, _, value in pairs:
             query.setdefault(NAMES[name], []).append(value)
-        return visit.url("/jobs", query)
+        return visit.url("/jobs", query | selected)
     found = await visit.optional(visit.calls.get(Items[JobInfo], f"{N}/jobs", query={"unique": text, "limit": 2}))
     if isinstance(found, Items) and len(found.items) == 1:
         return visit.url("/jobs/{handle}", handle=found.items[0].handle)
-    return visit.url("/jobs", {"unique": text})
+    return visit.url("/jobs", {"unique": text} | selected)
 
 
 PAGES: Final = (Page(path="/jobs", handler=jobs, menu="Jobs"),)
