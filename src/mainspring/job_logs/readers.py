@@ -29,6 +29,7 @@ class Tap:
     """The chunks of one job that this node has written since `restart`, so that a reader need not read them from the store."""
 
     def __init__(self) -> None:
+        self._claim: object = None
         self._chunks: list[Chunk] = []
         self._is_whole = False
         self._has_everything_before = False
@@ -38,9 +39,17 @@ class Tap:
         """Whether the reader has or gets from `take` each chunk of this node."""
         return self._is_whole and self._has_everything_before
 
-    def restart(self) -> None:
+    def check(self, claim: object) -> None:
+        """Keep nothing if the job is not under the claim of the last `restart`: another node may have written lines meanwhile.
+
+        ``claim`` is the job in this node's memory, another object after each claim; None if this node does not hold it.
+        """
+        if claim is None or claim is not self._claim:
+            self.drop()
+
+    def restart(self, claim: object) -> None:
         """Keep what is written from now on. Call it before a read of the store."""
-        self._chunks = []
+        self._claim, self._chunks = claim, []
         self._is_whole, self._has_everything_before = True, False
 
     def caught_up(self) -> None:
@@ -61,7 +70,7 @@ class Tap:
 
     def drop(self) -> None:
         """Keep nothing until `restart`."""
-        self._chunks = []
+        self._claim, self._chunks = None, []
         self._is_whole = False
 
 

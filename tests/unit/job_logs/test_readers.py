@@ -101,21 +101,37 @@ def test_a_lost_message_costs_a_second() -> None:
 def test_a_tap_is_whole_from_a_read_of_the_store_until_it_is_too_full() -> None:
     readers = Nodes().nodes[1]
     tap, end = readers.tap(JOB)
+    claim = object()
     readers.written([chunk(JOB)])
     assert (tap.is_whole, tap.take()) == (False, [])
-    tap.restart()
+    tap.restart(claim)
     readers.written([chunk(JOB, 2), chunk(JOB + 1, 3)])
     assert not tap.is_whole, "the store has not been read"
     tap.caught_up()
     assert (tap.is_whole, tap.take(), tap.take()) == (True, [chunk(JOB, 2)], [])
     readers.written([chunk(JOB, number) for number in range(MOST_TAPPED + 1)])
     assert (tap.is_whole, tap.take()) == (False, [])
-    tap.restart()
+    tap.restart(claim)
     readers.written([chunk(JOB, number) for number in range(MOST_TAPPED + 1)])
     tap.caught_up()
     assert not tap.is_whole, "it was too full during the read"
-    tap.restart()
+    tap.restart(claim)
     tap.caught_up()
     end()
     readers.written([chunk(JOB, 9)])
     assert tap.take() == []
+
+
+def test_a_tap_holds_for_one_claim_of_the_job() -> None:
+    readers = Nodes().nodes[1]
+    tap, end = readers.tap(JOB)
+    claim = object()
+    for later in (None, object()):
+        tap.restart(claim)
+        tap.caught_up()
+        readers.written([chunk(JOB)])
+        tap.check(claim)
+        assert tap.is_whole
+        tap.check(later)
+        assert (tap.is_whole, tap.take()) == (False, [])
+    end()

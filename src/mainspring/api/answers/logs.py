@@ -177,13 +177,15 @@ class LogCalls:
         while True:
             # Before the lines are read: what is stored between the two is found by the next call.
             ended, holder = await self._state(self._logs, request, job_id, caller)
-            is_here = self._service.find_held(job_id) is not None
-            if tap is not None and not is_here:
-                tap.drop()  # another node may write lines
+            held = self._service.find_held(job_id)
+            if tap is not None:
+                tap.check(held)
             if tap is not None and tap.is_whole:
                 answer = _from_tap(tap, request, place, caller, largest)
             else:
-                used = tap if is_here else None
+                used = None if held is None else tap
+                if used is not None:
+                    used.restart(held)
                 answer = await self._forward(self._logs, request, job_id, place, caller, largest, used, ended=ended)
             if answer.lines or answer.ended or self._service.monotonic() >= until:
                 return answer
@@ -202,9 +204,7 @@ class LogCalls:
         *,
         ended: bool,
     ) -> Logged:
-        """Return the lines after a place."""
-        if tap is not None:
-            tap.restart()
+        """Return the lines after a place; ``tap`` was restarted just before."""
         collected = Collected(place, request, whole=True)
         after: int | None = place.chunk - 1
         while after is not None:

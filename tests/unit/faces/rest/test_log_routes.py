@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -300,6 +301,35 @@ def test_lines_of_another_node_are_read_from_the_store(monkeypatch: pytest.Monke
             await turns()
             patch.setattr(LogReaders, "written", lambda *_: None)
             await logged.log("elsewhere")
+        (look_again,) = looks
+        look_again()
+        await turns()
+        await logged.log("here")
+        await turns()
+        assert feed.messages == ["one", "elsewhere", "here"]
+        end()
+
+    with_log(test)
+
+
+def test_lines_of_another_node_between_two_claims_of_this_one_are_read_from_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The job fails here, runs briefly at another node, and is claimed here again before the reader looks."""
+
+    async def test(_client: Client, logged: Logged, path: str) -> None:
+        del path
+        feed = Lines()
+        end = await logged.node.api.follow(FollowLogs(logged.handle), feed)
+        await logged.log("one")
+        looks: list[Callable[[], None]] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(LogReaders, "wait", lambda *given: looks.append(given[-1]))
+            await turns()
+            patch.setattr(LogReaders, "written", lambda *_: None)
+            await logged.log("elsewhere")
+        second = copy(logged.held)
+        monkeypatch.setattr(logged.node.service, "find_held", lambda _: second)
         (look_again,) = looks
         look_again()
         await turns()
