@@ -57,6 +57,7 @@ TOUR: Final[Mapping[str, Stop]] = {
     "/operations/{id}": Stop("operation", "operations", "id"),
     "/audit": Stop("audit"),
     "/settings/tokens": Stop("tokens"),
+    "/settings/namespaces": Stop("namespaces"),
     "/login": Stop("login"),
 }
 """By the path of the registry; the sign-in is the API's page."""

@@ -139,6 +139,11 @@ class Visit:
         text = encode_query({**given, NAMESPACE: None if namespace == namespaces.DEFAULT else namespace})
         return self.place.prefix + filled + (f"?{text}" if text else "")
 
+    def first_page_of(self, namespace: str) -> str:
+        """Return the address of the overview of a namespace."""
+        text = "" if namespace == namespaces.DEFAULT else "?" + encode_query({NAMESPACE: namespace})
+        return f"{self.place.prefix}/{text}"
+
     def here(self, **changes: Any) -> str:
         """Return the address of this page with other fields in its query; None removes a field. A cursor never stays."""
         query: dict[str, Any] = {**self.query, "cursor": None, NAMESPACE: None, **changes}

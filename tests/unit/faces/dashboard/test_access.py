@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tests.unit.api.a_node import run
 
 from mainspring.access.caller import Caller
@@ -12,6 +14,11 @@ from mainspring.faces.dashboard.pages import PAGES
 
 from .a_browser import browser_of, browsing
 from .a_matrix import matrix
+
+if TYPE_CHECKING:
+    from .a_browser import Shown
+
+JSON = "application/json"
 
 
 def test_no_workers_is_a_page_that_says_how_to_start_one() -> None:
@@ -182,6 +189,48 @@ def test_nobody_grants_more_than_he_has() -> None:
                 assert answer.status == 403
             wrong = await browser.send("/settings/tokens", {"role": "admin"})
             assert (wrong.status, b"Name is missing" in wrong.body) == (422, True)
+
+    run(test())
+
+
+def links(page: Shown) -> dict[str, str]:
+    return {one.text: one.attributes["href"] for one in page.main.one("ul").all("a")}
+
+
+def test_a_namespace_is_chosen_from_those_with_functions() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.raw("POST", "/api/v1/namespaces/shop/jobs", b'{"function":"pay"}', {"content-type": JSON})
+            page = await browser.open("/nodes?namespace=team")
+            (chooser,) = (one for one in page.root.all("a") if one.text == "choose another one")
+            page = await browser.open(chooser.attributes["href"])
+            assert links(page) == {"default": "/", "shop": "/?namespace=shop", "team": "/?namespace=team"}
+            (current,) = page.main.all("a", **{"aria-current": "true"})
+            assert current.text == "team"
+            form = page.main.one("form", method="get")
+            assert (form.attributes["action"], [one.attributes["name"] for one in form.all("input")]) == (
+                "/",
+                ["namespace"],
+            )
+            shop = await browser.open("/?namespace=shop")
+            assert "1 job waits" in shop.main.text
+
+    run(test())
+
+
+def test_a_viewer_without_rights_in_the_default_namespace_is_led_to_the_first_of_the_others() -> None:
+    async def test() -> None:
+        async with browsing(prefix="/tools") as (browser, _):
+            grants = (Grant(Role.VIEWER, "shop", ("pay*",)), Grant(Role.VIEWER, "team"))
+            browser.admit("shop", Caller("shop", grants))
+            page = await browser.open("/", token="shop")
+            assert (page.status, page.answer.headers["location"]) == (303, "/tools/?namespace=shop")
+            assert (await browser.open("/?namespace=shop", token="shop")).status == 200
+            assert (await browser.open("/?namespace=default", token="shop")).status == 403
+            page = await browser.open("/settings/namespaces?namespace=shop", token="shop")
+            assert links(page) == {"shop": "/tools/?namespace=shop", "team": "/tools/?namespace=team"}
+            assert page.main.all("form") == []
+            assert (await browser.open("/", token="viewer")).status == 200
 
     run(test())
 

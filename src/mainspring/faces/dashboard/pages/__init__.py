@@ -9,6 +9,7 @@ from mainspring.faces.dashboard.pages import (
     functions,
     job,
     jobs,
+    namespaces,
     nodes,
     operations,
     overview,
@@ -36,6 +37,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *operations.PAGES,
     *audit.PAGES,
     *tokens.PAGES,
+    *namespaces.PAGES,
 )
 ACTIONS: Final[tuple[Action, ...]] = (
     *job.ACTIONS,

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 from typing import TYPE_CHECKING, Final
 
+from mainspring.access.roles import Permission
 from mainspring.api.audit import MarkInfo
 from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import NamespaceNode, NamespaceStatus, StoreState
@@ -27,6 +28,7 @@ from mainspring.faces.dashboard.pages.audit import MARK
 from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.pages.nodes import different_versions
 from mainspring.faces.dashboard.registry import Page
+from mainspring.faces.dashboard.visit import NAMESPACE
 from mainspring.faces.dashboard.words import duration, number
 
 if TYPE_CHECKING:
@@ -128,7 +130,9 @@ async def parked_runs(visit: Visit) -> Items[RunInfo] | None:
 
 
 async def overview(visit: Visit) -> Response:
-    """Show the state of a namespace."""
+    """Show the state of a namespace; to those without rights in the default one, that of their first one."""
+    if not visit.field(NAMESPACE) and not visit.may(Permission.READ) and visit.identity.grants:
+        return visit.redirect(visit.first_page_of(visit.identity.grants[0].namespace))
     calls = visit.calls
     status, nodes, schedules, failed, parked, marks = await asyncio.gather(
         calls.get(NamespaceStatus, f"{N}/status"),
