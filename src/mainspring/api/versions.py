@@ -44,6 +44,11 @@ def is_due(one: ScheduleInfo) -> bool:
     return one.next_at is not None and one.state != "paused"
 
 
+def sees_all(nodes: Iterable[NodeInfo]) -> bool:
+    """Return whether a caller sees all work of the nodes, and not that of some namespaces alone."""
+    return all(node.prefetch is not None for node in nodes)
+
+
 def version_of(*answers: Iterable[msgspec.Struct], number: int = 0) -> str:
     """Return the version of some answers of the API, each with items. It depends on nothing that changes with the time alone.
 

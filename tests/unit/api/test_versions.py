@@ -383,6 +383,17 @@ def test_the_version_of_the_overview_changes_with_its_troubles() -> None:
     run(test())
 
 
+@pytest.mark.parametrize(("caller", "requests"), [(LOCAL, 1), (PAY, 2)])
+def test_nodes_are_read_once_for_those_who_see_all(caller: Caller, requests: int) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            shown = Versions(node)
+            await shown.watch("nodes", caller=caller)
+            assert shown.requests == requests
+
+    run(test())
+
+
 def test_versions_of_nodes_ignore_what_changes_all_the_time() -> None:
     def version(**changes: Any) -> str:
         row = msgspec.structs.replace(node_row(1, counter=BEATS), **changes.pop("row", {}))

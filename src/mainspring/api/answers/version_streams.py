@@ -15,7 +15,16 @@ from mainspring.api.feeds import Shared
 from mainspring.api.fires import ListFires, ReadOutcomes
 from mainspring.api.live import FollowVersion, Version
 from mainspring.api.overview import NEWEST_FAILURES, overview_version
-from mainspring.api.versions import PARKED, RUNS, SCHEDULE_FIRES, SCHEDULES_SHOWN, WORKERS, due_key, version_of
+from mainspring.api.versions import (
+    PARKED,
+    RUNS,
+    SCHEDULE_FIRES,
+    SCHEDULES_SHOWN,
+    WORKERS,
+    due_key,
+    sees_all,
+    version_of,
+)
 from mainspring.errors import MainspringError
 
 if TYPE_CHECKING:
@@ -77,8 +86,9 @@ async def _worker(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str
 
 async def _nodes(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
     everything = await read(nodes.List(namespace=asked.namespace), caller)
-    of_namespace = await read(namespaces.ListNodes(namespace=asked.namespace), caller)
-    return version_of(everything.nodes, of_namespace.nodes), False
+    if sees_all(everything.nodes):
+        return version_of(everything.nodes), False
+    return version_of((await read(namespaces.ListNodes(namespace=asked.namespace), caller)).nodes), False
 
 
 async def _runs(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:

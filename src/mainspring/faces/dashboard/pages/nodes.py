@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.access.roles import Permission
 from mainspring.api.namespaces import NamespaceNode
 from mainspring.api.nodes import NodeInfo
-from mainspring.api.versions import version_of
+from mainspring.api.versions import sees_all, version_of
 from mainspring.faces.dashboard.actions import Action
 from mainspring.faces.dashboard.calls import ROOT, Items, N
 from mainspring.faces.dashboard.drawings.fleet import Node, Recovery, by_need, fleet
@@ -114,29 +114,28 @@ async def nodes(visit: Visit) -> Response:
         visit.optional(visit.calls.get(Items[NodeInfo], f"{ROOT}/nodes")),
         visit.calls.get(Items[NamespaceNode], f"{N}/nodes"),
     )
-    sees_all = isinstance(everything, Items) and all(node.prefetch is not None for node in everything.items)
-    rows = [shown_node(node) for node in of_namespace.items]
+    shown: Sequence[NodeInfo | NamespaceNode] = of_namespace.items
     recoveries: list[Recovery] = []
-    if isinstance(everything, Items) and sees_all:
-        rows = [shown_node(node) for node in everything.items]
+    is_whole = isinstance(everything, Items) and sees_all(everything.items)
+    if isinstance(everything, Items) and is_whole:
+        shown = everything.items
         recoveries = recovered(everything.items)
-
-    rows.sort(key=by_need)
+    rows = sorted(map(shown_node, shown), key=by_need)
 
     def actions_of(node: Node) -> list[Action]:
-        if not (sees_all and visit.may(Permission.ADMIN)) or (len(rows) == 1 and node.lease_left is None):
+        if not (is_whole and visit.may(Permission.ADMIN)) or (len(rows) == 1 and node.lease_left is None):
             return []  # the node of a store for one node alone refuses to drain
         return [REMOVE if node.state == "dead" else UNDRAIN if node.state == "draining" else DRAIN]
 
     return visit.render(
         "nodes.html",
         nodes=rows,
-        sees_all=sees_all,
+        sees_all=is_whole,
         drawing=fleet(rows, recoveries),
         recoveries=recoveries,
         actions_of=actions_of,
         different_versions=different_versions(rows),
-        version=version_of(everything.items, of_namespace.items) if isinstance(everything, Items) else "",
+        version=version_of(shown) if isinstance(everything, Items) else "",
     )
 
 
