@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from mainspring.jobs import rules
 from mainspring.jobs.failures import decode_failure
 from mainspring.jobs.rules import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from mainspring.jobs.model import StopRequest
     from mainspring.jobs.rules import Settlement
 
 LIMIT: Final = 32 * 1024
@@ -107,3 +109,12 @@ def note_lost(settlements: Iterable[Settlement], node: Callable[[int], str], now
     for one in settlements:
         if one.job.options is None or not one.job.options.forget:
             one.record = record_of(one, 0, now_us, node(one.job.term), "")
+
+
+def cancel_on_request(settlement: Settlement, request: StopRequest) -> None:
+    """Turn a settlement into a cancel as `rules.cancel_on_request` does, and note the time of the request in its record."""
+    rules.cancel_on_request(settlement, request)
+    if settlement.record:
+        (record,) = decode_records(settlement.record)
+        stop_us = record.stop_us or request.at_us
+        settlement.record = encode_record(msgspec.structs.replace(record, stop_us=stop_us))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from mainspring.jobs import attempt_records
 from mainspring.jobs.attempt_records import (
     LIMIT,
@@ -10,7 +12,7 @@ from mainspring.jobs.attempt_records import (
     record_of,
 )
 from mainspring.jobs.failures import failure
-from mainspring.jobs.model import Job, Options, State
+from mainspring.jobs.model import Job, Options, State, StopRequest
 from mainspring.jobs.rules import WORKER_LOST, Event, Outcome, Settlement, recovered
 
 
@@ -72,6 +74,17 @@ def test_a_node_that_is_gone_leaves_records_of_the_jobs_that_ran() -> None:
     settlements = recovered(jobs)
     attempt_records.note_lost(settlements, {7: "n7"}.__getitem__, 50)
     assert [decode_records(one.record) for one in settlements] == [[AttemptRecord(1, 0, 50, "n7", "", "lost")], [], []]
+
+
+@pytest.mark.parametrize(("stop_us", "expected"), [(0, 20), (15, 15)])
+def test_a_settlement_that_becomes_a_cancel_records_when_that_was_requested(stop_us: int, expected: int) -> None:
+    given_back = settlement(Outcome.FAILED)
+    given_back.record = encode_record(AttemptRecord(1, 10, 30, "n", "w", "failed", stop_us=stop_us))
+    for one in (given_back, settlement(Outcome.RELEASED)):
+        attempt_records.cancel_on_request(one, StopRequest(20, b"{}"))
+        assert one.event is Event.CANCEL
+        records = [AttemptRecord(1, 10, 30, "n", "w", "failed", stop_us=expected)] if one is given_back else []
+        assert decode_records(one.record) == records
 
 
 def test_records_begin_again_at_their_limit() -> None:

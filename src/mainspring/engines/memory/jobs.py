@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.engines.memory.pending import Pending
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.attempt_records import append_record, note_lost
+from mainspring.jobs.attempt_records import append_record, cancel_on_request, note_lost
 from mainspring.jobs.model import NO_UNIQUE, RUNS, Job, State
 from mainspring.jobs.owners import AttemptEnded, Ended, Started, note
 from mainspring.jobs.rules import Event
@@ -150,7 +150,7 @@ def settle(tables: Tables, operation: ops.Settle) -> set[int]:
 def _settle_one(tables: Tables, job: Job, settlement: rules.Settlement) -> None:
     request = tables.stopping.get(job.id)
     if request is not None and settlement.event in rules.GIVES_BACK:
-        rules.cancel_on_request(settlement, request)
+        cancel_on_request(settlement, request)
     job.attempt = settlement.counted
     job.suspects = settlement.job.suspects
     job.due_us = settlement.due_us

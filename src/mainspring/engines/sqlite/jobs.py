@@ -14,7 +14,7 @@ from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.attempt_records import note_lost
+from mainspring.jobs.attempt_records import cancel_on_request, note_lost
 from mainspring.jobs.model import RUNS, Job, State, decode_options, decode_stop_request, encode_stop_request
 from mainspring.jobs.owners import Ended, note, noticed
 from mainspring.jobs.rules import Event
@@ -89,7 +89,7 @@ def _cancel_on_request(tx: Transaction, settlements: Sequence[rules.Settlement])
         if settlement.job.id in tx.stopping and settlement.event in rules.GIVES_BACK
     }
     for job_id, request in tx.cursor.execute(SQL["stopping"], (json.dumps([*given_back]),)):
-        rules.cancel_on_request(given_back[job_id], decode_stop_request(request))
+        cancel_on_request(given_back[job_id], decode_stop_request(request))
 
 
 def _numbers(tx: Transaction, settlements: Sequence[rules.Settlement]) -> dict[tuple[int, int, Event], int]:

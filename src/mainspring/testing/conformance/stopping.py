@@ -9,8 +9,10 @@ import pytest
 
 from mainspring.errors import StoreError
 from mainspring.jobs import store as ops
+from mainspring.jobs.attempt_records import decode_records
 from mainspring.jobs.model import Options, State, StopRequest
 from mainspring.jobs.rules import Event, Settlement
+from mainspring.queries.jobs import Recall
 from mainspring.testing.conformance.driver import NOW, done, released
 
 if TYPE_CHECKING:
@@ -92,6 +94,11 @@ class Stopping:
         assert (recovered.number, recovered.pending, recovered.lost) == (1, {(b"g", 1): 1}, frozenset())
         cancelled(store, job)
         assert store.state(other.id) is State.PENDING
+        if store.engine.recalls:
+            recalled = store.read(Recall(job.id))
+            assert recalled is not None
+            ended = [(one.outcome, one.stop_us) for one in decode_records(recalled.attempts)]
+            assert ended == [("lost", REQUEST.at_us)] * runs
 
     def test_a_job_that_is_given_back_with_others_is_cancelled_alone(self, store: Store) -> None:
         jobs = [store.leased() for _ in range(4)]
