@@ -35,8 +35,13 @@ SECONDS: Final = 5.0
 FUNCTIONS: Final = 50
 MOST_FUNCTIONS: Final = 1000
 """The functions of the silent clients' streams: the largest sample that there is."""
-MIX: Final = ((0.75, "overview=true"), (0.2, "job={handle}&logs={handle}"), (0.05, "functions=true"))
-"""The parts of the viewers who look at the overview, at one running job each, and at functions."""
+MIX: Final = (
+    (0.75, "overview=true&troubles=true", "/"),
+    (0.2, "job={handle}&logs={handle}", ""),
+    (0.05, "functions=true", ""),
+)
+"""The parts of the viewers who look at the overview, which is loaded again when its facts change, at one running job each, and at
+functions."""
 SILENT: Final = 500
 CALLERS: Final = 2
 """One caller gets only three quarters of the streams."""
@@ -102,7 +107,7 @@ class Viewers:
             _healthy(watched.address),
         ):
             record = Path(scratch) / "record"
-            streams = [(path, watched.token) for path in self._paths(handles)]
+            streams = [(path, watched.token, page) for path, page in self._paths(handles)]
             pairs = _in_turns(server, scale, beside_viewers, beside_stub)
         ages, shown = (sorted(age for one in looked_at for age in one.pop(name)) for name in ("ages", "shown"))
         if not shown:
@@ -119,11 +124,11 @@ class Viewers:
     def _part(self, at: int) -> int:
         return round(self.number * MIX[at][0])
 
-    def _paths(self, handles: list[str]) -> list[str]:
-        """Return the paths of the streams: those of the overview first."""
+    def _paths(self, handles: list[str]) -> list[tuple[str, str]]:
+        """Return the paths of the streams with their pages: those of the overview first."""
         return [
-            f"{_API}/live?{query.format(handle=handles[number % len(handles)])}"
-            for at, (_, query) in enumerate(MIX)
+            (f"{_API}/live?{query.format(handle=handles[number % len(handles)])}", page)
+            for at, (_, query, page) in enumerate(MIX)
             for number in range(self._part(at))
         ]
 
@@ -134,7 +139,7 @@ def beside_silent_clients(server: Server, scale: Scale) -> dict[str, Any]:
     many = [{"function": f"page{number:03}", "args": []} for number in range(MOST_FUNCTIONS)]
     watched.fetch(f"{_API}/jobs/batch", many)
     tokens = [watched.token, *(Http(server).token for _ in range(CALLERS - 1))]
-    streams = [(f"{_API}/live?functions=true", tokens[number % CALLERS]) for number in range(SILENT)]
+    streams = [(f"{_API}/live?functions=true", tokens[number % CALLERS], "") for number in range(SILENT)]
     grown: list[float] = []
     answers: list[dict[str, int]] = []
 
@@ -183,7 +188,7 @@ def _in_turns(
 
 
 @contextlib.contextmanager
-def _client(mode: str, *arguments: str, streams: list[tuple[str, str]]) -> Iterator[Callable[[], dict[str, Any]]]:
+def _client(mode: str, *arguments: str, streams: list[tuple[str, str, str]]) -> Iterator[Callable[[], dict[str, Any]]]:
     """Run the client while it has its streams; the yielded function ends it, and returns its figures. Raises LoadError."""
     command = [sys.executable, str(HERE / "viewers_client.py"), mode, *arguments]
     with subprocess.Popen(

@@ -4,11 +4,12 @@
     python viewers_client.py silent ADDRESS          open the streams, and read none of them
     python viewers_client.py stub RECORD             send recorded streams, on a free port
 
-The first line of the standard input is JSON, a list of the paths and tokens of the streams. ``read`` prints ``ready`` once each
-stream has its first event, and at the end one line of JSON with the bytes, the frames and the ages of the numbers; a stream that
-is cut is an error. ``silent`` prints ``ready`` once each stream is answered, and at the end the number of the answers by status.
-``stub`` prints its address, and sends each stream what the node sent on the one with the same number, at the same pace, in an
-endless loop.
+The first line of the standard input is JSON, a list of the paths, tokens and pages of the streams. ``read`` prints ``ready``
+once each stream has its first event, and at the end one line of JSON with the bytes, the frames, the ages of the numbers and the
+loads of pages; a stream that is cut is an error. After an event with another version, it loads the page of the stream again, as
+the script of the pages does. ``silent`` prints ``ready`` once each stream is answered, and at the end the number of answers by
+status. ``stub`` prints its address, and sends each stream what the node sent on the one with the same number, at the same pace,
+in an endless loop; it answers each load of a page with the page that the node sent last.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import random
 import signal
 import socket
 import sys
@@ -23,18 +25,72 @@ import time
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NUMBERS = b'event: numbers\ndata: {"at":"'
+VERSION = b"event: version\ndata: "
 STREAM = b"X-Stream: "
+REST = 2.0
+"""Seconds after a load before the next one."""
+MOST_LATE = 20
+"""Loads that may be under way at the end."""
 SMALL_BUFFER = 4096
 """Bytes that the system keeps for a client that reads nothing."""
 
 
-class Reader(asyncio.Protocol):
-    """One stream: its bytes, and the ages of the numbers in it."""
+class Pages:
+    """The pages that are loaded again."""
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._loads: set[asyncio.Task[None]] = set()
+        self.number = 0
+        self.seconds: list[float] = []
+        self.newest = b""
+        """The last answer."""
+
+    def load(self, path: str, token: str, done: Callable[[], object]) -> None:
+        """Load a page, and call ``done``."""
+        task = asyncio.create_task(self._load(path, token))
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
+        task.add_done_callback(lambda _: done())
+
+    async def _load(self, path: str, token: str) -> None:
+        began = time.time()
+        host, _, port = self._address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"GET {path} HTTP/1.1\r\nHost: {self._address}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode())
+        answer = await reader.read(-1)
+        writer.close()
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(f"{path}: {answer[:200]!r}")
+        self.number += 1
+        self.seconds.append(time.time() - began)
+        self.newest = answer
+
+    def check(self) -> None:
+        """Raise SystemExit if a load is late."""
+        if len(self._loads) > MOST_LATE:
+            raise SystemExit(f"{len(self._loads)} pages are not loaded")
+
+
+class Reader(asyncio.Protocol):
+    """One stream: its bytes, the ages of the numbers in it, and the loads of its page."""
+
+    def __init__(self, request: bytes, pages: Pages, page: str, token: str) -> None:
         self._request = request
+        self._pages = pages
+        self._page = page
+        self._token = token
+        self._loaded: str | None = None
+        self._version = ""
+        self._is_loading = False
+        self._rested = 0.0
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_cut = False
         self.received: list[tuple[float, bytes]] = []
@@ -63,6 +119,32 @@ class Reader(asyncio.Protocol):
             self.ages.append(now - sampled_at)
             self.end(now)
             self._at = sampled_at
+        place = data.rfind(VERSION)
+        if place >= 0 and self._page:
+            start = place + len(VERSION)
+            event = json.loads(data[start : data.index(b"\n", start)])
+            self._become(event["version"], event["spread"])
+
+    def _become(self, version: str, spread: float) -> None:
+        """Load the page for a new version, some time within the spread."""
+        self._version = version
+        if self._loaded is None:
+            self._loaded = version
+        if version != self._loaded and not self._is_loading:
+            self._is_loading = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(max(self._rested - loop.time(), spread * random.random()), self._load)
+
+    def _load(self) -> None:
+        version = self._version
+
+        def done() -> None:
+            self._is_loading = False
+            self._rested = asyncio.get_running_loop().time() + REST
+            self._loaded = version
+            self._become(self._version, REST)
+
+        self._pages.load(self._page, self._token, done)
 
     def end(self, now: float) -> None:
         """Note the age of the sample that is shown until now."""
@@ -89,8 +171,9 @@ async def read(address: str, record: Path) -> None:
     streams = json.loads(await loop.run_in_executor(None, sys.stdin.readline))
     host, _, port = address.rpartition(":")
     readers: list[Reader] = []
-    for number, (path, token) in enumerate(streams):
-        reader = Reader(request(address, number, path, token))
+    pages = Pages(address)
+    for number, (path, token, page) in enumerate(streams):
+        reader = Reader(request(address, number, path, token), pages, page, token)
         await loop.create_connection(lambda one=reader: one, host, int(port))
         readers.append(reader)
     await asyncio.gather(*(reader.begun for reader in readers))
@@ -103,10 +186,13 @@ async def read(address: str, record: Path) -> None:
     now = time.time()
     if cut := sum(reader.is_cut for reader in readers):
         raise SystemExit(f"{cut} of {len(readers)} streams were cut")
+    pages.check()
     for reader in readers:
         reader.end(now)
     pieces = [[(at - began, base64.b64encode(data).decode()) for at, data in reader.received] for reader in readers]
-    await asyncio.to_thread(record.write_text, json.dumps({"seconds": now - began, "streams": pieces}))
+    page = base64.b64encode(pages.newest).decode()
+    recorded = {"seconds": now - began, "streams": pieces, "page": page}
+    await asyncio.to_thread(record.write_text, json.dumps(recorded))
     found = {
         "seconds": now - began,
         "streams": len(readers),
@@ -114,6 +200,8 @@ async def read(address: str, record: Path) -> None:
         "bytes": sum(len(data) for reader in readers for _, data in reader.received),
         "ages": sorted(age for reader in readers for age in reader.ages),
         "shown": sorted(age for reader in readers for age in reader.shown),
+        "loads": pages.number,
+        "load_ms": [round(1000 * one, 1) for one in sorted(pages.seconds)],
         "cpu_s": time.process_time(),
     }
     print(json.dumps(found))
@@ -124,7 +212,7 @@ def silent(address: str) -> None:
     streams = json.loads(sys.stdin.readline())
     host, _, port = address.rpartition(":")
     sockets = []
-    for number, (path, token) in enumerate(streams):
+    for number, (path, token, _) in enumerate(streams):
         one = socket.socket()
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
         one.settimeout(20)
@@ -143,6 +231,7 @@ class Stub:
     def __init__(self, record: Path) -> None:
         recorded = json.loads(record.read_text())
         self._seconds = recorded["seconds"]
+        self._page = base64.b64decode(recorded["page"])
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._number = len(recorded["streams"])
         self._pieces = sorted(
@@ -158,6 +247,10 @@ class Stub:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
+        if STREAM not in head:
+            writer.write(self._page or b"HTTP/1.1 200 OK\r\n\r\n")
+            writer.close()
+            return
         number = int(head[head.index(STREAM) + len(STREAM) :].split(b"\r")[0])
         self._writers[number] = writer
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nevent: begin\ndata: 0\n\n")
