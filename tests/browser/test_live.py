@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
+from tests.interop.packets import Kind, encode
 from tests.system.servers import serving
 
 from .a_site import Site, empty_site
@@ -156,16 +157,30 @@ def test_a_page_that_stays_different_is_loaded_less_and_less_often(chromium: Bro
         assert len(loaded) <= 12
 
 
-def test_a_load_that_failed_is_repeated(chromium: Browser, full: Site) -> None:
-    full.call("POST", "namespaces/default/schedules", {"name": "load", "function": "nightly", "cron": "0 0 1 1 *"})
+def test_a_load_that_failed_is_repeated_also_after_the_last_event(chromium: Browser, full: Site) -> None:
+    handle = full.submit("resize", args=["later.png"], delay=86400)
     with signed_in(chromium, full) as tab:
-        tab.open_live("/schedules/load")
-        page = f"{full.url}/schedules/load"
-        tab.page.route(page, lambda route: route.abort(), times=1)
+        tab.open_live(f"/jobs/{handle}")
+        tab.page.route(lambda url: url.endswith(f"/jobs/{handle}"), lambda route: route.abort(), times=1)
         with tab.page.expect_event("requestfailed"):
-            full.call("POST", "namespaces/default/schedules/load/pause", {"reason": "test"})
-        expect(tab.page.locator("#state")).to_contain_text("paused")
+            full.call("POST", f"namespaces/default/jobs/{handle}/cancel", {"reason": "test"})
+        expect(tab.page.locator("#state")).to_contain_text("cancelled")
+        assert tab.page.evaluate("window.mark") == "same page"
         tab.forgive("ERR_FAILED")
+
+
+def test_progress_has_its_room_before_it_comes(chromium: Browser, full: Site) -> None:
+    with full.server.worker(b"slow") as worker, signed_in(chromium, full) as tab:
+        full.submit("slow")
+        handle = worker.job().handle
+        tab.open_live(f"/jobs/{handle.decode()}")
+        progress, details = tab.page.get_by_role("progressbar"), tab.page.get_by_role("heading", name="Details")
+        expect(progress).to_be_hidden()
+        before = details.bounding_box()
+        worker.write(encode(Kind.WORK_STATUS, handle, b"1", b"2"))
+        expect(progress).to_be_visible()
+        assert progress.evaluate("one => [one.value, one.max]") == [1, 2]
+        assert details.bounding_box() == before
 
 
 def test_the_last_schedule_leaves_the_list(chromium: Browser, empty: Site) -> None:

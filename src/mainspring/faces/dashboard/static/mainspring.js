@@ -218,7 +218,7 @@
     job: (job) => become({ version: `${job.state} ${job.attempt}` }),
     progress: (progress) => {
       show(progress);
-      const bar = find("#state progress");
+      const bar = find("progress");
       if (bar) bar.max = progress.total;
     },
     operation: (operation) => {
