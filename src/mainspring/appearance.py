@@ -50,6 +50,7 @@ _OF_STATE: Final = {
     "paused": "stopped",
     "active": "good",
     "skipped": "late",
+    "finished": "stopped",
     # runs of workflows
     "open": "running",
     "parked": "bad",

@@ -46,7 +46,13 @@ def test_slots_are_cells_and_leases_are_bars() -> None:
     assert [line.name for line in drawn.lines] == ["a", "b"]
     assert [[cell.is_busy for cell in line.cells] for line in drawn.lines] == [[False] * 2, [True] * 3 + [False]]
     assert [line.lease for line in drawn.lines] == [0, LEASE_WIDTH]
-    assert (drawn.per_cell, drawn.jobs, drawn.slots) == (1, 3, 6)
+    assert (drawn.per_cell, drawn.jobs, drawn.all_slots) == (1, 3, "6")
+
+
+def test_slots_without_a_limit_are_part_of_the_sum() -> None:
+    for slots, text in (((4, None), "4 and more"), ((None, None), "no limit"), ((0, 15), "15")):
+        nodes = [shown_node(node(f"n{number}", slots=one)) for number, one in enumerate(slots)]
+        assert fleet(nodes).all_slots == text
 
 
 def test_large_fleets_have_few_shapes() -> None:
@@ -69,7 +75,7 @@ def test_a_dead_node_is_removed_by_its_term() -> None:
         page = await browser_of(answers, 0.0).open("/nodes")
         assert [row[1] for row in page.rows()] == ["✖ dead", "✔ live"], "those that need somebody come first"
         totals = [cell.text for cell in page.main.one("tfoot").all("td")][1:3]
-        assert f"{totals[0]} jobs, {totals[1]} slots" in page.main.one("desc").text
+        assert f"{totals[0]} jobs, slots: {totals[1]}." in page.main.one("desc").text
         assert [row[6] for row in page.rows()] == ["it has ended", "15 s of 15 s last heartbeat now"]
         form = page.main.one("form", action="/actions/nodes_remove")
         assert form.one("input", name="path.node").attributes["value"] == "3"

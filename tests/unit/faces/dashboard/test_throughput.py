@@ -16,6 +16,7 @@ from mainspring.faces.dashboard.drawings.axes import Scale, nice_ceiling, time_t
 from mainspring.faces.dashboard.drawings.throughput import DEPTH, HEIGHT, LEFT, WIDTH, throughput
 
 from .a_browser import browser_of
+from .test_legends import looks_of
 
 NOON = dt.datetime(2030, 1, 31, 12, tzinfo=dt.UTC)
 
@@ -164,6 +165,9 @@ def test_the_page_has_the_drawing_a_table_that_says_the_same_and_the_jobs_of_eac
         texts = [one.text for one in drawing.all("text")]
         assert [text for text in texts if "deploy" in text] == ["deploy 7", "deploy 9"], "texts have room"
         assert len(drawing.all("line", class_="look-stopped")) == 3
+        legend = next(one for one in page.main.all("p") if "submitted" in one.text)
+        assert looks_of(drawing) == looks_of(legend)
+        assert "by the scale on the right" in legend.text
         right = [one.text for one in drawing.all("text", x="724")]
         assert right == ["50", "0"], "the scale of waiting jobs"
 

@@ -72,6 +72,11 @@ class Lane(NamedTuple):
     left_out: int
     """Earlier attempts."""
 
+    @property
+    def outcomes(self) -> list[str]:
+        """Those that it has, in the order of their first attempts."""
+        return list(dict.fromkeys(bar.outcome for bar in self.bars))
+
 
 def waits_of(job: JobDetails, attempts: Sequence[Attempt]) -> list[float | None]:
     """Return the seconds before each attempt: since the job was submitted or since the attempt before; None: not known."""

@@ -28,6 +28,10 @@ STEPS: Final = (900, 1800, 3600, 7200, 14400, 21600)
 """Seconds of a cell. With the longest one, 50 schedules that fire all the time fit into the longest day."""
 
 
+KINDS: Final = ("failed", "skipped", "running", "succeeded", "scheduled")
+"""The states of a part of the day: the first one that it has stands for it."""
+
+
 class Cell(NamedTuple):
     """A part of the day of one schedule."""
 
@@ -83,6 +87,12 @@ class Day(NamedTuple):
     fires: int
     often: list[str]
     """Schedules with more fire times than the timeline counts: the cells have those that are nearest to now."""
+
+    @property
+    def kinds(self) -> list[str]:
+        """The states that it has, in the order in which they stand for a part of the day."""
+        found = {cell.kind for line in self.lines for cell in line.cells}
+        return [kind for kind in KINDS if kind in found]
 
     @property
     def height(self) -> int:

@@ -55,6 +55,11 @@ class Family(NamedTuple):
         return found[::-1]
 
     @property
+    def kinds(self) -> list[str]:
+        """The states that it has."""
+        return sorted({cell.kind for cell in self.cells})
+
+    @property
     def height(self) -> int:
         """The height of all."""
         return ROW * len(self.names) + 22

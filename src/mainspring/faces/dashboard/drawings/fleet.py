@@ -104,8 +104,22 @@ class Fleet(NamedTuple):
     """The slots of a cell."""
     jobs: int
     slots: int
+    unlimited: int
+    """The number of nodes without a limit, which have no slots."""
     left_out: int
     arrows: list[Arrow]
+
+    @property
+    def all_slots(self) -> str:
+        """The slots of all nodes in words."""
+        if not self.unlimited:
+            return words.number(self.slots)
+        return f"{words.number(self.slots)} and more" if self.slots else "no limit"
+
+    @property
+    def states(self) -> list[str]:
+        """Those of the drawn nodes."""
+        return list(dict.fromkeys(line.state for line in self.lines))
 
     @property
     def height(self) -> int:
@@ -141,6 +155,7 @@ def fleet(nodes: Sequence[Node], recoveries: Sequence[Recovery] = ()) -> Fleet:
         per_cell,
         sum(node.jobs for node in nodes),
         sum(node.slots or 0 for node in nodes),
+        sum(node.slots is None for node in nodes),
         len(nodes) - len(shown),
         arrows,
     )
