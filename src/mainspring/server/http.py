@@ -29,9 +29,12 @@ ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa
 
 
 class HttpPort:
-    """Serves HTTP on the connections that the node's listeners accept. ``places`` is the number of requests under way."""
+    """Serves HTTP on the connections that the node's listeners accept.
 
-    def __init__(self, built: Built, *, places: int) -> None:
+    ``places`` is the number of requests under way, ``keeps_tokens`` whether the store keeps tokens.
+    """
+
+    def __init__(self, built: Built, *, places: int, keeps_tokens: bool = True) -> None:
         listen = built.node.settings.listen
         assert listen.http is not None
         self._access = built.access
@@ -48,7 +51,12 @@ class HttpPort:
             Doorkeeper(
                 built.access, Hosts(hosts), TrustedProxies(listen.proxies, listen.proxy_rules), prefix=self._prefix
             ),
-            Login(built.access, prefix=self._prefix, style=self._prefix + all_assets().path("style.css")),
+            Login(
+                built.access,
+                prefix=self._prefix,
+                style=self._prefix + all_assets().path("style.css"),
+                keeps_tokens=keeps_tokens,
+            ),
             built.access.replies,
             self._streams,
             prefix=self._prefix,

@@ -66,7 +66,7 @@ class Server:
             # Imported here: the HTTP framework loads slowly, and only nodes with this port need it.
             from mainspring.server.http import HttpPort  # noqa: PLC0415
 
-            self._http = HttpPort(built, places=self._ports.http_places)
+            self._http = HttpPort(built, places=self._ports.http_places, keeps_tokens=self._engine.access)
             await self._http.start()
             self._ports.listen_http(self._http.protocol)
         if self._settings.listen.gearman_http is not None:

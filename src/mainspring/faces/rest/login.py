@@ -47,8 +47,11 @@ _TEMPLATE: Final = """<!doctype html>
 </html>
 """
 _FIELD: Final = """<label>Token <input type="password" name="token" required autofocus autocomplete="off"></label>
-<p>Administrators give tokens. On the machine of the node, this prints one:
-<code>mainspring tokens create --name NAME --role admin</code></p>"""
+<p>{advice}</p>"""
+_STORED: Final = """Administrators give tokens. On the machine of the node, this prints one:
+<code>mainspring tokens create --name NAME --role admin</code>"""
+_OF_START: Final = """The store keeps no tokens. The node prints one at each start, on its standard output, and at a terminal
+a link that signs a browser in."""
 
 
 class SignIn(Protocol):
@@ -65,10 +68,14 @@ class SignIn(Protocol):
 
 
 class Login:
-    """The pages. ``prefix`` is the path under which a proxy shows the node, ``style`` that of their style sheet."""
+    """The pages. ``prefix`` is the path under which a proxy shows the node, ``style`` that of their style sheet.
 
-    def __init__(self, sign_in: SignIn, *, prefix: str = "", style: str = "") -> None:
+    ``keeps_tokens``: the store keeps tokens, so that a command can create one.
+    """
+
+    def __init__(self, sign_in: SignIn, *, prefix: str = "", style: str = "", keeps_tokens: bool = True) -> None:
         self._sign_in = sign_in
+        self._field = _FIELD.format(advice=_STORED if keeps_tokens else _OF_START)
         self._prefix = prefix
         self._style = f'<link rel="stylesheet" href="{escape(style)}">\n' if style else ""
 
@@ -129,7 +136,7 @@ class Login:
         return (self._prefix + path).encode()
 
     def _page(self, link: str, following: str, problem: str = "") -> bytes:
-        field = f'<input type="hidden" name="link" value="{escape(link)}">' if link else _FIELD
+        field = f'<input type="hidden" name="link" value="{escape(link)}">' if link else self._field
         shown = f'<p role="alert">{escape(problem)}</p>\n' if problem else ""
         action = escape(self._prefix + LOGIN)
         page = _TEMPLATE.format(

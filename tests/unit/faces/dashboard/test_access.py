@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.unit.api.a_node import run
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api.audit import ActInfo
+from mainspring.api.nodes import NodeInfo
 from mainspring.api.tokens import GrantSpec, Identity
+from mainspring.api.workers import WorkerDetails
 from mainspring.faces.dashboard.pages import PAGES
 
 from .a_browser import browser_of, browsing
@@ -27,6 +29,28 @@ def test_no_workers_is_a_page_that_says_how_to_start_one() -> None:
             assert "mainspring worker app.py" in (await browser.open("/workers")).main.text
             page = await browser.open("/workers/1-1")
             assert page.status == 404
+
+    run(test())
+
+
+def test_a_worker_of_another_node_says_where_its_jobs_are_and_how_old_its_numbers_are() -> None:
+    async def test() -> None:
+        now = 1_900_000_000.0
+        worker = WorkerDetails(
+            "2-1", "gpu", "b", 2, "extension", "live", 4, 1, None, None, stops=True, functions=None, jobs=None
+        )
+        node: dict[str, Any] = dict.fromkeys(NodeInfo.__struct_fields__) | dict.fromkeys(("jobs", "weight", "beats"), 0)
+        node |= {"name": "b", "term": 2, "state": "live", "version": "1", "functions": [], "recoveries": []}
+        answers = {
+            "/workers": {"items": [worker]},
+            "/workers/2-1": worker,
+            "/nodes": {"items": [NodeInfo(**{**node, "address": "b:4730", "lease": 9.0, "lease_left": 7.0})]},
+        }
+        browser = browser_of(answers, now)
+        page = await browser.open("/workers/2-1?namespace=team")
+        assert "mainspring workers show 2-1 --server b:4730 --namespace team" in page.main.text
+        assert "Heartbeat of the node 2.0 s before this page" in page.main.text
+        assert page.main.one("dl").one("a").attributes["href"] == "/nodes?namespace=team"
 
     run(test())
 

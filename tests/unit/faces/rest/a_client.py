@@ -171,6 +171,7 @@ async def serving(
     store: Store | None = None,
     apart: Node | None = None,
     per_caller: int = sys.maxsize,
+    keeps_tokens: bool = True,
 ) -> AsyncIterator[tuple[Client, Node]]:
     """Yield a client with a token of each role, and the node behind the application; ``apart`` keeps the answers."""
     async with opened(store) as node:
@@ -178,7 +179,7 @@ async def serving(
         documented = with_document(routes, version="9.9", prefix=prefix)
         streams = Streams() if streams is None else streams
         doorkeeper = Doorkeeper(access, Hosts(hosts), TrustedProxies(parse_networks(proxies), ()), prefix=prefix)
-        login = Login(access, prefix=prefix)
+        login = Login(access, prefix=prefix, keeps_tokens=keeps_tokens)
         keeper = node if apart is None else apart
         replies = ReplyService(keeper.commits, keeper.clock, atomic=keeper is node)
         app = RestApp(node.api, documented, doorkeeper, login, replies, streams, prefix=prefix, per_caller=per_caller)

@@ -51,6 +51,16 @@ def test_a_token_begins_a_session_which_ends_at_the_log_out(scheme: str, cookie:
     run(test())
 
 
+def test_where_the_store_keeps_no_tokens_the_sign_in_says_where_the_token_is() -> None:
+    async def test() -> None:
+        async with serving(keeps_tokens=False) as (client, _):
+            page = await client.get("/login", token=None)
+            assert b"The node prints one at each start" in page.body
+            assert b"tokens create" not in page.body
+
+    run(test())
+
+
 def test_the_sign_in_leads_to_the_page_that_was_asked_for_and_never_to_another_site() -> None:
     async def test() -> None:
         async with serving(prefix="/queue") as (client, _):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from mainspring.api.errors import PAGE_LIMIT
+from mainspring.api.nodes import NodeInfo
 from mainspring.api.versions import WORKERS, version_of
 from mainspring.api.workers import WorkerDetails, WorkerInfo
 from mainspring.faces.dashboard.actions import Action
-from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.calls import ROOT, Items, N, Problem
 from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
+from mainspring.faces.dashboard.shell import command_line
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
@@ -71,12 +74,20 @@ async def found(visit: Visit, name: str) -> str:
 
 async def worker(visit: Visit) -> Response:
     """Show a worker with its functions and its jobs."""
-    shown = await visit.calls.get(WorkerDetails, WORKER, dict(visit.parameters))
+    shown, nodes = await asyncio.gather(
+        visit.calls.get(WorkerDetails, WORKER, dict(visit.parameters)),
+        visit.optional(visit.calls.get(Items[NodeInfo], f"{ROOT}/nodes")),
+    )
+    listed = [] if isinstance(nodes, Problem) else nodes.items
+    node = next((one for one in listed if one.term == shown.term), None)
+    server = [("--server", node.address)] if node and node.address else []
     fitting = [UNDRAIN if shown.state == "draining" else DRAIN, *([STOP] if shown.stops else [])]
     return visit.render(
         "worker.html",
         worker=shown,
         actions=[one for one in fitting if visit.offers(one)],
+        silent=node.lease - node.lease_left if node and node.lease_left else None,
+        command=command_line(["workers", "show"], [shown.id], server, visit.namespace),
         version=version_of([shown]),
     )
 
