@@ -231,6 +231,7 @@ def test_a_tab_without_a_stream_shows_that_its_object_is_gone(chromium: Browser,
         tab.open_live("/schedules/gone")
         tab.page.evaluate(HIDE, True)
         full.call("DELETE", "namespaces/default/schedules/gone", headers={"If-Match": "*"})
+        tab.page.route("**/live?*", lambda route: route.fulfill(status=404))  # as soon as the last sample is gone
         tab.page.evaluate(HIDE, False)
         expect(tab.page.locator("main")).to_contain_text("There is no schedule")
         tab.forgive("404")
@@ -327,6 +328,7 @@ def test_a_page_stays_and_follows_again_after_a_restart(chromium: Browser, tmp_p
             site.submit("f")
         tab.open_live("/jobs")
         expect(tab.page.locator("[data-live=waiting]")).to_have_text("2")
+        tab.open_live("/jobs")  # with the number of submitted jobs at first
         port = site.server.http
         site.server.kill()
         expect(tab.page.locator("#live")).to_have_text("not live: connecting again")
