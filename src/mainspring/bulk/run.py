@@ -11,11 +11,10 @@ from mainspring.bulk.model import Action, BulkOperation, Outcome, Result, Status
 from mainspring.bulk.pace import Pace
 from mainspring.bulk.store import EndBulk, StepBulk, Stepped
 from mainspring.bulk.unit import REASON
-from mainspring.byte_names import name_text
 from mainspring.clock import to_us
 from mainspring.jobs.store import Find
-from mainspring.namespaces import split
 from mainspring.queries.jobs import ListJobs
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -217,7 +216,7 @@ class BulkRun:
         if caller.functions(Permission.OPERATE, namespace) is None:
             return {}
         may = {
-            function: caller.may(Permission.OPERATE, namespace, name_text(split(function)[1]))
+            function: caller.may(Permission.OPERATE, namespace, function_text(function))
             for function in {job.function for job in jobs}
         }
         message = f"{caller.name!r} lacks the permission {Permission.OPERATE.value!r} for its function"

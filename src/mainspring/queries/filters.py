@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mainspring.byte_names import name_text
 from mainspring.jobs.failures import decode_failure
 from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.tags import indexed_tags
-from mainspring.namespaces import ANY, name_of, namespace_of
+from mainspring.namespaces import ANY, namespace_of
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,5 +83,5 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def matches_pattern(function: bytes, patterns: Iterable[str]) -> bool:
     """Return whether one of the patterns matches a function's name."""
-    name = name_text(name_of(function))
+    name = function_text(function)
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import functions, schedules, workflow_versions, workflows
+from mainspring.api import functions, job_data, jobs, schedules, workflow_versions, workflows
 from mainspring.api.answers.grants import RunGrants, without_payloads
 from mainspring.api.errors import ApiError, Code
 from mainspring.schedules.specification import Specification
@@ -66,6 +66,33 @@ def test_functions_of_others_are_left_out_and_forbidden() -> None:
             assert registered.functions == ["pay-later"]
             for request in (functions.Show("mail"), functions.Registered("mail"), functions.Pause("mail")):
                 assert await refused(node, request)
+
+    run(test())
+
+
+LIKE_DECISIONS = "order@1\\ (decisions)"
+"""The text of a function of users that is named as the decisions of a workflow are shown."""
+
+
+@pytest.mark.parametrize(("pattern", "sees"), [(LIKE_DECISIONS, True), ("order@1 (decisions)", False)])
+def test_a_pattern_means_the_same_function_in_all_calls(pattern: str, *, sees: bool) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            handle = await node.submit(b"order@1 (decisions)")
+            caller = Caller("own", (Grant(Role.ADMIN, functions=(pattern,), payloads=True),))
+            requests: list[Request[Any]] = [
+                functions.Show(LIKE_DECISIONS),
+                jobs.Show(handle),
+                job_data.Payload(handle),
+                jobs.Cancel(handle),
+            ]
+            if sees:
+                for request in requests:
+                    await node.api.call(request, caller=caller)
+            else:
+                assert [await refused(node, request, caller) for request in requests] == [True] * len(requests)
+            listed = await node.api.call(jobs.List(), caller=caller)
+            assert [one.handle for one in listed.jobs] == [handle] * sees
 
     run(test())
 

@@ -12,12 +12,12 @@ from mainspring.api.answers.text import failure_of, line
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.job_data import Data, Outcome, Payload, Result, Wait
-from mainspring.byte_names import name_text
 from mainspring.jobs.model import State
 from mainspring.jobs.results import decoded
 from mainspring.jobs.store import Find
-from mainspring.namespaces import name_of, namespace_of
+from mainspring.namespaces import namespace_of
 from mainspring.queries.jobs import ReadArguments
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from mainspring.access.caller import Caller
@@ -73,7 +73,7 @@ class JobDataCalls:
 
     async def _wait(self, request: Wait, caller: Caller) -> Outcome:
         job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
-        sees = caller.may(Permission.PAYLOADS, request.namespace, name_text(name_of(job.function)))
+        sees = caller.may(Permission.PAYLOADS, request.namespace, function_text(job.function))
         ended = await self._read(job, RESULT_LIMIT) if State(job.state).ended else await self._end_of(job)
         if ended is None:
             raise unknown(request.handle)

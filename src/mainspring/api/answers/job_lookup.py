@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mainspring import namespaces
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
-from mainspring.byte_names import name_text
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from mainspring.access.caller import Caller
@@ -50,10 +50,9 @@ class JobLookup:
 
 def check_access(job: Job, handle: str, namespace: str, caller: Caller, permission: Permission) -> None:
     """Raise ApiError for a job of another namespace, and ForbiddenError if the caller lacks the permission for its function."""
-    its_namespace, name = namespaces.split(job.function)
-    if its_namespace != namespace:
+    if namespaces.namespace_of(job.function) != namespace:
         raise unknown(handle)
-    caller.check(permission, namespace, name_text(name))
+    caller.check(permission, namespace, function_text(job.function))
 
 
 def unknown(handle: str) -> ApiError:

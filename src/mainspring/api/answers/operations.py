@@ -33,11 +33,11 @@ from mainspring.api.operations import (
 from mainspring.bulk import rules
 from mainspring.bulk.model import Action, Spec, Status
 from mainspring.bulk.store import ListBulk, ListTouched, ShowBulk
-from mainspring.byte_names import name_text
 from mainspring.clock import to_us
 from mainspring.jobs.store import Find
-from mainspring.namespaces import name_of, split_text
+from mainspring.namespaces import split_text
 from mainspring.queries.jobs import ListJobs
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -148,7 +148,7 @@ class OperationCalls:
         permitted = {
             job_id: job
             for job_id, job in found.items()
-            if caller.may(Permission.OPERATE, bulk.namespace, name_text(name_of(job.function)))
+            if caller.may(Permission.OPERATE, bulk.namespace, function_text(job.function))
         }
         chosen = rules.choose(bulk.spec, ids, permitted, bulk.namespace).ids
         return len(chosen), False, [permitted[job_id] for job_id in chosen[:SAMPLE]]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mainspring.access.credentials import Kind
 from mainspring.access.roles import Permission
-from mainspring.byte_names import name_text
-from mainspring.namespaces import split
+from mainspring.namespaces import key, namespace_of
 from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT
 from mainspring.wire.gearman.packets import EXTENSION, NAMESPACE_OPTION, Type, response
+from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,7 +177,7 @@ class Guard:
         if kind in _FREE:
             return False
         if kind in _BY_FUNCTION:
-            function = name_text(args[0])
+            function = function_text(key(peer.namespace, args[0]))
             if caller.may(Permission.DEVELOP, peer.namespace, function):
                 return False
             message = f"{caller.name!r} lacks the permission 'develop' for the function {function!r}"
@@ -189,8 +189,7 @@ class Guard:
 
 def may_wait(caller: Caller, function: bytes) -> bool:
     """Return whether a caller may wait for a job of a function, which shows its result."""
-    namespace, bare = split(function)
-    name = name_text(bare)
+    namespace, name = namespace_of(function), function_text(function)
     return caller.may(Permission.DEVELOP, namespace, name) or caller.may(Permission.PAYLOADS, namespace, name)
 
 

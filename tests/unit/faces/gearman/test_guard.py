@@ -15,6 +15,7 @@ from mainspring.access.roles import Grant, Role
 from mainspring.api.answers.registry import Api
 from mainspring.errors import StoreUnavailableError
 from mainspring.wire.gearman.packets import EXTENSION, Type, request
+from mainspring.workflows.model import decision_function
 
 from .a_face import Node, configure
 
@@ -31,6 +32,8 @@ TOKENS = {
     "pay": Caller("pay", (Grant(Role.DEVELOPER, functions=("pay*",)),), "t2"),
     "view": Caller("view", (Grant(Role.VIEWER),), "t3"),
     "shop": Caller("shop", (Grant(Role.DEVELOPER, "shop"),), "t5"),
+    "exact": Caller("exact", (Grant(Role.DEVELOPER, functions=("o@1\\ (decisions)",)),), "t6"),
+    "decider": Caller("decider", (Grant(Role.DEVELOPER, functions=("o@1 (decisions)",)),), "t7"),
     "admin": Caller("admin", (Grant(Role.ADMIN),), "t4"),
 }
 
@@ -221,6 +224,23 @@ def test_a_token_for_some_functions_reaches_no_others(guarded: Node) -> None:
     assert pay.call("jobs.watch") == "forbidden"
     assert pay.call("jobs.watch", function="mail") == "forbidden"
     assert pay.call("jobs.watch", function="pay") == {}
+
+
+def test_a_token_names_decisions_and_a_function_of_the_same_name_as_calls_do(guarded: Node) -> None:
+    function, decisions = b"o@1 (decisions)", decision_function("default", "o", "1")
+    foreign = decision_function("shop", "o", "1")
+    exact, decider = signed_in(guarded, "exact"), signed_in(guarded, "decider")
+    name, (handle, _) = exact.ask(Type.SUBMIT, function, b"", b"", b"")
+    assert name == "SUBMITTED"
+    assert exact.call("jobs.show", handle=handle)["handle"] == handle
+    exact.request(Type.WAIT, handle.encode())
+    guarded.commit()
+    assert exact.received() == [], "it waits"
+    assert decider.ask(Type.WAIT, handle.encode())[1][1] == "unknown"
+    for peer, refused in ((exact, (decisions, foreign)), (decider, (function, foreign))):
+        for one in refused:
+            assert peer.ask(Type.REGISTER, one, b"")[1][0] == "NOT_PERMITTED"
+    assert decider.ask(Type.REGISTER, decisions, b"")[1][0] == "INVALID_FUNCTION_NAME", "permitted, but not so"
 
 
 def test_a_token_is_for_its_namespace(guarded: Node) -> None:
