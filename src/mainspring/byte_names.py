@@ -1,4 +1,4 @@
-r"""Names that are bytes on the wire and in stores (functions, uniques and keys), as text in JSON, on pages and in commands.
+r"""Names that are bytes on the wire and in stores (functions and uniques), as text in JSON, on pages and in commands.
 
 Gearman's clients may name a function with any bytes. Each name has exactly one text, and each text that is not refused is that
 of one name. Most names are UTF-8 and are their own text. A byte that is not UTF-8 is ``\xff``, in lower case; backslashes

@@ -1,8 +1,9 @@
 """The credentials that a node keeps in memory, and the watches for their end.
 
-A credential in use costs no read, and one that is not valid costs one a second: a worker whose token was revoked may try again
-and again. On a store that nodes share, the node reads the number of revocations once a second; while it
-could not for `STALE_AFTER` seconds, it reads each credential from the store.
+A credential in use costs no read. A node relies for `UNKNOWN_FOR` on a read that found no valid credential, because a worker
+whose token was revoked may try again and again; requests that come before the first answer each read. On a store that nodes
+share, the node reads the number of revocations once a second. If it could not for `STALE_AFTER` seconds, it reads each
+credential from the store.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class ScheduleLine(msgspec.Struct):
     function: str
     state: str
     complete: bool
-    """False: it has more fire times than a timeline counts, and the buckets contain those that are nearest to now."""
+    """False if it has more fire times than a timeline counts: the buckets then have only the fire times nearest to now."""
     buckets: list[TimelineBucket]
 
 

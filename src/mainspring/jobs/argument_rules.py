@@ -15,7 +15,7 @@ from mainspring.byte_names import name_text
 from mainspring.namespaces import split
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 KEPT: Final = 1024
 """The default of the largest payload in bytes that is kept after a success."""
@@ -147,13 +147,20 @@ class ArgumentRules(dict[bytes, FunctionRules]):
         return min([KEPT, *(int(rule.value) for rule in self._sizes), *self._declared.values()])
 
     def _build(self, function: bytes) -> FunctionRules:
-        name = name_text(split(function)[1])
-        sizes = [int(rule.value) for rule in self._sizes if _pattern(rule.functions).fullmatch(name)]
+        name = split(function)[1]
+        # The last version showed the byte ff and the characters \xff alike: a rule from that time still matches both.
+        texts = {name_text(name), name.decode("utf-8", "backslashreplace")}
+        sizes = [int(rule.value) for rule in self._sizes if _matches(rule, texts)]
         declared = self._declared.get(function, sizes[-1] if sizes else KEPT)
         kept = min(declared, sizes[-1]) if sizes else declared
-        keys = [str(rule.value) for rule in self._redactions if _pattern(rule.functions).fullmatch(name)]
+        keys = [str(rule.value) for rule in self._redactions if _matches(rule, texts)]
         joined = "|".join(_pattern(key).pattern for key in keys)
         return FunctionRules(kept, re.compile(joined, re.DOTALL | re.IGNORECASE) if keys else None)
+
+
+def _matches(rule: Rule, texts: Iterable[str]) -> bool:
+    pattern = _pattern(rule.functions)
+    return any(pattern.fullmatch(text) for text in texts)
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -111,3 +111,16 @@ def test_the_declarations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (b"a", b"b", b"c"):
         rules.declare(name, 1)
     assert [rules.of(name).limit for name in (b"a", b"b", b"c")] == [1, 1, KEPT]
+
+
+@pytest.mark.parametrize("pattern", ["pay\\xff", "pay\\xf*"])
+def test_a_rule_for_a_byte_or_its_spelling_matches_both(pattern: str) -> None:
+    rules = ArgumentRules([Rule(pattern, 7)], [Rule(pattern, "secret")])
+    for function, matches in ((b"pay\xff", True), (b"pay\\xff", True), (b"pay", False)):
+        assert rules.of(function).hides("secret") == matches
+        assert (rules.of(function).limit == 7) == matches
+
+
+def test_a_rule_may_name_the_text_by_which_a_function_is_shown() -> None:
+    rules = ArgumentRules([], [Rule("pay\\\\xff", "secret")])
+    assert [rules.of(name).hides("secret") for name in (b"pay\\xff", b"pay\xff")] == [True, False]
