@@ -17,6 +17,9 @@ from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec r
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
 
 
+NAME_LIMIT = 512
+
+
 class FunctionInfo(msgspec.Struct):
     """A function; docs/reference/protocol.md explains the keys."""
 
@@ -46,7 +49,7 @@ class FunctionInfo(msgspec.Struct):
 
 
 class Listed(msgspec.Struct):
-    """A page of functions, sorted by name."""
+    """A page of functions, sorted by name. The pages follow the order in which the node has got the functions."""
 
     functions: list[FunctionInfo]
     next: str | None
@@ -62,12 +65,17 @@ class Registration(msgspec.Struct):
 
 
 class List(Request[Listed]):
-    """The node's functions, one page at a time. Codes: ``invalid``."""
+    """The node's functions, one page at a time. Codes: ``invalid``.
+
+    With a ``name``, an answer may have fewer functions than ``limit`` although more follow: it has searched its share.
+    """
 
     permission = Permission.READ
     call = "functions.list"
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
     after: str | None = None
+    name: Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)] = ""
+    """A part of the names; capital and small letters are the same."""
 
 
 class Show(Request[FunctionInfo]):

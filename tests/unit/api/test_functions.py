@@ -12,6 +12,7 @@ from tests.unit.nodes.rows import row as node_row
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import functions, jobs
+from mainspring.api.answers import functions as answers
 from mainspring.api.answers.functions import FunctionCalls
 from mainspring.api.answers.grants import FunctionGrants
 from mainspring.api.answers.registry import Api
@@ -30,6 +31,8 @@ from .a_node import opened, run
 if TYPE_CHECKING:
     from mainspring.api.request import Request
     from mainspring.api.submitting import PriorityName
+
+    from .a_node import Node
 
 
 def test_limits_are_changed_one_by_one() -> None:
@@ -180,6 +183,43 @@ def test_waiting_jobs_are_counted_by_priority() -> None:
             await node.committed()
             shown = await node.api.call(functions.Show("f"))
             assert (shown.waiting, shown.waiting_by_priority) == (5, Waiting(high=1, normal=1, low=3))
+
+    run(test())
+
+
+async def search(node: Node, name: str, *, limit: int = 1000, caller: Caller = LOCAL) -> list[list[str]]:
+    """Return the names of the functions on each page of a search."""
+    pages: list[list[str]] = []
+    after = None
+    while True:
+        request = functions.List(limit=limit, after=after, name=name)
+        listed = await node.api.call(request, caller=caller)
+        pages.append([one.function for one in listed.functions])
+        after = listed.next
+        if after is None:
+            return pages
+
+
+def test_functions_are_found_by_a_part_of_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            for name in (b"mail", b"payroll", b"Repay", b"scan", b"pay"):
+                await node.api.call(Submit(name, b""))
+            await node.api.call(Submit(b"pay", b"", namespace="shop"))
+            for paused in ("prepay", "other"):
+                await node.api.call(functions.Pause(paused))
+            assert await search(node, "PAY") == [["Repay", "pay", "payroll", "prepay"]]
+            assert await search(node, "none") == [[]]
+            pay = Caller("pay", (Grant(Role.VIEWER, "default", ("pay*",)),))
+            assert await search(node, "ay", caller=pay) == [["pay", "payroll"]]
+            for limit in (1, 2, 3, 4):
+                pages = await search(node, "pay", limit=limit)
+                assert sorted(name for page in pages for name in page) == ["Repay", "pay", "payroll", "prepay"]
+                assert all(len(page) <= limit for page in pages)
+            monkeypatch.setattr(answers, "MOST_SEARCHED", 2)
+            pages = await search(node, "scan", limit=1)
+            assert [page for page in pages if page] == [["scan"]]
+            assert len(pages) > 2, "each answer searches a part"
 
     run(test())
 

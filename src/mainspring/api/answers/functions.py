@@ -49,6 +49,8 @@ LONGEST_PAUSE = 10 * 366 * 86_400.0
 """Seconds."""
 NAMES_LIMIT = 10_000
 """The largest number of names in one answer of ``functions.registered``."""
+MOST_SEARCHED = 10_000
+"""Functions that one answer of ``functions.list`` searches for a part of their names: it takes some milliseconds."""
 CANDIDATES_LIMIT = 100_000
 """The largest number of names from which it selects these."""
 
@@ -80,19 +82,27 @@ class FunctionCalls:
             place = _place(request.after)
         except ValueError:
             raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer") from None
-        others = self._others(request, caller, (await self._dead.everywhere())[0])
+        part = request.name.casefold()
+
+        def fits(name: bytes) -> bool:
+            return namespace_of(name) == request.namespace and part in function_text(name).casefold()
+
+        others = self._others(request, caller, (await self._dead.everywhere())[0], fits)
         await self._counted()
         found: list[FunctionQueue] = []
+        searched = 0
         while isinstance(place, Place):
-            page = await self._page(place, min(limit - len(found), PAGE_SIZE))
+            size = min(limit - len(found), PAGE_SIZE)
+            page = await self._page(place, size)
+            searched += size
             # Functions of `others` come in the last part, unless they are in memory.
             found.extend(
-                queue
-                for queue in page.functions
-                if namespace_of(queue.name) == request.namespace and (queue.serial or queue.name not in others)
+                queue for queue in page.functions if fits(queue.name) and (queue.serial or queue.name not in others)
             )
             place = b"" if page.next is None else page.next
-            if len(found) >= limit:
+            # The pages of a search are as large as the rest of the answer: so it ends before they become very small.
+            is_enough = bool(part) and (searched >= MOST_SEARCHED or len(found) * 4 > limit * 3)
+            if len(found) >= limit or is_enough:
                 return await self._listed(found, _token(place))
         # The last part: functions with limits, pauses or dead letters, and those that workers of other nodes have registered.
         after, remaining = place, limit - len(found)
@@ -106,7 +116,9 @@ class FunctionCalls:
     async def _listed(self, found: list[FunctionQueue], following: str | None) -> Listed:
         return Listed(await self._infos(*sorted(found, key=lambda queue: queue.name)), following)
 
-    def _others(self, request: List, caller: Caller, dead: Mapping[bytes, int]) -> set[bytes]:
+    def _others(
+        self, request: List, caller: Caller, dead: Mapping[bytes, int], fits: Callable[[bytes], bool]
+    ) -> set[bytes]:
         """Return the functions that are listed although this node has no jobs or workers of them.
 
         Their names are places between pages, so these are the ones that the caller may see.
@@ -116,7 +128,7 @@ class FunctionCalls:
         return {
             name
             for name in (*service.limited_functions(), *elsewhere, *dead)
-            if namespace_of(name) == request.namespace
+            if fits(name)
             and service.queue_of(name) is None
             and caller.may(request.permission, request.namespace, function_text(name))
         }

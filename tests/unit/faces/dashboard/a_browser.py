@@ -338,11 +338,9 @@ def browser_of(answers: Mapping[str, Any], now: float) -> Browser:
 
     An answer may be a function of the query.
     """
-    replies: dict[str, Any] = {
-        "/whoami": Identity("o", None, [GrantSpec("operator")]),
-        "/workflows": {"items": []},
-        **answers,
-    }
+    replies: dict[str, Any] = {"/whoami": Identity("o", None, [GrantSpec("operator")]), **answers}
+    for end in ("/workflows", "/nodes"):
+        replies.setdefault(end, {"items": []})
 
     async def api(scope: Scope, receive: Receive, send: Send) -> None:
         path = unquote(scope["path"])

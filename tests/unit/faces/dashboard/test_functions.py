@@ -12,7 +12,14 @@ from tests.unit.jobs.a_node import Client, unexpected
 
 from mainspring.api.fires import Timeline
 from mainspring.api.functions import FunctionInfo
-from mainspring.api.namespaces import JobCounts, NamespaceStatus
+from mainspring.api.namespaces import (
+    FailingFunction,
+    Failures,
+    JobCounts,
+    NamespaceNode,
+    NamespaceStatus,
+    TroubledFunction,
+)
 from mainspring.api.nodes import NodeInfo
 from mainspring.api.series import BucketInfo
 from mainspring.byte_names import name_text
@@ -260,6 +267,93 @@ def test_a_function_with_any_bytes_is_steered_from_its_page(name: bytes) -> None
     run(test())
 
 
+NO_FUNCTION: dict[str, Any] = dict.fromkeys(FunctionInfo.__struct_fields__) | {
+    "paused": False,
+    **dict.fromkeys(("waiting", "running", "running_at_all_nodes", "workers", "dead_letters"), 0),
+}
+NO_TROUBLE: dict[str, Any] = dict.fromkeys(TroubledFunction.__struct_fields__) | {
+    "paused": False,
+    **dict.fromkeys(("waiting", "running", "workers", "failures"), 0),
+}
+
+
+def test_functions_with_trouble_are_first_also_those_of_other_pages() -> None:
+    async def test() -> None:
+        values: dict[str, dict[str, Any]] = {
+            "b": {},
+            "c": {"dead_letters": 2},
+            "d": {"paused": True},
+            "e": {"waiting": 1, "registered": False},
+            "f": {},
+            "a": {"waiting": 5, "registered": True},
+        }
+        rows = [{**NO_FUNCTION, "function": name, **more} for name, more in values.items()]
+        failing = FailingFunction("f", 3, "2030-01-31T12:00:00Z", "ValueError", "no", None)
+        troubled = [
+            TroubledFunction(**{**NO_TROUBLE, "function": name, "dead_letters": dead})
+            for name, dead in (("c", 2), ("x<y>", 1), ("z", 0))
+        ]
+        status = NamespaceStatus(
+            "default", JobCounts(0, 0, 0, 0), 0, None, None, Failures("2030-01-31T11:00:00Z", [failing]), troubled
+        )
+        browser = browser_of({"/status": status, "/functions": {"items": rows, "next": "t"}}, 0.0)
+        page = await browser.open("/functions")
+        assert [row[0].split()[0] for row in page.rows(1)] == ["c", "d", "e", "f", "a", "b"]
+        assert "Those with trouble first, then by name; each page by itself" in page.main.text
+        assert "On other pages of this list, with trouble: x<y>" in page.main.text
+        assert page.main.all("a", href="/functions/x%3Cy%3E")
+        later = await browser.open("/functions?cursor=t")
+        assert [row[0] for row in later.rows()][:1] == ["b"]
+        assert "with trouble" not in later.main.text
+
+    run(test())
+
+
+def test_functions_are_found_by_a_part_of_their_names() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            for name in ("payroll", "mail", "Repay"):
+                await browser.submit(name)
+            page = await browser.open("/functions")
+            form = page.main.one("form", role="search")
+            assert form.attributes["action"] == "/functions"
+            (field,) = (one.attributes["name"] for one in form.all("input"))
+            found = await browser.open(f"/functions?{field}=PAY")
+            assert [row[0] for row in found.rows()] == ["Repay", "payroll"]
+            assert found.main.one("form", role="search").one("input").attributes["value"] == "PAY"
+            none = await browser.open(f"/functions?{field}=%3Cb%3E")
+            assert "No function has “<b>” in its name." in none.main.text
+            assert "@app.task" not in none.main.text
+            assert (await browser.open(f"/functions?{field}={'x' * 513}")).status == 422
+
+    run(test())
+
+
+@pytest.mark.parametrize("path", ["/", "/functions", "/functions/f"])
+def test_workers_of_one_node_among_several_are_called_so(path: str) -> None:
+    async def test() -> None:
+        function = {**NO_FUNCTION, "function": "f", "waiting": 1, "registered": True, "workers": 3}
+        shown = TroubledFunction(**{**NO_TROUBLE, "function": "f", "waiting": 1, "registered": True, "workers": 3})
+        status = NamespaceStatus("default", JobCounts(1, 1, 0, 0), 1, None, None, None, [shown])
+        nodes = [
+            {**dict.fromkeys(NamespaceNode.__struct_fields__, 1), "name": name, "state": state, "functions": []}
+            | {"version": "1.0", "started_at": None, "lease": 15.0}
+            for name, state in (("a", "live"), ("b", "live"), ("c", "dead"))
+        ]
+        lists: dict[str, Any] = {end: {"items": []} for end in ("/schedules", "/jobs", "/marks")}
+        lists |= {"/series": {"function": "f", "step": 60.0, "buckets": []}, "/functions/f": function}
+        lists |= {"/errors": {"function": "f", "since": "2030-01-31T11:00:00Z", "errors": []}}
+        lists |= {"/status": status, "/functions": {"items": [function]}}
+        for number, word in ((2, "Workers here"), (1, "Workers")):
+            some = {"items": [*nodes[:number], nodes[2]]}
+            page = await browser_of({**lists, "/default/nodes": some, "/v1/nodes": {"items": []}}, 0.0).open(path)
+            assert page.status == 200
+            words = [one.text for kind in ("th", "dt") for one in page.main.all(kind)]
+            assert [one for one in words if one.startswith("Workers")] == [word]
+
+    run(test())
+
+
 def test_workers_of_other_nodes_are_no_lack_of_workers() -> None:
     async def test() -> None:
         shown = dict.fromkeys(FunctionInfo.__struct_fields__) | {
@@ -282,8 +376,8 @@ def test_workers_of_other_nodes_are_no_lack_of_workers() -> None:
         nothing = {"/series": {"function": "f", "step": 60.0, "buckets": []}, "/marks": {"items": []}}
         errors = {"/errors": {"function": "f", "since": "2030-01-31T11:00:00Z", "errors": []}}
         browser = browser_of({"/status": status, "/functions": {"items": rows}, **nothing, **errors, **pages}, 0.0)
-        cells = [row[3] for row in (await browser.open("/functions")).rows()]
-        assert cells == ["2", "registered", "0", "0", "✖ none"]
+        cells = {row[0]: row[3] for row in (await browser.open("/functions")).rows()}
+        assert cells == {"nowhere": "✖ none", "here": "2", "there": "registered", "idle": "0", "unknown": "0"}
         for name, is_stuck in (("there", False), ("unknown", False), ("nowhere", True)):
             text = (await browser.open(f"/functions/{name}")).main.text
             assert ("no worker has registered this function" in text) is is_stuck

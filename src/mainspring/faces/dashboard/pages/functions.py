@@ -10,7 +10,7 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.audit import MarkInfo
 from mainspring.api.functions import FunctionInfo
-from mainspring.api.namespaces import NamespaceStatus
+from mainspring.api.namespaces import NamespaceNode, NamespaceStatus
 from mainspring.api.series import BucketInfo, Errors, Series
 from mainspring.faces.dashboard.actions import REASON, Action, Field
 from mainspring.faces.dashboard.calls import Items, N, Problem
@@ -23,8 +23,9 @@ from mainspring.faces.dashboard.registry import Page
 from mainspring.quantities import format_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
+    from mainspring.api.namespaces import TroubledFunction
     from mainspring.faces.dashboard.visit import Response, Visit
     from mainspring.resources.limit_specs import RateSpec
 
@@ -147,20 +148,47 @@ def rates(series: Series) -> tuple[float, float]:
     return rate_of(submitted) or 0.0, rate_of(succeeded) or 0.0
 
 
+def has_trouble(one: FunctionInfo | TroubledFunction, failing: Collection[str]) -> bool:
+    """Return whether a function needs somebody; ``failing`` are those with failed attempts."""
+    is_stuck = bool(one.waiting) and one.registered is False
+    return bool(one.dead_letters) or is_stuck or one.paused or one.function in failing
+
+
+async def workers_word(visit: Visit) -> str:
+    """Return what the workers of a function are called: other nodes do not report theirs by function."""
+    nodes = await visit.optional(visit.calls.get(Items[NamespaceNode], f"{N}/nodes"))
+    live = [] if isinstance(nodes, Problem) else [one for one in nodes.items if one.state == "live"]
+    return "Workers here" if len(live) > 1 else "Workers"
+
+
 async def functions(visit: Visit) -> Response:
-    """Show all functions: first those that fail."""
-    listed, status = await asyncio.gather(
-        visit.calls.get(Items[FunctionInfo], f"{N}/functions", query={"cursor": visit.field("cursor"), "limit": ROWS}),
+    """Show all functions: first those that fail, and of the first page those with trouble."""
+    name, cursor = visit.field("name"), visit.field("cursor")
+    query = {"name": name, "cursor": cursor, "limit": ROWS}
+    listed, status, workers = await asyncio.gather(
+        visit.calls.get(Items[FunctionInfo], f"{N}/functions", query=query),
         visit.optional(visit.calls.get(NamespaceStatus, f"{N}/status"), "status"),
+        workers_word(visit),
     )
-    failing = status.failing if isinstance(status, NamespaceStatus) and not visit.field("cursor") else None
+    is_first = not (cursor or name)
+    whole = status if isinstance(status, NamespaceStatus) and is_first else None
+    failing = None if whole is None else whole.failing
+    names = set() if failing is None else {one.function for one in failing.functions}
+    if is_first:
+        listed.items.sort(key=lambda one: (not has_trouble(one, names), one.function))
+    shown = {one.function for one in listed.items}
+    elsewhere = [] if whole is None else [one for one in whole.troubled if has_trouble(one, names)]
     return visit.render(
         "functions.html",
         listed=listed,
         failing=failing,
+        elsewhere=[one.function for one in elsewhere if one.function not in shown],
+        has_trouble=any(has_trouble(one, names) for one in listed.items) and is_first,
+        name=name,
+        workers=workers,
         rows=ROWS,
         limits_in_words=limits_in_words,
-        server="" if listed.items else await server_option(visit),
+        server="" if listed.items or name else await server_option(visit),
     )
 
 
@@ -168,12 +196,13 @@ async def function(visit: Visit) -> Response:
     """Show a function."""
     calls, name = visit.calls, dict(visit.parameters)
     step = visit.field("step") if visit.field("step") in STEPS else STEPS[0]
-    shown, series, errors, marks, acts = await asyncio.gather(
+    shown, series, errors, marks, acts, workers = await asyncio.gather(
         calls.get(FunctionInfo, FUNCTION, name),
         visit.optional(calls.get(Series, f"{FUNCTION}/series", name, query={"step": step}), "series"),
         visit.optional(calls.get(Errors, f"{FUNCTION}/errors", name), "errors"),
         visit.optional(calls.get(Items[MarkInfo], f"{N}/marks", query={"limit": 20})),
         acts_on(visit, name["function"]),
+        workers_word(visit),
     )
     drawn = None
     if isinstance(series, Series):
@@ -182,6 +211,7 @@ async def function(visit: Visit) -> Response:
     return visit.render(
         "function.html",
         function=shown,
+        workers=workers,
         limits=limits_in_words(shown),
         priorities=list(msgspec.structs.asdict(shown.waiting_by_priority).items()) if shown.waiting_by_priority else [],
         failures=failures,
