@@ -128,6 +128,45 @@ def test_nothing_is_replaced_while_text_is_selected(chromium: Browser, full: Sit
         expect(tab.page.locator("#state")).to_contain_text("paused")
 
 
+def test_a_part_stays_while_the_pointer_is_on_its_link(chromium: Browser, full: Site) -> None:
+    full.call("POST", "namespaces/default/schedules", {"name": "link", "function": "nightly", "cron": "0 0 1 1 *"})
+    with signed_in(chromium, full) as tab:
+        tab.open_live("/schedules/link")
+        details = tab.page.locator("#details")
+        details.get_by_role("link", name="nightly").hover()
+        full.call("POST", "namespaces/default/schedules/link/pause", {"reason": "test"})
+        expect(tab.page.locator("#state")).to_contain_text("paused")
+        expect(details).not_to_contain_text("Paused")
+        tab.page.get_by_role("heading", level=1).hover()
+        expect(details).to_contain_text("Paused")
+
+
+def test_the_pages_of_a_list_replace_it_also_after_a_change(chromium: Browser, full: Site) -> None:
+    full.call("POST", "namespaces/default/schedules", {"name": "often", "function": "nightly", "cron": "0 0 1 1 *"})
+    trigger = "namespaces/default/schedules/often/trigger"
+    for _ in range(31):
+        full.call("POST", trigger, {})
+    with signed_in(chromium, full) as tab:
+        tab.open_live("/schedules/often")
+        tab.page.locator("#past").evaluate("one => { one.dataset.old = 'yes'; }")
+        full.call("POST", trigger, {})
+        expect(tab.page.locator("#past[data-old]")).to_have_count(0)
+        tab.page.locator("#past").get_by_role("link", name="Older").click()
+        expect(tab.page.get_by_text("Earlier fires, newest first")).to_be_visible()
+        assert tab.page.evaluate("window.mark") == "same page"
+
+
+def test_digits_are_grouped_in_numbers_and_not_in_names(chromium: Browser, empty: Site) -> None:
+    empty.submit(FUNCTION)
+    numbers = '{"at": "2030-01-01T00:00:00Z", "submitted": 1, "waiting": 12345, "oldest_function": "12345"}'
+    with signed_in(chromium, empty) as tab:
+        frames = f"retry: 60000\n\nevent: numbers\ndata: {numbers}\n\n"
+        tab.page.route("**/live?*", lambda one: one.fulfill(content_type="text/event-stream", body=frames))
+        tab.open("/")
+        expect(tab.page.locator("[data-live=waiting]")).to_have_text("12\u202f345")
+        expect(tab.page.locator("[data-live=oldest_function]")).to_have_text("12345")
+
+
 def test_a_job_is_loaded_once_for_each_event(chromium: Browser, full: Site) -> None:
     """A stream may tell less than the page: of a job at another node, it has only the end."""
     handle = full.submit("resize", args=["later.png"], delay=86400)
