@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from mainspring.engines.zookeeper import following, locating, paths, records, waiting
+from mainspring.engines.zookeeper import following, locating, paths, records, terms, waiting
 from mainspring.engines.zookeeper.committer import Conflict, Entry, Fenced
 from mainspring.engines.zookeeper.following import Happening
 from mainspring.engines.zookeeper.session import Waiting
@@ -267,6 +267,7 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
     lost = await _lost_workers(session.tree)
     if operation.of is not None:
         lost = [who for who in lost if paths.term_of(who) in operation.of]
+    await terms.meet(session.tree, session.nodes, map(paths.term_of, lost))  # the node reports their names
     alive = await living(session.tree)
     back: list[Job] = []
     more = False

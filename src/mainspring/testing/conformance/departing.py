@@ -59,6 +59,13 @@ class Departing:
         assert [job.id for job in store.claim()] == [leased.id, running.id, jobs[3].id, jobs[4].id]
         self._continue(other)
 
+    def test_recovery_loads_the_node_of_a_term_that_began_later(self, store: Store, other: Store) -> None:
+        other.submit(other.job(state=State.LEASED))
+        store.end_term(other.term)
+        assert recover(store, other.term).number == 1
+        assert store.opened.nodes[other.term] == "n2"
+        self._continue(other)
+
     def test_recovery_has_a_limit(self, store: Store, other: Store) -> None:
         other.submit(*[other.job(state=State.LEASED) for _ in range(7)])
         store.end_term(other.term)
