@@ -89,7 +89,10 @@ class Tables(Protocol):
         """Increase the number of revocations."""
 
     async def sweep(self, expired_us: int, acts_us: int, rows: int) -> int:
-        """Delete expired sessions and links, and old acts; return how many."""
+        """Delete expired sessions and links, and old acts; return how many.
+
+        Also give numbers of their objects to at most `audit.NUMBERED_ROWS` acts that have none.
+        """
 
 
 class AccessOperation(Acting):

@@ -9,6 +9,7 @@ import pytest
 
 from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs, RecordActs, row_of
+from mainspring.access.store import SweepAccess
 from mainspring.engines.postgres.access import SQL
 from mainspring.engines.postgres.connection import SESSION_SETTINGS
 from mainspring.testing.conformance.paging import answer
@@ -39,6 +40,7 @@ def test_the_acts_on_an_object_are_read_in_the_order_of_their_index(database: st
         async with node(database), session(database, **SESSION_SETTINGS) as other:
             for statement in filter(None, map(str.strip, STATES[state].split(";"))):
                 await other.execute(statement)
+            assert "audit_objects" in str(await plan(other, "acts_without_number", SQL))
             steps = await plan(other, "acts_on_object", SQL)
             assert {step["Index Name"] for step in steps if "Index Name" in step} == {"audit_objects"}, steps
             kinds = [step["Node Type"] for step in steps]
@@ -69,5 +71,10 @@ def test_acts_that_a_node_of_the_version_before_records_are_found(database: str)
             numbers = [recorded.number for recorded in found.items]
             assert [recorded.act for recorded in found.items] == [acts[0]] * 3
             assert numbers == sorted(numbers, reverse=True)
+            without = "SELECT count(*) FROM audit WHERE object IS NULL"
+            assert await other.fetchval(without) == 2
+            assert await one.group(SweepAccess(0, 0)) == [0]
+            assert await other.fetchval(without) == 0
+            assert (await answer(one.engine, ListActs(object="mine"))).items == found.items
 
     asyncio.run(asyncio.wait_for(test(), 60))

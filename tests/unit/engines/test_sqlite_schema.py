@@ -11,7 +11,8 @@ import pytest
 from tests.engines import sqlite_engine
 
 from mainspring.access.acts import Act
-from mainspring.access.audit import ListActs, RecordActs, row_of
+from mainspring.access.audit import ListActs, RecordActs, object_number, row_of
+from mainspring.access.store import SweepAccess
 from mainspring.engines.sqlite import opening
 from mainspring.errors import StoreForeignError
 from mainspring.ids import NodeId
@@ -317,8 +318,12 @@ def test_acts_of_a_file_without_the_numbers_of_their_objects_are_found(tmp_path:
         store.group(RecordActs(acts))
         found = store.read(ListActs(object="mine")).items
         assert [(recorded.number, recorded.act) for recorded in found] == [(at, acts[0]) for at in (6, 4, 3, 1)]
+        assert store.group(SweepAccess(0, 0)) == [0]
+        assert store.read(ListActs(object="mine")).items == found
     finally:
         store.close()
+    numbers = apsw.Connection(str(path)).execute("SELECT object FROM audit ORDER BY number").fetchall()
+    assert numbers == [(object_number(act.object),) for act in acts * 2]
 
 
 def test_a_file_of_every_earlier_version_is_brought_up_to_date(tmp_path: Path) -> None:

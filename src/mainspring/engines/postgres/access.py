@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access import store
-from mainspring.access.audit import ListActs, RecordActs, Recorded, decode_act, list_acts, row_of
+from mainspring.access.audit import (
+    NUMBERED_ROWS,
+    ListActs,
+    RecordActs,
+    Recorded,
+    decode_act,
+    list_acts,
+    object_number,
+    row_of,
+)
 from mainspring.engines.postgres.rows import LARGEST_ID
 from mainspring.engines.postgres.statements import load
 from mainspring.storage.query import in_parts
@@ -62,9 +71,12 @@ class _Credentials:
         await self._connection.execute(SQL["revoked"])
 
     async def sweep(self, expired_us: int, acts_us: int, rows: int) -> int:
-        """Delete expired credentials and old acts."""
+        """Delete expired credentials and old acts, and number the objects of some acts."""
         number: int = await self._connection.fetchval(SQL["sweep_credentials"], expired_us, rows)
         number += await self._connection.fetchval(SQL["sweep_acts"], acts_us, rows)
+        if acts := await self._connection.fetch(SQL["acts_without_number"], NUMBERED_ROWS):
+            objects = [object_number(decode_act(act).object) for _, act in acts]
+            await self._connection.execute(SQL["number_acts"], [place for place, _ in acts], objects)
         return number
 
 

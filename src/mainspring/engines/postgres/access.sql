@@ -63,6 +63,13 @@ UNION ALL
 (SELECT number, at_us, act FROM audit WHERE object IS NULL AND number < $1 ORDER BY object DESC, number DESC LIMIT $2)
 ORDER BY number DESC LIMIT $2;
 
+-- name: acts_without_number
+SELECT number, act FROM audit WHERE object IS NULL ORDER BY object DESC, number DESC LIMIT $1 FOR UPDATE SKIP LOCKED;
+
+-- name: number_acts
+UPDATE audit SET object = found.object FROM unnest($1::bigint[], $2::bigint[]) AS found (number, object)
+WHERE audit.number = found.number;
+
 -- name: sweep_acts
 WITH gone AS (DELETE FROM audit WHERE number = ANY (ARRAY(
     SELECT number FROM audit WHERE at_us < $1 ORDER BY at_us LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING 1)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access import store
-from mainspring.access.audit import ListActs, RecordActs, Recorded, decode_act, list_acts, row_of
+from mainspring.access.audit import (
+    NUMBERED_ROWS,
+    ListActs,
+    RecordActs,
+    Recorded,
+    decode_act,
+    list_acts,
+    object_number,
+    row_of,
+)
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.storage.query import in_parts
@@ -59,11 +68,14 @@ class _Credentials:
         self._cursor.execute(SQL["revoked"])
 
     async def sweep(self, expired_us: int, acts_us: int, rows: int) -> int:
-        """Delete expired credentials and old acts."""
+        """Delete expired credentials and old acts, and number the objects of some acts."""
         number = 0
         for name, before_us in (("sweep_credentials", expired_us), ("sweep_acts", acts_us)):
             self._cursor.execute(SQL[name], (before_us, rows))
             number += self._cursor.connection.changes()
+        acts = list(self._cursor.execute(SQL["acts_without_number"], (NUMBERED_ROWS,)))
+        numbers = [(object_number(decode_act(act).object), place) for place, act in acts]
+        self._cursor.executemany(SQL["number_act"], numbers)
         return number
 
 

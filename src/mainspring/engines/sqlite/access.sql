@@ -52,5 +52,11 @@ UNION ALL
 SELECT number, at_us, act FROM audit INDEXED BY audit_objects WHERE object IS NULL AND number < ?1
 ORDER BY number DESC LIMIT ?2;
 
+-- name: acts_without_number
+SELECT number, act FROM audit INDEXED BY audit_objects WHERE object IS NULL ORDER BY number DESC LIMIT ?;
+
+-- name: number_act
+UPDATE audit SET object = ? WHERE number = ?;
+
 -- name: sweep_acts
 DELETE FROM audit WHERE number IN (SELECT number FROM audit WHERE at_us < ? ORDER BY at_us LIMIT ?);
