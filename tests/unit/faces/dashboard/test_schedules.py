@@ -125,12 +125,18 @@ def test_the_page_of_a_day_says_when_the_clock_changes() -> None:
 
 
 def test_a_day_has_few_enough_cells() -> None:
-    quarters = [900.0 * number for number in range(100)]
+    often = [1800.0 * number for number in range(50)]
     for number in range(ROWS + 1):
-        step = step_of([quarters] * number)
-        cells = [number * len({time // one for time in quarters}) for one in (step, *STEPS[: STEPS.index(step)])]
+        step = step_of([often] * number)
+        cells = [number * len({time // one for time in often}) for one in (step, *STEPS[: STEPS.index(step)])]
+        cells = list(dict.fromkeys(cells))  # half an hour and a quarter have as many
         assert cells[0] <= MOST_CELLS < min(cells[1:], default=MOST_CELLS + 1)
     assert step_of([[3600.0]] * MOST_CELLS) == STEPS[0], "each has one cell"
+
+
+def test_the_shapes_of_a_day_do_not_overlap() -> None:
+    assert step_of([[0.0, 1800.0], [900.0, 2700.0]]) == 900
+    assert step_of([[0.0, 900.0]]) == 1800
 
 
 def test_a_family_shares_its_occasions() -> None:

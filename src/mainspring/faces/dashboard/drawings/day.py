@@ -24,6 +24,8 @@ MOST_CELLS: Final = 250
 """With the texts, lines and bars, a drawing has at most 500 shapes, and the page of 1,000 schedules at most 100 KB."""
 QUARTER: Final = 900
 """Seconds."""
+ROOM: Final = 1500
+"""Seconds of the day that are as wide as a shape: shapes that are nearer to each other overlap."""
 STEPS: Final = (900, 1800, 3600, 7200, 14400, 21600)
 """Seconds of a cell. With the longest one, 50 schedules that fire all the time fit into the longest day."""
 
@@ -101,10 +103,15 @@ class Day(NamedTuple):
 
 
 def step_of(lines: Iterable[Iterable[float]]) -> int:
-    """Return the fewest seconds of a cell with which a day has not too many cells; the lines have seconds of the day."""
+    """Return the fewest seconds of a cell with which a day has not too many cells, and room for the shape of each.
+
+    The lines have seconds of the day.
+    """
     lines = [list(line) for line in lines]
     for step in STEPS:
-        if sum(len({seconds // step for seconds in line}) for line in lines) <= MOST_CELLS:
+        cells = [sorted({seconds // step for seconds in line}) for line in lines]
+        has_room = all((after - before) * step >= ROOM for line in cells for before, after in itertools.pairwise(line))
+        if has_room and sum(map(len, cells)) <= MOST_CELLS:
             return step
     return STEPS[-1]
 
