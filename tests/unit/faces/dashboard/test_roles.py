@@ -32,7 +32,7 @@ BY_KEY = {action.key: action for action in ACTIONS}
 
 async def is_shown(browser: Browser, path: str, key: str, caller: str) -> bool:
     page = await browser.open(path, token=caller)
-    return page.status < 400 and bool(page.main.all("details", **{"data-action": key}))
+    return page.status == 200 and bool(page.main.all("details", **{"data-action": key}))
 
 
 async def is_accepted(browser: Browser, key: str, parameters: dict[str, str], caller: str) -> bool:
