@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import pytest
 from tests.unit.api.a_node import run
 
 from mainspring.access.caller import Caller
@@ -87,6 +89,30 @@ def test_the_audit_shows_acts_with_their_objects_and_filters_them() -> None:
 
 def _act(number: int, what: str, name: str, namespace: str = "default") -> ActInfo:
     return ActInfo(number, "2030-01-31T12:00:00Z", what, "ann", name, namespace, None, None, None, None, None, "", None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ({"rate": None, "paused": False, "key": 1}, {"rate": None, "paused": True, "key": 1}, ["paused false → true"]),
+        (None, {"name": "ci", "grants": [], "expires_at": None}, ["name ci"]),
+        ({"state": "dead"}, None, ["state dead → none"]),
+        ("pending", "cancelled", ["pending → cancelled"]),
+        ({"a": 1}, {"a": 1}, []),
+        (None, None, []),
+        (None, {"text": "<b>" + "x" * 400}, ["text <b>" + "x" * 297 + "…"]),
+    ],
+)
+def test_the_audit_shows_what_an_act_has_changed(before: Any, after: Any, shown: list[str]) -> None:
+    async def test() -> None:
+        act = msgspec.structs.replace(_act(1, "functions.pause", "pay"), before=before, after=after)
+        answers = {"/whoami": Identity("a", None, [GrantSpec("admin")]), "/audit": {"items": [act]}}
+        page = await browser_of(answers, 1_900_000_000.0).open("/audit")
+        (cell,) = page.main.all("td", **{"data-label": "Changes"})
+        assert [" ".join(one.text.split()) for one in cell.all("div")] == shown
+        assert shown or cell.text == "\N{EN DASH}"
+
+    run(test())
 
 
 def test_the_objects_of_acts_lead_to_their_pages() -> None:

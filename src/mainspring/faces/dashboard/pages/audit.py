@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -59,9 +59,30 @@ MARK: Final = Action(
 ACTIONS: Final = (MARK,)
 
 
-def brief(value: Any) -> str:
-    """Return a value of an act as short text."""
-    if value is None:
+class Change(NamedTuple):
+    """A value that an act has changed, as short texts; empty: there was none, or is none."""
+
+    name: str
+    """Empty: the act has one value."""
+    before: str
+    after: str
+
+
+def changes_of(act: ActInfo) -> list[Change]:
+    """Return the values that an act has changed, or given to a new object."""
+    if not isinstance(act.before or {}, dict) or not isinstance(act.after or {}, dict):
+        return [Change("", _brief(act.before), _brief(act.after))]
+    before, after = act.before or {}, act.after or {}
+    return [
+        Change(name, *texts)
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name) and any(texts := (_brief(before.get(name)), _brief(after.get(name))))
+    ]
+
+
+def _brief(value: Any) -> str:
+    """Return a value as short text; empty for none."""
+    if value is None or value in ([], {}):
         return ""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
@@ -107,7 +128,7 @@ async def audit(visit: Visit) -> Response:
         "audit.html",
         listed=listed,
         rows=ROWS,
-        brief=brief,
+        changes_of=changes_of,
         address_of=partial(address_of, visit),
         is_everywhere=is_everywhere,
         may_everywhere=visit.may_everywhere(Permission.ADMIN),
