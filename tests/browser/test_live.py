@@ -222,21 +222,20 @@ def test_progress_has_its_room_before_it_comes(chromium: Browser, full: Site) ->
         assert details.bounding_box() == before
 
 
-def test_the_last_schedule_leaves_the_list(chromium: Browser, empty: Site) -> None:
+def test_the_last_schedule_leaves_the_list(chromium: Browser, tmp_path: Path) -> None:
     schedule = {"name": "last", "function": "nightly", "cron": "0 0 1 1 *"}
-    empty.call("POST", "namespaces/default/schedules", schedule)
-    with signed_in(chromium, empty) as tab:
+    with empty_site(tmp_path) as site, signed_in(chromium, site) as tab:
+        site.call("POST", "namespaces/default/schedules", schedule)
         tab.open_live("/schedules")
         main = tab.page.locator("main")
         expect(main).to_contain_text("All schedules")
-        empty.call("DELETE", "namespaces/default/schedules/last", headers={"If-Match": "*"})
+        site.call("DELETE", "namespaces/default/schedules/last", headers={"If-Match": "*"})
         expect(main).to_contain_text("There are no schedules")
         expect(main).not_to_contain_text("All schedules")
-        empty.call("POST", "namespaces/default/schedules", schedule)
+        site.call("POST", "namespaces/default/schedules", schedule)
         expect(tab.page.locator("#work tbody tr")).to_have_count(1)
         expect(main).to_contain_text("Part of the name")
         assert tab.page.evaluate("window.mark") == "same page"
-        empty.call("DELETE", "namespaces/default/schedules/last", headers={"If-Match": "*"})
 
 
 def test_a_part_that_stays_the_same_keeps_what_is_typed(chromium: Browser, full: Site) -> None:
