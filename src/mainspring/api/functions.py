@@ -65,9 +65,11 @@ class Registration(msgspec.Struct):
 
 
 class List(Request[Listed]):
-    """The node's functions, one page at a time. Codes: ``invalid``.
+    """The node's functions, one page at a time.
 
     With a ``name``, an answer may have fewer functions than ``limit`` although more follow: it has searched its share.
+
+    Codes: ``invalid``.
     """
 
     permission = Permission.READ
