@@ -92,8 +92,8 @@ async def _nodes(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str,
 
 
 async def _runs(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
-    newest = await read(workflows.List(limit=RUNS, namespace=asked.namespace), caller)
-    parked = await read(workflows.List(parked=True, limit=PARKED, namespace=asked.namespace), caller)
+    newest = await read(workflows.List(limit=RUNS, partial=True, namespace=asked.namespace), caller)
+    parked = await read(workflows.List(parked=True, limit=PARKED, partial=True, namespace=asked.namespace), caller)
     return version_of(newest.runs, parked.runs), False
 
 
