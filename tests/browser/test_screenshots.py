@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.system.servers import eventually
 
 from .a_site import shown_site
 from .a_tab import signed_in
@@ -19,7 +22,10 @@ SIZE = {"width": 1280, "height": 800}
 
 def test_screenshots(chromium: Browser, tmp_path: Path) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
-    with shown_site(tmp_path) as site, signed_in(chromium, site, viewport=SIZE, color_scheme="light") as tab:
+    with shown_site(tmp_path) as site, contextlib.ExitStack() as stack:
+        status = "namespaces/default/status"
+        eventually(lambda: site.call("GET", status)["failing"]["functions"], "the node has counted the failures")
+        tab = stack.enter_context(signed_in(chromium, site, viewport=SIZE, color_scheme="light"))
         failed = site.call("GET", "namespaces/default/jobs?state=failed&function=resize")["items"][0]["handle"]
         worker = site.call("GET", "namespaces/default/workers")["items"][0]["id"]
         operation = site.call("GET", "namespaces/default/operations")["items"][0]["id"]
