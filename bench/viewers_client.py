@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 NUMBERS = b'event: numbers\ndata: {"at":"'
 VERSION = b"event: version\ndata: "
 STREAM = b"X-Stream: "
+CHANGES = 60.0
+"""Seconds from one change of the overview's facts to the next, at steady load."""
 REST = 2.0
 """Seconds after a load before the next one."""
 MOST_LATE = 20
@@ -87,7 +89,7 @@ class Reader(asyncio.Protocol):
         self._pages = pages
         self._page = page
         self._token = token
-        self._loaded: str | None = None
+        self._loaded = ""
         self._version = ""
         self._is_loading = False
         self._rested = 0.0
@@ -123,13 +125,13 @@ class Reader(asyncio.Protocol):
         if place >= 0 and self._page:
             start = place + len(VERSION)
             event = json.loads(data[start : data.index(b"\n", start)])
-            self._become(event["version"], event["spread"])
+            # A turn is shorter than the time from one change to the next: it begins at any moment between two of them.
+            spread = event["spread"] if self._version else max(event["spread"], CHANGES)
+            self._become(event["version"], spread)
 
     def _become(self, version: str, spread: float) -> None:
         """Load the page for a new version, some time within the spread."""
         self._version = version
-        if self._loaded is None:
-            self._loaded = version
         if version != self._loaded and not self._is_loading:
             self._is_loading = True
             loop = asyncio.get_running_loop()
