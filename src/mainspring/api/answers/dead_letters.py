@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.api.answers.readings import Readings
@@ -89,7 +90,7 @@ class DeadLetters:
         for _ in range(MOST_PAGES):
             place = after or b""
             try:
-                page: DeadCounted = await Later(lambda done, failed: self._service.show_dead(place, done, failed))  # noqa: B023
+                page: DeadCounted = await Later(partial(self._service.show_dead, place))
             except StoreError:
                 return numbers, False
             numbers |= page.numbers
