@@ -46,6 +46,13 @@ async def chord(numbers: list[int]) -> int:
     return sum(await asyncio.gather(*(job.aresult() for job in jobs)))
 
 @app.task
+async def blocks(how: str) -> object:
+    calls = {"submit": lambda: double.submit(1), "result": lambda: double.job("H:n:1000000000001").result()}
+    if how == "thread":
+        return await asyncio.to_thread(calls["submit"]) is not None
+    return calls[how]()
+
+@app.task
 def depth(n: int) -> int:
     return n and 1 + depth.submit(n - 1).result()
 
@@ -131,6 +138,15 @@ def test_coroutines_and_threads_wait_in_the_only_place(fleet: Fleet) -> None:
     tasks = fleet.tasks
     jobs = [task.submit(numbers) for task in (tasks.atotal, tasks.chord, tasks.total, tasks.limited)]
     assert [job.result(TIMEOUT) for job in jobs] == [380] * 4
+
+
+@workers("--concurrency", "1", "--processes", "1")
+def test_a_blocking_call_in_a_coroutine_is_refused(fleet: Fleet) -> None:
+    """It would wait for a job that only its own worker can run, whose loop it has stopped."""
+    for how in ("submit", "result"):
+        with pytest.raises(JobFailed, match=r"UsageError: a blocking call does not work .*await f\.asubmit"):
+            fleet.tasks.blocks.submit(how).result(TIMEOUT)
+    assert fleet.tasks.blocks.submit("thread").result(TIMEOUT) is True
 
 
 @workers("--concurrency", "3")

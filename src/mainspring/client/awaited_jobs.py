@@ -2,15 +2,22 @@
 
 A worker sets ``waiter`` in the context of each task. Both clients call it when such a wait begins and ends, so that the worker
 can run the awaited jobs although tasks hold its places. Outside of tasks, ``waiter`` is None.
+
+A blocking call in a coroutine would stop the worker's event loop, and with it all other jobs of the process. It may also wait for
+a job that this process would have to run. `check_may_block` refuses it.
 """
 
 from __future__ import annotations
 
 import contextlib
+from asyncio import _get_running_loop
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, Protocol
 
+from mainspring.errors import UsageError
+
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Iterator
 
 
@@ -31,6 +38,10 @@ class Awaited:
 class Waiter(Protocol):
     """A running task that can wait for jobs, on the worker's side.  Called from any thread."""
 
+    @property
+    def loop(self) -> AbstractEventLoop | None:
+        """Return the event loop that runs the task's coroutine; None for a plain function."""
+
     def waits(self, awaited: Awaited) -> None:
         """Record that a wait begins."""
 
@@ -39,6 +50,24 @@ class Waiter(Protocol):
 
 
 waiter: Final[ContextVar[Waiter | None]] = ContextVar("mainspring_waiter", default=None)
+
+
+def check_may_block() -> None:
+    """Raise UsageError in a task's coroutine: the call would block the event loop that runs it.
+
+    A plain function may block, and a coroutine may call it in a thread. Loops of a program's own are not checked: they may have
+    nothing else to do.
+    """
+    loop = _get_running_loop()
+    if loop is None:
+        return
+    task = waiter.get()
+    if task is not None and task.loop is loop:
+        raise UsageError(
+            "a blocking call does not work inside of an `async def` task, because it would stop the event loop and so all other "
+            "jobs of the worker: use the method that begins with `a`, such as `await f.asubmit(…)` or `await job.aresult()`, or "
+            "define the task with `def`"
+        )
 
 
 @contextlib.contextmanager

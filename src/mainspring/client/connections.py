@@ -8,6 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from mainspring.client.aio import AsyncClient
+from mainspring.client.awaited_jobs import check_may_block
 from mainspring.client.blocking import Client
 from mainspring.client.inside import check_outside
 from mainspring.client.tokens import token_of_environment
@@ -48,9 +49,11 @@ class Connections:
     def blocking(self) -> Client:
         """Return the blocking client.
 
-        Raises SettingsError if the servers' addresses or the TLS files are wrong, and WorkflowUsageError inside of a workflow.
+        Raises SettingsError if the servers' addresses or the TLS files are wrong, WorkflowUsageError inside of a workflow, and
+        UsageError in a task's coroutine, whose event loop the client would block.
         """
         check_outside("a request to a server", _IN_WORKFLOW)
+        check_may_block()
         if self._blocking is None:
             with self._lock:
                 if self._blocking is None:
@@ -60,7 +63,7 @@ class Connections:
         return self._blocking
 
     def aio(self) -> AsyncClient:
-        """Return the running loop's client.  Raises the errors of ``blocking``."""
+        """Return the running loop's client.  Raises SettingsError and WorkflowUsageError as ``blocking`` does."""
         check_outside("a request to a server", _IN_WORKFLOW)
         loop = asyncio.get_running_loop()
         client = self._by_loop.get(loop)

@@ -17,6 +17,8 @@ from mainspring.quantities import format_duration
 from mainspring.worker.job_log import JobLog
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from mainspring.client.awaited_jobs import Awaited
     from mainspring.ids import JobId
     from mainspring.worker.job_log import LogLine
@@ -85,7 +87,7 @@ class Reporter(Protocol):
 class CurrentJob:
     """The job whose function is running."""
 
-    __slots__ = ("_handle", "_info", "_raw_info", "_reporter", "_stop", "_unique", "function", "origin")
+    __slots__ = ("_handle", "_info", "_raw_info", "_reporter", "_stop", "_unique", "function", "loop", "origin")
 
     def __init__(
         self, handle: bytes, unique: bytes, function: str, info: bytes, reporter: Reporter, origin: Any = None
@@ -98,6 +100,7 @@ class CurrentJob:
         self._stop: str | None = None
         self.function = function
         self.origin = origin  # for the reporter: the job's connection and delivery
+        self.loop: AbstractEventLoop | None = None  # the event loop that runs its coroutine
 
     @property
     def handle(self) -> str:

@@ -54,6 +54,7 @@ def execute(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
 
 async def execute_coroutine(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
     """Run a coroutine function.  Raises only the errors that stop the loop."""
+    job.loop = asyncio.get_running_loop()
     running_job.set(job)
     waiter.set(job)
     try:

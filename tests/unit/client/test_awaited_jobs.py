@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.client.extension_server import ExtensionServer
 
-from mainspring import App, WorkerFullError
+from mainspring import App, UsageError, WorkerFullError
 from mainspring.client.awaited_jobs import Awaited, waiter
 from mainspring.wire.gearman.packets import Type
 
@@ -22,6 +22,7 @@ class RecordingWaiter:
     """A task that records the notifications of its waits."""
 
     def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.now: list[Awaited] = []
         self.calls: list[str] = []
         self.begun = threading.Semaphore(0)
@@ -176,3 +177,37 @@ def test_a_stream_waits_for_its_job(server: ExtensionServer, app: App, task: Rec
     list(job.stream())
     thread.join()
     assert task.calls == [f"waits {job.handle}", f"continues {job.handle}"]
+
+
+def test_a_blocking_call_is_refused_in_the_coroutine_of_a_task_alone(app: App, task: RecordingWaiter) -> None:
+    """A plain function may block, also if it runs a loop of its own."""
+    blocking: list[Callable[[], object]] = [
+        lambda: app.function("f").submit(b""),
+        lambda: app.function("f").submit_many([b""]),
+        lambda: app.job("H:n:1").result(1),
+        lambda: app.job("H:n:1").state,
+        lambda: app.job("H:n:1").cancel(),
+        lambda: next(app.job("H:n:1").stream()),
+        lambda: next(app.results([app.job("H:n:1")])),
+    ]
+
+    async def of_a_task() -> None:
+        task.loop = asyncio.get_running_loop()
+        for call in blocking:
+            with pytest.raises(UsageError, match=r"inside of an `async def` task.*await f\.asubmit"):
+                call()
+            with pytest.raises(UsageError, match="async def"):
+                await asyncio.create_task(calling(call))
+        assert await asyncio.to_thread(app.connections.blocking) is not None
+
+    async def calling(call: Callable[[], object]) -> None:
+        call()
+
+    async def of_a_loop_of_its_own() -> None:
+        assert app.connections.blocking() is not None
+
+    asyncio.run(of_a_task())
+    task.loop = None
+    asyncio.run(of_a_loop_of_its_own())
+    waiter.set(None)
+    asyncio.run(of_a_loop_of_its_own())
