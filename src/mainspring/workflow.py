@@ -9,10 +9,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from mainspring.client.options import Duration, seconds
-from mainspring.client.run import check_run_key
-from mainspring.client.validation import check_progress, check_text
+from mainspring.client.run import check_run_key, encode_signal
+from mainspring.client.validation import check_progress, check_short, check_text
 from mainspring.deciding.api import Calls, current
-from mainspring.deciding.children import encode_signal
 from mainspring.deciding.guards import unguarded
 from mainspring.deciding.logs import log
 from mainspring.deciding.mapping import run_map
@@ -254,7 +253,7 @@ class External:
 
     def cancel(self, reason: str = "") -> asyncio.Future[None]:
         """Ask the run to cancel itself. Awaiting it returns when the run has the request, and raises as that of ``signal``."""
-        return _calls("external").cancel_run(self.key, check_text(reason, "a reason"))
+        return _calls("external").cancel_run(self.key, check_short(reason, "a reason"))
 
 
 def external(key: str) -> External:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 from mainspring.client.job import Job
 from mainspring.client.options import check_child_policy
 from mainspring.client.payload import encode_result
-from mainspring.client.validation import check_text, check_unique, refusal
+from mainspring.client.validation import check_short, check_text, check_unique, refusal
 from mainspring.errors import UsageError
 from mainspring.ids import Handles
 
@@ -24,6 +24,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
+_DIGITS: Final = 18
+"""Digits of the number of a run."""
 _SHOW: Final = "workflows.show"
 _SIGNAL: Final = "workflows.signal"
 _TERMINATE: Final = "workflows.terminate"
@@ -127,12 +129,7 @@ class Run(Job[R]):
         return params if children is None else {**params, "children": check_child_policy(children, "children")}
 
     def _signal(self, signal: SignalType[Any] | str, value: Any, request: str | None) -> dict[str, Any]:
-        if isinstance(signal, str):
-            name, data = signal, encode_result(value)
-        elif hasattr(signal, "name") and hasattr(signal, "encode"):
-            name, data = signal.name, signal.encode(value)
-        else:
-            raise refusal("a signal", "one of app.signal(…), or a name", signal)
+        name, data = encode_signal(signal, value)
         params = {"key": self.key, "name": name, "payload_base64": b64encode(data).decode()}
         return params if request is None else {**params, "request": request}
 
@@ -160,9 +157,22 @@ class Run(Job[R]):
                 yield event
 
 
+def encode_signal(signal: SignalType[Any] | str, value: Any) -> tuple[str, bytes]:
+    """Return the name and the encoded value of a signal. Raises UsageError for the name, and PayloadError for the value."""
+    if not isinstance(signal, str) and not (hasattr(signal, "name") and hasattr(signal, "encode")):
+        raise refusal("a signal", "one of app.signal(…), or a name", signal)
+    name = check_short(signal if isinstance(signal, str) else signal.name, "a signal's name")
+    return name, encode_result(value) if isinstance(signal, str) else signal.encode(value)
+
+
 def check_run_key(key: object) -> str:
     """Return a handle or workflow id that a user passes.  Raises UsageError if it can be neither."""
     text = check_text(key, "the key of a run", "a handle or a workflow id")
     if not text:
         raise UsageError("the key of a run is empty: give the handle or the workflow id of a run, such as 'order-17'")
-    return text if text.startswith("H:") else check_unique(text, "a workflow id")
+    if not text.startswith("H:"):
+        return check_unique(text, "a workflow id")
+    number = text.partition("@")[2]
+    if len(number) > _DIGITS:
+        raise UsageError(f"{text!r} names no run: its number after the @ has more than {_DIGITS} digits")
+    return check_short(text, "the key of a run")

@@ -93,6 +93,18 @@ def check_text(value: object, what: str, accepted: str = "text") -> str:
     return value
 
 
+NAME_LIMIT: Final = 1024
+"""Characters of a name or a reason in the history of a run: nodes take no more."""
+
+
+def check_short(value: object, what: str, accepted: str = "text") -> str:
+    """Return a name or a reason that the history of a run is to have.  Raises UsageError if it is not text or too long."""
+    text = check_text(value, what, accepted)
+    if len(text) > NAME_LIMIT:
+        raise UsageError(f"{what} has {len(text):,} characters: give it at most {NAME_LIMIT:,}")
+    return text
+
+
 def check_name(name: object) -> None:
     """Raise UsageError unless the value can be the name of a function."""
     text = check_text(name, "name")

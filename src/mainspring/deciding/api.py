@@ -15,6 +15,7 @@ import msgspec
 
 from mainspring.client.inside import workflow_calls
 from mainspring.client.payload import encode_result, result_decoder
+from mainspring.client.validation import check_short
 from mainspring.deciding import guards
 from mainspring.deciding.cancelling import Closing
 from mainspring.deciding.children import Children
@@ -195,8 +196,8 @@ class Calls:
     def side_effect(self, function: Callable[[], Any]) -> Any:
         """Run a function once, and return its recorded result in each replay."""
         self._check_evicted()
+        name = check_short(getattr(function, "__qualname__", ""), "the name of the function of a side effect")
         number = self.side_effects = self.side_effects + 1
-        name = getattr(function, "__qualname__", "")
         found = self._sides.pop(number, None)
         if found is None:
             if self.state.complete:

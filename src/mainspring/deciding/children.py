@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mainspring.client.payload import encode_result
+from mainspring.client.run import encode_signal
 from mainspring.deciding.commands import PRIORITIES, check_size, encode_arguments
 from mainspring.deciding.job import WorkflowJob, error_of
 from mainspring.deciding.model import Evicted
-from mainspring.errors import JobFailed, JobTimedOut, NotFoundError, WorkflowUsageError
+from mainspring.errors import JobFailed, JobTimedOut, NotFoundError, UsageError, WorkflowUsageError
 from mainspring.ids import Handles
 from mainspring.workflows.decisions.model import (
     RequestCancelExternalWorkflowExecution,
@@ -95,6 +95,8 @@ class Children:
                 "smaller groups, or use an asyncio.Semaphore"
             )
         options = call.options
+        if "\0" in call.unique:
+            raise UsageError(f"{call.name}: the unique {call.unique!r} has a NUL, and a workflow id has none")
         if options.delay is not None or options.run_at is not None:
             raise WorkflowUsageError(
                 f"{call.name}: a child has neither delay nor run_at: write `await workflow.sleep(…)` before it"
@@ -247,11 +249,6 @@ class Children:
         if job is not None:
             self._jobs.pop(job.number, None)
         return job
-
-
-def encode_signal(signal: SignalType[Any] | str, value: Any) -> tuple[str, bytes]:
-    """Return the name and the encoded value of a signal. Raises PayloadError."""
-    return (signal, encode_result(value)) if isinstance(signal, str) else (signal.name, signal.encode(value))
 
 
 def _address(key: str) -> tuple[str, int]:

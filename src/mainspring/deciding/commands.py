@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from mainspring.client.payload import Signature
-from mainspring.client.validation import check_key
+from mainspring.client.validation import check_key, check_short
 from mainspring.deciding.model import StepCall
 from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
 from mainspring.jobs.model import Options, Priority, Retry, encode_options
@@ -159,6 +159,7 @@ def build_step(
     title = name or (getattr(call, "__qualname__", "") if defined is None else str(defined.name))
     if not title:
         raise WorkflowUsageError(f"{call!r} has no __name__: give the step a name, workflow.step(f, …, name=…)")
+    check_short(title, "a step's name")
     signature = _signature_of(call, title) if defined is None else defined.signature
     payload = encode_arguments(signature, args, kwargs)
     check_size(payload, largest, f"the input of step {title} #{number}")

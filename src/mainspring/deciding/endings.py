@@ -13,7 +13,7 @@ from mainspring.client.payload import encode_result
 from mainspring.deciding.commands import check_size
 from mainspring.deciding.continuing import another_attempt, continuation_of, continue_as_new
 from mainspring.errors import PayloadError, WorkflowUsageError
-from mainspring.jobs.failures import JobFailure
+from mainspring.jobs.failures import JobFailure, encodable, text_of, traceback_of
 from mainspring.workflows.decisions.model import (
     CancelWorkflowExecution,
     CompleteWorkflowExecution,
@@ -61,8 +61,8 @@ def close_of(main: asyncio.Task[object], calls: Calls, *, cancel_requested: bool
             error = refused
         else:
             return CompleteWorkflowExecution(number, result)
-    lines = "".join(traceback.format_exception(error))[-_DETAILS_LIMIT:]
-    failed = _fail(number, type(error).__name__, str(error), lines)
+    lines = traceback_of(error, error.__traceback__)[-_DETAILS_LIMIT:]
+    failed = _fail(number, encodable(type(error).__name__), text_of(error), lines)
     # A run that was to end itself is not begun again.
     return failed if cancel_requested else another_attempt(failed, error, calls) or failed
 
@@ -82,5 +82,5 @@ def defect_of(error: BaseException, code: Code) -> Parked | None:
     place = f" at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
     return Parked(
         "defect",
-        f"{type(error).__name__}: {str(error)[:_DETAILS_LIMIT]}{place}; correct the code, and start a worker with it",
+        f"{type(error).__name__}: {text_of(error)[:_DETAILS_LIMIT]}{place}; correct the code, and start a worker with it",
     )

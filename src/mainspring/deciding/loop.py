@@ -31,6 +31,13 @@ _HASHES: Final = 1 << 60
 """Hashes of one run begin below this number."""
 
 
+def _shown(callback: object) -> str:
+    try:
+        return repr(callback)
+    except BaseException as worse:  # noqa: BLE001 - of a class of users, which may raise anything
+        return f"(it cannot be shown: {type(worse).__name__})"
+
+
 class WorkflowFuture(asyncio.Future[Any]):
     """A future whose hash is its number."""
 
@@ -169,13 +176,22 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             handle._callback = handle._args = handle = None  # noqa: SLF001 - asyncio's callbacks refer to their handles
             try:
                 context.run(callback, *args)
-            except SystemExit:
-                pass  # the task that raised it has it as its exception
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001 - as asyncio.Handle does
-                self.call_exception_handler({"message": f"a callback failed: {callback!r}", "exception": error})
+                if not self._ended_by(error):
+                    self.call_exception_handler(
+                        {"message": f"a callback failed: {_shown(callback)}", "exception": error}
+                    )
         handle = callback = args = context = None
+
+    def _ended_by(self, error: BaseException) -> bool:
+        """Return whether a task has ended with an error: it raises SystemExit and KeyboardInterrupt out of its step, too.
+
+        Like every error of a task, they belong to the run, and not to the worker that runs its code.
+        """
+        return isinstance(error, (SystemExit, KeyboardInterrupt)) and any(
+            task.done() and not task.cancelled() and task._exception is error  # noqa: SLF001
+            for task in self.tasks
+        )
 
     def cancel_all(self) -> None:
         """Cancel all tasks that are not shielded."""

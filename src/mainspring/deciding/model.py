@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from mainspring.client.validation import check_text
+from mainspring.client.validation import check_short
 from mainspring.deciding.history_size import HistorySize
 from mainspring.deciding.log_lines import LogLines
 
@@ -53,7 +53,7 @@ class ContinueAsNew(BaseException):
 
         ``raise workflow.continue_as_new(…).options(version="2")``: the run is parked if no worker has registered the version.
         """
-        self.version = check_text(version, "version")
+        self.version = check_short(version, "version")
         return self
 
 

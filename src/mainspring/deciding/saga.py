@@ -14,6 +14,7 @@ from mainspring.deciding.endings import defect_of
 from mainspring.deciding.loop import SHIELDED
 from mainspring.deciding.model import Evicted
 from mainspring.errors import CompensationFailed, JobCancelled, WorkflowUsageError
+from mainspring.jobs.failures import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +107,7 @@ class Saga:
         finally:
             calls.closing.compensating -= 1
         if failures:
-            cause = f"{type(error).__name__}: {error}".removesuffix(": ")
+            cause = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
             failed = CompensationFailed(f"{len(failures)} of {number} compensations failed after {cause}", failures)
             if calls.closing.begun:  # no code awaits the task
                 calls.closing.failure = failed

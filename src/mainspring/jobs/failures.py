@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from mainspring.jobs.model import Job, State
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 CANCEL_REASON = "cancelled while it ran"
 
@@ -39,6 +45,27 @@ def describe_failure(stored: bytes) -> str:
 
 _SHORT = 300
 """Characters of a failure in one line."""
+
+
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can encode: lone surrogates, as in names of files, are shown as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, also if its own code cannot show it."""
+    try:
+        return encodable(str(error))
+    except BaseException as worse:  # noqa: BLE001 - code of users, which may raise anything
+        return f"(the error cannot be shown: {type(worse).__name__})"
+
+
+def traceback_of(error: BaseException, frames: TracebackType | None) -> str:
+    """Return the traceback of an error from ``frames`` on; empty if its own code cannot show it."""
+    try:
+        return encodable("".join(traceback.format_exception(type(error), error, frames)))
+    except BaseException:  # noqa: BLE001 - as above
+        return ""
 
 
 def exception_of(job: Job) -> bytes | None:

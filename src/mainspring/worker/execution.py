@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from mainspring.client.awaited_jobs import waiter
 from mainspring.client.payload import encode_result
+from mainspring.jobs.failures import encodable, text_of, traceback_of
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_job
 
 if TYPE_CHECKING:
@@ -76,12 +76,15 @@ def _result_settlement(result: Any) -> Settlement:
 
 
 def error_settlement(function: Function, error: BaseException, job: CurrentJob) -> Settlement:
-    """Return the settlement of a function that raised."""
-    if isinstance(error, Snooze):
-        return Settlement(b"snoozed", msgspec.json.encode({"delay": error.delay}), b"")
-    if isinstance(error, (JobStopped, asyncio.CancelledError)) and job.cancel_requested:
-        return stop_settlement(job)
-    return failure_of(error, final=function.retry is not None and not function.retry.allows(error))
+    """Return the settlement of a function that raised.  Raises nothing: the thread of the job would end, and the job not."""
+    try:
+        if isinstance(error, Snooze):
+            return Settlement(b"snoozed", msgspec.json.encode({"delay": error.delay}), b"")
+        if isinstance(error, (JobStopped, asyncio.CancelledError)) and job.cancel_requested:
+            return stop_settlement(job)
+        return failure_of(error, final=function.retry is not None and not function.retry.allows(error))
+    except BaseException as worse:  # noqa: BLE001 - a class of users, such as a Snooze without a delay
+        return failure_of(worse, final=False)
 
 
 def failure_of(error: BaseException, *, final: bool) -> Settlement:
@@ -91,18 +94,17 @@ def failure_of(error: BaseException, *, final: bool) -> Settlement:
         frames = frames.tb_next
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in {"builtins", "mainspring.errors"} else _full_name(kind)
-    try:
-        message = str(error)
-        text = "".join(traceback.format_exception(kind, error, frames))
-    except BaseException as worse:  # noqa: BLE001 - an error whose text cannot be formatted must be settled, too
-        message, text = f"(the error cannot be shown: {type(worse).__name__})", ""
-    return failure(name, message, text, final=final)
+    return failure(name, text_of(error), traceback_of(error, frames), final=final)
 
 
 def failure(name: str, message: str, text: str | None = None, *, final: bool = False) -> Settlement:
     """Return a failure of a given type; long texts are cut in the middle."""
     detail: dict[str, Any] = {
-        "error": {"type": name, "message": _cut(message, MAX_MESSAGE), "traceback": text and _cut(text, MAX_TRACEBACK)}
+        "error": {
+            "type": encodable(name),
+            "message": _cut(message, MAX_MESSAGE),
+            "traceback": text and _cut(text, MAX_TRACEBACK),
+        }
     }
     if final:
         detail["final"] = True
@@ -114,8 +116,7 @@ def _full_name(kind: type[BaseException]) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    # Text that UTF-8 cannot encode (lone surrogates from file names) must not prevent the settlement.
-    text = text.encode("utf-8", "backslashreplace").decode()
+    text = encodable(text)
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2]}\n[…]\n{text[-limit // 2 :]}"

@@ -134,7 +134,7 @@ def text_of(value: object) -> str:
         text = str(value)
     except Exception as error:  # noqa: BLE001 - an object without a text must not fail the job
         text = f"(no text: {type(error).__name__})"
-    return text.encode("utf-8", "backslashreplace").decode()  # MessagePack takes no lone surrogates
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def values_of(fields: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
@@ -164,7 +164,11 @@ def _value(value: object) -> Value:
 
 
 def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Return a text of at most about ``limit`` characters, without its middle if it is longer."""
+    """Return a text of at most about ``limit`` characters, without its middle if it is longer.
+
+    UTF-8 can encode it: one line that it cannot would keep all lines of its batch from being sent.
+    """
+    text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= limit:
         return text
     half = limit // 2

@@ -84,5 +84,9 @@ def _line_of(record: logging.LogRecord, left_out: AbstractSet[str]) -> LogLine:
         text += f"\n{record.stack_info}"
     at_us = int(record.created * 1_000_000)
     return LogLine(
-        at_us, index_of(record.levelno), record.name, shorten(text), dict(values_of(fields)) if fields else None
+        at_us,
+        index_of(record.levelno),
+        text_of(record.name),
+        shorten(text),
+        dict(values_of(fields)) if fields else None,
     )

@@ -13,7 +13,7 @@ import pytest
 from mainspring import App, workflow
 from mainspring.deciding.channels import Channel
 from mainspring.deciding.instance import Instance
-from mainspring.errors import JobFailed, MainspringError, PayloadError, WorkflowUsageError
+from mainspring.errors import JobFailed, MainspringError, PayloadError, UsageError, WorkflowUsageError
 from mainspring.workflows import history as h
 from mainspring.workflows.model import Limits
 
@@ -48,6 +48,15 @@ async def other(number: int) -> int:
 
 LARGE = "x" * 2000
 
+
+def _renamed(name: str) -> Callable[[], int]:
+    def effect() -> int:
+        return 1
+
+    effect.__qualname__ = name
+    return effect
+
+
 INSIDE: dict[str, tuple[Callable[[], Any], type[MainspringError], str]] = {
     "unique": (lambda: label.options(unique="a").submit("a"), WorkflowUsageError, "workflow id"),
     "unique of a task": (lambda: once.submit("a"), WorkflowUsageError, "workflow id"),
@@ -77,6 +86,34 @@ INSIDE: dict[str, tuple[Callable[[], Any], type[MainspringError], str]] = {
     "many at once": (lambda: label.submit_many(["a"]), WorkflowUsageError, "f.submit("),
     "record": (lambda: workflow.step(len, "a", record="never"), MainspringError, "'each' or 'together'"),  # type: ignore[call-overload]
     "step of a submission": (lambda: workflow.step(app.function("x"), "a"), WorkflowUsageError, "submit"),  # type: ignore[call-overload]
+    "signal to a run": (
+        lambda: workflow.external("x").signal("name-\udc80"),
+        UsageError,
+        "a signal's name cannot be encoded",
+    ),
+    "signal of no text": (lambda: workflow.external("x").signal(5), UsageError, "a signal must be one of"),  # type: ignore[call-overload]
+    "long signal": (
+        lambda: workflow.external("x").signal("n" * 1025),
+        UsageError,
+        "a signal's name has 1,025 characters",
+    ),
+    "run of a huge number": (lambda: workflow.external("H:n:1@" + 30 * "9"), UsageError, "has more than 18 digits"),
+    "long handle": (lambda: workflow.external("H:" + 2000 * "9"), UsageError, "the key of a run has 2,002 characters"),
+    "run of no text": (lambda: workflow.external("x-\udc80"), UsageError, "the key of a run cannot be encoded"),
+    "long reason": (lambda: workflow.external("x").cancel("r" * 1025), UsageError, "a reason has 1,025 characters"),
+    "name of a step": (lambda: workflow.step(len, "a", name="n-\udc80"), UsageError, "a step's name cannot be encoded"),
+    "long name of a step": (lambda: workflow.step(len, "a", name="n" * 1025), UsageError, "a step's name has 1,025"),
+    "name of a side effect": (
+        lambda: workflow.side_effect(_renamed("f-\udc80")),
+        UsageError,
+        "of a side effect cannot be",
+    ),
+    "long version": (
+        lambda: workflow.continue_as_new().options(version="v" * 1025),
+        UsageError,
+        "version has 1,025 characters",
+    ),
+    "child with a NUL": (lambda: other.options(unique="a\0b").submit(1), UsageError, "has a NUL"),
     "thread": (lambda: asyncio.get_running_loop().run_in_executor(None, print), WorkflowUsageError, "workflow.step("),
     "eager": (lambda: asyncio.get_running_loop().set_task_factory(None), WorkflowUsageError, "set_task_factory"),
 }

@@ -129,6 +129,24 @@ def test_tracebacks_begin_at_the_function() -> None:
     assert "worker/execution.py" not in described["error"]["traceback"]
 
 
+class Unprepared(Snooze):
+    def __init__(self) -> None: ...
+
+
+class MisnamedError(Exception): ...
+
+
+MisnamedError.__qualname__ = "caf\udce9"
+
+
+@pytest.mark.parametrize("error", [Unprepared(), MisnamedError()])
+def test_an_error_of_an_odd_class_is_a_failure(error: Exception) -> None:
+    """Otherwise the thread of the executor would end, and the job would run for ever."""
+    settlement = execute(function(fail(error)), b"", job())
+    assert settlement.outcome == b"failed"
+    assert msgspec.json.decode(settlement.detail)["error"]["type"] in {"AttributeError", f"{__name__}.caf\\udce9"}
+
+
 class OwnError(Exception): ...
 
 

@@ -6,6 +6,7 @@ import contextvars
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from mainspring.worker.current import CurrentJob, running_job
@@ -160,6 +161,21 @@ def test_a_record_that_cannot_be_formatted_does_no_harm(
     monkeypatch.setattr(logging.getLogger(), "handlers", ours)  # not those of pytest
     in_task(lambda: logging.getLogger("my.module").warning("%d", Unprintable()))
     assert shown(written) == [(2, "%d (no text: ValueError)", None)]
+
+
+def test_every_line_can_be_encoded(
+    in_task: Callable[[Callable[[], object]], None], written: list[LogLine], log: JobLog
+) -> None:
+    """Lines of all jobs are sent together."""
+    error = ValueError("no such file caf\udce9")
+    in_task(
+        lambda: logging.getLogger("my.caf\udce9").warning("caf\udce9", exc_info=error, extra={"caf\udce9": "\udce9"})
+    )
+    in_task(lambda: logging.getLogger("my").warning("failed", exc_info=error))
+    log.warning("failed", exc_info=error)
+    assert all("no such file caf\\udce9" in line.message for line in written)
+    assert len(written) == 3
+    msgspec.msgpack.encode(written)
 
 
 def test_standard_error_gets_what_it_would_get_without_the_handler(

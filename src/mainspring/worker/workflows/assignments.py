@@ -86,9 +86,9 @@ class Assignments:
         self._histories.drop(run)
         position = run.instance.position
         if events and events[0].id <= position + 1:
-            self._turns.decide(run, key, info.now_us, events)
+            self._turns.guard(run, self._turns.decide, run, key, info.now_us, events)
         elif position >= info.last:
-            self._turns.decide(run, key, info.now_us, ())
+            self._turns.guard(run, self._turns.decide, run, key, info.now_us, ())
         else:
             self._cache.hold(run, key)
             self._histories.ask(run, position + 1, info.last, info.now_us)
@@ -106,7 +106,7 @@ class Assignments:
     def _history_read(self, run: Run, events: Sequence[Event], now_us: int) -> None:
         """Go on with a decision whose missing events have come."""
         assert run.key is not None  # a run that loses its delivery is evicted, and its request is forgotten
-        self._turns.decide(run, run.key, now_us, events)
+        self._turns.guard(run, self._turns.decide, run, run.key, now_us, events)
         self._flush()
 
     def _code_of(self, decision: Assigned) -> WorkflowFunction | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
+from mainspring.jobs.failures import text_of
 from mainspring.quantities import format_size
 from mainspring.wire.gearman.packets import Type
 from mainspring.workflows.messages import DecideMessage, decode_decided, encode_message
@@ -92,9 +93,14 @@ class DecideReports:
 def _packets(reports: Reports) -> Iterator[tuple[bytes, Reports]]:
     """Return the bodies of packets, none larger than the node takes, with the reports in each.
 
-    A report that is too large by itself parks its run: the node would refuse it again and again.
+    A report that is too large by itself parks its run: the node would refuse it again and again. So does one that cannot be
+    encoded; those beside it are sent.
     """
-    body = encode_message([message for _, message in reports])
+    try:
+        body = encode_message([message for _, message in reports])
+    except Exception:  # noqa: BLE001 - a value of users, in one of them
+        reports = [(run, _encodable(message)) for run, message in reports]
+        body = encode_message([message for _, message in reports])
     if len(body) <= ROOM:
         yield body, reports
         return
@@ -119,6 +125,16 @@ def _packets(reports: Reports) -> Iterator[tuple[bytes, Reports]]:
         part.append((run, fits))
         size += own
     yield encode_message([message for _, message in part]), part
+
+
+def _encodable(message: DecideMessage) -> DecideMessage:
+    """Return a report; one that parks its run if it cannot be encoded."""
+    try:
+        encode_message(message)
+    except Exception as error:  # noqa: BLE001 - as above
+        why = f"its commands and results cannot be encoded: {text_of(error)}; correct the code, and start a worker with it"
+        return replace(message, more=False, steps=(), decisions=(), about=b"", parked=Parked("defect", why), log=b"")
+    return message
 
 
 def _parking(message: DecideMessage, size: int, limit: int) -> DecideMessage:

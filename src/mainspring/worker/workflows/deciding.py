@@ -27,7 +27,7 @@ import structlog
 
 from mainspring.wire.gearman.packets import Type
 from mainspring.worker.code_digest import code_digest
-from mainspring.worker.execution import CANCELLED, RELEASED, failure
+from mainspring.worker.execution import CANCELLED, RELEASED, failure, failure_of
 from mainspring.worker.workflows import fusing
 from mainspring.worker.workflows.activities import Activities
 from mainspring.worker.workflows.assignments import Assignments
@@ -162,7 +162,16 @@ class WorkflowDecider:
 
     def assigned(self, link: Link, decision: Assigned) -> None:
         """Decide a run, now or after the answer that is under way."""
-        self._assignments.assigned(link, decision)
+        try:
+            self._assignments.assigned(link, decision)
+        except Exception as error:  # noqa: BLE001 - other decisions and jobs come in the same bytes
+            _log.exception("a decision cannot be read", handle=decision.handle.decode("utf-8", "replace"))
+            key = (decision.handle, decision.token)
+            run = self._cache.decided(link, key)
+            if run is not None:
+                self._cache.release(run)
+                self._evict(run)
+            link.session.settle(key, failure_of(error, final=True))  # counts: with a few of these, the run is parked
 
     def stop(self, link: Link, key: Key, reason: str) -> None:
         """Stop a decision that was cancelled, or whose lease has ended; or report it, because the run has newer events."""
@@ -171,7 +180,7 @@ class WorkflowDecider:
             return
         if reason == "events":
             run.outdated = True
-            self._turns.advance(run)
+            self._turns.guard(run, self._turns.advance, run)
             self.flush()
             return
         if reason == "cancelled":
@@ -186,7 +195,7 @@ class WorkflowDecider:
         if packet.kind == Type.DECIDED:
             for run, message, answer in self._reports.answered(link, packet.args[0], packet.args[1]):
                 if run in self._cache:  # else it was evicted
-                    self._answered(run, message, answer)
+                    self._turns.guard(run, self._answered, run, message, answer)
         elif packet.kind == Type.EVENTS:
             self._assignments.events(link, int(packet.args[0]), packet.args[2])
 
@@ -239,7 +248,7 @@ class WorkflowDecider:
     def flush(self) -> None:
         """Send what this turn of the loop has brought."""
         for run in self._activities.take_ended():
-            self._take_ended(run)
+            self._turns.guard(run, self._take_ended, run)
         servers = list(self._reports.unsent)
         for run in self._reports.send():
             self._evict(run)
@@ -301,7 +310,7 @@ class WorkflowDecider:
             runs[run] = None
         for run in runs:
             if run.key is not None and not run.reporting and not run.reading:
-                self._turns.end_steps(run)
+                self._turns.guard(run, self._turns.end_steps, run)
         self.flush()
 
     def _take_ended(self, run: Run) -> None:
@@ -315,7 +324,11 @@ class WorkflowDecider:
     # ---- eviction ----
 
     def _evict(self, run: Run) -> None:
-        """Drop a run from memory; its history has all that was recorded."""
+        """Drop a run from memory; its history has all that was recorded. A decision that it still has is given back."""
+        key = self._cache.release(run)
+        if key is not None:
+            run.link.session.settle(key, RELEASED)  # does nothing if it is lost
+            run.link.flush()
         self._cache.drop(run)
         self._steps.stop(run)
         self._assignments.drop(run)
@@ -324,6 +337,9 @@ class WorkflowDecider:
             run.timer = None
         self._activities.settle(run)
         assigned, run.assigned = run.assigned, None
-        run.instance.evict()
+        try:
+            run.instance.evict()
+        except Exception:  # noqa: BLE001 - as in `guard`
+            _log.exception("the code of a run has not ended cleanly", run=run.id)
         if assigned is not None and run.link.session.agreed:
             self.assigned(run.link, assigned)

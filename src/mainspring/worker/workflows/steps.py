@@ -13,7 +13,7 @@ from mainspring.jobs import model as jobs
 from mainspring.jobs.retry import backoff
 from mainspring.worker.current import CurrentJob
 from mainspring.worker.delivery import Delivery, Finished
-from mainspring.worker.execution import failure
+from mainspring.worker.execution import failure, failure_of
 from mainspring.worker.executors.aio import CoroutineExecutor
 from mainspring.worker.executors.process import ProcessExecutor
 from mainspring.worker.executors.thread import ThreadExecutor
@@ -219,7 +219,10 @@ class Steps:
             if step.timer is not None:
                 step.timer.cancel()
                 step.timer = None
-            outcome = self._outcome(step, settlement)
+            try:
+                outcome = self._outcome(step, settlement)
+            except Exception as error:  # noqa: BLE001 - the steps beside it have ended, too
+                outcome = self._outcome(step, failure_of(error, final=True))
             if outcome is not None:
                 ended.append((step.run, outcome))
         if ended:

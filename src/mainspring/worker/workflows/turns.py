@@ -1,6 +1,7 @@
 """The turns of runs: activations of their code, and the worker's acts after them.
 
-Activations run on the worker's loop, in plain callbacks.
+Activations run on the worker's loop, in plain callbacks: of a connection, an executor or a timer, which other runs and jobs
+share. So nothing that one run causes may leave its turn: an error parks the run.
 """
 
 from __future__ import annotations
@@ -8,16 +9,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
+from mainspring.deciding.model import Turn
+from mainspring.jobs.failures import encodable, text_of
 from mainspring.worker.execution import RELEASED
 from mainspring.worker.workflows import fusing
 from mainspring.worker.workflows.progress import Next, next_act
 from mainspring.workflows.history import DecisionTaskCompleted
 from mainspring.workflows.messages import DecideMessage
+from mainspring.workflows.model import Parked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.deciding.model import Turn
     from mainspring.worker.session import Key
     from mainspring.worker.workflows.decide_reports import DecideReports
     from mainspring.worker.workflows.run_cache import RunCache
@@ -25,7 +30,6 @@ if TYPE_CHECKING:
     from mainspring.worker.workflows.steps import Steps
     from mainspring.worker.workflows.watchdog import Watchdog
     from mainspring.workflows.history import Event
-    from mainspring.workflows.model import Parked
 
 TOGETHER_DELAY: Final = 0.05
 """Seconds for which results that are recorded with their decision wait for it."""
@@ -37,6 +41,10 @@ BATCH_SIZE: Final = 8 * 2**20
 """Bytes of results that one activation takes, if there are several."""
 BATCH_STEPS: Final = 1_000
 """Results that one activation takes: the server accepts ten times as many in a report."""
+_MOST_TEXT: Final = 4_096
+"""Characters of an error in the reason of a parked run."""
+
+_log = structlog.get_logger("mainspring.workflows")
 
 
 def _completes(event: Event) -> bool:
@@ -74,6 +82,23 @@ class Turns:
         """The time of the first report that is not sent."""
         self.draining = False
         """Whether no more decisions and steps begin."""
+
+    # ---- errors ----
+
+    def guard(self, run: Run, act: Callable[..., object], *args: Any) -> None:
+        """Do something for a run. An error parks the run, and reaches nobody else."""
+        try:
+            act(*args)
+        except Exception as error:  # noqa: BLE001 - whatever it is, other runs and jobs go on
+            self._park(run, error)
+
+    def _park(self, run: Run, error: BaseException) -> None:
+        """Ask to park a run of which the worker could not do something. Without a decision, evict it."""
+        _log.error("a run cannot go on here", run=run.id, error=text_of(error), exc_info=error)
+        if run not in self._cache or run.reporting or not (run.key or run.settlements):
+            self._evict(run)
+            return
+        self._report(run, more=False, parked=_defect("the worker cannot go on with it", error))
 
     # ---- activations ----
 
@@ -126,15 +151,17 @@ class Turns:
     def _go_on(self, run: Run) -> None:
         """Go on with a run that has let others run."""
         if run in self._cache and not run.reading:
-            self.end_steps(run)
+            self.guard(run, self.end_steps, run)
             self._flush()
 
     def _activate(self, run: Run, activation: Any, *args: Any) -> Turn:
-        """Run code of a workflow."""
+        """Run code of a workflow. An error that is no error of its tasks, such as one of a callback's, parks the run."""
         begun = self._clock()
         self._watchdog.begin(run)
         try:
             turn: Turn = activation(*args)
+        except BaseException as error:  # noqa: BLE001 - code of users may raise anything, also KeyboardInterrupt
+            turn = Turn(parked=_defect("its code has stopped", error))
         finally:
             self._watchdog.end()
         run.activation = self._clock() - begun
@@ -151,8 +178,6 @@ class Turns:
         if turn.parked is not None:
             if not run.settlements:
                 run.seen = given or run.seen  # a replay ends where the code differs, and has not seen the rest
-            run.decisions.clear()
-            run.steps.clear()
             self._report(run, more=False, parked=turn.parked)
             return
         run.batch = instance.batch
@@ -194,7 +219,7 @@ class Turns:
         """Begin no more decisions and steps, and report all results of steps at once."""
         self.draining = True
         for run in self._cache:
-            self.advance(run)
+            self.guard(run, self.advance, run)
 
     def release_all(self) -> None:
         """Give back all decisions about which no report is under way."""
@@ -227,6 +252,15 @@ class Turns:
         if not run.key and not run.settlements:
             self._evict(run)  # nothing that the node would take
             return
+        about, lines = b"", b""
+        try:
+            about, lines = run.instance.about(), run.take_lines()
+        except Exception as error:  # noqa: BLE001 - of this run alone
+            parked = parked or _defect("its report cannot be written", error)
+        if parked is not None:
+            more = False
+            run.decisions.clear()
+            run.steps.clear()
         message = DecideMessage(
             run.id,
             handle,
@@ -238,10 +272,10 @@ class Turns:
             tuple(run.steps),
             tuple(run.decisions),
             tuple(run.settlements),
-            run.instance.about(),
+            about,
             parked,
             self._build,
-            run.take_lines(),
+            lines,
         )
         run.drop_unrecorded()
         if run.key is not None and not more:
@@ -254,3 +288,10 @@ class Turns:
             for refused in self._reports.send():
                 self._evict(refused)
             run.link.write()
+
+
+def _defect(what: str, error: BaseException) -> Parked:
+    kind = encodable(type(error).__name__)
+    return Parked(
+        "defect", f"{what}: {kind}: {text_of(error)[:_MOST_TEXT]}; correct the code, and start a worker with it"
+    )

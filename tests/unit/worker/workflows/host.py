@@ -35,7 +35,7 @@ from mainspring.workflows.model import decision_function
 from mainspring.workflows.requests import Completion, Ruling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from mainspring import App
 
@@ -175,6 +175,7 @@ class Host:
         self.server: Server
         self.limits: dict[str, int] = {}
         """The limits in the info of decisions."""
+        self.number_of_reports = 0
         self._tokens = 0
 
     def run(self, test: Callable[[Host], Coroutine[Any, Any, None]]) -> None:
@@ -263,7 +264,9 @@ class Host:
 
     async def reports(self) -> list[Report]:
         """Return the DECIDEs since the last call."""
-        return [Report(number, decode_decide(body)) for number, body in await self.taken(Type.DECIDE)]
+        found = [Report(number, decode_decide(body)) for number, body in await self.taken(Type.DECIDE)]
+        self.number_of_reports += len(found)
+        return found
 
     async def report(self) -> Report:
         """Return the only DECIDE since the last call."""
@@ -347,6 +350,11 @@ class Host:
         )
         self.server.send(response(Type.DECIDED, report.number, encode_message([answer])), *follow)
         return ruling
+
+    def answer_all(self, messages: Sequence[DecideMessage]) -> None:
+        """Answer the reports of the last DECIDE as recorded, without events: their decisions are kept."""
+        answers = [DecidedMessage(one.run, "recorded", lease=Lease.KEPT) for one in messages]
+        self.server.send(response(Type.DECIDED, b"%d" % self.number_of_reports, encode_message(answers)))
 
     def stop(self, key: tuple[bytes, bytes], reason: bytes) -> None:
         """Send STOP."""

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import Mock
 
 from mainspring.worker.workflows.decide_reports import ROOM, DecideReports
-from mainspring.workflows.decisions.model import ScheduleActivityTask
+from mainspring.workflows.decisions.model import RecordMarker, ScheduleActivityTask
 from mainspring.workflows.messages import DecideMessage, decode_decide
 from mainspring.workflows.model import Limits
 
@@ -67,3 +67,18 @@ def test_a_report_with_too_many_lines_is_sent_without_them() -> None:
     assert reports.send() == []
     ((message,),) = [decode_decide(body) for body in link.bodies]
     assert (message.log, message.parked, message.decisions) == (b"", None, (task,))
+
+
+def test_a_report_that_cannot_be_encoded_parks_its_run_alone() -> None:
+    reports, link = DecideReports(), Link()
+    for number, name in enumerate(("good", "caf\udce9", "also good"), 1):
+        run: Any = Mock(link=link)
+        run.instance.limits = Limits(largest=LARGEST)
+        marker = RecordMarker(1, name)
+        reports.add(run, DecideMessage(number, b"h", b"t", 2, 1, 0, True, decisions=(marker,), build="b"))
+    assert reports.send() == []
+    (messages,) = [decode_decide(body) for body in link.bodies]
+    assert [(one.run, len(one.decisions), one.more) for one in messages] == [(1, 1, True), (2, 0, False), (3, 1, True)]
+    assert [one.parked is None for one in messages] == [True, False, True]
+    assert messages[1].parked is not None
+    assert "cannot be encoded: 'utf-8' codec can't encode character" in messages[1].parked.message
