@@ -281,6 +281,7 @@ class MemoryTree:
         if not self._is_cut and not self._is_killed:
             self.content.expire(session)
         await self._pause()
+        self._watches.clear()
         self._lose()
 
     @property

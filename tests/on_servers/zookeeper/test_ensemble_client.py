@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from tests.zookeeper.server import Ensemble
@@ -15,6 +16,7 @@ from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.bootstrap import prepare
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
 from mainspring.engines.zookeeper.ensemble.connecting import make_client
+from mainspring.engines.zookeeper.ensemble.wiring import Answer
 from mainspring.engines.zookeeper.tree import (
     Check,
     Create,
@@ -55,6 +57,18 @@ def run(zookeeper: str, chroot: str) -> Callable[[Callable[[KazooTree, KazooTree
         asyncio.run(run_with_trees())
 
     return run
+
+
+async def insist(tree: KazooTree) -> None:
+    """Commit something as soon as there is a connection again."""
+    while True:
+        try:
+            done = await tree.commit([Check("/")])
+        except StoreUnavailableError:
+            await asyncio.sleep(0.01)  # the loss of the connection has not been processed yet
+        else:
+            assert done == Done(["/"])
+            return
 
 
 def test_a_commit_is_all_or_nothing(run: Any) -> None:
@@ -164,6 +178,94 @@ def test_a_watch_is_called_if_its_event_arrives_before_its_reply_is_read(run: An
     run(test)
 
 
+@pytest.mark.parametrize("what", ["event", "loss of the connection"])
+def test_a_watch_is_called_if_all_happens_before_its_request_returns(
+    run: Any, zookeeper: str, chroot: str, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The loop's thread does not run from the moment in which kazoo has the request; kazoo's thread does."""
+
+    async def test(tree: KazooTree, other: KazooTree) -> None:
+        await tree.commit([Create("/a"), Create("/b")])
+        stranger = KazooClient(hosts=zookeeper)
+        await asyncio.to_thread(stranger.start)
+        call = KazooClient._call  # noqa: SLF001 - what all requests go through
+        disturbed = 0
+
+        def call_and_pause(client: KazooClient, packet: Any, answer: Any) -> Any:
+            nonlocal disturbed
+            result = call(client, packet, answer)
+            if getattr(packet, "watcher", None):
+                disturbed += 1
+                until(lambda: watched(client, packet.path))  # the reply has come
+                if what == "event":
+                    stranger.set(packet.path, b"new")
+                    stranger.create(f"{packet.path}/new")
+                else:
+                    client._connection._socket.hang_up()  # noqa: SLF001
+                until(lambda: not watched(client, packet.path))
+            return result
+
+        monkeypatch.setattr(KazooClient, "_call", call_and_pause)
+        try:
+            written, child = asyncio.Event(), asyncio.Event()
+            await tree.get("/a", written.set)
+            await asyncio.wait_for(written.wait(), TIMEOUT)
+            await asyncio.wait_for(insist(tree), TIMEOUT)
+            await tree.children("/b", child.set)
+            await asyncio.wait_for(child.wait(), TIMEOUT)
+            assert disturbed == 2
+        finally:
+            await asyncio.to_thread(stranger.stop)
+            stranger.close()
+
+    def watched(client: KazooClient, path: str) -> object:
+        return client._data_watchers.get(path) or client._child_watchers.get(path)  # noqa: SLF001
+
+    def until(is_so: Callable[[], object]) -> None:
+        deadline = time.monotonic() + TIMEOUT
+        while not is_so():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    run(test)
+
+
+def test_a_repeated_read_leaves_one_watch(run: Any) -> None:
+    async def test(tree: KazooTree, other: KazooTree) -> None:
+        await tree.commit([Create("/a")])
+        called: list[str] = []
+
+        def watch() -> None:
+            called.append("")
+
+        for _ in range(3):
+            await tree.get("/a", watch)
+        await tree.commit([Write("/a", b"1")])
+        await tree.sync()
+        assert called == [""]
+
+    run(test)
+
+
+def test_a_watch_that_fails_holds_up_no_other(run: Any) -> None:
+    async def test(tree: KazooTree, other: KazooTree) -> None:
+        await tree.commit([Create("/a")])
+        called = asyncio.Event()
+
+        def fail() -> None:
+            raise KeyError("x")
+
+        for number in range(5):
+            await tree.get(f"/{number}", fail)
+        await tree.get("/a", called.set)
+        with structlog.testing.capture_logs() as logs:
+            await other.commit([*(Create(f"/{number}") for number in range(5)), Write("/a", b"1")])
+            await asyncio.wait_for(called.wait(), TIMEOUT)
+        assert [line["log_level"] for line in logs] == ["error"] * 5
+
+    run(test)
+
+
 def test_requests_of_one_caller_stay_in_order(run: Any) -> None:
     async def test(tree: KazooTree, other: KazooTree) -> None:
         for number in range(20):
@@ -206,18 +308,13 @@ def test_a_member_that_skips_a_request_is_disconnected(run: Any) -> None:
     async def test(tree: KazooTree, _: KazooTree) -> None:
         client = tree._client  # noqa: SLF001 - the defect is in the library behind it
         session = tree.session
-        lost = client.handler.async_result()
+        lost = Answer(lambda _: None)
         # As if a request had been sent before, and its reply were missing.
         client._pending.append((None, lost, 999))  # noqa: SLF001 - as the library does it
         with pytest.raises(UnknownOutcomeError):
             await tree.commit([Create("/a")])
         assert isinstance(lost.exception, ConnectionLoss)
-        while True:
-            try:
-                assert await tree.commit([Check("/")]) == Done(["/"])
-                break
-            except StoreUnavailableError:
-                await asyncio.sleep(0.01)  # the loss of the connection has not been processed yet
+        await insist(tree)
         assert tree.session == session, "kazoo's thread goes on"
 
     run(test)

@@ -115,7 +115,7 @@ class Tree(Protocol):
         """Start the first session, and create the chroot. Raises StoreUnavailableError, SettingsError (authentication)."""
 
     async def close(self) -> None:
-        """End the session, and with it its ephemeral nodes. A second call does nothing."""
+        """End the session, and with it its ephemeral nodes and its watches. A second call does nothing."""
 
     @property
     def session(self) -> int:

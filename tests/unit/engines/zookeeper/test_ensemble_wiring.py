@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import select
 import socket
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 from kazoo.exceptions import ConnectionDropped
 
 from mainspring.engines.zookeeper.ensemble.multi import multi
+from mainspring.engines.zookeeper.ensemble.requests import MAX_IN_FLIGHT, RequestQueue
 from mainspring.engines.zookeeper.ensemble.wiring import Answer, Handler, ReadAhead, WakeupPipe
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mainspring.engines.zookeeper.tree import Change
 
@@ -121,25 +123,15 @@ def test_a_connection_can_be_ended_while_a_thread_waits_for_it() -> None:
         assert ended == [b""]
 
 
-def test_a_callback_is_called_once_if_set_and_linked_concurrently() -> None:
+def test_an_answer_that_two_threads_set_calls_back_once() -> None:
     for _ in range(300):
-        answer = Answer()
-        called: list[object] = []
+        called: list[Answer] = []
+        answer = Answer(called.append)
         thread = threading.Thread(target=answer.set, args=("value",))
         thread.start()
-        answer.rawlink(lambda one, called=called: called.append(one.get()))  # type: ignore[misc]
+        answer.set_exception(KeyError("x"))
         thread.join()
-        assert called == ["value"]
-
-
-def test_an_answer_may_be_an_error() -> None:
-    answer = Answer()
-    answer.set_exception(KeyError("x"))
-    called: list[Answer] = []
-    answer.rawlink(called.append)
-    assert called == [answer]
-    with pytest.raises(KeyError):
-        answer.get()
+        assert called == [answer]
 
 
 def test_a_multi_is_not_sent_in_another_session() -> None:
@@ -155,3 +147,25 @@ def test_the_root_is_the_chroot_and_a_sequence_number_may_be_a_whole_name() -> N
     changes: list[Change] = [Write("/", b""), Create("/", sequence=True), Check("/a")]
     assert [one.path for one in multi(changes, "/p", [], lambda: True).operations] == ["/p", "/p/", "/p/a"]
     assert [one.path for one in multi(changes, "", [], lambda: True).operations] == ["/", "/", "/a"]
+
+
+def test_a_packet_that_cannot_be_made_fails_its_caller_alone() -> None:
+    async def check() -> None:
+        def send(packet: str, answer: Answer) -> None:
+            answer.set(packet)
+
+        def packet(_: int) -> str:
+            raise TypeError("no text")
+
+        def post(call: Callable[[], None]) -> None:
+            asyncio.get_running_loop().call_soon(call)
+
+        queue = RequestQueue(TIMEOUT, send, post)
+        queue.refused, queue.is_connected = None, True
+        for _ in range(MAX_IN_FLIGHT + 1):
+            (failed,) = await queue.ask(packet, 1)
+            assert isinstance(failed.exception, TypeError)
+        (answer,) = await queue.ask(lambda _: "sent", 1)
+        assert answer.value == "sent"
+
+    asyncio.run(check())

@@ -1,7 +1,10 @@
 """Sessions with a real ensemble: kazoo in its own thread, behind the port ``Tree``.
 
-Requests go to kazoo from the node's loop and never block it. kazoo's thread puts answers, changes of state and watch events into
-one queue, in their order, and wakes the loop once for each batch.
+Requests go to kazoo from the node's loop and never block it. kazoo's thread puts answers, changes of state and calls of watches
+into one queue, in their order, and wakes the loop once for each batch.
+
+kazoo keeps the watches. Its thread adds one with the reply to the read that has set it, before it reads the next packet, and
+takes it out with its event or with the loss of the connection. So the loop has no part in their order.
 """
 
 from __future__ import annotations
@@ -11,34 +14,46 @@ import contextlib
 import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import structlog
 from kazoo.exceptions import NoNodeError
-from kazoo.protocol.states import EventType, KeeperState
+from kazoo.protocol.serialization import Exists, GetChildren, GetData, Sync
+from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.ensemble import translation
 from mainspring.engines.zookeeper.ensemble.connecting import make_client
-from mainspring.engines.zookeeper.ensemble.multi import multi, size
+from mainspring.engines.zookeeper.ensemble.multi import Multi, multi, size
 from mainspring.engines.zookeeper.ensemble.requests import RequestQueue, SendPermit
-from mainspring.engines.zookeeper.ensemble.watches import Watches, call
 from mainspring.engines.zookeeper.tree import Create, Done, Refusal, Refused, SessionEndedError
 from mainspring.errors import SettingsError, StoreError, StoreForeignError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.engines.zookeeper.address import Address
-    from mainspring.engines.zookeeper.ensemble.requests import OnReply
     from mainspring.engines.zookeeper.ensemble.wiring import Answer
     from mainspring.engines.zookeeper.tree import Change, Node, Watch
+
+log = structlog.get_logger("mainspring.zookeeper")
 
 CLOSE_TIMEOUT: Final = 1.5
 """Seconds that an ensemble has to confirm the end of a session."""
 MAX_PACKET: Final = 1_048_575
 """Bytes of a packet that a server accepts by default (``jute.maxbuffer``); it closes the connection on a larger one."""
 ENDED: Final = frozenset({KeeperState.EXPIRED_SESSION, KeeperState.CLOSED, KeeperState.AUTH_FAILED})
+
+
+class _Watcher(NamedTuple):
+    """A watch as kazoo keeps it: it is called in kazoo's thread. Equal for equal watches, so a repeated read adds no other."""
+
+    post: Callable[[Watch], None]
+    watch: Watch
+
+    def __call__(self, _: object) -> None:
+        self.post(self.watch)
 
 
 class KazooTree:
@@ -56,8 +71,7 @@ class KazooTree:
         self._prefix = "" if address.chroot == "/" else address.chroot
         self._access = OPEN_ACL_UNSAFE if address.is_open else CREATOR_ALL_ACL
         self._client: Any = None
-        self._requests = RequestQueue(request_timeout or session_timeout, self._post)
-        self._watches = Watches()
+        self._requests = RequestQueue(request_timeout or session_timeout, self._send, self._post)
         self._listeners: list[Callable[[], None]] = []
         self._events: deque[Callable[[], None]] = deque()
         self._is_woken = False
@@ -111,7 +125,7 @@ class KazooTree:
         self._requests.is_connected = False
         self._requests.session = 0
         self._requests.refuse(SessionEndedError("the session is closed"))
-        self._lose()
+        _call(self._listeners)
 
     @property
     def session(self) -> int:
@@ -129,32 +143,25 @@ class KazooTree:
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
         """Return a node; None if there is none."""
-        full = self._full(path)
-        on_event = None if watch is None else self._on_event
+        full, watcher = self._full(path), self._watcher(watch)
         while True:
-            answer = await self._ask(lambda: self._client.get_async(full, on_event), self._watches.on_data(full, watch))
+            answer = await self._ask(GetData(full, watcher))
             if answer is not None:
                 return translation.node(*answer)
             # A read of a missing node sets no watch, `exists` does. The node may be created in between.
-            if watch is None or not await self._ask(
-                lambda: self._client.exists_async(full, on_event), self._watches.on_data(full, watch, missing=True)
-            ):
+            if watch is None or not await self._ask(Exists(full, watcher)):
                 return None
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         """Return several nodes, None for each that does not exist."""
         full = [self._full(path) for path in paths]
-        answers = await self._requests.ask(lambda at: self._client.get_async(full[at]), len(full))
+        answers = await self._requests.ask(lambda at: GetData(full[at], None), len(full))
         values = [_value(answer) for answer in answers]
         return [None if value is None else translation.node(*value) for value in values]
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         """Return the names of a node's children; None if there is no such node."""
-        full = self._full(path)
-        on_event = None if watch is None else self._on_event
-        names: list[str] | None = await self._ask(
-            lambda: self._client.get_children_async(full, on_event), self._watches.on_children(full, watch)
-        )
+        names: list[str] | None = await self._ask(GetChildren(self._full(path), self._watcher(watch)))
         return names
 
     async def commit(self, changes: Sequence[Change]) -> Done | Refused:
@@ -167,37 +174,41 @@ class KazooTree:
 
     async def sync(self) -> None:
         """Wait until all commits so far, of all nodes, can be read here."""
-        await self._ask(lambda: self._client.sync_async(self._full("/")))
+        await self._ask(Sync(self._full("/")))
 
     # ---- requests
 
     def _full(self, path: str) -> str:
         return self._prefix + path if path != "/" else self._prefix or "/"
 
+    def _watcher(self, watch: Watch | None) -> _Watcher | None:
+        return None if watch is None else _Watcher(self._post_watch, watch)
+
     async def _commit(self, changes: Sequence[Change], prefix: str) -> Done | Refused:
         client = self._client
         permit = SendPermit()
 
-        def send(_: int) -> Answer:
+        def packet(_: int) -> Multi:
             session = self.session
-            answer: Answer = client.handler.async_result()
 
             def is_due() -> bool:
                 return bool(client._session_id == session and permit.acquire())  # noqa: SLF001
 
-            request = multi(changes, prefix, self._access, is_due)
-            client._call(request, answer)  # noqa: SLF001 - as its own transaction does
-            return answer
+            return multi(changes, prefix, self._access, is_due)
 
-        (answer,) = await self._requests.ask(send, 1, permit=permit)
+        (answer,) = await self._requests.ask(packet, 1, permit=permit)
         if answer.exception is not None:
             raise translation.commit_error(answer.exception)
         return translation.outcome(changes, answer.value, prefix)
 
-    async def _ask(self, send: Callable[[], Answer], on_reply: OnReply | None = None) -> Any:
-        """Return one answer; None if there is no such node."""
-        (answer,) = await self._requests.ask(lambda _: send(), 1, on_reply=on_reply)
+    async def _ask(self, packet: Any) -> Any:
+        """Return the answer to a read; None if there is no such node."""
+        (answer,) = await self._requests.ask(lambda _: packet, 1)
         return _value(answer)
+
+    def _send(self, packet: Any, answer: Answer) -> None:
+        # As kazoo's own methods do, but with an answer that has its callback before kazoo's thread can set it.
+        self._client._call(packet, answer)  # noqa: SLF001
 
     # ---- in kazoo's thread
 
@@ -208,15 +219,16 @@ class KazooTree:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._process_events)
 
+    def _post_watch(self, watch: Watch) -> None:
+        # While a client closes, kazoo drops some of its watches and calls others.
+        if self._client is not None:
+            self._post(watch)
+
     def _on_state(self, _: object) -> None:
         client = self._client
         if client is not None:
             state, session = client.client_state, client._session_id or 0  # noqa: SLF001
             self._post(lambda: self._changed(state, session))
-
-    def _on_event(self, event: Any) -> None:
-        if event.type != EventType.NONE:  # NONE reports a lost connection, as the state does
-            self._post(lambda: self._watches.fire(event.type, event.path))
 
     def _on_agreed(self, client: Any, session_timeout: float) -> None:
         self._post(lambda: self._agree(client, session_timeout))
@@ -226,7 +238,7 @@ class KazooTree:
     def _process_events(self) -> None:
         self._is_woken = False
         while self._events:
-            self._events.popleft()()
+            _call([self._events.popleft()])
 
     def _agree(self, client: Any, session_timeout: float) -> None:
         if client is self._client:
@@ -235,7 +247,7 @@ class KazooTree:
     def _changed(self, state: str, session: int) -> None:
         """Apply a change of the connection or the session."""
         requests = self._requests
-        was, requests.is_connected = requests.is_connected, state == KeeperState.CONNECTED
+        requests.is_connected = state == KeeperState.CONNECTED
         if requests.is_connected:
             requests.session = session
         elif state in ENDED:
@@ -243,15 +255,8 @@ class KazooTree:
             requests.end(ended, SessionEndedError("the session has ended"))
         if state == KeeperState.AUTH_FAILED:
             requests.refuse(SettingsError(f"{self._address.shown}: the ensemble refuses user and password"))
-        if was and not requests.is_connected:
-            self._lose()
-        else:
-            call(self._listeners)
+        _call(self._listeners)
         requests.pump()
-
-    def _lose(self) -> None:
-        self._watches.lose()
-        call(self._listeners)
 
     # ---- opening
 
@@ -280,7 +285,7 @@ class KazooTree:
         for part in self._address.chroot[1:].split("/"):
             if f"/{part}" in paths.TOPS:
                 layout = f"{above}{paths.LAYOUT}"
-                if await self._ask(lambda: self._client.exists_async(layout)) is not None:  # noqa: B023 - awaited here
+                if await self._ask(Exists(layout, None)) is not None:
                     raise SettingsError(
                         f"{self._address.shown} is inside the tree of another store, {above or '/'}: choose another chroot"
                     )
@@ -294,3 +299,12 @@ def _value(answer: Answer) -> Any:
     if isinstance(answer.exception, NoNodeError):
         return None
     raise translation.read_error(answer.exception)
+
+
+def _call(calls: Iterable[Callable[[], None]]) -> None:
+    """Call all, even if one of them fails."""
+    for each in [*calls]:
+        try:
+            each()
+        except Exception:
+            log.exception("a change of the ensemble could not be handled: a defect in the store's code")

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.engines.zookeeper.ensemble.wiring import Answer
 from mainspring.engines.zookeeper.tree import SessionEndedError
 from mainspring.errors import StoreUnavailableError
 from mainspring.quantities import format_duration
@@ -16,10 +17,6 @@ from mainspring.quantities import format_duration
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.engines.zookeeper.ensemble.wiring import Answer
-
-    OnReply = Callable[[Answer], None]
-    """Called with each reply, in its order among the watch events."""
 
 MAX_IN_FLIGHT: Final = 256
 """Requests in flight at once."""
@@ -43,25 +40,23 @@ class SendPermit:
 class Request:
     """The request of one caller, from the call to the answer: one packet, or several of the same kind."""
 
-    __slots__ = ("_answers", "_left", "_next", "_on_reply", "_permit", "_send", "future", "session")
+    __slots__ = ("_answers", "_left", "_next", "_packet", "_permit", "future", "session")
 
     def __init__(
         self,
-        send: Callable[[int], Answer],
+        packet: Callable[[int], Any],
         count: int,
         session: int,
         future: asyncio.Future[list[Answer]],
         *,
         permit: SendPermit | None,
-        on_reply: OnReply | None,
     ) -> None:
         self.session = session
         self.future = future
         self._permit = permit
-        self._send = send
+        self._packet = packet
         self._next = 0
         self._left = count
-        self._on_reply = on_reply
         self._answers: list[Any] = [None] * count
 
     @property
@@ -69,18 +64,20 @@ class Request:
         """Whether all its packets are sent, or it is answered."""
         return self._next == len(self._answers) or self.future.done()
 
-    def send(self, answered: Callable[[Request, int, Answer], None]) -> None:
-        """Send its next packet."""
+    def send(self, send: Callable[[Any, Answer], None], answered: Callable[[Request, int, Answer], None]) -> None:
+        """Send its next packet. ``answered`` is called once, also if the packet cannot be made or sent."""
         at = self._next
         self._next += 1
-        self._send(at).rawlink(lambda answer: answered(self, at, answer))
+        answer = Answer(lambda answer: answered(self, at, answer))
+        try:
+            send(self._packet(at), answer)
+        except Exception as error:  # noqa: BLE001 - it goes to the caller
+            answer.set_exception(error)
 
     def receive(self, at: int, answer: Answer) -> None:
         """Store the answer to one of its packets."""
         if self.future.done():
             return  # the caller has stopped waiting
-        if self._on_reply is not None:
-            self._on_reply(answer)
         self._answers[at] = answer
         self._left -= 1
         if not self._left:
@@ -99,26 +96,31 @@ class Request:
 class RequestQueue:
     """The requests of one tree, in their order."""
 
-    def __init__(self, timeout: float, post: Callable[[Callable[[], None]], None]) -> None:
-        """``timeout`` are the seconds that a read may take and any request may wait; ``post`` schedules a call in the loop."""
+    def __init__(
+        self, timeout: float, send: Callable[[Any, Answer], None], post: Callable[[Callable[[], None]], None]
+    ) -> None:
+        """``timeout`` are the seconds that a read may take and any request may wait.
+
+        ``send`` gives a packet to the connection, which sets its answer in another thread; ``post`` schedules a call in the loop.
+        """
         self.is_connected = False
         self.session = 0
         self.refused: Exception | None = SessionEndedError("the session has not begun")
         """The error that every request gets; None: requests are accepted."""
         self._timeout = timeout
+        self._send = send
         self._post = post
         self._waiting: deque[Request] = deque()
         self._in_flight = 0
 
     async def ask(
         self,
-        send: Callable[[int], Answer],
+        packet: Callable[[int], Any],
         count: int,
         *,
         permit: SendPermit | None = None,
-        on_reply: OnReply | None = None,
     ) -> list[Answer]:
-        """Send packets as soon as there is a connection, and return their answers.
+        """Send packets as soon as there is a connection, and return their answers. ``packet`` returns each when it is due.
 
         Raises StoreUnavailableError, SessionEndedError; raises ``refused`` if it is set.
         ``permit`` is given for a commit, which acquires it when it is sent. That is later than the call of kazoo; if the
@@ -129,7 +131,7 @@ class RequestQueue:
         if not count:
             return []
         loop = asyncio.get_running_loop()
-        request = Request(send, count, self.session, loop.create_future(), permit=permit, on_reply=on_reply)
+        request = Request(packet, count, self.session, loop.create_future(), permit=permit)
         self._waiting.append(request)
         self.pump()
         timer = loop.call_later(self._timeout, self._expire, request)
@@ -148,7 +150,7 @@ class RequestQueue:
                 self._waiting.popleft()
                 continue
             self._in_flight += 1
-            request.send(self._on_answer)
+            request.send(self._send, self._on_answer)
 
     def end(self, session: int, error: Exception) -> None:
         """Fail the waiting requests of a session that has ended."""

@@ -24,47 +24,33 @@ _BOTH_WAYS: Final = 2
 
 
 class Answer:
-    """The future answer to one request. A callback runs in the thread that sets the answer."""
+    """The answer to one request, and the callback that gets it, in the thread that sets it.
 
-    __slots__ = ("_callbacks", "_is_ready", "exception", "value")
+    It has its callback from the start: one that is added after the request was sent may come after the answer, and then after
+    the events that follow the answer.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_callback", "exception", "value")
+
+    def __init__(self, callback: Callable[[Answer], object]) -> None:
         self.value: Any = None
         self.exception: Exception | None = None
-        self._is_ready = False
-        self._callbacks: list[Callable[[Answer], object]] = []
+        self._callback = [callback]
 
     def set(self, value: Any = None) -> None:
         """Set the value."""
         self.value = value
-        self._finish()
+        self._call()
 
     def set_exception(self, exception: Exception) -> None:
         """Set an error."""
         self.exception = exception
-        self._finish()
-
-    def get(self) -> Any:
-        """Return the value, or raise the error."""
-        if self.exception is not None:
-            raise self.exception
-        return self.value
-
-    def rawlink(self, callback: Callable[[Answer], object]) -> None:
-        """Call a function once, with this, when the answer is set."""
-        self._callbacks.append(callback)
-        if self._is_ready:
-            self._call()
-
-    def _finish(self) -> None:
-        self._is_ready = True
         self._call()
 
     def _call(self) -> None:
-        # Both threads may be here: `pop` gives each callback to one of them.
+        # Both threads may set it, for a request that meets the end of its connection: `pop` gives the callback to one of them.
         with contextlib.suppress(IndexError):
-            while True:
-                self._callbacks.pop()(self)
+            self._callback.pop()(self)
 
 
 class ReadAhead:
@@ -170,10 +156,6 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         super().__init__()
         self._connecting = connecting
         self._sending = sending
-
-    def async_result(self) -> Answer:
-        """Return an answer that is not set yet."""
-        return Answer()
 
     def create_connection(self, address: tuple[str, int], timeout: float | None = None, **more: Any) -> ReadAhead:
         """Connect to a member. The time is limited: a member that drops packets must not use up the time of the others."""
