@@ -75,6 +75,7 @@ _OF_STATE: Final = {
     "snoozed": "later",
     # nodes and workers
     "live": "good",
+    "silent": "late",
     "draining": "stopped",
     "dead": "bad",
 }

@@ -22,7 +22,7 @@ class WorkerInfo(msgspec.Struct):
     client: str
     """``extension`` or ``gearman``: its protocol."""
     state: str
-    """``live`` or ``draining``."""
+    """``live``, ``silent`` or ``draining``."""
     slots: int | None
     """How many jobs it runs at a time, if it has declared it."""
     running: int
@@ -31,6 +31,8 @@ class WorkerInfo(msgspec.Struct):
     """Its version of Mainspring; None if unknown."""
     stops: bool
     """Whether it stops on request."""
+    silent_since: str | None
+    """Since when it has sent nothing although it should; it gets no work until it sends something."""
 
 
 class WorkerDetails(WorkerInfo):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -126,6 +126,12 @@ class Ability(NamedTuple):
     """The limits that it declares for the function."""
 
 
+LOST: Final = b"lost"
+"""A reason to stop a delivery: its token is no longer valid."""
+SILENT: Final = b"silent"
+"""The same, because the worker has sent nothing for too long: it gets no work until it sends again."""
+
+
 class WorkerConnection(Protocol):
     """The connection of a worker, as the jobs slice uses it."""
 
@@ -142,7 +148,7 @@ class WorkerConnection(Protocol):
         """Return the worker's name, or its address."""
 
     def stop(self, held: Held, reason: bytes) -> None:
-        """Ask the worker to stop a job: ``cancelled``, ``timeout`` or ``lost``."""
+        """Ask the worker to stop a job: ``cancelled``, ``timeout``, `LOST` or `SILENT`, which the worker gets as ``lost``."""
 
 
 class Worker:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mainspring.clock import from_us, to_us
 from mainspring.jobs import rules
 from mainspring.jobs.claiming import Claiming
+from mainspring.jobs.held import LOST
 from mainspring.jobs.isolation import IsolationQueue
 from mainspring.jobs.pending_grabs import PendingGrabs
 from mainspring.jobs.preferred_matching import match_preferred
@@ -161,7 +162,7 @@ class Serving:
                 held.admission = None
             if worker is not None:
                 if worker.streams:
-                    worker.connection.stop(held, b"lost")
+                    worker.connection.stop(held, LOST)
                 else:
                     worker.ignored_results.add(held.handle)
                     worker.refused = True

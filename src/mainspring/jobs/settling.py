@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mainspring.jobs import rules
 from mainspring.jobs.attempts import waited_us
 from mainspring.jobs.failures import failure
+from mainspring.jobs.held import SILENT
 from mainspring.jobs.rules import Event, Outcome, Settlement
 from mainspring.quantities import format_duration
 
@@ -151,7 +152,7 @@ class Settling:
     def silent(self, held: Held, heartbeat: float) -> None:
         """Settle a job whose worker has sent no heartbeat for ``heartbeat`` seconds."""
         assert held.worker is not None
-        held.worker.connection.stop(held, b"lost")
+        held.worker.connection.stop(held, SILENT)
         why = f"its worker sent no heartbeat for {format_duration(heartbeat)}"
         self.lost_with_process(held.worker, [held], why)
 

@@ -33,6 +33,8 @@ class WorkerRow(msgspec.Struct, frozen=True, array_like=True):
     """Its version of Mainspring; empty if unknown."""
     namespaces: tuple[str, ...] = ()
     """The namespaces of its functions."""
+    silent_us: int = 0
+    """Since when it has sent nothing although it should; 0 if it is not silent."""
 
 
 class Recovery(msgspec.Struct, frozen=True, array_like=True):

@@ -76,4 +76,5 @@ def _row(side: TaskWorker) -> WorkerRow:
         connected_us=side.connected_us,
         version=side.about.version,
         namespaces=tuple(sorted(namespaces)) or (DEFAULT,),
+        silent_us=side.silent_us,
     )

@@ -86,6 +86,12 @@ class Metrics:
         for kind, name, text, value in (
             ("gauge", "mainspring_functions", "Functions that have jobs or workers.", number),
             ("gauge", "mainspring_connections", "Open connections of the Gearman port.", len(self._peers.connected)),
+            (
+                "gauge",
+                "mainspring_silent_workers",
+                "Workers that have sent nothing although they should, and get no work.",
+                sum(peer.silence.since_us > 0 for peer in self._peers.connected),
+            ),
             ("counter", "mainspring_connections_opened_total", "Accepted connections.", self._peers.total),
             ("counter", "mainspring_commits_total", "Groups sent to the store.", self._commits.groups),
             (

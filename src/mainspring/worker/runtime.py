@@ -18,7 +18,7 @@ from mainspring.namespaces import DEFAULT
 from mainspring.worker.executors.process import TASK_PROCESS
 from mainspring.worker.extra_places import ExtraPlaces
 from mainspring.worker.failed_attempts import FailedAttempts
-from mainspring.worker.heartbeats import Heartbeats
+from mainspring.worker.heartbeats import INTERVAL, Heartbeats
 from mainspring.worker.held_jobs import HeldJobs
 from mainspring.worker.job_requests import JobRequests
 from mainspring.worker.link import Connector, Link
@@ -138,6 +138,7 @@ class Worker:
                 slots,
                 isolates=isolates,
                 stops=not extra,
+                beats=INTERVAL if self.settings.frozen_after else None,
                 keeps=None if extra else self._keeps,
                 token=self._token,
                 namespace=self._namespace,

@@ -48,13 +48,15 @@ _TEXTS_CALL: Final = b"texts"
 """The id of the call by which a worker asks whether the server takes the texts of progress."""
 _DESCRIBE_CALL: Final = b"describe"
 """The id of the call by which a worker describes itself."""
+_BEATS_CALL: Final = b"beats"
+"""The id of the call by which a worker announces its heartbeats."""
 _ISOLATES_CALL: Final = b"isolates"
 """The id of the call by which a worker declares that it can run a job in a process of its own."""
 _KEEPS_CALL: Final = b"keeps"
 """The id of the call by which a worker declares which arguments its functions keep."""
 
 _CALLS_WITHOUT_ANSWERS: Final = frozenset(
-    {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL, _DESCRIBE_CALL, _KEEPS_CALL}
+    {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL, _DESCRIBE_CALL, _BEATS_CALL, _KEEPS_CALL}
 )
 
 Key: TypeAlias = tuple[bytes, bytes]
@@ -128,7 +130,8 @@ class WorkerSession:
 
     ``functions`` are names with options of REGISTER. ``slots`` is the number of jobs that the worker runs at a time; None: the
     server uses the worker's credit. ``isolates``: on request, it runs a job in a process of its own.
-    ``stops``: it stops on request. ``keeps`` has the bytes of arguments that its functions keep, by function.
+    ``stops``: it stops on request. ``beats``: the most seconds between its heartbeats; None: it announces none. ``keeps`` has the
+    bytes of arguments that its functions keep, by function.
     """
 
     def __init__(
@@ -139,11 +142,13 @@ class WorkerSession:
         *,
         isolates: bool = False,
         stops: bool = False,
+        beats: float | None = None,
         keeps: Mapping[str, int] | None = None,
         token: str | None = None,
         namespace: str = DEFAULT,
     ) -> None:
         self._stops = stops
+        self._beats = beats
         self._token = token
         self._namespace = namespace
         self._has_named = False
@@ -376,6 +381,9 @@ class WorkerSession:
         if self._stops:
             about = msgspec.json.encode({"version": version(), "stops": True})
             self._output.append(packets.request(Type.CALL, _DESCRIBE_CALL, b"worker.describe", about))
+        if self._beats is not None:
+            text = b'{"seconds":%g}' % self._beats
+            self._output.append(packets.request(Type.CALL, _BEATS_CALL, b"worker.beats", text))
         self._output += self._unsettled.values()
 
     def _beaten(self, answer: bytes) -> list[Event]:

@@ -10,6 +10,9 @@ from mainspring.client.validation import check_number, check_text, check_whole
 DRAIN_GRACE: Final = 30.0
 """The default of the seconds that a stop waits for running jobs."""
 
+FROZEN_AFTER: Final = 10.0
+"""The default of the seconds for which the event loop may be blocked."""
+
 WAITING_PLACES: Final = 64
 """The default of the largest number of extra places."""
 
@@ -34,6 +37,10 @@ class WorkerSettings:
     grace: float = DRAIN_GRACE
     """Seconds that running jobs have to end after the worker is stopped; then they are released."""
 
+    frozen_after: float = FROZEN_AFTER
+    """Seconds for which the event loop may be blocked; then the worker's servers give it no work, and its supervisor replaces its
+    process. 0: any time."""
+
     max_jobs: int | None = None
     """Jobs after which the worker ends in order to be restarted."""
 
@@ -54,6 +61,7 @@ class WorkerSettings:
         check_whole(self.waiting_places, "waiting_places", 0)
         check_text(self.name, "name")
         check_number(self.grace, "grace", "a number of seconds, not negative", 0)
+        check_number(self.frozen_after, "frozen_after", "a number of seconds, not negative", 0)
         check_whole(self.workflow_cache, "workflow_cache", 0)
         for name in ("max_jobs", "max_rss"):
             if getattr(self, name) is not None:

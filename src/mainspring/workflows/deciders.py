@@ -103,6 +103,11 @@ class CachedRuns:
             if run in mine:
                 del mine[run], self._runs[run]
 
+    def forget_all(self, worker: Worker) -> None:
+        """Forget all runs of a worker, whose connection stays."""
+        for run in self._of.pop(worker, ()):
+            del self._runs[run]
+
     def closed(self, run: int) -> None:
         """Forget a run that has ended."""
         cached = self._runs.pop(run, None)
@@ -111,8 +116,7 @@ class CachedRuns:
 
     def gone(self, worker: Worker) -> None:
         """Forget the runs of a worker whose connection has ended."""
-        for run in self._of.pop(worker, ()):
-            del self._runs[run]
+        self.forget_all(worker)
         self._connections.pop(worker, None)
 
 
@@ -190,6 +194,11 @@ class Deciders:
             return None
         worker = self._goes_on.get(job.options.run[0])
         return None if worker is None or worker.gone else worker
+
+    def forget(self, worker: Worker) -> None:
+        """Prefer a worker for no run, because it is silent."""
+        self.cached.forget_all(worker)
+        self._goes_on = {run: other for run, other in self._goes_on.items() if other is not worker}
 
     def _begin(self) -> Decide:
         done: list[Callable[[Decided], None]] = []

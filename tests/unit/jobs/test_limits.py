@@ -121,7 +121,7 @@ def test_a_worker_without_signs_of_life_loses_its_job(node: Node) -> None:
     worker, other = node.stream(heartbeat=2.0), node.worker()
     job = node.background("1")
     node.wait(2.1)
-    assert side(worker).pop_events() == ["job 1", "stop 1: lost"]
+    assert side(worker).pop_events() == ["job 1", "stop 1: silent"]
     held = node.given(other)
     assert held.job.id == job.id
     assert (held.job.attempt, held.job.suspects) == (0, WORKER_LOST)

@@ -77,6 +77,19 @@ def test_isolation_is_declared_and_older_servers_may_refuse_it() -> None:
     assert session.receive(packets.response(Type.FAULT, b"isolates", b"usage", b"there is no method")) == []
 
 
+def test_heartbeats_are_announced_and_older_servers_may_refuse_it() -> None:
+    session = WorkerSession([], "w1", beats=5.0)
+    session.connected()
+    sent(session)
+    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+    assert (Type.CALL, [b"beats", b"worker.beats", b'{"seconds":5}']) in sent(session)
+    assert session.receive(packets.response(Type.FAULT, b"beats", b"usage", b"there is no method")) == []
+    session.connected()
+    sent(session)
+    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+    assert (Type.CALL, [b"beats", b"worker.beats", b'{"seconds":5}']) in sent(session)
+
+
 def test_kept_arguments_are_declared_after_each_registration_and_older_servers_may_refuse_it() -> None:
     session = WorkerSession([(b"f", b"")], "w1", keeps={"f": 7})
     session.connected()

@@ -183,11 +183,12 @@ def _info(found: _Found) -> WorkerInfo:
         "node": found.node,
         "term": found.term,
         "client": "extension" if row.extended else "gearman",
-        "state": "draining" if row.draining else "live",
+        "state": "silent" if row.silent_us else "draining" if row.draining else "live",
         "slots": row.slots,
         "running": row.running,
         "connected_at": rfc3339(row.connected_us),
         "version": row.version or None,
         "stops": row.stops,
+        "silent_since": rfc3339(row.silent_us) if row.silent_us else None,
     }
     return WorkerInfo(**fields)

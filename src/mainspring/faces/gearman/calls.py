@@ -16,6 +16,7 @@ from mainspring.api.request import Request, read, write
 from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.worker_about import About
 from mainspring.jobs.argument_rules import MOST_KEPT
+from mainspring.jobs.failures import JobFailure  # noqa: TC001 - msgspec reads the annotations
 from mainspring.namespaces import DEFAULT
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.decider_workers import CacheReport
@@ -37,6 +38,7 @@ CALL_COST = 64
 CALL_ID_LIMIT = 1024
 """Bytes of a call's id. A watch keeps the id as long as the connection lasts, and sends it with each event."""
 SLOTS_LIMIT = 1_000_000
+MOST_DELIVERIES = 100_000
 WATCHER_BACKLOG = 2**20
 """Bytes that a watcher may leave unread; above it, events are left out."""
 DEFECT = Problem(Code.UNAVAILABLE, "the node could not answer because of a defect: its log has the reason")
@@ -90,6 +92,12 @@ class Caller(Protocol):
 
     def describe_worker(self, about: About) -> None:
         """Keep a worker's description of itself; create the worker on first use."""
+
+    def expect_beats(self, seconds: float) -> None:
+        """Take this peer's worker for silent if its heartbeats do not come; create the worker on first use."""
+
+    def give_back(self, deliveries: list[tuple[str, str]], blocking: tuple[str, str] | None, error: JobFailure) -> int:
+        """Give back the jobs of a frozen worker, see `frozen.give_back`. Raises ForbiddenError."""
 
     def declare_kept(self, sizes: Mapping[str, int]) -> None:
         """Set the bytes of arguments that the functions of this peer's worker keep after a success; none for others."""
@@ -148,6 +156,29 @@ class Describe(Request[None]):
     stops: bool = False
 
 
+class SendsBeats(Request[None]):
+    """Announce that the worker on this connection sends HEARTBEAT with at most so many seconds in between, also without jobs."""
+
+    permission = Permission.DEVELOP
+    call = "worker.beats"
+    seconds: Annotated[float, msgspec.Meta(ge=0.05, le=3600)]
+
+
+class Frozen(Request[None]):
+    """Report that the event loop of a worker process is blocked. This call comes on another connection than the worker's own.
+
+    Its process is going to end. Its jobs go to others; the attempt of ``blocking`` fails, and the other deliveries do not count.
+    """
+
+    permission = Permission.DEVELOP
+    call = "worker.frozen"
+    deliveries: Annotated[list[tuple[str, str]], msgspec.Meta(max_length=MOST_DELIVERIES)]
+    """Handles and delivery tokens of the worker: one of each of its connections is enough."""
+    error: JobFailure
+    blocking: tuple[str, str] | None = None
+    """The delivery whose code blocks the loop; None: unknown, or its attempt does not count because the worker stops."""
+
+
 class Texts(Request[None]):
     """Ask for PROGRESS_TEXT, the texts of progress, and whether the node takes them."""
 
@@ -182,6 +213,8 @@ class Calls:
             Keeps: _keeps,
             Drains: _drains,
             Describe: _describe,
+            SendsBeats: _sends_beats,
+            Frozen: _frozen,
             Cache: _cache,
             TakesLogs: self._takes_logs,
             Texts: _texts,
@@ -295,6 +328,16 @@ def _keeps(peer: Caller, call_id: bytes, request: Keeps) -> None:
 def _describe(peer: Caller, call_id: bytes, request: Describe) -> None:
     peer.describe_worker(About(request.version, request.stops))
     _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _sends_beats(peer: Caller, call_id: bytes, request: SendsBeats) -> None:
+    peer.expect_beats(request.seconds)
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _frozen(peer: Caller, call_id: bytes, request: Frozen) -> None:
+    jobs = peer.give_back(request.deliveries, request.blocking, request.error)
+    _answer(peer, call_id, {"jobs": jobs})
 
 
 def _cache(peer: Caller, call_id: bytes, request: Cache) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
 from mainspring.faces.gearman.decision_reports import NO_EVENTS, DecisionReports, run_of
-from mainspring.jobs.held import Ability, Worker
+from mainspring.jobs.held import LOST, SILENT, Ability, Worker
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.history import encode_events
 from mainspring.workflows.model import decision_function
@@ -93,6 +93,10 @@ class DecisionSide:
         self._cached.forget(self.worker, [run for run in runs if not self._is_deciding(run)])
         self.refill()
 
+    def forget(self) -> None:
+        """Prefer the worker for no run, because it is silent. Its next decision of a run comes with the whole history."""
+        self._workflows.deciders.forget(self.worker)
+
     def _is_deciding(self, run: int) -> bool:
         held = self._reports.leased.get(run)
         return held is not None and self.worker.running.get(held.handle) is held
@@ -100,7 +104,7 @@ class DecisionSide:
     # ---- changes of the connection ----
 
     def withhold(self) -> None:
-        """Assign no more decisions to a peer that does not read its data."""
+        """Assign no more decisions to a peer that does not read its data, or is silent."""
         self._withheld = True
         self._service.withdraw(self.worker)
 
@@ -191,6 +195,9 @@ class DecisionSide:
 
     def stop(self, held: Held, reason: bytes) -> None:
         """Send STOP, unless an answer about the run is under way, which says that the lease has ended, or it is not sent yet."""
+        if reason == SILENT:
+            self._peer.silence.begin(to_us(self._service.wall()))
+            reason = LOST
         run = run_of(held)
         if self._reports.about(run) or self._unsent.get(run) is held:
             return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from mainspring.clock import to_us
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.guard import NO_CREDENTIALS
 from mainspring.faces.gearman.piece_cache import PieceCache
@@ -118,6 +119,8 @@ class GearmanFace:
         self._refusals: dict[str, LogLimit] = {}
         """By event."""
         self._created: dict[int, bytes] = {}
+        self._checked: float | None = None
+        """Monotonic time of the last check of silent peers."""
 
     def next_worker(self) -> int:
         """Return the number of a new worker."""
@@ -163,15 +166,36 @@ class GearmanFace:
         self.peers.remove(peer)
 
     def end_silent(self) -> None:
-        """Disconnect the peers that have been silent for too long. Call it about every second."""
+        """Find silent workers, and disconnect the peers that have been silent for too long. Call it about every second."""
         now = self.service.monotonic()
+        passed, self._checked = now - (now if self._checked is None else self._checked), now
+        now_us = to_us(self.service.wall())
         packet, idle = self.settings.packet_timeout, self.settings.idle_timeout
         for peer in list(self.peers.connected):
+            if peer.silence.check(passed, now_us):
+                self._log_silence("silent workers are disconnected, and their jobs go to others", peer)
+                peer.abort()
+                continue
             silent = now - peer.reading.last_read
             if peer.reading.paused_by_server:
                 continue  # the server itself has paused reading
             if (peer.wire.buffered and silent > packet) or (idle is not None and silent > idle and not peer.busy()):
                 peer.close()
+
+    def silent_changed(self, peer: Connected, silent: bool) -> None:
+        """Log that a worker is silent, or has sent something again."""
+        event = (
+            "a worker is silent, and gets no work"
+            if silent
+            else "a silent worker has sent something, and gets work again"
+        )
+        self._log_silence(event, peer)
+
+    def _log_silence(self, event: str, peer: Connected) -> None:
+        worker = peer.worker_side
+        log.warning(
+            event, worker=worker.name(), number=worker.number, jobs=sum(len(one.running) for one in peer.workers)
+        )
 
     def close(self) -> None:
         """End all connections once their written data is sent."""

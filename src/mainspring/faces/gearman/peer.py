@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from mainspring.access.caller import LOCAL
 from mainspring.byte_names import name_text
+from mainspring.faces.gearman.frozen import give_back
 from mainspring.faces.gearman.guard import Guard
 from mainspring.faces.gearman.listeners import PlainListener, ResultListener
 from mainspring.faces.gearman.outbox import Outbox
 from mainspring.faces.gearman.outgoing import Outgoing
 from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.faces.gearman.reading import UNREAD, Reading
+from mainspring.faces.gearman.silence import Silence
 from mainspring.faces.gearman.submits import Submits
 from mainspring.faces.gearman.worker_side import WorkerSide
 from mainspring.namespaces import DEFAULT, key
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.guard import Credentials, Refusals
     from mainspring.faces.gearman.worker_about import About
+    from mainspring.jobs.failures import JobFailure
     from mainspring.jobs.held import Held, Worker
     from mainspring.wire.gearman.connection import Message
     from mainspring.workflows.decider_workers import CacheReport
@@ -45,10 +48,10 @@ class Side(Protocol):
         """Return the worker; None if the peer has registered none."""
 
     def withhold(self) -> None:
-        """Assign no more jobs, because the peer does not read its data."""
+        """Assign no more jobs, because the peer does not read its data, or is silent."""
 
     def resume(self) -> None:
-        """Assign the withheld jobs, because the peer has read its data."""
+        """Assign the withheld jobs, because the peer has read its data, or has sent something."""
 
     def gone(self) -> None:
         """Release the worker's jobs, because the connection has ended."""
@@ -75,6 +78,9 @@ class Decisions(Side, Protocol):
     def forgotten(self, runs: Sequence[int]) -> None:
         """Forget runs that the worker has dropped from its cache."""
 
+    def forget(self) -> None:
+        """Prefer the worker for no run, because it is silent."""
+
 
 class Peer:
     """A client, a worker, both, or an administrator; ``handle`` receives its messages.
@@ -90,6 +96,7 @@ class Peer:
         self.service = face.service
         self.wire = Connection("server", max_body=settings.max_packet)
         self.reading = Reading(handle, self.service.timers, self.service.clock)
+        self.silence = Silence(self.reading, self._silent)
         self.address = "-"
         self.descriptor = -1
         self.client_id = b"-"
@@ -104,7 +111,7 @@ class Peer:
         self.plain = PlainListener(self.outbox, self.outgoing, unread_limit, exceptions=settings.exceptions)
         self.results = ResultListener(self.outbox, self.outgoing, unread_limit)
         self.submits = Submits(face, self.reading, self.outbox, self.unanswered, self.plain, self.results)
-        self.worker_side = WorkerSide(face, self.reading, self.outbox, self.name)
+        self.worker_side = WorkerSide(face, self.reading, self.outbox, self.name, self.silence)
         """Its worker for tasks."""
         self.sides: list[Side] = [self.worker_side]
         """All of its workers."""
@@ -196,6 +203,16 @@ class Peer:
         """Keep a worker's description of itself."""
         self.worker_side.describe(about)
 
+    def expect_beats(self, seconds: float) -> None:
+        """Take this peer's worker for silent if its heartbeats do not come."""
+        self.as_worker()
+        self.silence.beats = seconds
+
+    def give_back(self, deliveries: list[tuple[str, str]], blocking: tuple[str, str] | None, error: JobFailure) -> int:
+        """Give back the jobs of a frozen worker of this peer's namespace, see `frozen.give_back`. Raises ForbiddenError."""
+        peers = [other for other in self.face.peers.connected if other.namespace == self.namespace]
+        return give_back(self.service, peers, self.caller, deliveries, blocking, error)
+
     def refuse(self, code: bytes, message: bytes) -> None:
         """Answer with an error."""
         self.outbox.send(response(Type.ERROR, code, message))
@@ -238,14 +255,29 @@ class Peer:
     def _unread(self, full: bool) -> None:
         """Stop reading from a peer that does not read its answers, and send it no jobs and outcomes; or resume both."""
         self.reading.pause(UNREAD, paused=full)
+        self._hold_back()
         if full:
-            for side in self.sides:
-                side.withhold()
             return
-        for side in self.sides:
-            side.resume()
         self.service.has_room(self.plain)
         self.service.has_room(self.results)
+
+    def _silent(self, silent: bool) -> None:
+        """Assign nothing to a silent worker, and prefer it for nothing; or assign to it again."""
+        self._hold_back()
+        if silent and self.decisions is not None:
+            self.decisions.forget()
+        self.face.silent_changed(self, silent)
+
+    def _hold_back(self) -> None:
+        """Withhold jobs while there is a reason for it."""
+        withheld = bool(self.silence.since_us) or self.reading.paused_for(UNREAD)
+        for side in self.sides:
+            side.withhold() if withheld else side.resume()
+
+    def abort(self) -> None:
+        """End the connection now: the peer does not read."""
+        self.reading.end()
+        self.outgoing.abort()
 
     def end(self) -> None:
         """End the connection once all requests are answered."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from mainspring.faces.gearman.reading import Reading
+    from mainspring.faces.gearman.silence import Silence
     from mainspring.faces.gearman.worker_about import About
     from mainspring.jobs.held import Worker
     from mainspring.wire.gearman.connection import Connection
@@ -19,6 +20,10 @@ class TaskWorker(Protocol):
     about: About
     draining: bool
     worker: Worker | None
+
+    @property
+    def silent_us(self) -> int:
+        """Return since when it is silent, as wall time in microseconds; 0 if it is not."""
 
     def name(self) -> str:
         """Return its name for people."""
@@ -38,6 +43,7 @@ class Connected(Protocol):
     client_id: bytes
     namespace: str
     reading: Reading
+    silence: Silence
     wire: Connection
 
     @property
@@ -53,6 +59,9 @@ class Connected(Protocol):
 
     def close(self) -> None:
         """End the connection once the written data is sent."""
+
+    def abort(self) -> None:
+        """End the connection now."""
 
 
 class Peers:

@@ -84,6 +84,8 @@ class GearmanProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle the messages of one read, for as long as the peer's slice lasts."""
+        if self.peer.silence.since_us:
+            self.peer.silence.end()
         self.peer.reading.receive(self.peer.wire.receive(data))
 
     def _handle(self, messages: list[Message]) -> None:

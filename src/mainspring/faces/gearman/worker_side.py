@@ -10,7 +10,7 @@ from mainspring.clock import to_us
 from mainspring.faces.gearman.assignments import extended_assignment, plain_assignment
 from mainspring.faces.gearman.reading import UNREAD
 from mainspring.faces.gearman.worker_about import About
-from mainspring.jobs.held import Worker
+from mainspring.jobs.held import LOST, SILENT, Worker
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
 from mainspring.namespaces import prefix
 from mainspring.wire.gearman.packets import Type, response
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.outbox import Outbox, Slot
     from mainspring.faces.gearman.reading import Reading
+    from mainspring.faces.gearman.silence import Silence
     from mainspring.jobs.held import Ability, Held
 
 _NOOP = response(Type.NOOP)
@@ -37,6 +38,7 @@ class WorkerSide:
         "_places",
         "_reading",
         "_service",
+        "_silence",
         "_sleeps",
         "about",
         "assigns",
@@ -48,8 +50,11 @@ class WorkerSide:
         "worker",
     )
 
-    def __init__(self, face: GearmanFace, reading: Reading, outbox: Outbox, name: Callable[[], str]) -> None:
+    def __init__(
+        self, face: GearmanFace, reading: Reading, outbox: Outbox, name: Callable[[], str], silence: Silence
+    ) -> None:
         self._face = face
+        self._silence = silence
         self._service = face.service
         self._reading = reading
         self._outbox = outbox
@@ -62,7 +67,7 @@ class WorkerSide:
         self.grabs: deque[Slot] = deque()
         """The places of the answers to requests for a job that are pending, oldest first."""
         self._places = 0
-        """Jobs that this worker is ready for but does not get yet, because it drains or has not read its data."""
+        """Jobs that this worker is ready for but does not get yet, because it drains, is silent or has not read its data."""
         self.number = 0
         """Its number among the workers that have connected to this node; 0 without a worker."""
         self.connected_us = 0
@@ -114,7 +119,7 @@ class WorkerSide:
 
     def ready(self, places: int) -> None:
         """Record that this worker is ready for more jobs, once it has read the data that was sent to it."""
-        if self.draining or self._reading.paused_for(UNREAD):
+        if self.draining or self._silence.since_us or self._reading.paused_for(UNREAD):
             self._places += places
         else:
             self._service.ready(self.as_worker(), places)
@@ -162,15 +167,20 @@ class WorkerSide:
 
     # ---- changes of the connection ----
 
+    @property
+    def silent_us(self) -> int:
+        """Return since when the peer is silent, as wall time in microseconds; 0 if it is not."""
+        return self._silence.since_us
+
     def withhold(self) -> None:
-        """Assign no more jobs to a peer that does not read its data."""
+        """Assign no more jobs to a peer that does not read its data, or is silent."""
         worker = self.worker
         if worker is not None and worker.streams:
             self._places += worker.credit
             self._service.withdraw(worker)
 
     def resume(self) -> None:
-        """Assign the withheld jobs to a peer that has read its data."""
+        """Assign the withheld jobs to a peer that has read its data, or has sent something."""
         if self._places:
             places, self._places = self._places, 0
             self.ready(places)
@@ -212,4 +222,7 @@ class WorkerSide:
     def stop(self, held: Held, reason: bytes) -> None:
         """Send STOP; plain Gearman has no such message."""
         if self.worker is not None and self.worker.streams:
+            if reason == SILENT:
+                self._silence.begin(to_us(self._service.wall()))
+                reason = LOST
             self._outbox.write(response(Type.STOP, held.handle, held.token, reason))

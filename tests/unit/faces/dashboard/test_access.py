@@ -39,7 +39,20 @@ def test_a_worker_of_another_node_says_where_its_jobs_are_and_how_old_its_number
     async def test() -> None:
         now = 1_900_000_000.0
         worker = WorkerDetails(
-            "2-1", "gpu", "b", 2, "extension", "live", 4, 1, None, None, stops=True, functions=None, jobs=None
+            "2-1",
+            "gpu",
+            "b",
+            2,
+            "extension",
+            "silent",
+            4,
+            1,
+            None,
+            None,
+            stops=True,
+            silent_since="2030-03-17T17:46:00Z",
+            functions=None,
+            jobs=None,
         )
         node: dict[str, Any] = dict.fromkeys(NodeInfo.__struct_fields__) | dict.fromkeys(("jobs", "weight", "beats"), 0)
         node |= {"name": "b", "term": 2, "state": "live", "version": "1", "functions": [], "recoveries": []}

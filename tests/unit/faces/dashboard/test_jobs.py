@@ -122,7 +122,7 @@ def test_a_handle_a_unique_or_pairs_lead_to_jobs() -> None:
 def test_the_name_of_a_worker_leads_to_its_page_which_has_its_jobs() -> None:
     async def test() -> None:
         workers = [
-            WorkerInfo(number, name, "n", 1, "extension", "live", 4, 1, None, None, stops=True)
+            WorkerInfo(number, name, "n", 1, "extension", "live", 4, 1, None, None, stops=True, silent_since=None)
             for number, name in (("1-1", "gpu one"), ("1-2", "cpu"), ("2-1", "cpu"))
         ]
         browser = browser_of({"/workers": {"items": workers}, "/nodes": {"items": []}}, 0.0)

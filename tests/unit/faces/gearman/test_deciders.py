@@ -324,6 +324,41 @@ def test_a_worker_gets_another_decision_for_one_that_it_has_lost(node: Node) -> 
     assert decider.assigned().token != first.token
 
 
+def test_the_runs_of_a_silent_worker_go_to_another_one(node: Node) -> None:
+    """It has them in memory, but the loss of one decision says that it makes no others either."""
+    frozen = Decider(node, decisions=10)
+    for number in range(3):
+        start(node, b"w-%d" % number)
+    kept = [Assigned(args) for _, args in frozen.take()]
+    for decision in kept[:2]:
+        frozen.ask(report(decision, StartTimer(1, "1", 12.0)))
+    other = Decider(node, decisions=10)
+    node.wait(10.1)
+    (kind, _), *more = frozen.take()
+    assert (kind, more) == (Type.STOP, [])
+    start(node, b"new")
+    node.wait(2.5)
+    decisions = [Assigned(args) for _, args in other.take()]
+    assert {one.run for one in decisions} > {one.run for one in kept}
+    assert all(one.info["first"] == 1 for one in decisions), "it needs the whole histories"
+    frozen.peer.request(Type.HEARTBEAT, b'{"jobs": []}')
+    other.peer.leave()
+    assert len(frozen.take()) == 1 + len(decisions), "it gets decisions again"
+
+
+def test_a_frozen_worker_loses_the_decision_that_blocks_it_and_gives_the_others_back(node: Node) -> None:
+    frozen, tool = Decider(node, decisions=10), node.connect(extended=True)
+    for number in range(2):
+        start(node, b"w-%d" % number)
+    first, second = (Assigned(args) for _, args in frozen.take())
+    delivery = (first.handle.decode(), first.token.decode())
+    error = {"type": "WorkerFrozen", "message": "its code blocks"}
+    assert tool.call("worker.frozen", deliveries=[delivery], blocking=delivery, error=error) == {"jobs": 2}
+    other = Decider(node, decisions=10)
+    attempts = {one.run: one.info["attempt"] for one in (Assigned(args) for _, args in other.take())}
+    assert set(attempts) == {first.run, second.run}
+
+
 def test_a_history_is_read_in_pages(node: Node, decider: Decider) -> None:
     start(node)
     decision = decider.assigned()

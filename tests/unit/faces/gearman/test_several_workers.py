@@ -24,7 +24,7 @@ class Both:
         self.connection: Peer = node.stream(F, places=2)
         peer = self.connection.wire.peer
         self.peer = peer
-        side = WorkerSide(peer.face, peer.reading, peer.outbox, peer.name)
+        side = WorkerSide(peer.face, peer.reading, peer.outbox, peer.name, peer.silence)
         self.second = side.worker = Worker(side, beside=peer.as_worker())
         peer.sides.append(side)
         for function in (G, H):
@@ -101,7 +101,7 @@ def test_a_connection_with_only_the_second_is_busy(node: Node) -> None:
     connection = node.connect(extended=True)
     peer = connection.wire.peer
     assert not peer.busy()
-    side = WorkerSide(peer.face, peer.reading, peer.outbox, peer.name)
+    side = WorkerSide(peer.face, peer.reading, peer.outbox, peer.name, peer.silence)
     side.worker = Worker(side)
     peer.sides.append(side)
     assert peer.busy()
