@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import struct
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from .packets import Kind, Packet, packet_of
+from .packets import PACKET_TIMEOUT, Kind, Packet, encode, packet_of
 
 if TYPE_CHECKING:
     from .conftest import Start
@@ -359,6 +362,34 @@ def test_a_long_timeout_or_none_changes_nothing(server: Server, function: bytes,
     assert worker.grab_assigned()[0] == handle
     worker.complete(handle, b"y")
     assert client.receive() == packet_of(Kind.WORK_COMPLETE, handle, b"y")
+
+
+def test_a_worker_that_leaves_with_a_pending_grab_keeps_no_job(server: Server, function: bytes) -> None:
+    """It reports a job, requests the next one, and sends FIN while another connection submits."""
+    client = server.peer()
+    for turn in range(12):
+        worker = server.worker(function)
+        first = client.submit(function, b"", b"", Kind.SUBMIT_JOB_BG)
+        assert worker.grab_assigned()[0] == first
+        worker.write(encode(Kind.WORK_COMPLETE, first, b"") + encode(Kind.GRAB_JOB))
+        worker.socket.shutdown(socket.SHUT_WR)
+        for kind in (Kind.SUBMIT_JOB, Kind.SUBMIT_JOB_BG)[:: 1 if turn % 2 else -1]:
+            client.send(kind, function, b"", b"")
+        with suppress(ConnectionResetError):
+            while worker.socket.recv(4096):
+                pass
+        worker.close()
+        left = {client.expect(Kind.JOB_CREATED)[0] for _ in range(2)}
+        client.await_status(first, *UNKNOWN)
+        with server.worker(function) as other:
+            deadline = time.monotonic() + PACKET_TIMEOUT
+            while left:
+                assert time.monotonic() < deadline, f"no worker gets {left!r}"
+                answer = other.grab()
+                if answer.kind is Kind.JOB_ASSIGN:
+                    left.discard(answer.arguments[0])
+                    other.complete(answer.arguments[0])
+            client.expect(Kind.WORK_COMPLETE)
 
 
 # -- clients that disconnect

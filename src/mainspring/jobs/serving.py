@@ -261,7 +261,10 @@ class Serving:
         """Process a plain worker's request for a job.
 
         Return a job in memory, or whether the answer comes later, through ``assign`` or ``no_job`` of its connection.
+        A worker that has gone gets none.
         """
+        if worker.gone:
+            return False
         held = self.grab(worker)
         if held is not None:
             return held
@@ -285,6 +288,8 @@ class Serving:
 
     def sleep(self, worker: Worker) -> bool:
         """Put a plain worker to sleep; return True if it must be woken at once, because there is a job for it."""
+        if worker.gone:
+            return False
         woken_for = worker.woken_for
         work = self._dispatch.sleep(worker)
         if woken_for is not None and worker.woken_for is not woken_for:

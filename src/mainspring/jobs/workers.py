@@ -40,7 +40,9 @@ class Workers:
         self._slices = context.slices
 
     def register(self, worker: Worker, function: bytes, ability: Ability) -> None:
-        """Register a worker for a function."""
+        """Register a worker for a function, unless it has gone."""
+        if worker.gone:
+            return
         if ability.limits is not None:
             self._functions.declare(function, ability.limits)
         self._serving.serve(self._dispatch.register(worker, function, ability))
@@ -77,7 +79,9 @@ class Workers:
         then()
 
     def ready(self, worker: Worker, places: int) -> None:
-        """Add to the credit of a streaming worker, and assign jobs to it."""
+        """Add to the credit of a streaming worker, and assign jobs to it; a worker that has gone gets none."""
+        if worker.gone:
+            return
         worker.streams = True
         worker.credit += places
         while worker.credit > 0:

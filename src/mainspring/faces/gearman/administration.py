@@ -123,7 +123,7 @@ def _many_workers(peers: list[Connected]) -> Pieces:
     lines: list[bytes] = []
     size = 0
     for other in peers:
-        if other.reading.ended:
+        if other.reading.finished:
             continue
         lines.append(_worker_line(other))
         size += len(lines[-1])

@@ -53,7 +53,7 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
         return
 
     def defined() -> None:
-        if peer.reading.ended:
+        if peer.reading.finished:
             return
         side = peer.decisions
         if side is None:
@@ -62,7 +62,7 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
         side.register(definition, options.digest)
 
     def define() -> None:
-        if not peer.reading.ended:
+        if not peer.reading.finished:
             workflows.define([definition], defined, not_defined)
 
     def not_defined(_: Exception) -> None:
@@ -122,7 +122,7 @@ def _history(peer: Peer, args: list[bytes]) -> None:
         peer.unanswered.remove(HISTORY_COST)
 
     def read() -> None:
-        if not peer.reading.ended:
+        if not peer.reading.finished:
             workflows.history(
                 int(run),
                 int(first),

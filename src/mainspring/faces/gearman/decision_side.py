@@ -114,7 +114,7 @@ class DecisionSide:
         self.refill()
 
     def gone(self) -> None:
-        """Release the decisions, because the connection has ended."""
+        """End this worker: release its decisions, and assign none from now on."""
         for build in self._builds:
             self._workflows.disconnected(build, self.worker)
         self._workflows.workers.gone(self.worker)

@@ -166,12 +166,14 @@ class GearmanFace:
         self.peers.remove(peer)
 
     def end_silent(self) -> None:
-        """Find silent workers, and disconnect the peers that have been silent for too long. Call it about every second."""
+        """Find silent workers, and disconnect the peers that are silent or end for too long. Call it about every second."""
         now = self.service.monotonic()
         passed, self._checked = now - (now if self._checked is None else self._checked), now
         now_us = to_us(self.service.wall())
         packet, idle = self.settings.packet_timeout, self.settings.idle_timeout
         for peer in list(self.peers.connected):
+            if peer.end_overdue(now):
+                continue
             if peer.silence.check(passed, now_us):
                 self._log_silence("silent workers are disconnected, and their jobs go to others", peer)
                 peer.abort()

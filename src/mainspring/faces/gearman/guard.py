@@ -212,7 +212,7 @@ def sign_in(peer: GuardedPeer, option: bytes) -> None:
     secret = option.removeprefix(SIGN_IN).decode("ascii", "replace")
 
     def found(caller: Caller | None) -> None:
-        if peer.reading.ended:
+        if peer.reading.finished:
             return
         if caller is None:
             peer.refuse(b"TOKEN_REFUSED", _WRONG)
@@ -226,7 +226,7 @@ def sign_in(peer: GuardedPeer, option: bytes) -> None:
         peer.reading.pause(_REASON, paused=False)
 
     def failed(error: StoreError) -> None:
-        if not peer.reading.ended:
+        if not peer.reading.finished:
             peer.refuse(b"STORE_UNAVAILABLE", str(error).encode())
             peer.end()
             peer.reading.pause(_REASON, paused=False)

@@ -16,7 +16,7 @@ class Outstanding:
     bound them, and its heartbeats use the same connection.
     """
 
-    __slots__ = ("_bytes", "_full", "_limit", "_limit_bytes", "_number", "_pressure")
+    __slots__ = ("_bytes", "_full", "_limit", "_limit_bytes", "_number", "_pressure", "_then")
 
     def __init__(self, limit: int, limit_bytes: int, pressure: Callable[[bool], None]) -> None:
         self._limit = limit
@@ -24,6 +24,14 @@ class Outstanding:
         self._pressure = pressure
         self._number = self._bytes = 0
         self._full = False
+        self._then: Callable[[], None] | None = None
+
+    def when_none(self, then: Callable[[], None]) -> None:
+        """Call a function once no request is in progress, perhaps at once."""
+        if self._number:
+            self._then = then
+        else:
+            then()
 
     def add(self, number: int, size: int = 0) -> None:
         """Count requests with a total of ``size`` bytes."""
@@ -40,3 +48,6 @@ class Outstanding:
         if self._full and self._number * 2 <= self._limit and self._bytes * 2 <= self._limit_bytes:
             self._full = False
             self._pressure(False)
+        if self._then is not None and not self._number:
+            then, self._then = self._then, None
+            then()

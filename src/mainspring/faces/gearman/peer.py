@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import select
+from typing import TYPE_CHECKING, Final, Protocol
 
 from mainspring.access.caller import LOCAL
 from mainspring.byte_names import name_text
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 UNREAD_FACTOR = 16
 """A peer that leaves this multiple of ``unsent_bytes`` unread is disconnected."""
+ENDING_LIMIT: Final = 30.0
+"""Seconds until the connection of a peer that sends no more is cut, whatever answers are then missing or unread."""
 
 
 class Side(Protocol):
@@ -54,7 +57,7 @@ class Side(Protocol):
         """Assign the withheld jobs, because the peer has read its data, or has sent something."""
 
     def gone(self) -> None:
-        """Release the worker's jobs, because the connection has ended."""
+        """End the worker: release its jobs, answer its pending requests for jobs, and assign none from now on."""
 
 
 class Decisions(Side, Protocol):
@@ -132,6 +135,8 @@ class Peer:
         """Refuses messages; None for a peer without limits."""
         self._end_credentials: Callable[[], None] | None = None
         """Ends the watch of its token."""
+        self.ends_at: float | None = None
+        """Monotonic time at which the connection is cut; None while the peer's messages are handled."""
 
     def use_namespace(self, namespace: str) -> None:
         """Take all names in later messages for names of a namespace. Raises MainspringError if the node does not have it."""
@@ -274,32 +279,49 @@ class Peer:
         for side in self.sides:
             side.withhold() if withheld else side.resume()
 
-    def abort(self) -> None:
-        """End the connection now: the peer does not read."""
-        self.reading.end()
-        self.outgoing.abort()
+    def _finish(self) -> None:
+        """Handle no more messages, and end the workers: they send no results any more, and could receive jobs and die."""
+        if self.ends_at is None:
+            self.ends_at = self.service.monotonic() + ENDING_LIMIT
+            self.reading.finish()
+            sides, self.sides = self.sides, []
+            for side in sides:
+                side.gone()
 
     def end(self) -> None:
-        """End the connection once all requests are answered."""
-        if self.outbox:
-            self.outbox.divert(self._write_the_rest)
-        else:
-            self.close()
-
-    def _write_the_rest(self, data: bytes, owner: object = None) -> None:
-        self.outgoing.write(data, owner)
-        if not self.outbox and not self.reading.ended:
-            self.close()
+        """Handle no more messages, and end the connection once all requests are answered."""
+        self._finish()
+        if not self.reading.ended:
+            self.unanswered.when_none(self.close)
 
     def close(self) -> None:
-        """End the connection once the written data is sent."""
+        """Handle no more messages, and end the connection once the written data is sent."""
+        self._finish()
         self.reading.end()
         self.outgoing.close()
 
-    def lost(self) -> None:
-        """Release the jobs of a disconnected peer, and drop the foreground jobs that only it waited for."""
+    def abort(self) -> None:
+        """End the connection now: the peer does not read, or has gone."""
+        self._finish()
         self.reading.end()
+        self.outgoing.abort()
+
+    def end_overdue(self, now: float) -> bool:
+        """Cut the connection if it has been ending for too long, or its other end has gone. Return whether it is ending.
+
+        A loop that has read the end of a stream reads no more from it, and therefore does not detect a reset.
+        """
+        if self.ends_at is None:
+            return False
+        if now >= self.ends_at or is_reset(self.descriptor):
+            self.abort()
+        return True
+
+    def lost(self) -> None:
+        """Drop the foreground jobs that only a disconnected peer waited for, and end its workers."""
         self.outbox.divert(self._discard)
+        self._finish()
+        self.reading.end()
         self.outgoing.lost()
         if self.end_watch is not None:
             self.end_watch()
@@ -309,8 +331,15 @@ class Peer:
             search.end()
         self.service.client_gone(self.plain)
         self.service.client_gone(self.results)
-        for side in self.sides:
-            side.gone()
 
     def _discard(self, data: bytes, owner: object = None) -> None:
         """Write nothing, because the peer has disconnected."""
+
+
+def is_reset(descriptor: int) -> bool:
+    """Return whether the other end of a socket is closed for both directions; a half-closed one is not."""
+    if descriptor < 0 or not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)  # errors and hang-ups are reported without being requested
+    return bool(poll.poll(0))

@@ -63,6 +63,9 @@ class Connected(Protocol):
     def abort(self) -> None:
         """End the connection now."""
 
+    def end_overdue(self, now: float) -> bool:
+        """Cut the connection if it has been ending for too long, or its other end has gone. Return whether it is ending."""
+
 
 class Peers:
     """The peers of all Gearman ports of a node, in the order of their connection."""

@@ -103,7 +103,7 @@ class GearmanProtocol(asyncio.Protocol):
         left = iter(messages)
         for kind, args in left:
             if peer.guard is not None and peer.guard.refuses(peer, kind, args):
-                if reading.ended:
+                if reading.finished:
                     break
                 continue
             priority = _BACKGROUND.get(kind)
@@ -115,7 +115,7 @@ class GearmanProtocol(asyncio.Protocol):
                 if submits.batch:
                     submits.flush()
                 HANDLERS[kind](peer, args)
-                if reading.ended:
+                if reading.finished:
                     break
                 if reasons or monotonic() > end:
                     reading.defer(left)
@@ -124,8 +124,12 @@ class GearmanProtocol(asyncio.Protocol):
             submits.flush()
 
     def eof_received(self) -> bool:
-        """Answer the pending requests of a peer that only reads from now on (``echo status | nc``), then close."""
+        """Answer the pending requests of a peer that only reads from now on (``echo status | nc``), then close.
+
+        A worker ends here. The connection ends after `peer.ENDING_LIMIT` at the latest.
+        """
         if self._transport.get_extra_info("ssl_object") is not None:
+            self.peer.close()
             return False  # TLS has no half-closed connections
         self.peer.end()
         return True

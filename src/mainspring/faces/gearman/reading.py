@@ -23,7 +23,7 @@ class Reading:
     Reading is paused while there is a reason or a deferred message. Each reason is set once and removed once.
     """
 
-    __slots__ = ("_clock", "_handle", "_rest", "_timers", "_transport", "ended", "last_read", "reasons")
+    __slots__ = ("_clock", "_handle", "_rest", "_timers", "_transport", "ended", "finished", "last_read", "reasons")
 
     def __init__(self, handle: Callable[[list[Message]], None], timers: Timers, clock: Clock) -> None:
         self._transport: asyncio.Transport
@@ -35,8 +35,10 @@ class Reading:
         self.reasons: set[str] = set()
         """Why messages are not handled at the moment; always the same set."""
         self._rest: list[Message] = []
+        self.finished = False
+        """Whether no message is handled any more, because the peer sends no more or the connection ends."""
         self.ended = False
-        """Whether the connection is ending; then no message is handled any more."""
+        """Whether no more answers are written, either."""
 
     def connect(self, transport: asyncio.Transport) -> None:
         """Read from this transport."""
@@ -48,6 +50,8 @@ class Reading:
     def receive(self, messages: list[Message]) -> None:
         """Handle the messages of one read, or append them to the deferred ones."""
         self.last_read = self._clock.monotonic()
+        if self.finished:
+            return
         if self._rest:
             self._rest += messages  # TLS may deliver bytes that it decrypted before the pause
         else:
@@ -70,7 +74,7 @@ class Reading:
             return
         rest, self._rest = self._rest, []
         self._handle(rest)
-        if not self.reasons and not self.ended:
+        if not self.reasons and not self.finished:
             self._transport.resume_reading()
 
     # ---- reasons not to read ----
@@ -87,19 +91,24 @@ class Reading:
     def pause(self, why: str, *, paused: bool) -> None:
         """Pause reading for a reason, or remove the reason; reading resumes after the last one."""
         if paused:
-            if not self.reasons and not self.ended:
+            if not self.reasons and not self.finished:
                 self._transport.pause_reading()
             self.reasons.add(why)
         elif why in self.reasons:
             self.reasons.discard(why)
-            if not self.reasons and not self.ended:
+            if not self.reasons and not self.finished:
                 self.last_read = self._clock.monotonic()  # the peer could not be read during the pause
                 if self._rest:
                     self._next_turn()
                 else:
                     self._transport.resume_reading()
 
-    def end(self) -> None:
-        """Handle no more messages, because the connection is ending."""
-        self.ended = True
+    def finish(self) -> None:
+        """Handle no more messages; pending answers are still written."""
+        self.finished = True
         self._rest = []
+
+    def end(self) -> None:
+        """Handle no more messages and write no more answers, because the connection ends."""
+        self.finish()
+        self.ended = True

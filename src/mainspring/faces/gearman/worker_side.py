@@ -186,9 +186,11 @@ class WorkerSide:
             self.ready(places)
 
     def gone(self) -> None:
-        """Release the jobs of a worker whose connection has ended."""
+        """End this worker: release its jobs, answer its pending requests for jobs, and assign none from now on."""
         if self.worker is not None:
             self._service.gone(self.worker)
+        while self.grabs:
+            self.no_job()
 
     # ---- messages of the dispatcher ----
 

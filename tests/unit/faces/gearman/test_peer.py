@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from structlog.testing import capture_logs
 
+from mainspring.faces.gearman.peer import ENDING_LIMIT
 from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, G, Node, Peer, configure
@@ -97,6 +100,103 @@ def test_a_half_closed_worker_loses_its_jobs(node: Node) -> None:
     assert worker.closed
     node.commit()
     assert other.ask(Type.GRAB_JOB)[1][0] == handle
+
+
+@pytest.mark.parametrize("last", ["complete", "fatal"])
+def test_a_worker_that_ends_with_a_pending_grab_gets_no_job(node: Node, last: str) -> None:
+    """Its answer is written nevertheless; the worker ends at once, whatever its connection still waits for."""
+    worker, other, client = node.worker(), node.worker(), node.connect()
+    done, lost = client.background(), client.background()
+    assert worker.ask(Type.GRAB_JOB)[1][0] == done
+    assert worker.ask(Type.GRAB_JOB)[1][0] == lost
+    reports = request(Type.WORK_COMPLETE, done.encode(), b"") + request(Type.GRAB_JOB)
+    if last == "complete":
+        worker.send(reports)
+        half_close(worker)
+    else:
+        worker.send(reports + b"\0REQ\xff\xff\xff\xff\0\0\0\0")
+    answers = [name for name, _ in worker.received()]
+    assert answers == (["NO_JOB"] if last == "complete" else ["NO_JOB", "ERROR"])
+    assert not node.service.dispatch.workers.keys() & {worker.wire.peer.worker}
+    assert not worker.wire.peer.workers
+    following = client.background()
+    assert worker.closed
+    node.commit()
+    assert not worker.received()
+    assert {other.ask(Type.GRAB_JOB)[1][0] for _ in range(2)} == {lost, following}
+    for handle in (lost, following):
+        other.request(Type.WORK_COMPLETE, handle.encode(), b"")
+    node.commit()
+    assert not node.service.dispatch.queues[F].total()
+
+
+def test_a_half_closed_worker_of_the_extension_gets_its_answers_and_no_job(node: Node) -> None:
+    worker, client = node.stream(places=2), node.connect()
+    handle = client.background()
+    assert [name for name, _ in worker.received()] == ["ASSIGN"]
+    worker.request(Type.SUBMIT, G, b"", b"{}", b"")
+    half_close(worker)
+    assert not worker.wire.over
+    assert not worker.wire.peer.workers
+    node.commit()
+    assert [name for name, _ in worker.received()] == ["SUBMITTED"]
+    assert worker.closed
+    following = client.background()
+    node.commit()
+    assert not worker.received()
+    other = node.worker()
+    assert [other.ask(Type.GRAB_JOB)[1][0] for _ in range(2)] == [handle, following]
+
+
+def test_a_half_closed_peer_gets_the_answers_to_its_calls(node: Node) -> None:
+    client = node.connect(extended=True)
+    client.request(Type.CALL, b"7", b"jobs.list", b"{}")
+    half_close(client)
+    assert not client.wire.over
+    node.commit()
+    assert [name for name, _ in client.received()] == ["ANSWER"]
+    assert client.closed
+
+
+@pytest.mark.parametrize("kind", ["client", "worker", "unread"])
+def test_a_peer_that_has_sent_its_last_byte_is_cut_in_time(
+    node: Node, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer may never come, and a peer may never read one."""
+    peer = node.worker() if kind == "worker" else node.connect()
+    cut: list[float] = []
+    monkeypatch.setattr(peer.wire, "abort", lambda: cut.append(node.clock.monotonic()))
+    if kind == "unread":
+        monkeypatch.setattr(peer.wire, "close", lambda: None)
+    else:
+        peer.request(Type.SUBMIT_JOB_BG, F, b"", b"")  # no commit answers it
+    half_close(peer)
+    started = node.clock.monotonic()
+    for _ in range(int(ENDING_LIMIT)):
+        node.face.end_silent()
+        assert not cut
+        node.clock.advance(1)
+    node.face.end_silent()
+    assert cut == [started + ENDING_LIMIT]
+
+
+@pytest.mark.parametrize("ends", ["reset", "half"])
+def test_the_reset_of_a_half_closed_peer_is_detected(node: Node, ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop does not report it, because it reads no more."""
+    peer = node.connect()
+    cut: list[bool] = []
+    monkeypatch.setattr(peer.wire, "abort", lambda: cut.append(True))
+    own, other = socket.socketpair()
+    with own, other:
+        peer.wire.peer.descriptor = own.fileno()
+        peer.request(Type.SUBMIT_JOB_BG, F, b"", b"")
+        half_close(peer)
+        if ends == "half":
+            other.shutdown(socket.SHUT_WR)
+        else:
+            other.close()
+        node.face.end_silent()
+    assert bool(cut) == (ends == "reset")
 
 
 # ---- pressure ----
