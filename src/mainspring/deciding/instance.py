@@ -88,7 +88,7 @@ class Instance(RunState):
             if self._parked is None and not self._closed:
                 self._resolve_markers()
                 if self._open is None:
-                    self._begin_decision(self.position, max(self.now_us, now_us), replaying=False)
+                    self._begin_decision(self.position, self._time_of_code(now_us), replaying=False)
         except Mismatch as found:
             self._parked = self._commands.park(found, ())
         finally:
@@ -311,6 +311,19 @@ class Instance(RunState):
         while inputs and inputs[0].id <= seen:
             self._give(inputs.popleft())
         self._run_ready()
+
+    def _time_of_code(self, now_us: int) -> int:
+        """Return the time for a decision that is made now: not before that of the last one, and not before its timers.
+
+        If the node's clock was stepped back, the code's time stands still until the clock has reached it. Timers take their time
+        all the same, and the code sees that they have: code that sleeps until some time ends.
+        """
+        now_us = max(self.now_us, now_us)
+        if self._calls is not None and self.started is not None:
+            for event in self._inputs:
+                if type(event) is history.TimerFired and (timer := self._calls.timers.get(event.timer_id)) is not None:
+                    now_us = max(now_us, self.started.at_us + round(timer.when() * 1_000_000))
+        return now_us
 
     def _begin(self, event: history.WorkflowExecutionStarted) -> None:
         """Create the main task."""

@@ -105,8 +105,9 @@ def record_of(settlement: Settlement, started_us: int, now_us: int, node: str, w
 
 
 def note_lost(settlements: Iterable[Settlement], node: Callable[[int], str], now_us: int) -> None:
-    """Set the records of attempts that were lost with their nodes; ``node`` returns the name of the node of a term."""
+    """Set times and records of attempts that were lost with their nodes; ``node`` returns the name of a term's node."""
     for one in settlements:
+        one.lost_us = now_us
         if one.job.options is None or not one.job.options.forget:
             one.record = record_of(one, 0, now_us, node(one.job.term), "")
 

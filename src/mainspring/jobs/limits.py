@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs import rules
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
+
+RECHECK: Final = 60.0
+"""Seconds after which a wait for an expiry time looks at the wall clock again: it may have been stepped."""
 
 
 class Limits:
@@ -37,7 +40,10 @@ class Limits:
         """Set the expiry of a job that waits in memory: the store expires only jobs that wait there."""
         if not rules.was_tried(held.job):
             wait = held.job.expires_us / 1_000_000 - self._clock.wall()
-            self._limit(held, max(wait, 0), lambda: self._expired(held))
+            if wait > RECHECK:
+                self._limit(held, RECHECK, lambda: self.waits(held))
+            else:
+                self._limit(held, max(wait, 0), lambda: self._expired(held))
 
     def started(self, held: Held) -> None:
         """Set the timeout and heartbeat of a job that a worker has started."""

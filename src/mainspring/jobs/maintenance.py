@@ -120,12 +120,14 @@ class Maintenance:
     # ---- running jobs, silent workers, old jobs ----
 
     def _record_running(self) -> None:
-        before_us = round((self._clock.wall() - RECORD_AFTER) * 1_000_000)
+        now_us = round(self._clock.wall() * 1_000_000)
+        before_us = now_us - round(RECORD_AFTER * 1_000_000)
         long = [
             held
             for worker in self._dispatch.workers
             for held in worker.running.values()
-            if held.stored and not held.recorded and held.started_us <= before_us
+            # A start that lies ahead was before the clock was set back.
+            if held.stored and not held.recorded and not before_us < held.started_us <= now_us
         ]
         if long:
             for held in long:

@@ -89,13 +89,16 @@ class AttemptEnded(NamedTuple):
     due_us: int
     error: bytes
     options: Options | None
+    lost_us: int = 0
+    """When it was lost; 0 if it was not, or if that is unknown."""
 
     @classmethod
     def by(cls, settlement: Settlement) -> AttemptEnded:
         """Return the notice of a settlement."""
         job = settlement.job
         error = settlement.error or job.error
-        return cls(job.id, settlement.event, job.term, settlement.counted, settlement.due_us, error, job.options)
+        due_us, lost_us = settlement.due_us, settlement.lost_us
+        return cls(job.id, settlement.event, job.term, settlement.counted, due_us, error, job.options, lost_us)
 
 
 class Started(NamedTuple):

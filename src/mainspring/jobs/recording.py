@@ -68,7 +68,7 @@ class Recorder:
         self._queues = queues
         self._mine = mine
         self._minute = begin_of(MINUTE, clock.wall())
-        self._next = clock.wall() + EVERY
+        self._next = clock.monotonic() + EVERY
         self._seen: dict[bytes, _Seen] = {}
         self._waited: dict[bytes, int] = {}
         """The numbers of waiting jobs at the last writing. Before the first one, the store has the number of another term."""
@@ -79,8 +79,8 @@ class Recorder:
 
     def tick(self) -> None:
         """Write the minute under way from time to time, and once it is over. Call this about once a second."""
-        now = self._clock.wall()
-        minute = begin_of(MINUTE, now)
+        now = self._clock.monotonic()
+        minute = begin_of(MINUTE, self._clock.wall())
         if minute == self._minute and now < self._next:
             return
         self._next = now + EVERY

@@ -158,6 +158,7 @@ class Settlement:
     The rest is for logs and metrics and is not stored. ``outcome`` is how the attempt ended; None: no worker had the job.
     ``ran_us`` is how long the attempt ran, 0 if unknown. ``waited_us`` is how long the job had waited before; -1 if unknown, and
     after a success, where the job has the times. ``why`` is the reason for a loss that leaves the job's error unchanged.
+    ``lost_us`` is the time of a loss, if it is known.
     ``reported``: a worker of the protocol extension reported the failure, and has logged it itself. ``suspected``: the delivery
     was lost and counts no attempt, because another job may be the cause.
     """
@@ -169,6 +170,7 @@ class Settlement:
         "error",
         "event",
         "job",
+        "lost_us",
         "outcome",
         "payload",
         "ran_us",
@@ -209,6 +211,7 @@ class Settlement:
         self.outcome: Outcome | None = None
         self.ran_us = 0
         self.waited_us = -1
+        self.lost_us = 0
         self.why = ""
         self.reported = False
         self.suspected = False
@@ -312,7 +315,7 @@ def lost(job: Job, policy: Retry | None, lost_limit: int | None, why: str, start
     job.attempt += 1
     if out_of_attempts(job, policy, lost_limit):
         return _given_up(job, f"{why}; attempt {job.attempt} was the last", started_us, now_us)
-    return _given_back(job, why)
+    return _given_back(job, why, now_us)
 
 
 def lost_with_process(
@@ -332,7 +335,7 @@ def lost_with_process(
     if number >= min(limit, MAX_LOST):
         lost = "1 delivery" if number == 1 else f"{number} deliveries"
         return _given_up(job, f"{why}; the job lost {lost} with workers, the most that it may", started_us, now_us)
-    settlement = _given_back(job, f"{why}; loss {number} of at most {limit}")
+    settlement = _given_back(job, f"{why}; loss {number} of at most {limit}", now_us)
     settlement.suspected = not own
     return settlement
 
@@ -342,9 +345,10 @@ def _given_up(job: Job, why: str, started_us: int, now_us: int) -> Settlement:
     return Settlement(job, Event.FAIL, job.attempt, started_us=started_us, ended_us=now_us, error=error)
 
 
-def _given_back(job: Job, why: str) -> Settlement:
+def _given_back(job: Job, why: str, now_us: int) -> Settlement:
     settlement = Settlement(job, Event.LOSE, job.attempt)
     settlement.why = why
+    settlement.lost_us = now_us
     return settlement
 
 

@@ -124,7 +124,8 @@ def divide(others: Iterable[Holding], limit: int, held: int, wanted: int, now_us
     """Grant a node the tokens that it wants, as far as the pool has them."""
     taken, claimants, short = 0, 1, False
     for other in others:
-        lacks = other.wanted > other.tokens and other.asked_us > now_us - DEMAND_EXPIRY_US
+        is_recent = abs(now_us - other.asked_us) < DEMAND_EXPIRY_US
+        lacks = other.wanted > other.tokens and is_recent
         taken += other.tokens
         claimants += other.tokens > 0 or lacks
         short = short or lacks
@@ -165,6 +166,9 @@ def without_ended_pause(function: FunctionLimits, now_us: int) -> FunctionLimits
 DECLARATION_EXPIRY_US: Final = 5 * 60 * 1_000_000
 """Microseconds without a worker that repeats a declaration after which the declaration expires."""
 
+_CLOCKS_DIFFER_US: Final = 60_000_000
+"""A declaration may have been repeated so much later than now, by another node. If it is still later, the clock was ahead."""
+
 
 def effective(function: FunctionLimits, now_us: int) -> Limits:
     """Return the limits that apply.
@@ -182,8 +186,14 @@ def effective(function: FunctionLimits, now_us: int) -> Limits:
 
 def with_declaration(function: FunctionLimits, limits: Limits, now_us: int) -> FunctionLimits:
     """Return a function's limits after a worker has declared ``limits``, or repeated its declaration."""
-    valid = [one for one in function.declared if one.last_us > now_us - DECLARATION_EXPIRY_US]
-    first_us = next((one.first_us for one in valid if one.limits == limits), now_us)
+    # One that was repeated while the clock was ahead expires five minutes from now, and a new one is newer than all.
+    valid = [
+        msgspec.structs.replace(one, last_us=min(one.last_us, now_us))
+        for one in function.declared
+        if one.last_us > now_us - DECLARATION_EXPIRY_US
+    ]
+    newest_us = max((one.first_us for one in valid), default=0)
+    first_us = next((one.first_us for one in valid if one.limits == limits), max(now_us, newest_us + 1))
     others = [one for one in valid if one.limits != limits]
     own = Declaration(limits, first_us, now_us)
     return msgspec.structs.replace(function, declared=tuple(sorted([*others, own], key=lambda one: one.first_us)))
@@ -192,7 +202,8 @@ def with_declaration(function: FunctionLimits, limits: Limits, now_us: int) -> F
 def is_stale(function: FunctionLimits, limits: Limits, now_us: int) -> bool:
     """Return whether a declaration has to be written, because it is new or will expire soon."""
     return not any(
-        one.limits == limits and one.last_us > now_us - DECLARATION_EXPIRY_US // 5 for one in function.declared
+        one.limits == limits and now_us - DECLARATION_EXPIRY_US // 5 < one.last_us <= now_us + _CLOCKS_DIFFER_US
+        for one in function.declared
     )
 
 

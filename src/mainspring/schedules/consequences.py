@@ -14,6 +14,7 @@ from mainspring.jobs.model import State
 from mainspring.schedules import rules
 from mainspring.schedules.model import Fire, FireState, Reason
 from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.reopening import reopen_descendants
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +38,10 @@ async def apply_step(changes: ScheduleChanges, stored: Stored, step: Step, now_u
     changes.save(Stored(stored.schedule, step.state))
     decided = waited = 0
     for row in step.fires:
-        if await changes.row(name, row.fire_us) is not None:
+        before = await changes.row(name, row.fire_us)
+        if before is not None and may_run_again(before, row, now_us):
+            await reopen_descendants(changes, before)
+        elif before is not None:
             decided += 1  # by an earlier schedule of this name, or under its earlier specification
             waited += row.state is FireState.WAITING
             continue
@@ -52,6 +56,11 @@ async def apply_step(changes: ScheduleChanges, stored: Stored, step: Step, now_u
         changes.count_queued(name, -waited)
     if decided:
         await start_waiting(changes, name, now_us)  # the rules have queued rows behind these, but no run is under way
+
+
+def may_run_again(before: Fire, row: Fire, now_us: int) -> bool:
+    """Return whether a row replaces a skipped one of its fire time: that was decided while the clock was ahead of now."""
+    return before.state is FireState.SKIPPED and before.decided_us > now_us and row.state is not FireState.SKIPPED
 
 
 async def drop_waiting(changes: ScheduleChanges, name: str, reason: Reason, now_us: int) -> None:

@@ -45,6 +45,10 @@ MAX_MISFIRES = 1000
 """The largest number that ``misfire`` may be."""
 
 
+_STEP_US = 1_000_000
+"""Triggers by hand come closer together than this. A larger difference to the last one shows that the clock was set back."""
+
+
 class Step(NamedTuple):
     """The changes of one decision, written in one transaction if the stored version is ``state.version - 1``."""
 
@@ -98,7 +102,8 @@ def changed(
     if _times(before) == _times(after):
         return following
     next_us = triggers.first(after, now_us) if first_us is UNSET else first_us
-    taken_us = max(state.last_us, state.triggered_us)
+    # Not later than now: if the clock was ahead, rows may lie ahead, and `consequences.apply_step` goes by them.
+    taken_us = min(max(state.last_us, state.triggered_us), now_us)
     if next_us is not None and next_us <= taken_us:
         next_us = triggers.next_after(after, taken_us)
     return replace(following, next_us=next_us)
@@ -125,6 +130,36 @@ def resumed(state: ScheduleState, now_us: int) -> ScheduleState:
     if not state.paused:
         return state
     return replace(state, version=state.version + 1, resumed_us=max(now_us, state.paused_us))
+
+
+def rewound(schedule: Schedule, state: ScheduleState, now_us: int) -> ScheduleState:
+    """Return the state after the clock was set back: nothing in it waits for a time at which the clock was wrong.
+
+    Fire times that were decided while the clock was ahead come once more. Those that ran have a row that shows it, and do not run
+    again; those that were skipped may run now. Return the same state if the clock has left nothing in it.
+    """
+    next_us = triggers.next_after(schedule, now_us)
+    if next_us is None or (state.next_us is not None and state.next_us <= next_us):
+        next_us = state.next_us
+    paused_us, resumed_us = state.paused_us, state.resumed_us
+    paused_us = min(paused_us, now_us)
+    resumed_us = max(min(resumed_us, now_us), paused_us) if resumed_us else 0
+    forgotten_us = min(state.forgotten_us, now_us)
+    if (next_us, paused_us, resumed_us, forgotten_us) == (
+        state.next_us,
+        state.paused_us,
+        state.resumed_us,
+        state.forgotten_us,
+    ):
+        return state
+    return replace(
+        state,
+        version=state.version + 1,
+        next_us=next_us,
+        paused_us=paused_us,
+        resumed_us=resumed_us,
+        forgotten_us=forgotten_us,
+    )
 
 
 # ---- due fire times ----
@@ -238,7 +273,9 @@ def trigger_now(schedule: Schedule, state: ScheduleState, now_us: int, *, live: 
 
     The fire time is now, or the next microsecond that is not a regular fire time. It begins its own occasion.
     """
-    fire_us = max(now_us, state.triggered_us + 1)
+    fire_us = now_us
+    if state.triggered_us < now_us + _STEP_US:  # a later one was triggered while the clock was ahead
+        fire_us = max(now_us, state.triggered_us + 1)
     while triggers.fires_at(schedule, fire_us):
         fire_us += 1
     row = replace(_row(schedule, fire_us, now_us), cause=Cause.MANUAL, root=schedule.name, due_us=fire_us)

@@ -86,7 +86,7 @@ async def _change(changes: ScheduleChanges, change: Change, now_us: int) -> None
                     origin=origin,
                     app=change.app,
                     declared=declared,
-                    forgotten_us=forgotten_us,
+                    forgotten_us=min(forgotten_us, now_us),
                     first_us=change.first_us,
                 )
             else:
@@ -105,6 +105,9 @@ async def _change(changes: ScheduleChanges, change: Change, now_us: int) -> None
             state = decided(stored.state, now_us)
             if state is not stored.state:
                 changes.save(Stored(stored.schedule, state))
+        case "rewind":
+            if stored is not None and (state := rules.rewound(*stored, now_us)) is not stored.state:
+                changes.save(Stored(stored.schedule, state))
 
 
 def _refusal(requested: Sequence[Change], stored: Mapping[str, Stored | None]) -> MainspringError | None:
@@ -113,7 +116,7 @@ def _refusal(requested: Sequence[Change], stored: Mapping[str, Stored | None]) -
     for change in requested:
         name, now = change.name, stored[change.name]
         if now is None:
-            if change.kind == "put" and not change.version:
+            if change.kind == "rewind" or (change.kind == "put" and not change.version):
                 continue
             return NotFoundError(f"there is no schedule {name!r}")
         if change.kind == "put" and not change.version:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import structlog
+
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
-from mainspring.schedules import reconcile, registration, triggers
+from mainspring.schedules import reconcile, registration, rules, triggers
 from mainspring.schedules.model import Origin
 from mainspring.schedules.namespaced import with_names
 from mainspring.schedules.store import (
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
     Failed = Callable[[MainspringError], None]
 
+_log = structlog.get_logger("mainspring.schedules")
+
 REPAIR_INTERVAL = 5.0
 """Seconds between two repairs."""
 REPAIR_KEY = "mending"
@@ -59,6 +63,9 @@ BATCH = 250
 DECLARATION_LIFETIME = 60.0
 """Seconds for which code counts as running after a declaration; nodes and workers repeat it more often."""
 RECONCILE_RETRIES = 5
+CLOCK_STEP = 1.0
+"""Seconds by which the wall clock goes back against the monotonic one if it was set back; smaller differences are corrections of
+its pace."""
 
 
 class Declaration(NamedTuple):
@@ -113,7 +120,9 @@ class ScheduleService:
         self._retention = retention
         self.run_sliced = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic).start
         """Runs work on many schedules in slices."""
-        self._repairing = self._forgetting = False
+        self._pace: float | None = None
+        """Wall time minus monotonic time at the last tick; None before the first one, and if states have to be looked at."""
+        self._repairing = self._forgetting = self._rewinding = False
         self._repaired = clock.monotonic()
         self._forget_at = clock.monotonic() + FORGET_DELAY
         self._declared_since_us = 0 if first is not None else self._now_us()
@@ -133,6 +142,8 @@ class ScheduleService:
         if self._paused():
             return
         now = self._clock.monotonic()
+        if self.fires and not self._rewinding:
+            self._look_at_clock(now)
         if now - self._repaired >= REPAIR_INTERVAL and not self._repairing:
             self._repaired = now
             if self._first(REPAIR_KEY):  # one node is enough; membership changes choose another
@@ -190,6 +201,39 @@ class ScheduleService:
 
         self._repairing = True
         self._commits.put(RepairSchedules(self._now_us()), repaired, not_repaired)
+
+    # ---- a clock that was set back ----
+
+    def _look_at_clock(self, now: float) -> None:
+        """If the clock was set back, or may have been before this node's start, repair what it has left in schedules."""
+        before, self._pace = self._pace, self._clock.wall() - now
+        if before is not None and self._pace >= before - CLOCK_STEP:
+            return
+        if before is not None:
+            _log.warning("the clock was set back; schedules go on by it", seconds=round(before - self._pace, 3))
+        if self._first(REPAIR_KEY):
+            self._rewind()
+
+    def _rewind(self) -> None:
+        def rewind(stored: Iterable[Stored]) -> Iterator[None]:
+            now_us = self._now_us()
+            names = []
+            for schedule, state in stored:
+                if rules.rewound(schedule, state, now_us) is not state:
+                    names.append(schedule.name)
+                yield
+            for start in range(0, len(names), BATCH):
+                changes = [Change("rewind", name) for name in names[start : start + BATCH]]
+                yield from self._save(changes, lambda _: None, refused)
+            self._rewinding = False
+
+        def refused(error: MainspringError) -> None:
+            del error
+            self._rewinding = False
+            self._pace = None  # look again
+
+        self._rewinding = True
+        self.find(lambda stored: self.run_sliced(rewind(stored)), refused)
 
     # ---- old history ----
 
@@ -291,8 +335,11 @@ class ScheduleService:
         mine = reconcile.digest(declared)
 
         def recorded(declarations: list[Declared]) -> None:
-            since_us = max(self._now_us() - to_us(DECLARATION_LIFETIME), self._declared_since_us)
-            live = {one.deployment.digest for one in declarations if one.last_seen_us >= since_us}
+            now_us, lifetime_us = self._now_us(), to_us(DECLARATION_LIFETIME)
+            since_us = max(now_us - lifetime_us, min(self._declared_since_us, now_us))
+            # Later than now: the clock was ahead. Code that still runs declares them again.
+            seen_us = range(since_us, now_us + lifetime_us)
+            live = {one.deployment.digest for one in declarations if one.last_seen_us in seen_us}
             deployments = [one.deployment for one in declarations]
             (me,) = (one for one in deployments if one.digest == mine)
             if reconcile.governs(me, deployments, live):

@@ -34,9 +34,12 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-    """One change of a schedule. ``put`` adds or replaces it, and needs the whole ``schedule``."""
+    """One change of a schedule. ``put`` adds or replaces it, and needs the whole ``schedule``.
 
-    kind: Literal["put", "pause", "resume", "remove"]
+    ``rewind`` repairs its state after the clock was set back (`rules.rewound`); the schedule need not exist.
+    """
+
+    kind: Literal["put", "pause", "resume", "remove", "rewind"]
     name: str
     version: int | None = None
     """The required ``state.version``. 0: the schedule must not exist. None: any version; with "put", it must not exist."""

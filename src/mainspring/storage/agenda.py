@@ -79,15 +79,18 @@ class _Alarm:
         self._timers = timers
         self._ring = ring
         self._timer: Any = None
-        self._time_us = 0
+        self._time = 0.0
 
-    def set(self, time_us: int, monotonic: float) -> None:
-        """Ring at a wall time, now equal to this monotonic time, unless the timer is set to an earlier one."""
+    def set(self, monotonic: float) -> None:
+        """Ring at a monotonic time, unless the timer is set to an earlier one.
+
+        Wall times would not do: a timer that was set while the wall clock was behind would count as early and ring late.
+        """
         if self._timer is not None:
-            if self._time_us <= time_us:
+            if self._time <= monotonic:
                 return
             self._timers.cancel(self._timer)
-        self._time_us = time_us
+        self._time = monotonic
         self._timer = self._timers.at(monotonic, self._rings)
 
     def _rings(self) -> None:
@@ -182,7 +185,7 @@ class Agenda(Generic[T]):
     def _fetch_at(self, time_us: int) -> None:
         """Fetch at a wall time, unless an earlier fetch is planned."""
         wait = max(from_us(time_us) - self._clock.wall(), RETRY_DELAY)
-        self._next_fetch.set(time_us, self._clock.monotonic() + wait)
+        self._next_fetch.set(self._clock.monotonic() + wait)
 
     # ---- handling ----
 
@@ -228,7 +231,7 @@ class Agenda(Generic[T]):
             try_us = self._queue[0].try_us
             # One microsecond later: both clocks are floats, and the item has to be due when the timer fires.
             wait = max(from_us(try_us + 1) - self._clock.wall(), 0.0)
-            self._next_try.set(try_us, self._clock.monotonic() + wait)
+            self._next_try.set(self._clock.monotonic() + wait)
 
     def _take_over(self, upcoming: Upcoming[T]) -> None:
         """Handle late items, which the node that is first in line has not handled."""

@@ -225,13 +225,17 @@ class InMemory:
                     options,
                     selector=None,
                     task_process=TASK_PROCESS,
-                    wall=self.clock.wall,
+                    monotonic=self.clock.monotonic,
                     checks=GrowingChecks(),
                     later=self._delays.later,
                     substitute=self._mocks.substitute,
                 )
             self._worker = worker = Worker(
-                registry, {str(address): connector(address)}, options, decider=self._decider, wall=self.clock.wall
+                registry,
+                {str(address): connector(address)},
+                options,
+                decider=self._decider,
+                monotonic=self.clock.monotonic,
             )
             self._time = PassingTime(
                 self.clock, self._delays, node, worker, self._decider, self._tables(), self._app.registry

@@ -64,7 +64,7 @@ class Worker:
 
     ``task_process`` is the command that starts such a process, without its arguments. ``counters`` are for a supervisor.
     ``left_out``: functions that it registers later, each with the monotonic time at which it does. ``decider`` decides the runs
-    of workflows; by default one is created if the registry has workflows. ``wall`` returns seconds since 1970 UTC.
+    of workflows; by default one is created if the registry has workflows. ``monotonic`` returns seconds since any time.
     ``servers`` maps names for the log to connectors; ``token`` is for servers that demand one. Create and run it on one loop.
     """
 
@@ -79,7 +79,7 @@ class Worker:
         counters: JobCounters | None = None,
         left_out: Mapping[str, float] | None = None,
         decider: Decider | None = None,
-        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         token: str | None = None,
         namespace: str = DEFAULT,
     ) -> None:
@@ -93,7 +93,7 @@ class Worker:
         self._selector = selector
         if decider is None and registry.workflows:
             decider = WorkflowDecider(
-                registry.workflows, self.settings, selector=selector, task_process=task_process, wall=wall
+                registry.workflows, self.settings, selector=selector, task_process=task_process, monotonic=monotonic
             )
         self._decider = decider
         self._left_out = dict(left_out or {})

@@ -77,7 +77,7 @@ class Alarms:
         """Add the alarms of runs, by their ids, that this node has just written; 0 is none."""
         ringing = self._ringing
         now_us = to_us(self._clock.wall())
-        if now_us > self._horizon_us:
+        if not self._horizon_us - self._ahead_us <= now_us <= self._horizon_us:  # earlier: the clock was stepped back
             self._added.clear()
             self._horizon_us = now_us + self._ahead_us
         added = self._added

@@ -35,6 +35,7 @@ async def unknown_version(changes: RunChanges, found: RunDraft, decision: Decisi
 
 async def begin_next(changes: RunChanges, found: RunDraft, completion: Completion) -> None:
     """Begin the run after one that a completion has just continued as new."""
+    now_us = found.draft.now_us  # the time of the closing event may lie ahead: see `Draft.record`
     closed, event, decision = found.run.state, found.events[-1], completion.decisions[-1]
     assert isinstance(event, WorkflowExecutionContinuedAsNew)
     assert isinstance(decision, ContinueAsNewWorkflowExecution)
@@ -50,9 +51,9 @@ async def begin_next(changes: RunChanges, found: RunDraft, completion: Completio
         closed.workflow_id,
         event.type,
         event.version,
-        started_us=event.at_us,
+        started_us=now_us,
         input_size=len(event.input),
         slot=found.run.row.slot,
     )
-    following = changes.begin(row, event.at_us)
+    following = changes.begin(row, now_us)
     continuation.begin_next(following.draft, closed, event, continuation.carried(events, unread, closed.seen))

@@ -68,7 +68,9 @@ class RunChanges:
         found = self._drafts.get(run)
         if found is not None:
             draft = found.draft
-            draft.now_us = max(draft.now_us, now_us)
+            if now_us:
+                draft.now_us = max(draft.now_us, now_us) if found.timed else now_us
+                found.timed = True
             return found
         if run in self._closed:
             return self._closed[run]
@@ -134,14 +136,14 @@ class RunChanges:
         draft = Draft(
             run.state,
             # Some notices have no time; then it is the last one that the run's code has read.
-            now_us=max(now_us, run.state.decided_us, run.row.started_us),
+            now_us=now_us or max(run.state.decided_us, run.row.started_us),
             next_id=self.tables.lifecycle.next_id,
             limits=self.limits,
             parking=run.row.parking,
             errands=self.errands,
             handle_of=self.handle_of,
         )
-        entered = self._drafts[run.row.id] = RunDraft(run, draft, fresh=fresh)
+        entered = self._drafts[run.row.id] = RunDraft(run, draft, fresh=fresh, timed=now_us > 0)
         return entered
 
     # ---- the write ----

@@ -24,6 +24,7 @@ Late but harmless completions are *stale*: nothing of them is recorded, and the 
 | a step is recorded with another digest | two deciders have executed it |
 | fused, and a decision task is open | a signal came before |
 | fused, and there is a newer event that it has not brought | an activity has timed out; another worker's activity has ended |
+| fused, and its code has read a time that has not come | the decider's clock runs ahead, or the node's was stepped back |
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ if TYPE_CHECKING:
     from mainspring.workflows.requests import Completion
     from mainspring.workflows.state import State
 
+MOST_AHEAD_US: Final = 5_000_000
+"""The code of a fused decision reads the time that its decider estimates. It may be so far ahead of the node's: two clocks drift
+apart, and the estimate is renewed with each decision that a node assigns."""
+
 
 def complete(draft: Draft, completion: Completion) -> Ruling:
     """Judge a completion and record it."""
@@ -76,8 +81,6 @@ def complete(draft: Draft, completion: Completion) -> Ruling:
     why = _malformed(draft, completion)
     if why:
         return Ruling("refused", why)
-    # If the clock was stepped back, the code's time is ahead of it: timers run from the time that the code has read.
-    draft.now_us = max(draft.now_us, completion.now_us)
     draft.new_run = completion.new_run
     decisions, steps = completion.decisions, completion.steps
     # One event each, a second for each cancelled activity, and the decision task's own three.
@@ -125,6 +128,8 @@ def _fused_stale(draft: Draft, completion: Completion) -> str:
         seen += events
     if seen != state.last or not completion.settled:
         return "the run has newer events"
+    if completion.now_us > max(draft.now_us + MOST_AHEAD_US, state.decided_us):
+        return f"the decider's clock is {(completion.now_us - draft.now_us) / 1_000_000:.0f} s ahead of the node's"
     return ""
 
 

@@ -75,7 +75,7 @@ class Definitions:
         """Store definitions, unless they were seen just now."""
         now = self._clock.wall()
         fresh_us = to_us(now - SEEN_INTERVAL) if self._has_settled else 0
-        if all(self._is_fresh(one, fresh_us) for one in definitions):
+        if all(self._is_fresh(one, fresh_us, to_us(now)) for one in definitions):
             done()
             return
 
@@ -98,9 +98,11 @@ class Definitions:
             operation.urgent = False
             self._commits.put(operation, self.keep)
 
-    def _is_fresh(self, definition: Definition, fresh_us: int) -> bool:
+    def _is_fresh(self, definition: Definition, fresh_us: int, now_us: int) -> bool:
         stored = self._by_version.get((definition.namespace, definition.name, definition.version))
-        return stored is not None and stored.timeout == definition.timeout and stored.last_seen_us >= fresh_us
+        if stored is None or stored.timeout != definition.timeout:
+            return False
+        return fresh_us <= stored.last_seen_us <= now_us  # later: the clock was ahead
 
     def keep(self, definitions: Iterable[Definition]) -> None:
         """Replace the cache by all stored definitions, and report the functions that are workflows from now on."""

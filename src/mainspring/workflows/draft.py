@@ -57,6 +57,7 @@ class Draft:
         self.state = state
         self.parking = Parking() if parking is None else parking
         self.now_us = now_us
+        """The node's time. Timers and timeouts run from it and are due by it, whatever the times of earlier events are."""
         self.next_id = next_id
         """Returns the id of a new job."""
         self.new_run = 0
@@ -83,12 +84,20 @@ class Draft:
         """The number of events that the end of each job has added."""
 
     def record(self, kind: type[E], **attributes: object) -> E:
-        """Append an event and apply it; raise IllegalTransitionError if it is not legal."""
+        """Append an event and apply it; raise IllegalTransitionError if it is not legal.
+
+        Its time is not before that of the run's last event, which may lie ahead if the clock was stepped back.
+        """
         state = self.state
-        event = kind(state.last + 1, self.now_us, **attributes)
+        event = kind(state.last + 1, max(self.now_us, state.last_us), **attributes)
         apply(state, event)
         self.events.append(event)
         return event
+
+    @property
+    def timed_from_us(self) -> int:
+        """Return the time from which a new event's timeouts run, if it is not the event's own; 0 if it is."""
+        return self.now_us if self.now_us < self.state.last_us else 0
 
     def withdraw(self, job: int) -> None:
         """Delete a job, or do not submit it at all."""

@@ -43,4 +43,5 @@ def ended_root(row: RunRow, close: EventBase) -> Job | None:
         case _:
             return None
     row.output_size = len(result)
-    return Job(row.root, row.type.encode(), b"", state=int(state), ended_us=close.at_us, result=result, error=error)
+    ended_us = row.closed_us or close.at_us
+    return Job(row.root, row.type.encode(), b"", state=int(state), ended_us=ended_us, result=result, error=error)

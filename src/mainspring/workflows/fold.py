@@ -29,7 +29,7 @@ def apply(state: State, event: EventBase) -> None:
     if not state.last and kind is not history.WorkflowExecutionStarted:
         raise illegal(event, "does not begin a run")
     _FOLDS[kind](state, event)
-    state.last = event.id
+    state.last, state.last_us = event.id, event.at_us
     # Native code waits for the ends of children alone, so that the begin of a child need not cause a decision.
     if kind in TRIGGERS and (state.full or kind is not history.ChildWorkflowExecutionStarted):
         state.last_trigger = event.id

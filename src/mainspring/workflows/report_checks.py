@@ -35,7 +35,8 @@ TEXT_LIMIT: Final = 1024
 KEY_LIMIT: Final = 256
 _MOST_RUN: Final = 10**18
 _MOST_NUMBER: Final = 2**31 - 1
-_MOST_US: Final = 2**62
+_MOST_US: Final = 253_370_764_800_000_000
+"""The year 9999: later times cannot be shown."""
 _MOST_SECONDS: Final = 100 * YEAR
 _DURATIONS: Final = ("schedule_to_start", "schedule_to_close", "start_to_close", "heartbeat", "start_to_fire",
                      "execution_timeout", "task_timeout", "delay")  # fmt: skip

@@ -31,13 +31,16 @@ class RunDraft:
         "replaced",
         "run",
         "size",
+        "timed",
     )
 
-    def __init__(self, run: Run, draft: Draft, *, fresh: bool = False) -> None:
+    def __init__(self, run: Run, draft: Draft, *, fresh: bool = False, timed: bool = True) -> None:
         self.run = run
         self.draft = draft
         self.fresh = fresh
         """Whether it begins in this transaction."""
+        self.timed = timed
+        """Whether the node has given a time for the changes; otherwise the draft has that of the run's last decision."""
         self.guard = run.row.events
         """The number of events before the transaction."""
         self.size = run.row.history_bytes
@@ -80,7 +83,8 @@ def finish(found: RunDraft) -> bool:
             decision_lost(draft, found.ended)
     if state.status and row.status.open:
         row.status = Status(state.status)
-        row.closed_us = state.closed_us
+        # Not the time of the event, which may lie ahead: the retention counts from it.
+        row.closed_us = min(state.closed_us, draft.now_us)
     return (
         bool(draft.events) or found.ended is not None or found.about != row.about or found.parking != parking_mark(row)
     )

@@ -142,6 +142,8 @@ class State(msgspec.Struct, array_like=True):
     """The start of the first attempt, from which the execution timeout runs; 0: its own start."""
     failure: str = ""
     """Why the attempt before has failed; of a failed run that another attempt follows, why it has failed itself."""
+    last_us: int = 0
+    """The time of the event ``last``: no later event has an earlier one."""
 
 
 class Parking(msgspec.Struct, array_like=True):

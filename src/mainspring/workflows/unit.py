@@ -85,7 +85,8 @@ class WorkflowUnit:
             options = notice.options
             assert options is not None
             assert options.run is not None, "this slice owns the job"
-            found = await self._changes.open(options.run[0], notice.ended_us if isinstance(notice, Ended) else 0)
+            now_us = notice.ended_us if isinstance(notice, Ended) else getattr(notice, "lost_us", 0)
+            found = await self._changes.open(options.run[0], now_us)
             if found is None:
                 continue
             if notice.id == found.run.row.decision:
@@ -134,8 +135,11 @@ class WorkflowUnit:
 
     async def _save(self, operation: SaveDefinitions) -> list[Definition]:
         """Store definitions with the times at which they were seen."""
+        now_us = operation.now_us
         stored = {_key(one): one for one in await self._tables.definitions()}
-        saved = [replace(stored[key], last_seen_us=operation.now_us) for key in operation.seen if key in stored]
+        # A version that was seen while the clock was ahead would count as the only connected one until that time.
+        seen = {key for key, one in stored.items() if key in operation.seen or one.last_seen_us > now_us}
+        saved = [replace(stored[key], last_seen_us=now_us) for key in sorted(seen)]
         newest_us: dict[tuple[str, str], int] = {}
         for one in stored.values():
             newest_us[one.namespace, one.name] = max(one.first_seen_us, newest_us.get((one.namespace, one.name), 0))
@@ -144,9 +148,9 @@ class WorkflowUnit:
             if before is not None and before.first_seen_us:
                 first_us = before.first_seen_us
             else:  # new versions are in the order of their registration, also if they come at once or the clock was stepped
-                first_us = max(operation.now_us, newest_us.get((one.namespace, one.name), 0) + 1)
+                first_us = max(now_us, newest_us.get((one.namespace, one.name), 0) + 1)
                 newest_us[one.namespace, one.name] = first_us
-            saved.append(replace(one, first_seen_us=first_us, last_seen_us=operation.now_us))
+            saved.append(replace(one, first_seen_us=first_us, last_seen_us=now_us))
         await self._tables.save_definitions(saved)
         return list((stored | {_key(one): one for one in saved}).values())
 

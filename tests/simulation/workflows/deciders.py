@@ -107,8 +107,8 @@ class DeciderHost(Actor):
             workflow_cache=world.chance.choice((0, 7_000, 20_000, 2**20, 2**20)),
         )
 
-        def wall() -> float:
-            return world.clock.monotonic() + 1_700_000_000.0 + self._skew
+        def monotonic() -> float:
+            return world.clock.monotonic() + self._skew
 
         with self.loop.running():
             with patch.object(deciding, "code_digest", lambda _: self.build):
@@ -117,10 +117,10 @@ class DeciderHost(Actor):
                     settings,
                     selector=None,
                     task_process=(),
-                    wall=wall,
+                    monotonic=monotonic,
                     clock=world.activation_time,
                 )
-            self.worker = Worker(self.registry, {"node": self._connect}, settings, decider=decider, wall=wall)
+            self.worker = Worker(self.registry, {"node": self._connect}, settings, decider=decider, monotonic=monotonic)
             self.running = self.loop.create_task(self.worker.run())
 
     def kill(self) -> None:

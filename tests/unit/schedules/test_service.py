@@ -106,6 +106,38 @@ def test_a_stepped_clock(world: World, node: Node) -> None:
     assert len(hands.times) == 4
 
 
+def test_a_clock_that_was_ahead_and_is_corrected(world: World, node: Node) -> None:
+    """The schedules go on at once, and no fire time runs twice."""
+    hands = node.worker()
+    node.add(misfire="skip")
+    world.until(1)
+    world.clock.step(7230)
+    node.add("born", function=b"other")
+    world.until(7261)  # one time fires while the clock is ahead, and the times until then are skipped
+    assert len(hands.times) == 2
+    world.clock.step(-7230)
+    world.until(185)
+    assert hands.times == pytest.approx([0, 7260, 60, 120, 180], abs=0.3)
+    times = [row.fire_us for row in world.rows("born") if row.fire_us < START_US + 190 * SECOND]
+    assert times == [START_US + minute * 60 * SECOND for minute in (1, 2, 3)]
+    world.until(7400)
+    fired = [row.fire_us for row in world.rows() if row.state is FireState.FIRED]
+    assert fired == [START_US + number * 60 * SECOND for number in range(124)]
+    assert len(hands.given) == len(fired)
+
+
+def test_a_node_repairs_what_a_clock_left_before_its_start(world: World, node: Node) -> None:
+    node.add()
+    world.clock.step(86_400)
+    world.until(86_400 + 1)
+    node.alive = False
+    world.clock.step(-86_400)
+    world.nodes.remove(node)
+    hands = world.node("n2").worker()
+    world.until(121)
+    assert hands.times[-2:] == pytest.approx([60, 120], abs=0.3)
+
+
 def test_after_downtime_the_policy_decides(world: World, node: Node) -> None:
     node.add("once")
     node.add("skip", misfire="skip")

@@ -26,6 +26,7 @@ from mainspring.workflows.decisions.model import (
     StartTimer,
     StepResult,
 )
+from mainspring.workflows.fold import fold
 from mainspring.workflows.model import Key, Limits, Parked, Status
 from mainspring.workflows.requests import Completion, Signal
 
@@ -474,12 +475,45 @@ def test_a_decision_job_is_named() -> None:
 # ---- time ----
 
 
-def test_a_timer_runs_from_the_time_that_its_code_has_read_if_the_clock_was_stepped_back() -> None:
+def test_a_timer_runs_from_the_nodes_time_whatever_the_code_has_read() -> None:
     run = Run()
-    read = run.now_us + 3 * SECOND
-    run.decide(StartTimer(1, "1", 1.0), now_us=read)
-    run.now_us = read
+    run.decide(StartTimer(1, "1", 1.0), now_us=run.now_us + 3600 * SECOND)
     run.ring(after=0.9)
     assert run.recorded == []
     run.ring(after=0.1)
     assert run.recorded[0] == "6 TimerFired"
+    assert [event.at_us for event in run.events[-2:]] == [run.now_us] * 2
+
+
+def test_a_run_whose_last_event_lies_ahead_does_not_wait_for_its_time() -> None:
+    """The node's clock was a day ahead for one decision."""
+    run = Run()
+    begin = run.now_us
+    run.decide(StartTimer(1, "an hour", 3600.0))
+    run.now_us = ahead = begin + 86_400 * SECOND
+    run.signal()
+    run.decide(CHARGE, now_us=ahead)
+    run.now_us = begin + SECOND
+    run.signal()
+    ship = ScheduleActivityTask(3, "3", b"ship", schedule_to_close=60.0)
+    run.decide(StartTimer(2, "a second", 1.0), ship, now_us=ahead)
+    assert {event.at_us for event in run.events[-3:]} == {ahead}, "events stay in order"
+    run.ring(after=1)
+    assert run.recorded[0].endswith("TimerFired"), "the other timer, which is due in an hour, has not fired"
+    assert len(run.recorded) == 2
+    run.ring(after=59)
+    assert [name.split()[1] for name in run.recorded] == ["ActivityTaskTimedOut"]
+    run.ring(after=3600)
+    assert [name.split()[1] for name in run.recorded] == ["TimerFired"]
+    times = [event.at_us for event in run.events]
+    assert times == sorted(times)
+    assert fold(run.events) == run.state
+
+
+def test_a_fused_decision_of_a_clock_that_is_ahead_is_stale() -> None:
+    run = Run()
+    run.decide(CHARGE)
+    ruling = run.fuse(DONE, ends=[ended(1001)], now_us=run.now_us + 86_400 * SECOND)
+    assert (ruling.verdict, ruling.why) == ("stale", "the decider's clock is 86400 s ahead of the node's")
+    assert [name.split()[1] for name in run.recorded][-1] == "DecisionTaskScheduled", "the activity's end counts"
+    assert run.decide(DONE, now_us=run.now_us).verdict == "recorded"

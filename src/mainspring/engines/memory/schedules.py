@@ -156,7 +156,10 @@ class MemorySchedules(MemoryGround):
     async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
         """Record a declaration, and return all declarations of the app."""
         declared = self._tables.declared
-        first, _ = declared.get((app, digest), (now_us, now_us))
+        if (app, digest) in declared:
+            first, _ = declared[app, digest]
+        else:  # later than the others, also if the clock was set back
+            first = max(now_us, *(times[0] + 1 for (other, _), times in declared.items() if other == app), 0)
         declared[app, digest] = (first, now_us)
         return [
             ops.Declared(Deployment(app, stored_digest, times[0]), times[1])

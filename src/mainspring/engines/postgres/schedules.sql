@@ -80,8 +80,10 @@ ON CONFLICT (child, fire_us) DO UPDATE SET parents_left = excluded.parents_left,
 DELETE FROM joins USING unnest($1::text[], $2::bigint[]) AS s (child, fire_us)
 WHERE joins.child = ANY (ARRAY[s.child]) AND joins.fire_us = ANY (ARRAY[s.fire_us]);
 
+-- A new one is first seen after the others, also if the clock was set back.
 -- name: declare
-INSERT INTO declarations (app, digest, first_seen_us, last_seen_us) VALUES ($1, $2, $3, $3)
+INSERT INTO declarations (app, digest, first_seen_us, last_seen_us)
+SELECT $1, $2, greatest($3, (SELECT max(first_seen_us) + 1 FROM declarations WHERE app = $1)), $3
 ON CONFLICT (app, digest) DO UPDATE SET last_seen_us = excluded.last_seen_us;
 
 -- name: declarations

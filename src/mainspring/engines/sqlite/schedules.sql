@@ -115,8 +115,10 @@ ON CONFLICT (child, fire_us) DO UPDATE SET parents_left = excluded.parents_left,
 -- name: remove_join
 DELETE FROM joins WHERE child = ? AND fire_us = ?;
 
+-- A new one is first seen after the others, also if the clock was set back.
 -- name: declare
-INSERT INTO declarations (app, digest, first_seen_us, last_seen_us) VALUES (?1, ?2, ?3, ?3)
+INSERT INTO declarations (app, digest, first_seen_us, last_seen_us)
+SELECT ?1, ?2, max(?3, coalesce((SELECT max(first_seen_us) + 1 FROM declarations WHERE app = ?1), 0)), ?3 WHERE true
 ON CONFLICT (app, digest) DO UPDATE SET last_seen_us = excluded.last_seen_us;
 
 -- name: declarations

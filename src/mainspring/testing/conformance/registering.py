@@ -216,6 +216,57 @@ class Registering:
         assert s.outcomes("a") == ["succeeded"]
         assert s.claim("a") == []
 
+    # ---- a clock that was ahead ----
+
+    def test_after_a_correction_of_the_clock_each_time_fires_once_and_at_its_time(self, s: Scheduling) -> None:
+        s.add("a", misfire="once")
+        s.add("b", parents=("a",))
+        s.add("once", trigger=at(3))
+        s.add("paused")
+        s.change("pause", "paused")
+        s.at(4)
+        s.fire()
+        s.add("new")
+        s.change("pause", "new")
+        s.run("once")
+        s.run("a")
+        s.run("b")
+        assert s.outcomes("a") == ["misfire"] * 4 + ["succeeded"]
+        s.trigger("a")
+        s.at(0.5)
+        s.save(*(ops.Change("rewind", name) for name in ("a", "once", "paused", "new", "unknown")))
+        assert {one.name: at_us for one, at_us in s.due(START + 9 * MINUTE).due} == {
+            "a": START + MINUTE,
+            "once": START + 3 * MINUTE,
+            "paused": START + MINUTE,
+            "new": START + MINUTE,
+        }
+        hand = s.trigger("a")
+        assert hand is not None
+        assert (hand.fire_us, hand.due_us) == (s.now_us, s.now_us)
+        for minute in (1, 2, 3, 4, 5):
+            s.at(minute)
+            s.fire()
+        outcomes = {name: s.outcomes(name) for name in ("a", "once", "paused", "new")}
+        assert outcomes["once"] == ["succeeded"]
+        assert outcomes["paused"] == ["paused"] * 6
+        assert outcomes["new"] == ["paused"] * 5
+        # The one of 0:00 stays missed, that of 4:00 has run, and the others run now; two were triggered by hand.
+        assert outcomes["a"] == ["misfire", "fired", "fired", "fired", "fired", "succeeded", "fired", "fired"]
+        for job in s.claim("a"):
+            s.end(job)
+        assert s.outcomes("b") == ["parent", *["fired"] * 4, "succeeded", "fired"], (
+            "its occasions are decided anew, too"
+        )
+
+    def test_a_new_declaration_is_newer_than_one_of_a_clock_that_was_ahead(self, s: Scheduling) -> None:
+        s.at(60)
+        s.declare("app", b"1")
+        s.at(0)
+        first, second = sorted(s.declare("app", b"2"), key=lambda one: one.deployment.first_seen_us)
+        assert (first.deployment.digest, second.deployment.digest) == (b"1", b"2")
+        assert second.last_seen_us == s.now_us
+
     # ---- declarations ----
 
     def test_the_first_and_the_last_time_of_a_declaration_are_kept(self, s: Scheduling) -> None:

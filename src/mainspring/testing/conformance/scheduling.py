@@ -69,7 +69,7 @@ class Scheduling:
         self.put(schedule)
         return schedule
 
-    def change(self, kind: Literal["pause", "resume", "remove"], name: str) -> ops.Saved:
+    def change(self, kind: Literal["pause", "resume", "remove", "rewind"], name: str) -> ops.Saved:
         """Pause, resume or remove a schedule."""
         return self.save(ops.Change(kind, name))
 

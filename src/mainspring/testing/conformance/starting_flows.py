@@ -139,6 +139,16 @@ class StartingFlows:
         flows.define(Definition("order", "a"))
         assert flows.row(flows.start()).version == "a", "also after a step of the clock"
 
+    def test_a_version_that_was_seen_while_the_clock_was_ahead_gives_way_to_a_new_one(self, flows: Flows) -> None:
+        flows.now_us += 86_400 * SECOND
+        flows.define(Definition("order", "1"))
+        flows.now_us -= 86_400 * SECOND
+        flows.define(Definition("order", "2"))
+        assert flows.row(flows.start()).version == "2"
+        flows.wait(101 * SECOND)
+        flows.define(Definition("order", "1"))
+        assert flows.row(flows.start()).version == "1", "the workers of the new version are gone"
+
     def test_a_version_is_removed_once_nothing_needs_it(self, flows: Flows) -> None:
         def remove(version: str, *before: Operation) -> str:
             act = Act("workflows.remove", "ann", f"order@{version}")

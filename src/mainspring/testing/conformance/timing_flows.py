@@ -77,6 +77,26 @@ class TimingFlows:
         assert flows.store.lifecycle.deleted == [held.id]
         assert flows.store.settle(flows.settled(held)) == {held.id}
 
+    def test_after_a_correction_of_the_clock_nothing_waits_for_the_wrong_time(self, flows: Flows) -> None:
+        run = flows.start()
+        flows.running(run, flows.timer(3600))
+        flows.now_us += 86_400 * SECOND - 1  # before the end of the run's timeout
+        flows.signal(Signal(Key(run=run), "ahead", b""))
+        flows.decide(run, flows.task(run))
+        flows.now_us -= 86_400 * SECOND - 1
+        flows.store.reopen()
+        flows.signal(Signal(Key(run=run), "right", b""))
+        flows.decide(run, flows.task(run), flows.timer(1), flows.activity(schedule_to_close=60.0))
+        assert flows.alarms(flows.now_us + SECOND).due == [(run, flows.now_us + SECOND)]
+        flows.wait(SECOND)
+        assert flows.ring(run) == {run: flows.now_us + 59 * SECOND}
+        assert flows.kinds(run)[-2:] == ["TimerFired", "DecisionTaskScheduled"]
+        assert flows.kinds(run).count("TimerFired") == 1, "the timer of an hour has not fired"
+        times = [event.at_us for event in flows.history(run)]
+        assert times == sorted(times)
+        flows.terminate(Key(run=run))
+        assert flows.row(run).closed_us == flows.root(run).ended_us == flows.now_us
+
     def test_alarms_are_found_in_order(self, flows: Flows) -> None:
         runs = [flows.start() for _ in range(3)]
         for run, seconds in zip(runs, (50, 10, 30), strict=True):

@@ -66,7 +66,7 @@ class WorkflowDecider:
     """Decides runs of workflows: `worker.decider.Decider`.
 
     ``workflows`` are those of the App, by name and version. Processes of steps import the App by its ``selector``;
-    ``task_process`` is the command that starts one. ``wall`` returns seconds since 1970 UTC, ``clock`` seconds since any time;
+    ``task_process`` is the command that starts one. ``monotonic`` and ``clock`` return seconds since any time;
     the latter measures activations. ``chance`` returns a number from 0 to 1, which chooses decisions to check; ``checks`` chooses
     them in another way. ``later`` and ``substitute`` are those of ``Steps``.
     """
@@ -78,7 +78,7 @@ class WorkflowDecider:
         *,
         selector: str | None,
         task_process: Sequence[str],
-        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.perf_counter,
         chance: Callable[[], float] = random,
         checks: ReplayChecks | None = None,
@@ -86,7 +86,7 @@ class WorkflowDecider:
         substitute: Callable[[Function], Function] = lambda function: function,
     ) -> None:
         self._workflows = workflows
-        self._clock = NodeClock(wall)
+        self._clock = NodeClock(monotonic)
         self._build = code_digest(one.code.call.__module__.partition(".")[0] for one in workflows.values())
         self._steps = Steps(
             settings,

@@ -1,4 +1,4 @@
-"""The wall clock of a worker's nodes."""
+"""The time of a worker's nodes. The worker's own wall clock has no part in it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class NodeClock:
-    """Estimates the time of the nodes by this process's ``wall`` clock, seconds since 1970 UTC, and their last decision."""
+    """Estimates the time of the nodes: that of their last decision, and the ``monotonic`` seconds since."""
 
-    def __init__(self, wall: Callable[[], float]) -> None:
-        self._wall = wall
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
         self._ahead_us = 0
 
     def set(self, now_us: int) -> None:
         """Set the time, in microseconds since 1970, by a decision that has just come."""
-        self._ahead_us = now_us - to_us(self._wall())
+        self._ahead_us = now_us - to_us(self._monotonic())
 
     def now_us(self) -> int:
         """Return the time in microseconds since 1970."""
-        return to_us(self._wall()) + self._ahead_us
+        return to_us(self._monotonic()) + self._ahead_us

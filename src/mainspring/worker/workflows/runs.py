@@ -252,7 +252,7 @@ class Run:
             if isinstance(event, ActivityTaskScheduled):
                 self.open.add(event.id)
                 if event.schedule_to_close:
-                    self.close_by[event.id] = event.at_us + to_us(event.schedule_to_close)
+                    self.close_by[event.id] = (event.timed_from_us or event.at_us) + to_us(event.schedule_to_close)
             elif isinstance(event, _ENDS):
                 self.open.discard(event.scheduled)
                 self.close_by.pop(event.scheduled, None)

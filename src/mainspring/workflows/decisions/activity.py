@@ -83,6 +83,7 @@ def schedule_activity(draft: Draft, decision: ScheduleActivityTask, completed: i
             key=decision.key,
             number=decision.number,
             abandoned=decision.abandoned,
+            timed_from_us=draft.timed_from_us,
         )
         if job:
             draft.submitted[job] = event

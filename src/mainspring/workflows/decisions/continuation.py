@@ -110,7 +110,7 @@ def begin_next(draft: Draft, closed: State, event: WorkflowExecutionContinuedAsN
         **recorded(draft.limits),
         attempt=event.attempt,
         delay=event.delay,
-        timed_from_us=(closed.timed_from_us or closed.started_us) if event.attempt > 1 else 0,
+        timed_from_us=min(closed.timed_from_us or closed.started_us, draft.now_us) if event.attempt > 1 else 0,
         failure=closed.failure if event.attempt > 1 else "",
     )
     for one in along:

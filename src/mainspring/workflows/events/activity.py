@@ -31,6 +31,8 @@ class ActivityTaskScheduled(EventBase, frozen=True, tag=17):
     """The number of the command in the run."""
     abandoned: bool = False
     """Whether the activity goes on after the close of the run."""
+    timed_from_us: int = 0
+    """The time from which its timeouts run; 0: that of the event. They differ after the clock was stepped back."""
 
 
 class ScheduleActivityTaskFailed(EventBase, frozen=True, tag=18):

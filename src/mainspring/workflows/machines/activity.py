@@ -79,10 +79,11 @@ def _scheduled(state: State, event: ActivityTaskScheduled) -> None:
         activity.heartbeat = event.heartbeat
     if event.abandoned:
         activity.abandoned = True
+    timed_from_us = event.timed_from_us or event.at_us
     if event.schedule_to_start:
-        activity.start_by_us = event.at_us + int(event.schedule_to_start * 1_000_000)
+        activity.start_by_us = timed_from_us + int(event.schedule_to_start * 1_000_000)
     if event.schedule_to_close:
-        activity.close_by_us = event.at_us + int(event.schedule_to_close * 1_000_000)
+        activity.close_by_us = timed_from_us + int(event.schedule_to_close * 1_000_000)
     _set_deadline(state, activity)
 
 

@@ -190,12 +190,12 @@ class Host:
             self.settings,
             selector=None,
             task_process=(),
-            wall=self.loop.time,
+            monotonic=self.loop.time,
             clock=self._code_clock,
             chance=lambda: self.chance,
         )
         self.worker = Worker(
-            self.app.registry, {"server": self._connect}, self.settings, decider=self.decider, wall=self.loop.time
+            self.app.registry, {"server": self._connect}, self.settings, decider=self.decider, monotonic=self.loop.time
         )
         self._working = working = asyncio.create_task(self.worker.run())
         try:

@@ -115,5 +115,7 @@ def declare(app: str, data: bytes, digest: bytes, now_us: int) -> bytes:
     """Return the data of an App's declarations after one more."""
     record = records.decode(data)
     registered = record.get("declarations", {})
-    first_us = registered.get(digest.hex(), (now_us,))[0]
+    # Later than the others, also if the clock was set back.
+    new_us = max(now_us, *(times[0] + 1 for times in registered.values()), 0)
+    first_us = registered.get(digest.hex(), (new_us,))[0]
     return records.encode({"app": app, "declarations": registered | {digest.hex(): [first_us, now_us]}})

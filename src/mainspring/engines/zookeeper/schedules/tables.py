@@ -182,6 +182,9 @@ class ZookeeperSchedules(ZookeeperGround):
         await self._write_states(writes.schedules)
         await self._make_blocks({places.block(row.schedule, row.fire_us) for row in writes.new})
         changed = {(row.schedule, row.fire_us): row for row in (*writes.new, *writes.changed)}
+        for key in writes.removed:
+            if key not in changed:
+                self._remove_row(key)
         for key, row in (await self._with_joined(changed)).items():
             self._write_row(key, row)
         for join in writes.joins:
@@ -283,6 +286,11 @@ class ZookeeperSchedules(ZookeeperGround):
         self.transaction.write(places.row(*key), row.encode())
         self._move(None if before is None else places.repair_mark(before.fire), places.repair_mark(row.fire))
         self._move(_unfinished(before), _unfinished(row))
+
+    def _remove_row(self, key: ops.Key) -> None:
+        """Remove a row that was skipped: it has no job, and nothing to repair."""
+        if self._rows.pop(key, None) is not None:
+            self.transaction.delete(places.row(*key))
 
     def _write_join(self, join: Join) -> None:
         key = (join.child, join.fire_us)
