@@ -52,6 +52,9 @@ class UsageError(MainspringError):
 class PayloadError(UsageError):
     """A payload or a result does not fit the task's types, or cannot be written as JSON."""
 
+    received = False
+    """Whether the value came to a workflow from elsewhere, such as a result, a signal or its input."""
+
 
 class SettingsError(UsageError):
     """A setting, an option or an address is wrong."""

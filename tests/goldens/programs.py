@@ -434,3 +434,63 @@ async def cancelled_jobs() -> list[str]:
         except (asyncio.CancelledError, JobCancelled) as error:
             trace.append(f"{mode}: {type(error).__name__}")
     return trace
+
+
+# ---- from semantics 1 on ----
+
+
+def cancel_twice(fleet: InMemory, job: Any) -> None:
+    for _ in range(2):
+        fleet.advance(1)
+        job.cancel("enough")
+
+
+@golden(drive=cancel_twice)
+async def cancelled_once() -> None:
+    try:
+        await workflow.sleep("1d")
+    finally:
+        await double.submit(1)
+        await workflow.sleep(60)
+        await double.submit(2)
+
+
+@golden()
+async def left_tasks() -> str:
+    async def hold(number: int) -> None:
+        try:
+            await workflow.sleep("1d")
+        finally:
+            await double.submit(number)
+            await workflow.sleep(number)
+
+    tasks = [asyncio.ensure_future(hold(one)) for one in (2, 1)]
+    await workflow.sleep(1)
+    return f"left {len(tasks)}"
+
+
+def fail(text: str) -> None:
+    raise LookupError(text)
+
+
+@golden()
+async def failed_side_effects() -> list[str]:
+    found = []
+    for text in ("one", "two"):
+        try:
+            workflow.side_effect(lambda text=text: fail(text))  # type: ignore[misc]
+        except LookupError as error:
+            found.append(repr(error))
+        await workflow.sleep(1)
+    return found
+
+
+@golden(2)
+async def map_continued(rounds: int) -> list[int]:
+    async def one(number: int) -> int:
+        await double.submit(number)
+        if number == 1 and rounds:
+            raise workflow.continue_as_new(rounds - 1)
+        return number
+
+    return await workflow.map(one, range(3))

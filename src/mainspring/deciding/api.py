@@ -22,8 +22,10 @@ from mainspring.deciding.children import Children
 from mainspring.deciding.commands import Numbers, build_activity, check_size, encode_arguments
 from mainspring.deciding.job import WorkflowJob
 from mainspring.deciding.local_steps import LocalSteps
+from mainspring.deciding.loop import SHIELDED
 from mainspring.deciding.matching import Mismatch
 from mainspring.deciding.model import ContinueAsNew, EndOfHistory, Evicted
+from mainspring.deciding.recorded_errors import record_error, recorded_error
 from mainspring.errors import WorkflowUsageError
 from mainspring.workflows.decisions.model import RecordMarker, RequestCancelActivityTask
 from mainspring.workflows.history import MarkerName
@@ -51,6 +53,14 @@ def current() -> Calls | None:
     """Return the calls of the workflow whose code is running; None outside of workflows."""
     calls = workflow_calls()
     return calls if isinstance(calls, Calls) else None
+
+
+class Signals(asyncio.Queue[tuple[int, bytes]]):
+    """The signals of a channel: their events and inputs."""
+
+    def put_back(self, signal: tuple[int, bytes]) -> None:
+        """Let a signal be the next one again."""
+        self._queue.appendleft(signal)  # type: ignore[attr-defined]
 
 
 class Calls:
@@ -93,7 +103,14 @@ class Calls:
         self._attempts: dict[int, int] = {}
         self.steps = LocalSteps(loop, state.limits.largest)
         self._conditions: list[tuple[Callable[[], object], asyncio.Future[Any]]] = []
-        self._signals: dict[str, asyncio.Queue[tuple[int, bytes]]] = {}
+        self._signals: dict[str, Signals] = {}
+        self._continuations: list[ContinueAsNew] = []
+        """The exceptions that the code has asked for to continue as new."""
+        self._received: dict[asyncio.Task[Any] | None, list[tuple[int, int]]] = {}
+        """The signals that tasks have got in this activation, with ``children.lasting`` at that time."""
+        self._given_back: list[int] = []
+        self.held: list[asyncio.Future[None]] = []
+        """Receivers of signals that wait until it is known whether the run goes on."""
         self.receivers: dict[str, int] = {}
         """How many receivers wait for signals of each name."""
 
@@ -131,6 +148,7 @@ class Calls:
         if command.number != number:
             command = msgspec.structs.replace(command, number=number, activity_id=str(number))
         mode = call.options.cancel or "try"
+        self.children.lasting += mode == "abandon"
         job: WorkflowJob[Any] = WorkflowJob(
             self.loop, call.connections, call.name, number, call.decode, self._cancel_activity, mode
         )
@@ -206,28 +224,30 @@ class Calls:
             if self.state.only_replays:
                 self.difference = EndOfHistory()
                 raise Evicted
+            result, is_failure = self._run_side_effect(function, f"side effect #{number} {name}")
+        else:
+            result, is_failure = found.details, found.failed
+        digest = digest_of(name.encode(), b"failed", result) if is_failure else digest_of(name.encode(), result)
+        self._issue(
+            RecordMarker(number, MarkerName.SIDE, result, native=True, digest=digest, failed=is_failure, function=name)
+        )
+        if is_failure:
+            raise recorded_error(f"side effect #{number} {name}", result)
+        return _decode_any(result) if result else None
+
+    def _run_side_effect(self, function: Callable[[], Any], title: str) -> tuple[bytes, bool]:
+        """Return the encoded result of a side effect, or its error and True."""
+        largest = self.state.limits.largest
+        try:
             with outside():
                 value = function()
             result = encode_result(value)
-            check_size(
-                result,
-                self.state.limits.largest,
-                f"the result of side effect #{number} {name}",
-                "use a step or store it",
-            )
-        else:
-            result = found.details
-        self._issue(
-            RecordMarker(
-                number,
-                MarkerName.SIDE,
-                result,
-                native=True,
-                digest=digest_of(name.encode(), result),
-                function=name,
-            )
-        )
-        return _decode_any(result) if result else None
+            check_size(result, largest, f"the result of {title}", "use a step or store it")
+        except Exception as error:
+            if self.state.semantics < 1:
+                raise
+            return record_error(error, largest), True
+        return result, False
 
     # ---- the next run ----
 
@@ -236,7 +256,9 @@ class Calls:
         code = self.state.code
         payload = encode_arguments(code.signature, args, kwargs)
         check_size(payload, self.state.limits.largest, f"the input of the next run of {code.name}")
-        return ContinueAsNew(code.name, payload)
+        continuation = ContinueAsNew(code.name, payload)
+        self._continuations.append(continuation)
+        return continuation
 
     def should_continue(self) -> bool:
         """Return whether the history that the code was given has become long."""
@@ -247,17 +269,63 @@ class Calls:
 
     # ---- signals and conditions ----
 
-    def signals(self, name: str) -> asyncio.Queue[tuple[int, bytes]]:
-        """Return the queue of a channel: the events of signals and their inputs."""
+    def signals(self, name: str) -> Signals:
+        """Return the queue of a channel."""
         queue = self._signals.get(name)
         if queue is None:
-            queue = self._signals[name] = asyncio.Queue()
+            queue = self._signals[name] = Signals()
         return queue
+
+    def ends_anew(self) -> bool:
+        """Return whether code has raised ContinueAsNew in this activation: signals are for the next run from then on."""
+        raised = any(one.__traceback__ is not None for one in self._continuations)
+        return raised and self.state.semantics >= 1 and not (self.closing.begun or SHIELDED.get())
+
+    def begin_receive(self) -> None:
+        """Note that the running task asks for a signal: it has dealt with those that it got before."""
+        if self._received:
+            self._received.pop(asyncio.current_task(), None)
+
+    def note_received(self, event: int) -> None:
+        """Note that the running task has got a signal in this activation."""
+        if self.state.semantics >= 1 and not SHIELDED.get():
+            self._received.setdefault(asyncio.current_task(), []).append((event, self.children.lasting))
+
+    def begin_activation(self) -> None:
+        """Note that code begins to run: it may deal for long with the signals that it has got before."""
+        self._received.clear()
+
+    def give_back(self) -> None:
+        """Let the next run have those signals again with which tasks have only begun, because their run ends in this activation.
+
+        A task that waits for the next signal, or has ended by itself, has dealt with those before. Neither is a signal given back
+        if the code has started something since that goes on after the end of the run, such as a child: it would be doubled.
+        """
+        for task, signals in self._received.items():
+            if task is not None and (not task.done() or task.cancelled()):
+                self._given_back += [event for event, lasting in signals if lasting == self.children.lasting]
+        self._received.clear()
+
+    def hold(self) -> asyncio.Future[None]:
+        """Return a future that ends when it is known that the run goes on."""
+        future: asyncio.Future[None] = self.loop.create_future()
+        self.held.append(future)
+        return future
+
+    def give_held(self) -> bool:
+        """End the futures of ``hold``: the run goes on. Return whether there are some."""
+        held, self.held = self.held, []
+        self._continuations.clear()
+        waiting = [future for future in held if not future.done()]
+        for future in waiting:
+            future.set_result(None)
+        return bool(waiting)
 
     def unread_signals(self) -> tuple[int, ...]:
         """Return the events of the signals that the code has not received, in order."""
         queues = [queue for queue in self._signals.values() if queue.qsize()]
-        return tuple(sorted(queue.get_nowait()[0] for queue in queues for _ in range(queue.qsize())))
+        waiting = [queue.get_nowait()[0] for queue in queues for _ in range(queue.qsize())]
+        return tuple(sorted(waiting + self._given_back))
 
     def wait_until(self, condition: Callable[[], object]) -> asyncio.Future[Any]:
         """Return a future that ends when the condition is true after an activation."""
@@ -302,6 +370,10 @@ class Calls:
         for timer in self.timers.values():
             asyncio.Handle.cancel(timer)  # without a command
         self._conditions.clear()
+        self._continuations.clear()
+        self._received.clear()
+        futures += self.held
+        self.held = []
         return futures
 
     # ---- time and chance ----

@@ -10,12 +10,12 @@ from mainspring.client.options import Duration, seconds
 from mainspring.client.payload import result_decoder
 from mainspring.client.validation import check_text
 from mainspring.deciding.api import current
-from mainspring.errors import UsageError, WorkflowUsageError
+from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from mainspring.deciding.api import Calls
+    from mainspring.deciding.api import Calls, Signals
 
 T = TypeVar("T")
 
@@ -43,7 +43,11 @@ class Channel(Generic[T]):
 
     def decode(self, data: bytes) -> T:
         """Decode a value. Raises PayloadError."""
-        value: T = self._decode(data)
+        try:
+            value: T = self._decode(data)
+        except PayloadError as error:
+            error.received = True
+            raise
         return value
 
     async def receive(self, timeout: Duration | None = None) -> T:  # noqa: ASYNC109 - a durable timer
@@ -60,11 +64,18 @@ class Channel(Generic[T]):
             data = await self._next(calls, queue)
         return self.decode(data)
 
-    async def _next(self, calls: Calls, queue: asyncio.Queue[tuple[int, bytes]]) -> bytes:
+    async def _next(self, calls: Calls, queue: Signals) -> bytes:
+        calls.begin_receive()
         waiting = calls.receivers
         waiting[self.name] = waiting.get(self.name, 0) + 1
         try:
-            return (await queue.get())[1]
+            while True:
+                signal = await queue.get()
+                if not calls.ends_anew():
+                    calls.note_received(signal[0])
+                    return signal[1]
+                queue.put_back(signal)  # the next run gets it, unless this one goes on
+                await calls.hold()
         finally:
             waiting[self.name] -= 1
 

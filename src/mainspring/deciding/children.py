@@ -83,6 +83,8 @@ class Children:
         """Requests that are not recorded yet, and what they do, by the numbers of their commands."""
         self._sent: dict[int, tuple[asyncio.Future[None], str]] = {}
         """Recorded requests without an answer, and what they do, by the events that initiated them."""
+        self.lasting = 0
+        """The number of the code's calls whose effects go on after the end of the run."""
 
     # ---- called by the code ----
 
@@ -115,6 +117,7 @@ class Children:
             self._cancel,
             options.cancel or "try",
         )
+        self.lasting += 1
         self._closing.add(job)
         self._jobs[number] = job
         self._issue(
@@ -161,6 +164,7 @@ class Children:
         return self._request(number, f"cancel the run {key}")
 
     def _request(self, number: int, what: str) -> asyncio.Future[None]:
+        self.lasting += 1
         future: asyncio.Future[None] = self._loop.create_future()
         self._requests[number] = future, what
         return future

@@ -27,17 +27,19 @@ def continuation_of(error: BaseException | None) -> ContinueAsNew | None:
         return error
     if not isinstance(error, BaseExceptionGroup):
         return None
-    found = [*_leaves(error)]
+    found = [*leaves_of(error)]
     requests = [one for one in found if isinstance(one, ContinueAsNew)]
     return requests[0] if len(requests) == len(found) else None
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
+def leaves_of(error: BaseException) -> Iterator[BaseException]:
+    """Return the errors of an exception group and of the groups inside of it; none if it is no group."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            if isinstance(one, BaseExceptionGroup):
+                yield from leaves_of(one)
+            else:
+                yield one
 
 
 def continue_as_new(number: int, found: ContinueAsNew, calls: Calls) -> ContinueAsNewWorkflowExecution:

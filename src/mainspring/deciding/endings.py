@@ -11,8 +11,8 @@ import msgspec
 
 from mainspring.client.payload import encode_result
 from mainspring.deciding.commands import check_size
-from mainspring.deciding.continuing import another_attempt, continuation_of, continue_as_new
-from mainspring.errors import PayloadError, WorkflowUsageError
+from mainspring.deciding.continuing import another_attempt, continuation_of, continue_as_new, leaves_of
+from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
 from mainspring.jobs.failures import JobFailure, encodable, text_of, traceback_of
 from mainspring.workflows.decisions.model import (
     CancelWorkflowExecution,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from mainspring.deciding.api import Calls
-    from mainspring.deciding.model import Code
+    from mainspring.deciding.model import RunState
     from mainspring.workflows.decisions.model import Decision
 
 _REASON_LIMIT: Final = 256
@@ -67,15 +67,32 @@ def close_of(main: asyncio.Task[object], calls: Calls, *, cancel_requested: bool
     return failed if cancel_requested else another_attempt(failed, error, calls) or failed
 
 
+def _is_defect(error: BaseException, state: RunState) -> bool:
+    """Return whether an error is a defect of the code: one of ``park_on``, or a call that can never be right.
+
+    A received value that does not fit its type is none: it may come from a client.
+    """
+    if isinstance(error, (*state.code.park_on, WorkflowUsageError)):
+        return True
+    is_refused = isinstance(error, UsageError) and not (isinstance(error, PayloadError) and error.received)
+    return is_refused and state.semantics >= 1
+
+
 def _fail(number: int, kind: str, message: str, lines: str | None) -> FailWorkflowExecution:
     return FailWorkflowExecution(
         number, kind[:_REASON_LIMIT], _encode(JobFailure(kind, message[:_DETAILS_LIMIT], lines))
     )
 
 
-def defect_of(error: BaseException, code: Code) -> Parked | None:
-    """Return why an error that left the workflow parks its run; None: it fails the run."""
-    if not isinstance(error, (*code.park_on, WorkflowUsageError)):
+def defect_of(left: BaseException, state: RunState) -> Parked | None:
+    """Return why an error that left the workflow parks its run; None: it fails the run.
+
+    It parks the run if it is a defect, or a group that has one.
+    """
+    error = next(
+        (one for one in (left, *(leaves_of(left) if state.semantics >= 1 else ())) if _is_defect(one, state)), None
+    )
+    if error is None:
         return None
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]

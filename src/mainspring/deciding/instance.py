@@ -25,10 +25,11 @@ from mainspring.deciding.model import RunState, Turn
 from mainspring.deciding.outcomes import resolve
 from mainspring.deciding.patches import Patches
 from mainspring.deciding.timers import check_timer
+from mainspring.errors import PayloadError
 from mainspring.workflows import history
 from mainspring.workflows.decisions.model import CancelTimer, StartTimer, StepResult
 from mainspring.workflows.history import MarkerName, MarkerRecorded
-from mainspring.workflows.model import Limits, Parked
+from mainspring.workflows.model import SEMANTICS, Limits, Parked
 from mainspring.workflows.payloads import same_digest
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class Instance(RunState):
                 self._calls.repeat_activity(event.id, event.attempt)
         elif kind is history.DecisionTaskCompleted:
             self._resolve_markers()
-            self._use_decision((event.seen, event.now_us), event.id)
+            self._use_decision(event)
             self._commands.begin_record(event.id)
             self._open = None
             self._patches.next_decision()
@@ -261,7 +262,7 @@ class Instance(RunState):
         markers, self._markers = self._markers, []
         if not markers:
             return
-        self._use_decision((markers[0].seen, markers[0].now_us), markers[0].id)
+        self._use_decision(markers[0])
         assert self._calls is not None
         self._activation.begin(self._calls.loop)
         self.replaying = True
@@ -283,10 +284,11 @@ class Instance(RunState):
         self.size += len(event.details) * VALUE_FACTOR
         step.job.end(event.details, event.attempt, failed=event.failed)
 
-    def _use_decision(self, decision: tuple[int, int], record: int) -> None:
+    def _use_decision(self, record: MarkerRecorded | history.DecisionTaskCompleted) -> None:
         """Begin a recorded decision, unless it is the open one."""
-        if self._open != decision:
-            self._begin_decision(*decision, replaying=True, complete=record <= self._complete_until)
+        if self._open != (record.seen, record.now_us):
+            self.semantics = record.semantics
+            self._begin_decision(record.seen, record.now_us, replaying=True, complete=record.id <= self._complete_until)
 
     # ---- activations ----
 
@@ -304,6 +306,9 @@ class Instance(RunState):
         assert self._loop is not None
         assert self._calls is not None
         assert self.started is not None
+        if not replaying:
+            self.semantics = min(SEMANTICS, self.started.semantics)
+        self._loop.semantics = self.semantics
         self.complete = complete
         self._patches.begin(live=not replaying)
         self._activation.begin(self._loop)
@@ -337,7 +342,11 @@ class Instance(RunState):
         async def run() -> Any:
             if is_part(event.input):
                 return await run_part(calls, event.input)
-            args, named = code.signature.decode(event.input)
+            try:
+                args, named = code.signature.decode(event.input)
+            except PayloadError as error:
+                error.received = True
+                raise
             return await code.call(*args, **named)
 
         self._main = loop.context.run(loop.create_task, run(), name=code.name)  # type: ignore[assignment]
@@ -346,11 +355,20 @@ class Instance(RunState):
         calls = self._calls
         assert calls is not None
         if type(event) is history.WorkflowExecutionCancelRequested:
-            self._cancel_requested = True
-            if self._main is not None:
-                self._main.cancel(event.reason or None)
+            self._request_cancel(event.reason)
         else:
             self.size += resolve(calls, event) * VALUE_FACTOR
+
+    def _request_cancel(self, reason: str) -> None:
+        """Cancel the main task.
+
+        A run is cancelled once: another request would interrupt the cleanup that the first one began. It counts if the code has
+        called ``uncancel`` on its main task, which says that it has dealt with the first one and goes on.
+        """
+        main = self._main
+        repeated, self._cancel_requested = self._cancel_requested, True
+        if main is not None and not (repeated and self.semantics >= 1 and main.cancelling()):
+            main.cancel(reason or None)
 
     def _run_ready(self) -> None:
         """Run the code until nothing is ready, and collect its commands."""
@@ -358,8 +376,9 @@ class Instance(RunState):
         assert loop is not None
         assert calls is not None
         loop.silent = self.replaying
+        calls.begin_activation()
         loop.context.run(loop.run_ready)
-        while calls.check_conditions():
+        while (calls.held and self._give_held(calls)) or calls.check_conditions():
             loop.context.run(loop.run_ready)
         if calls.difference is not None:
             raise calls.difference
@@ -368,7 +387,7 @@ class Instance(RunState):
         self._parked = self._parked or calls.defect
         if self._parked is not None:
             return
-        if calls.closing.begun and not calls.closing.delayed:
+        if calls.closing.begun and not calls.closing.delayed and not (loop.tasks and self.semantics >= 1):
             self._issue_close(loop, calls)
             return
         for timer in loop.take_new_timers():
@@ -377,14 +396,20 @@ class Instance(RunState):
             delay = max(round(timer.when() - loop.time(), 6), 0.0)
             self._commands.issue(StartTimer(timer.number, str(timer.number), delay))
 
+    def _give_held(self, calls: Calls) -> bool:
+        """Give the code the signals that were held back, unless it ends. Return whether it does not."""
+        main = self._main
+        return main is not None and not main.done() and calls.give_held()
+
     def _end_tasks(self, loop: WorkflowLoop, calls: Calls, main: WorkflowTask) -> None:
         """Cancel the tasks that the main task leaves, unless a defect has ended it."""
         if calls.closing.begun:
             return
         error = None if main.cancelled() else main.exception()
-        self._parked = None if error is None else defect_of(error, self.code)
+        self._parked = None if error is None else defect_of(error, self)
         del error  # its traceback refers to this frame
         if self._parked is None:
+            calls.give_back()
             calls.closing.begin()
             loop.cancel_all()
             loop.context.run(loop.run_ready)

@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.client.job import Job
 from mainspring.client.outcomes import Reason
-from mainspring.errors import JobCancelled, JobFailed, JobTimedOut, WorkflowUsageError
+from mainspring.errors import JobCancelled, JobFailed, JobTimedOut, PayloadError, WorkflowUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -123,6 +123,8 @@ class WorkflowJob(Job[R], asyncio.Future[R]):  # result, cancel and others are c
         try:
             value = self.decode(data)
         except Exception as error:  # noqa: BLE001 - raised in the workflow, where it can be handled
+            if isinstance(error, PayloadError):
+                error.received = True
             self.fail(error)
         else:
             self.set_result(value)

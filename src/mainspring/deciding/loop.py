@@ -58,6 +58,11 @@ class WorkflowTask(asyncio.Task[Any]):
         self, coro: Coroutine[Any, Any, Any], loop: WorkflowLoop, name: str | None, context: Context | None
     ) -> None:
         self.number = loop.next_hash()  # asyncio puts the task into a set of all tasks
+        self._run_loop = loop
+        self._postponed = 0
+        """Requests to cancel that the task gets after an outcome that it has not got yet."""
+        self.owes = False
+        """Whether its code has not got a cancellation, because it waits for a job that has to end first."""
         self.own_context = copy_context() if context is None else context
         super().__init__(
             coro, loop=loop, name=name or f"workflow-task-{loop.order_of(self.number)}", context=self.own_context
@@ -69,25 +74,75 @@ class WorkflowTask(asyncio.Task[Any]):
     def __hash__(self) -> int:
         return self.number
 
+    @property
+    def waits(self) -> bool:
+        """Whether a cancellation waits for the end of a job, directly or by tasks that wait for each other."""
+        return self._run_loop.semantics >= 1 and bool(getattr(self._fut_waiter, "waits", False))  # type: ignore[attr-defined]
+
     def cancel(self, msg: Any = None) -> bool:
         """Cancel the task.
 
-        If it waits for a job that has to end first, and gets its result, it is cancelled where it waits next.
+        If it waits for a job that has to end first, and gets its outcome, it is cancelled where it waits next. That is so, too,
+        if the job has ended, and the task has not gone on yet.
         """
-        waiter: Any = self._fut_waiter  # type: ignore[attr-defined]
-        if getattr(waiter, "waits", False) and not waiter.done():
-            waiter.add_done_callback(partial(self._end_waiting, msg))  # runs after the task has gone on
+        if self._cancel_where_it_waits(msg):
+            return True
         return super().cancel(msg)
+
+    def cancelling(self) -> int:
+        """Return the number of requests to cancel, without those that ``uncancel`` has taken back."""
+        return super().cancelling() + self._postponed
+
+    def uncancel(self) -> int:
+        """Take back a request to cancel, and return the number of the others."""
+        if not self._postponed:
+            return super().uncancel()
+        self._postponed -= 1
+        return self.cancelling()
 
     def cancel_later(self, msg: Any = None) -> None:
         """Cancel a task where it waits, for a request that it has got before and could not follow, unless that is over."""
-        if self.cancelling() and not self.done():
-            super().cancel(msg)
-            self.uncancel()  # it counts as one request
+        if not self.cancelling() or self.done():
+            return
+        if self._run_loop.semantics >= 1 and self._cancel_where_it_waits(msg, counted=True):
+            return
+        self.owes = False
+        super().cancel(msg)
+        super().uncancel()  # it counts as one request
 
-    def _end_waiting(self, msg: Any, job: asyncio.Future[Any]) -> None:
-        if not job.cancelled():
+    def _cancel_where_it_waits(self, msg: Any, *, counted: bool = False) -> bool:
+        """Return whether the job for which the task waits takes a request to cancel, so that the task gets it later.
+
+        ``counted``: the request is among those of ``cancelling``.
+        """
+        waiter: Any = self._fut_waiter  # type: ignore[attr-defined]
+        if waiter is not None and waiter.done():
+            gives_first = getattr(waiter, "waits", False) or isinstance(waiter, WorkflowTask)
+            if counted or not gives_first or waiter.cancelled() or self._run_loop.semantics < 1:
+                return False
+            self.owes = True
+            self._postponed += 1
+            self._loop.call_soon(self._cancel_after_outcome, msg)
+            return True
+        if not getattr(waiter, "waits", False):
+            return False
+        self.owes = True
+        waiter.add_done_callback(partial(self._end_waiting, msg))  # runs after the task has gone on
+        return counted and bool(waiter.cancel(msg))
+
+    def _cancel_after_outcome(self, msg: Any) -> None:
+        if self._postponed and not self.done():
+            self._postponed -= 1
+            self.owes = False
+            self.cancel(msg)
+
+    def _end_waiting(self, msg: Any, waiter: Any) -> None:
+        if waiter.cancelled():
+            self.owes = False
+        elif not isinstance(waiter, WorkflowTask) or waiter.owes:
             self.cancel_later(msg)
+        else:  # the code of that task has got the cancellation, and gone on
+            self.owes = False
 
 
 class DurableTimer(asyncio.TimerHandle):
@@ -121,6 +176,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._abandoned: list[AsyncGenerator[Any, Any]] = []
         self._closed = False
         self.running = False
+        self.semantics = 0
+        """The behaviour of the decision; see ``workflows.model.SEMANTICS``."""
         self.silent = False
         """Whether errors of callbacks are not logged, because an earlier execution has logged them."""
         self.new_timers: list[DurableTimer] = []

@@ -15,7 +15,7 @@ from mainspring.client.inside import ActivityCall, ChildCall
 from mainspring.client.options import CancelMode, Options
 from mainspring.client.submission import Verbatim
 from mainspring.deciding.window import Window
-from mainspring.errors import JobCancelled, JobFailed, JobTimedOut
+from mainspring.errors import JobCancelled, JobFailed, JobTimedOut, PayloadError
 from mainspring.workflows.decisions.model import ScheduleActivityTask  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ def outcome_of(call: ActivityCall, index: int, end: _End) -> Any:
             try:
                 return call.decode(end.result)
             except Exception as error:  # noqa: BLE001 - one of the failures of the map
+                if isinstance(error, PayloadError):
+                    error.received = True
                 return error.with_traceback(None)
         case "timed_out":
             return JobTimedOut(handle, end.type, end.message, end.traceback, end.attempt, end.clock)

@@ -93,6 +93,9 @@ class RunState:
         """The time of the code: ``now_us`` of the next completion."""
         self.batch = 0
         """The last batch of step results in this decision: ``batch`` of the next completion."""
+        self.semantics = 0
+        """The behaviour with which this decision is made: ``semantics`` of the next completion. See
+        ``workflows.model.SEMANTICS``."""
         self.size = RUN_BYTES
         """An estimate of the memory that the run takes, in bytes."""
         self.history = HistorySize()

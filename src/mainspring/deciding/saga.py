@@ -147,7 +147,7 @@ async def _wait_shielded(task: asyncio.Task[Any]) -> asyncio.CancelledError | No
 
 def _park_defect(calls: Calls, error: BaseException) -> None:
     """Park the run if an error is a defect of its code: its compensations would be decisions that no correction can take back."""
-    defect = defect_of(error, calls.state.code)
+    defect = defect_of(error, calls.state)
     if defect is not None:
         calls.note_defect(defect)
         raise Evicted

@@ -36,7 +36,7 @@ class Window(WorkflowFuture):
         self._next = 0
         self._stopped = False
         self._message: Any = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         calls.loop.gatherings.add(self)
         self._fill()
 
@@ -59,8 +59,7 @@ class Window(WorkflowFuture):
             try:
                 future = self._start(index)
             except Exception as error:  # noqa: BLE001 - raised where the code waits for the window
-                self._error = error.with_traceback(None)  # which refers to this frame
-                self.cancel()
+                self._end_by(error.with_traceback(None))  # which refers to this frame
                 return
             self._open[index] = future
             future.add_done_callback(partial(self._end, index))
@@ -73,14 +72,21 @@ class Window(WorkflowFuture):
             self._outcomes[index] = JobCancelled(f"item {index}", f"item {index} was cancelled")
         else:
             error = future.exception()
-            if error is not None and isinstance(future, WorkflowTask):
-                self._calls.note_defect(defect_of(error, self._calls.state.code))
+            if error is not None and not isinstance(error, Exception) and self._calls.state.semantics >= 1:
+                self._end_by(error)  # such as ContinueAsNew: it is no outcome
+            elif error is not None and isinstance(future, WorkflowTask):
+                self._calls.note_defect(defect_of(error, self._calls.state))
             self._outcomes[index] = future.result() if error is None else error
             del error
         if not self._stopped:
             self._fill()
-        elif not self._open:
+        elif not self._open and not self.done():
             self._finish()
+
+    def _end_by(self, error: BaseException) -> None:
+        """Cancel the open calls, and end the window with an error when they have ended."""
+        self._error = self._error or error
+        self.cancel()
 
     def _finish(self) -> None:
         outcomes, self._outcomes = self._outcomes, []

@@ -239,7 +239,7 @@ def _record_steps(draft: Draft, completion: Completion, seen: int) -> None:
     if not state.started:
         start_decision(draft, completion.identity)
     for step in fresh:
-        marker.record_step(draft, step, seen, completion.now_us)
+        marker.record_step(draft, step, seen, completion)
     progressed(draft.parking, completion.build)
 
 
@@ -255,6 +255,7 @@ def _record_decisions(draft: Draft, completion: Completion, seen: int, *, unseen
         seen=0 if state.full else seen,
         now_us=completion.now_us,
         batch=completion.batch,
+        semantics=completion.semantics,
     ).id
     progressed(draft.parking, completion.build)
     decisions = completion.decisions

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.quantities import format_size
 from mainspring.workflows.closing import close
 from mainspring.workflows.history import WorkflowExecutionTerminated
-from mainspring.workflows.model import Limits
+from mainspring.workflows.model import SEMANTICS, Limits
 
 if TYPE_CHECKING:
     from mainspring.workflows.draft import Draft
@@ -49,14 +49,16 @@ def takes_requests(draft: Draft) -> bool:
 
 
 def recorded(limits: Limits) -> dict[str, int]:
-    """Return the attributes of a run's start that tell its code from when on it should continue as new.
+    """Return the attributes of a run's start that tell its code what this node gives it.
 
-    They are recorded, so that its code gets the same answer after the settings have changed; 0 stands for a default.
+    They are recorded, so that its code gets the same answers after the settings or the version of the node have changed; 0
+    stands for a default.
     """
-    return {
+    found = {
         name: 0 if getattr(limits, name) == getattr(_DEFAULTS, name) else getattr(limits, name)
         for name in ("warn_events", "warn_bytes")
     }
+    return found | {"semantics": SEMANTICS}
 
 
 def warning(limits: Limits, events: int, size: int, new_events: int, new_size: int) -> str:

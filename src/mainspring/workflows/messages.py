@@ -41,6 +41,8 @@ class DecideMessage(msgspec.Struct, array_like=True, frozen=True):
     build: str = ""
     log: bytes = b""
     """Lines that the code has logged, as `deciding.log_lines` encodes them; a node stores them if it records the report."""
+    semantics: int = 0
+    """The behaviour with which the code ran; see ``workflows.model.SEMANTICS``."""
 
 
 class Lease(IntEnum):

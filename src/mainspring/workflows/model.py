@@ -17,6 +17,21 @@ from mainspring.errors import UsageError
 YEAR: Final = 366 * 86_400.0
 """Seconds; the longest execution timeout, and the default."""
 
+SEMANTICS: Final = 1
+"""The newest behaviour of workflow code: how it is cancelled, ends and receives.
+
+A decision records the behaviour with which it was made, and each replay repeats it with the same one. So a version of Mainspring
+can change what the same code does, and go on with the runs that an earlier one has begun.
+
+| number | difference from the one before |
+|---|---|
+| 0 | that of decisions that record none |
+| 1 | A cancellation never takes the place of the outcome of a job with ``cancel="wait"``, and is not forgotten after it. |
+|   | A run is cancelled once, and its close waits for the tasks that it leaves. |
+|   | Errors inside of exception groups, and those of refused calls, park it. Failures of side effects are recorded. |
+|   | ``map`` lets ContinueAsNew pass. The next run gets signals with which tasks have only begun. |
+"""
+
 
 class Status(IntEnum):
     """The status of a run. The numbers are stored."""

@@ -54,6 +54,8 @@ class Completion(NamedTuple):
     """The id of the new run if the decisions continue the run as new; 0: the rules choose it."""
     namespace: str = DEFAULT
     """The namespace of the decider: runs of others are unknown to it."""
+    semantics: int = 0
+    """The behaviour with which the code ran; see ``model.SEMANTICS``."""
 
 
 Verdict = Literal["recorded", "stale", "refused", "parked"]

@@ -200,7 +200,15 @@ class FakeNode:
         ruling = complete(
             draft,
             Completion(
-                1, _JOB, run.seen, now_us=run.now_us, batch=run.batch, steps=steps, decisions=decisions, more=more
+                1,
+                _JOB,
+                run.seen,
+                now_us=run.now_us,
+                batch=run.batch,
+                steps=steps,
+                decisions=decisions,
+                more=more,
+                semantics=run.semantics,
             ),
         )
         for scheduled in () if hold else draft.cancels:

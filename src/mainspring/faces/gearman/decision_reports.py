@@ -136,6 +136,7 @@ class DecisionReports:
             message.build,
             self._peer.name(),
             namespace=self._peer.namespace,
+            semantics=message.semantics,
         )
         store = lines_of_report(self._peer, run, held, message.log) if message.log else None
         if store is not None:

@@ -116,6 +116,7 @@ class Run:
         "reporting",
         "running",
         "seen",
+        "semantics",
         "settlements",
         "size",
         "starts",
@@ -143,6 +144,8 @@ class Run:
         self.seen = 0
         """The last event that the decision under way was given."""
         self.now_us = 0
+        self.semantics = 0
+        """The behaviour with which the code makes the decision under way."""
         self.batch = 0
         """The last batch of results of the decision under way."""
         self.activation = 0.0

@@ -124,7 +124,7 @@ class Turns:
         run.note(run.predicted)
         self._cache.count_decision(was_here=True, replayed=False)
         turn = self._activate(run, run.instance.deliver, run.predicted, now_us)
-        run.seen, run.now_us = position, run.instance.now_us
+        run.seen, run.now_us, run.semantics = position, run.instance.now_us, run.instance.semantics
         self._take(run, turn)
 
     def end_steps(self, run: Run) -> None:
@@ -174,7 +174,7 @@ class Turns:
         """Collect the outcome of an activation, and act on it. ``given``: the last event of a new decision."""
         instance = run.instance
         if given:
-            run.seen, run.now_us = instance.seen, instance.now_us
+            run.seen, run.now_us, run.semantics = instance.seen, instance.now_us, instance.semantics
         if turn.parked is not None:
             if not run.settlements:
                 run.seen = given or run.seen  # a replay ends where the code differs, and has not seen the rest
@@ -276,6 +276,7 @@ class Turns:
             parked,
             self._build,
             lines,
+            run.semantics,
         )
         run.drop_unrecorded()
         if run.key is not None and not more:

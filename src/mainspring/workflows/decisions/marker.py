@@ -13,6 +13,7 @@ from mainspring.workflows.history import MarkerName, MarkerRecorded
 if TYPE_CHECKING:
     from mainspring.workflows.decisions.model import RecordMarker, StepResult
     from mainspring.workflows.draft import Draft
+    from mainspring.workflows.requests import Completion
 
 
 def record_marker(draft: Draft, decision: RecordMarker, completed: int) -> None:
@@ -30,7 +31,7 @@ def record_marker(draft: Draft, decision: RecordMarker, completed: int) -> None:
     )
 
 
-def record_step(draft: Draft, step: StepResult, seen: int, now_us: int) -> None:
+def record_step(draft: Draft, step: StepResult, seen: int, completion: Completion) -> None:
     """Record the result of a local step."""
     draft.record(
         MarkerRecorded,
@@ -41,9 +42,10 @@ def record_step(draft: Draft, step: StepResult, seen: int, now_us: int) -> None:
         number=step.number,
         batch=step.batch,
         seen=seen,
-        now_us=now_us,
+        now_us=completion.now_us,
         digest=step.digest,
         attempt=step.attempt,
         failed=step.failed,
         function=step.function,
+        semantics=completion.semantics,
     )

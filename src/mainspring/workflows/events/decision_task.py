@@ -34,6 +34,8 @@ class DecisionTaskCompleted(EventBase, frozen=True, tag=15):
     """The time of the decision, as its code read it."""
     batch: int = 0
     """The last batch of step results that the decision has used."""
+    semantics: int = 0
+    """The behaviour of `deciding` with which its code ran; see ``workflows.model.SEMANTICS``."""
 
 
 class DecisionTaskTimedOut(EventBase, frozen=True, tag=16):

@@ -44,6 +44,8 @@ class WorkflowExecutionStarted(EventBase, frozen=True, tag=1):
     """The time from which the execution timeout runs, if it began before this event: with the first attempt."""
     failure: str = ""
     """Why the attempt before has failed, for people."""
+    semantics: int = 0
+    """The newest behaviour that a decision of the run may have: the node records which one it had."""
 
 
 class WorkflowExecutionCancelRequested(EventBase, frozen=True, tag=2):

@@ -40,6 +40,8 @@ class MarkerRecorded(EventBase, frozen=True, tag=27):
     failed: bool = False
     """Whether ``details`` is the step's error (``jobs.failures.JobFailure`` as JSON) and not its result."""
     function: str = ""
+    semantics: int = 0
+    """As of ``DecisionTaskCompleted``, for the step of a decision that may be lost."""
 
 
 class RecordMarkerFailed(EventBase, frozen=True, tag=28):
