@@ -43,7 +43,7 @@ class ExtensionKind(IntEnum):
     PROGRESS_TEXT = 1026
 
 
-BETWEEN_TERMS = (b"was ended by another node", b"the next has not begun yet")
+BETWEEN_TERMS = (b"was ended by another node", b"has ended, and")
 """Messages of a node that has just lost its term; any node of a fleet may lose one on a busy machine."""
 COUNTS = {
     ExtensionKind.SUBMITTED: 2,

@@ -131,6 +131,48 @@ def test_jobs_run_on_after_the_master_dies_under_load(fleet: Fleet, tree: TreeRe
     assert {client.outcome(handle).data for handle in handles} == {b"done"}
 
 
+def test_a_master_whose_journal_another_client_has_written_is_replaced(
+    fleet: Fleet, tree: TreeReader, stack: ExitStack
+) -> None:
+    """An ensemble that has lost a write looks the same. The node would go on to beat, and to keep ``/master``."""
+    fleet.start_many("n1", "n2")
+    master, (other,) = master_and_others(fleet, tree)
+    before = tree.master()
+    journal = f"{tree.chroot}/journals/{before}"
+    tree.client.set(journal, tree.client.get(journal)[0])
+    client = stack.enter_context(other.extended())
+    worker = stack.enter_context(other.worker(b"f"))
+    client.socket.settimeout(RECEIVE_TIMEOUT)
+    worker.socket.settimeout(RECEIVE_TIMEOUT)
+    stack.enter_context(master.worker(b"g"))  # its claim is a write
+    handle = client.submit_new(b"f")
+    job = worker.job()
+    assert worker.settle_as(job, b"succeeded", b"done") == b"recorded"
+    assert client.outcome(handle).data == b"done"
+    eventually(lambda: tree.master() not in {"", before}, "another term is the master's", timeout=RECEIVE_TIMEOUT)
+    eventually(lambda: before not in tree.names("/workers"), "the term has ended", timeout=RECEIVE_TIMEOUT)
+
+
+def test_a_batch_as_large_as_a_packet_leaves_the_master_at_work(
+    fleet: Fleet, tree: TreeReader, stack: ExitStack
+) -> None:
+    """The journal of a node with many functions of long names, and the largest task, do not fit into one packet together."""
+    fleet.start_many("n1", "n2")
+    master, (other,) = master_and_others(fleet, tree)
+    before = tree.master()
+    client = stack.enter_context(master.extended())
+    client.socket.settimeout(RECEIVE_TIMEOUT)
+    for number in range(198):
+        client.submit_new(b"%03d" % number + b"n" * 360)
+    client.submit_new(b"large", b'"' * 491_510)
+    worker = stack.enter_context(other.worker(b"f", b"large", places=2))
+    worker.socket.settimeout(RECEIVE_TIMEOUT)
+    client.submit_new(b"f")
+    seen = gather([worker], 2, done=True)
+    assert set(seen.values()) == {1}
+    assert tree.master() == before
+
+
 def test_tasks_that_complete_without_a_master_are_published_by_the_next(
     fleet: Fleet, tree: TreeReader, stack: ExitStack
 ) -> None:

@@ -31,6 +31,7 @@ from mainspring.engines.zookeeper.tree import (
     Refusal,
     Refused,
     SessionEndedError,
+    TooLargeError,
     UnknownOutcomeError,
     Write,
 )
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.tree import Watch
 
 PATH: Final = re.compile(r"/|(/(?!\.{1,2}(/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+")
+MAX_PACKET: Final = 1_048_575
 T = TypeVar("T")
 
 
@@ -316,6 +318,9 @@ class MemoryTree:
 
     async def commit(self, changes: Sequence[Change]) -> Done | Refused:
         changes = tuple(changes)
+        size = sum(len(one.path) + len(getattr(one, "data", b"")) + 40 for one in changes)
+        if size > MAX_PACKET:
+            raise TooLargeError(f"changes of {size:,} bytes do not fit into a packet of {MAX_PACKET:,} bytes")
 
         def do() -> Done | Refused:
             fate = None if self.before is None else self.before(changes)

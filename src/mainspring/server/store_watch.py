@@ -55,8 +55,6 @@ class StoreWatch:
 
     def failed(self, error: StoreError) -> None:
         """Record that a group was not committed."""
-        if isinstance(error, StoreFencedError):
-            return  # the fleet begins another term
         if isinstance(error, (StoreBrokenError, StoreCorruptError)):
             self._broken(error)
             return
@@ -68,6 +66,8 @@ class StoreWatch:
         self._refused += 1
         self._refused_ever += 1
         cause = str(error)
+        if isinstance(error, StoreFencedError):
+            return  # the fleet begins another term and logs that; until a group of it is committed, the node is unready
         if self._limit.allows(cause, now):
             log.error("the store refused a group", error=cause, refused=self._refused)
 

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.unit.storage.test_commit_queue import Desk
 
-from mainspring.errors import StoreBusyError, StoreFullError
+from mainspring.errors import StoreBusyError, StoreFencedError, StoreFullError
 from mainspring.log_limit import CAUSE_SPAN, MAX_CAUSES
 from mainspring.server.store_watch import LOG_LOCK_AFTER, PROBE_INTERVAL, UNREADY_AFTER, StoreWatch
 from mainspring.storage.operation import Probe
@@ -92,6 +92,23 @@ def test_a_refused_group_makes_the_node_unready_until_a_probe_is_committed(desk:
     assert desk.ready
     desk.check(PROBE_INTERVAL * 2)
     assert desk.group is None
+
+
+def test_a_fenced_group_makes_the_node_unready_until_the_next_term_commits(
+    desk: Watched, logs: list[MutableMapping[str, Any]]
+) -> None:
+    desk.put("a")
+    desk.turn()
+    desk.answer(StoreFencedError("the term has ended"))
+    assert not desk.ready
+    assert logs == [], "the fleet logs the end of a term"
+    desk.check()
+    assert desk.probes()
+    desk.answer(StoreFencedError("the term has ended"))
+    assert not desk.ready
+    desk.check(PROBE_INTERVAL * 2)
+    desk.answer()
+    assert desk.ready
 
 
 def test_a_cause_has_one_line_a_minute(desk: Watched, logs: list[MutableMapping[str, Any]]) -> None:

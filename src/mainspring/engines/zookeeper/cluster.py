@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 RETRY_DELAY: Final = 1.0
 """Seconds between attempts to register."""
+DEFECT_DELAY: Final = 10.0
+"""The same after an unexpected error, which may come again."""
 LEAVE_TIMEOUT: Final = 2.0
 """Seconds at the end to delete this node's entries."""
 
@@ -90,6 +92,11 @@ class ZookeeperCluster:
                 log.warning("the cluster cannot be reached; only the store detects dead nodes", reason=str(error))
                 await asyncio.sleep(RETRY_DELAY)
                 self._wake.set()
+            except Exception:
+                self._registered = ""
+                log.exception("a defect in the cluster's code; only the store detects dead nodes")
+                await asyncio.sleep(DEFECT_DELAY)
+                self._wake.set()
 
     async def _begin(self) -> None:
         """Read the cluster's id, and create it if it is missing."""
@@ -119,6 +126,14 @@ class ZookeeperCluster:
         if self._messages is None:
             self._relay = Relay(self._tree, who, self._whose, self._listener)
             self._messages = asyncio.get_running_loop().create_task(self._relay.run(), name="zookeeper messages")
+            self._messages.add_done_callback(self._on_messages_ended)
+
+    def _on_messages_ended(self, task: asyncio.Task[None]) -> None:
+        """Start the relay again: it never ends by itself, so this is a defect."""
+        if task is self._messages:
+            self._messages = self._relay = None
+            log.error("a defect in the relay's code", exc_info=None if task.cancelled() else task.exception())
+            asyncio.get_running_loop().call_later(DEFECT_DELAY, self._wake.set)
 
     # ---- the others ----
 

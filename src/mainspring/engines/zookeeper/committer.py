@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.journal import MAX_COUNTS, counted, journal_data
+from mainspring.engines.zookeeper.journal import MAX_BYTES, MAX_COUNTS, counted, journal_data
 from mainspring.engines.zookeeper.tree import (
     Change,
     Check,
@@ -29,6 +29,7 @@ from mainspring.engines.zookeeper.tree import (
     Done,
     Refused,
     SessionEndedError,
+    TooLargeError,
     UnknownOutcomeError,
     Write,
 )
@@ -65,8 +66,10 @@ class Entry:
             size += len(change.path) + 40
             if isinstance(change, (Create, Write)):
                 size += len(change.data)
+        for function, *_ in counts:
+            size += 3 * len(function) + 40
         self.size = size
-        """Approximate bytes in a packet."""
+        """Approximate bytes in a packet, with its counts in the journal."""
 
 
 class Conflict(NamedTuple):
@@ -149,7 +152,7 @@ class Committer:
 
         They may go out in several multis, with entries of other callers. The cancellation of a caller does not stop them.
         Raises StoreUnavailableError if the term ends (`close`) while their outcome is unknown, StoreError for an entry that is
-        too large for a packet.
+        too large for a packet: then none of the call's later entries is written.
         """
         verdicts = await self._put(entries, guards, until_conflict=False)
         return cast("list[Verdict]", verdicts)
@@ -182,14 +185,20 @@ class Committer:
             self._sender = asyncio.get_running_loop().create_task(self._send(), name="zookeeper batches")
         return await request.future
 
+    def fence(self) -> None:
+        """Fence all waiting entries and all later ones: with that the term is over, and the node's next heartbeat fails."""
+        self.fenced = True
+        while self._waiting:
+            request, place, _ = self._waiting.popleft()
+            request.decide(place, Fenced(self._guard.path))
+
     async def close(self) -> None:
         """Stop sending, and fence all waiting entries."""
-        self.fenced = True
+        self.fence()
         sender = self._sender
         if sender is not None:
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
-        self._fence_all()
 
     # ---- sending ----
 
@@ -227,12 +236,8 @@ class Committer:
 
     async def _write(self, batch: list[_Item], guards: list[Check]) -> None:
         """Send a batch until its outcome is known."""
-        counts, spill = self._counted(batch)
-        changes: list[Change] = [
-            self._guard,
-            Write(self._path, journal_data(self._batch + 1, counts), self._version),
-            *guards,
-        ]
+        counts, journal, spill = self._counted(batch)
+        changes: list[Change] = [self._guard, Write(self._path, journal, self._version), *guards]
         places: list[tuple[int, int]] = []
         for number, (_, _, entry) in enumerate(batch):
             for at in range(len(entry.changes)):
@@ -240,9 +245,13 @@ class Committer:
             changes.extend(entry.changes)
         changes.extend(spill)
         self.batches += 1
-        outcome = await self._outcome(changes)
+        try:
+            outcome = await self._outcome(changes)
+        except TooLargeError as error:
+            self._split(batch, error)
+            return
         if outcome is None:
-            self._fenced()
+            self.fence()
             for request, place, _ in batch:
                 request.decide(place, Fenced(self._guard.path))
         elif isinstance(outcome, Done):
@@ -254,7 +263,39 @@ class Committer:
             for request, place, _ in batch:
                 request.decide(place, None)
         else:
+            if outcome.at == 1:
+                await self._log_foreign_journal()
             self._refused(batch, guards, places, outcome)
+
+    def _split(self, batch: list[_Item], error: TooLargeError) -> None:
+        """Put a batch that is too large for a packet back, for smaller batches; one of a single entry fails its caller."""
+        if len(batch) > 1:
+            self._batch_limit = len(batch) // 2
+            self._waiting.extendleft(reversed(batch))
+            return
+        request = batch[0][0]
+        self._waiting = deque(item for item in self._waiting if item[0] is not request)
+        request.fail(error)
+
+    async def _log_foreign_journal(self) -> None:
+        """Log why the journal is not as this node's last batch has left it: only one writer can be right."""
+        try:
+            await self._tree.sync()
+            journal = await self._tree.get(self._path)
+        except (StoreUnavailableError, SessionEndedError):
+            return
+        if journal is None:
+            log.error("another client has deleted the journal: the term ends", journal=self._path)
+        elif journal.version < self._version:
+            log.critical(
+                "the ensemble has lost acknowledged writes: the journal is behind, and jobs may be lost; see which versions of "
+                "ZooKeeper keep writes in Run on ZooKeeper. The term ends",
+                journal=self._path,
+                version=journal.version,
+                written=self._version,
+            )
+        else:
+            log.error("another client has written the journal: the term ends", journal=self._path)
 
     def _refused(
         self, batch: list[_Item], guards: list[Check], places: list[tuple[int, int]], outcome: Refused
@@ -262,12 +303,10 @@ class Committer:
         """Remove the refused entry, and put the others back in their order, for smaller batches."""
         at = outcome.at - 2
         if at < 0:
-            # Its node is gone; or another writer has changed the journal, and only one writer can be right.
-            if at == -1:
-                log.error("the journal was written by another node", journal=self._path)
+            # Its node is gone, or another writer has changed the journal.
             for request, place, _ in batch:
                 request.decide(place, Fenced(self._guard.path))
-            self._fenced()
+            self.fence()
         elif at < len(guards):
             rest = []
             for item in batch:
@@ -363,23 +402,16 @@ class Committer:
                     return True
                 return False if worker is not None else None
 
-    def _counted(self, batch: Sequence[_Item]) -> tuple[Counts, list[Change]]:
-        """Return the journal's counts after a batch, and the node for counts that have become too many."""
+    def _counted(self, batch: Sequence[_Item]) -> tuple[Counts, bytes, list[Change]]:
+        """Return the counts and the journal after a batch, and the node for counts that have become too many."""
         counts = counted(self._counts, (count for _, _, entry in batch for count in entry.counts))
-        if len(counts) <= MAX_COUNTS:
-            return counts, []
-        return {}, [Create(f"{self._path}.{self._spills}", journal_data(0, counts))]
+        journal = journal_data(self._batch + 1, counts)
+        if len(counts) <= MAX_COUNTS and len(journal) <= MAX_BYTES:
+            return counts, journal, []
+        spill = Create(f"{self._path}.{self._spills}", journal_data(0, counts))
+        return {}, journal_data(self._batch + 1, {}), [spill]
 
     # ---- the end ----
-
-    def _fenced(self) -> None:
-        self.fenced = True
-        self._fence_all()
-
-    def _fence_all(self) -> None:
-        while self._waiting:
-            request, place, _ = self._waiting.popleft()
-            request.decide(place, Fenced(self._guard.path))
 
     def _break(self, batch: list[_Item], error: Exception) -> None:
         """Fail all waiting callers: because of a defect, the outcome of a batch is unknown."""

@@ -138,8 +138,8 @@ class ZookeeperEngine:
             slices=self._slices,
         )
         master = Master(session, relay.send)
-        self._start(relay.run(), "messages")
-        self._start(master.run(), "master")
+        self._start_loop(session, relay.run(), "messages")
+        self._start_loop(session, master.run(), "master")
         return Opened(Term(term), self._nodes)
 
     def _check_session(self, tree: Tree) -> None:
@@ -169,10 +169,25 @@ class ZookeeperEngine:
                 log.warning("the ensemble cannot be reached yet", reason=str(error))
                 await asyncio.sleep(RETRY_DELAY)
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _start(
+        self, work: Coroutine[Any, Any, None], name: str, ended: Callable[[asyncio.Task[None]], None] = lambda _: None
+    ) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"zookeeper {name}")
         self._tasks.append(task)
         task.add_done_callback(self._ended)
+        task.add_done_callback(ended)
+
+    def _start_loop(self, session: Session, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Start a task that lasts as long as the term. It ends with the term only; if it ends otherwise, so does the term.
+
+        Without it the node would go on to look alive, and others would wait for it for ever.
+        """
+
+        def ended(_: asyncio.Task[None]) -> None:
+            if self._session is session:
+                session.committer.fence()
+
+        self._start(work, name, ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task in self._tasks:
@@ -181,7 +196,11 @@ class ZookeeperEngine:
             log.error("a defect in the store's code", task=task.get_name(), exc_info=task.exception())
 
     def _deliver(self, message: Message) -> None:
-        self._listener(message)
+        try:
+            self._listener(message)
+        except Exception:
+            # The next messages have to arrive: delivery is best effort, and one of a newer version may not be understood.
+            log.exception("a defect in the node's code: a message was dropped", kind=type(message).__name__)
 
     # ---- committing ----
 
@@ -259,6 +278,9 @@ class ZookeeperEngine:
     def _who(self) -> str:
         if self._session is None:
             raise StoreUnavailableError("the next term has not started yet")
+        if self._session.committer.fenced:
+            # Its row could still be written: a node whose batches are refused must not look alive, or keep `/master`.
+            raise self._session.over()
         return self._session.who
 
     async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
@@ -270,7 +292,7 @@ class ZookeeperEngine:
         return await membership.rows(self._open_tree())
 
     async def now(self) -> float:
-        """Return the ensemble's wall time, in seconds."""
+        """Return the ensemble's wall time, in seconds. Raises StoreFencedError."""
         return await membership.now(self._open_tree(), self._who())
 
     async def end(self, term: int, counter: int | None = None) -> bool:

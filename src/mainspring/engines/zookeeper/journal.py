@@ -20,6 +20,9 @@ TOTAL: Final = paths.journal("total")
 """The journal in which a master adds up the counts of ended nodes."""
 MAX_COUNTS: Final = 200
 """Counts in a journal; more go to a node of their own, so that not every batch has to write them."""
+MAX_BYTES: Final = 20_000
+"""Bytes of a journal; more counts go to a node of their own, too: names of functions may be long, and the journal shares its
+packet with a batch."""
 
 Count = tuple[bytes, int, int, int]
 """Function, state, priority, and the change of their number."""

@@ -21,7 +21,7 @@ _decode: Final = msgspec.json.Decoder(NodeRow).decode
 
 
 async def beat(tree: Tree, who: str, row: NodeRow) -> list[NodeRow]:
-    """Write a node's own row and return all."""
+    """Write a node's own row and return all. Raises StoreFencedError."""
     outcome = await tree.commit([Write(paths.worker(who), records.encode(row))])
     if isinstance(outcome, Refused):
         raise StoreFencedError(f"term {row.term} was ended by another node, or its session has")

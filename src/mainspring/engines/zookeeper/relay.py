@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.cancellation import run_all
+from mainspring.engines.zookeeper.cancellation import run_loops
 from mainspring.engines.zookeeper.committer import RETRY_DELAY
 from mainspring.engines.zookeeper.tree import Create, Delete, Done, UnknownOutcomeError
 from mainspring.errors import StoreError
@@ -174,7 +174,7 @@ class Relay:
     async def run(self) -> None:
         """Send and read, until cancelled."""
         try:
-            await run_all({"zookeeper letters out": self._send_on(), "zookeeper letters in": self._read_on()})
+            await run_loops({"zookeeper letters out": self._send_on(), "zookeeper letters in": self._read_on()})
         finally:
             self._is_over = True
             self._is_flushed.set()

@@ -232,7 +232,7 @@ class Session:
 
     def over(self) -> StoreFencedError:
         """Return the error of a term that may no longer write."""
-        return StoreFencedError(f"term {self.term} was ended by another node")
+        return StoreFencedError(f"term {self.term} has ended, and writes nothing more")
 
     async def write(self, *changes: Change) -> Conflict | None:
         """Write one entry; return the conflict if it was refused. Raises StoreFencedError."""

@@ -103,6 +103,10 @@ class SessionEndedError(StoreError):
     """The session has ended with all its ephemeral nodes; nothing was written. The next session starts by itself."""
 
 
+class TooLargeError(StoreError):
+    """A multi does not fit into a packet; nothing was sent."""
+
+
 class Tree(Protocol):
     """A session with an ensemble.
 
@@ -144,7 +148,7 @@ class Tree(Protocol):
         """Apply all changes, or none.
 
         Raises UnknownOutcomeError; StoreUnavailableError if it was not sent; SessionEndedError; StoreForeignError if access
-        control forbids it. A read-only ensemble raises StoreUnavailableError.
+        control forbids it; TooLargeError. A read-only ensemble raises StoreUnavailableError.
         """
 
     async def sync(self) -> None:

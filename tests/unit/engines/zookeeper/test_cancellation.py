@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.zookeeper.cancellation import run_all
+from mainspring.engines.zookeeper.cancellation import run_loops
 
 from .a_session import run
 
@@ -38,12 +38,25 @@ async def fails() -> None:
     raise ValueError("it has failed")
 
 
-async def ends() -> None:
-    pass
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_the_end_of_one_without_an_error_ends_all(*, is_cancelled: bool) -> None:
+    async def check() -> None:
+        late = Late()
+        late.let_go.set()
+        one = asyncio.Event()
+        loops = asyncio.create_task(run_loops({"late": late.run(), "one": one.wait()}))  # type: ignore[dict-item]
+        await asyncio.sleep(0)
+        if is_cancelled:
+            (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "one"]
+            task.cancel()
+        else:
+            one.set()
+        with pytest.raises(ExceptionGroup) as caught:
+            await loops
+        assert [str(error) for error in caught.value.exceptions] == ["one has ended"]
+        assert late.has_ended
 
-
-def test_it_ends_when_all_have_ended() -> None:
-    run(run_all({"one": ends(), "other": ends()}))
+    run(check())
 
 
 def test_if_one_fails_the_error_is_raised_after_the_others_have_ended() -> None:
@@ -51,7 +64,7 @@ def test_if_one_fails_the_error_is_raised_after_the_others_have_ended() -> None:
         late = Late()
         late.let_go.set()
         with pytest.raises(ExceptionGroup) as caught:
-            await run_all({"late": late.run(), "ends": ends(), "fails": fails()})
+            await run_loops({"late": late.run(), "fails": fails()})
         assert [str(error) for error in caught.value.exceptions] == ["it has failed"]
         assert late.has_ended
 
@@ -66,7 +79,7 @@ def test_a_cancellation_is_never_forgotten(
     # Neither where the others end already because one has failed, nor where it comes twice.
     async def check() -> None:
         late = Late()
-        task = asyncio.create_task(run_all({"late": late.run(), **{name: work() for name, work in other.items()}}))
+        task = asyncio.create_task(run_loops({"late": late.run(), **{name: work() for name, work in other.items()}}))
         if other:
             await late.ending.wait()
         else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from tests.zookeeper.memory import Fate, MemoryContent, MemoryTree
 
 from mainspring.engines.zookeeper import committer as module
@@ -18,13 +19,14 @@ from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import (
     MAX_BATCH_BYTES,
     MAX_CHANGES,
+    MAX_ENTRY_BYTES,
     Committer,
     Conflict,
     Entry,
     Fenced,
     NotAttempted,
 )
-from mainspring.engines.zookeeper.journal import MAX_COUNTS, begin, total
+from mainspring.engines.zookeeper.journal import MAX_BYTES, MAX_COUNTS, begin, total
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Done, Refusal, Refused, Write
 from mainspring.errors import StoreBrokenError, StoreError, StoreForeignError, StoreUnavailableError
 from mainspring.jobs.model import State
@@ -343,6 +345,26 @@ def test_a_foreign_write_of_the_journal_fences() -> None:
             assert await it.committer.commit([entry(1)]) == [Fenced(paths.worker(WHO))]
             assert it.committer.fenced
             assert it.created() == []
+
+    run(check())
+
+
+@pytest.mark.parametrize(
+    ("journal", "line"),
+    [
+        ([Write(JOURNAL, b'{"batch":1,"counts":[]}')], "another client has written the journal"),
+        ([Delete(JOURNAL), *begin(WHO)], "the ensemble has lost acknowledged writes"),
+        ([Delete(JOURNAL)], "another client has deleted the journal"),
+    ],
+)
+def test_the_log_says_why_the_journal_is_another(journal: list[Change], line: str) -> None:
+    async def check() -> None:
+        async with bench() as it:
+            await it.committer.commit([entry(1)])
+            it.content.apply(journal)
+            with capture_logs() as logs:
+                assert await it.committer.commit([entry(2)]) == [Fenced(paths.worker(WHO))]
+            assert [one["event"][: len(line)] for one in logs] == [line]
 
     run(check())
 
@@ -670,5 +692,51 @@ def test_an_entry_too_large_for_a_packet_fails_alone() -> None:
                 await it.committer.commit([entry(1), Entry([Create("/d/large", b"x" * 1_100_000)])])
             assert await it.committer.commit([entry(2)]) == [None]
             assert not it.committer.fenced
+
+    run(check())
+
+
+def test_a_batch_too_large_for_a_packet_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BATCH_BYTES", 1 << 30)
+
+    async def check() -> None:
+        async with bench() as it:
+            large = [entry(number, data=b"x" * 300_000) for number in range(8)]
+            assert await it.committer.commit(large) == [None] * 8
+            assert not it.committer.fenced
+            assert it.created() == [f"/d/{number}" for number in range(8)]
+
+    run(check())
+
+
+def test_an_entry_whose_packet_is_too_large_fails_its_call_and_not_the_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ENTRY_BYTES", 1 << 30)
+
+    async def check() -> None:
+        async with bench() as it:
+            large = Entry([Create("/d/large", b"x" * 1_100_000)])
+            failing = asyncio.create_task(it.committer.commit([entry(1), large, entry(2)]))
+            other = asyncio.create_task(it.committer.commit([entry(3)]))
+            with pytest.raises(StoreError, match="do not fit into a packet"):
+                await failing
+            assert await other == [None]
+            assert not it.committer.fenced
+            assert it.created() == ["/d/1", "/d/3"]
+
+    run(check())
+
+
+def test_long_names_of_functions_leave_room_for_the_largest_entry() -> None:
+    async def check() -> None:
+        async with bench() as it:
+            names = [b"%03d" % number + b"n" * 360 for number in range(198)]
+            counted = [Entry([Create(f"/d/{name[:3]!r}")], [(name, State.PENDING, 1, 1)]) for name in names]
+            assert await it.committer.commit(counted) == [None] * 198
+            assert len(records.encode(it.journal())) <= MAX_BYTES
+            largest = Entry([Create("/d/large", b"x" * (MAX_ENTRY_BYTES - 10_000))], [(names[0], State.PENDING, 1, 1)])
+            assert await it.committer.commit([largest]) == [None]
+            journals = [path for path in it.content.paths() if path.startswith(f"{paths.JOURNALS}/")]
+            sums = total(node.data for path in journals if (node := it.content.read(path)))
+            assert sums == {(name, State.PENDING, 1): 1 + (name is names[0]) for name in names}
 
     run(check())

@@ -12,14 +12,22 @@ from tests.zookeeper.memory import MemoryContent, MemoryTree
 from mainspring.engines.zookeeper import bootstrap, committer, paths
 from mainspring.engines.zookeeper import engine as engine_module
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
-from mainspring.errors import SettingsError, StoreUnavailableError
+from mainspring.engines.zookeeper.master import master as master_module
+from mainspring.engines.zookeeper.tree import Write
+from mainspring.errors import SettingsError, StoreFencedError, StoreUnavailableError
+from mainspring.events.relay import Settled
 from mainspring.ids import NodeId
+from mainspring.nodes.model import NodeRow
 from mainspring.quantities import parse_duration
+from mainspring.storage.operation import Probe
 
+from .a_master import eventually
 from .a_session import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mainspring.events.relay import Message
 
 T = TypeVar("T")
 N1 = NodeId("n1")
@@ -64,6 +72,118 @@ def test_a_lease_that_no_session_lasts_is_refused_with_one_that_will_do(granted:
         )
         await fitting.open(N1, asyncio.get_running_loop().call_soon)
         await fitting.close()
+
+    run(check())
+
+
+def loops() -> list[str]:
+    """Return the names of the running background tasks of engines."""
+    return sorted({name for task in asyncio.all_tasks() if (name := task.get_name()).startswith("zookeeper ")})
+
+
+async def opened_master(content: MemoryContent, node: NodeId = N1) -> tuple[ZookeeperEngine, NodeRow]:
+    """Return an engine whose node is the master, and its row."""
+    engine = ZookeeperEngine(lambda: MemoryTree(content))
+    opened = await engine.open(node, asyncio.get_running_loop().call_soon)
+    row = NodeRow(term=opened.term, name=node, counter=1)
+    await engine.beat(row)
+    await eventually(lambda: "zookeeper waking" in loops())
+    return engine, row
+
+
+def test_each_loop_that_ends_ends_the_term_or_the_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose loops have ended must not look alive, or stay the master: others would wait for it for ever."""
+    monkeypatch.setattr(master_module, "RESIGN_PAUSE", 0.0)
+
+    async def names() -> list[str]:
+        engine, _ = await opened_master(MemoryContent())
+        found = loops()
+        await engine.close()
+        return found
+
+    async def check(name: str) -> None:
+        content = MemoryContent()
+        engine, row = await opened_master(content)
+        (task,) = [task for task in asyncio.all_tasks() if task.get_name() == name]
+        before = content.read(paths.MASTER_TERM)
+        assert before is not None
+        task.cancel()
+
+        async def is_noticed() -> bool:
+            after = content.read(paths.MASTER_TERM)
+            assert after is not None
+            if after.version > before.version:
+                return True  # it has resigned, and was elected again
+            try:
+                await engine.beat(row)
+            except StoreFencedError:
+                return True
+            return False
+
+        await eventually(is_noticed, name)
+        reopened = await engine.open(N1, asyncio.get_running_loop().call_soon)
+        assert await engine.beat(NodeRow(term=reopened.term, name=N1, counter=1))
+        await engine.close()
+
+    found = run(names())
+    assert len(found) >= 10, found
+    for name in found:
+        run(check(name))
+
+
+def test_a_term_whose_batches_are_refused_ends_with_the_next_heartbeat() -> None:
+    async def check() -> None:
+        content = MemoryContent()
+        first, row = await opened_master(content)
+        second = ZookeeperEngine(lambda: MemoryTree(content))
+        await second.open(NodeId("n2"), asyncio.get_running_loop().call_soon)
+        journal = paths.journal(f"n1-{row.term}")
+        before = content.read(journal)
+        assert before is not None
+        content.apply([Write(journal, before.data)])
+        outcomes: list[Any] = []
+        first.commit([Probe()], outcomes.append, lambda *_: None)
+        await eventually(lambda: len(outcomes) == 1)
+        assert isinstance(outcomes[0], StoreFencedError)
+        for ask in (lambda: first.beat(row), first.now):
+            with pytest.raises(StoreFencedError):
+                await ask()
+        # As the manager of the lease does then:
+        assert await first.end(row.term)
+        reopened = await first.open(N1, asyncio.get_running_loop().call_soon)
+        first.commit([Probe()], outcomes.append, lambda *_: None)
+        await eventually(lambda: len(outcomes) == 2)
+        assert outcomes[1] == [None]
+        assert await first.beat(NodeRow(term=reopened.term, name=N1, counter=1))
+        await eventually(lambda: content.read(paths.MASTER) is not None)
+        await first.close()
+        await second.close()
+
+    run(check())
+
+
+def test_a_message_that_the_node_cannot_process_stops_no_other() -> None:
+    async def check() -> None:
+        content = MemoryContent()
+        engine, row = await opened_master(content)
+        received: list[Message] = []
+
+        def listener(message: Message) -> None:
+            if message == Settled([1]):
+                raise ValueError("a defect")
+            received.append(message)
+
+        engine.listen(listener)
+        other = ZookeeperEngine(lambda: MemoryTree(content))
+        await other.open(NodeId("n2"), asyncio.get_running_loop().call_soon)
+        for sender in (engine, other):
+            received.clear()
+            for number in (1, 2):
+                sender.send(row.term, Settled([number]))
+            await eventually(lambda: received == [Settled([2])])
+        await engine.beat(row)
+        await engine.close()
+        await other.close()
 
     run(check())
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.master import workers
-from mainspring.engines.zookeeper.tree import Create
+from mainspring.engines.zookeeper.tree import Create, Write
 from mainspring.errors import StoreUnavailableError
 from mainspring.events.relay import Pending, Settled
 from mainspring.jobs import store as ops
@@ -117,6 +117,50 @@ def test_records_that_cannot_be_decoded_are_ignored() -> None:
             assert nodes.tasks(paths.PENDING) == ["f:junk"]
             assert nodes.tasks(paths.COMPLETED) == ["f:done"]
             assert nodes.members[0].is_master
+
+    run(check())
+
+
+def test_a_task_whose_name_or_result_cannot_be_decoded_is_ignored() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            master = await nodes.master()
+            node = await nodes.join("n2")
+            pending = [await node.submitted(unique=unique) for unique in (b"u", b"v")]
+            held = [await node.held(unique=unique) for unique in (b"x", b"y")]
+            junk = [Write(path, b"junk") for path in (paths.name("f:u"), paths.result(pending[1].id, "n2"))]
+            junk += [Write(path, b"junk") for path in (paths.name("f:x"), paths.result(held[1].id, "n2"))]
+            await node.tree.commit(junk)
+            await node.succeed(*held)
+            job = await node.submitted()
+            assert [one.id for one in await until_claimed(node)] == [job.id]
+            last = await node.held(unique=b"z")
+            await node.succeed(last)
+            await eventually(lambda: nodes.state(last, "n2") is State.SUCCEEDED)
+            assert nodes.tasks(paths.PENDING) == ["f:u", "f:v"]
+            assert nodes.tasks(paths.COMPLETED) == ["f:x", "f:y"]
+            assert master.master.leadership is not None
+            assert master.master.leadership.version == 1, "it has been the master without a break"
+
+    run(check())
+
+
+def test_a_defect_in_a_loop_of_the_master_lets_another_node_be_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            first, second = await nodes.master(), await nodes.join("n2")
+
+            def defect(_: bytes) -> int:
+                raise ValueError("a defect")
+
+            dispatcher = first.master.dispatcher
+            assert dispatcher is not None
+            monkeypatch.setattr(dispatcher.index, "waiting", defect)
+            job = await first.submitted()
+            assert [one.id for one in await until_claimed(second)] == [job.id]
+            assert second.is_master
+            held = await first.held()
+            assert await first.succeed(held) == set(), "its term goes on"
 
     run(check())
 

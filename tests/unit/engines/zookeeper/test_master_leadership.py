@@ -8,8 +8,9 @@ import pytest
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.master.leadership import DeposedError
+from mainspring.engines.zookeeper.master.leadership import DeposedError, await_election
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
+from mainspring.errors import StoreFencedError
 
 from .a_master import Fleet, eventually, fleet, run
 
@@ -130,6 +131,18 @@ def test_a_node_deletes_the_leadership_of_its_own_last_term() -> None:
             first.running = asyncio.create_task(first.master.run())
             await eventually(lambda: first.is_master)
             assert master_in_tree(nodes) == "n1-1"
+
+    run(check())
+
+
+def test_a_fenced_term_does_not_stand_for_election() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            first = await nodes.join("n1", is_candidate=False)
+            await first.tree.commit([Create(paths.MASTER, records.encode({"worker": "n1-0"}), ephemeral=True)])
+            first.session.committer.fence()
+            with pytest.raises(StoreFencedError):
+                await await_election(first.session, nodes.send)
 
     run(check())
 

@@ -27,8 +27,8 @@ from mainspring.engines.zookeeper.ensemble import translation
 from mainspring.engines.zookeeper.ensemble.connecting import make_client
 from mainspring.engines.zookeeper.ensemble.multi import Multi, multi, size
 from mainspring.engines.zookeeper.ensemble.requests import RequestQueue, SendPermit
-from mainspring.engines.zookeeper.tree import Create, Done, Refusal, Refused, SessionEndedError
-from mainspring.errors import SettingsError, StoreError, StoreForeignError, StoreUnavailableError
+from mainspring.engines.zookeeper.tree import Create, Done, Refusal, Refused, SessionEndedError, TooLargeError
+from mainspring.errors import SettingsError, StoreForeignError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -168,8 +168,8 @@ class KazooTree:
         """Apply all changes, or none."""
         if not changes:
             return Done([])
-        if size(changes) > MAX_PACKET:
-            raise StoreError(f"a multi has {size(changes)} bytes, ZooKeeper accepts {MAX_PACKET} at most")
+        if (number := size(changes, self._prefix)) > MAX_PACKET:
+            raise TooLargeError(f"changes of {number:,} bytes do not fit into a packet of {MAX_PACKET:,} bytes")
         return await self._commit(changes, self._prefix)
 
     async def sync(self) -> None:

@@ -53,11 +53,11 @@ def multi(changes: Sequence[Change], prefix: str, access: Sequence[Any], is_due:
     return request
 
 
-def size(changes: Sequence[Change]) -> int:
-    """Return the least number of bytes that changes have in a packet."""
+def size(changes: Sequence[Change], prefix: str) -> int:
+    """Return the number of bytes that changes have in a packet, but for the access lists of the nodes that they create."""
     total = 0
     for change in changes:
-        total += len(change.path) + 17
+        total += len(prefix) + len(change.path) + 17
         if isinstance(change, (Create, Write)):
             total += len(change.data) + 4
     return total

@@ -153,12 +153,18 @@ class AssignmentWriter:
         existing = [(request, task, data[task.name]) for request, task in assignments if task.name in data]
         for request, task in assignments:
             if task.name not in data:
-                request.left += 1
+                self._free(request)
                 self._index.settle(task, back=False)
-        held = [self._assigned_record(record, worker.term) for _, _, record in existing]
         checks = await self._identity_checks([record for _, _, record in existing], [task for _, task, _ in existing])
+        for request, task, _ in existing:
+            if task.name in checks and checks[task.name] is None:
+                # It stays reserved, so that this master ignores it.
+                log.warning("the name or the result of a pending task cannot be decoded: it is ignored", task=task.name)
+                self._free(request)
+        existing = [one for one in existing if checks.get(one[1].name, ()) is not None]
+        held = [self._assigned_record(record, worker.term) for _, _, record in existing]
         entries = [
-            assignment_entry(who, task, record, checks.get(task.name, ()))
+            assignment_entry(who, task, record, checks.get(task.name) or ())
             for (_, task, _), record in zip(existing, held, strict=True)
         ]
         verdicts = await self._commit(worker, entries, [task.name for _, task, _ in existing])
@@ -203,13 +209,18 @@ class AssignmentWriter:
         if isinstance(verdict, Conflict) and not (verdict.at == 2 and verdict.why is Refusal.NO_NODE):
             if verdict.at in {1, 2}:
                 log.error("a task is in two places", task=task.name, path=verdict.path)
-            request.left += 1
-            request.worker.capacity += 1
+            self._free(request)
             self._index.settle(task, back=False)
             return True
         self._workers.remove(request.worker.who)
         self._return(request, task)
         return False
+
+    @staticmethod
+    def _free(request: OpenRequest) -> None:
+        """Give back the place of a task that is not assigned."""
+        request.left += 1
+        request.worker.capacity += 1
 
     def _return(self, request: OpenRequest, task: Task) -> None:
         """Put a task back into the index: the worker has ended."""
@@ -225,8 +236,8 @@ class AssignmentWriter:
             found.update({name: node.data for name, node in zip(missing, nodes, strict=True) if node is not None})
         return found
 
-    async def _identity_checks(self, data: Sequence[bytes], tasks: Sequence[Task]) -> dict[str, list[Check]]:
-        """Return the checks that tasks with a unique still belong to the jobs that were read.
+    async def _identity_checks(self, data: Sequence[bytes], tasks: Sequence[Task]) -> dict[str, list[Check] | None]:
+        """Return the checks that tasks with a unique still belong to the jobs that were read; None if that is unreadable.
 
         A job may have ended, and another one of the same name be pending with the same version: then the delete would hit the
         wrong job. The name shows that until the publication, the result from then on.
@@ -241,11 +252,15 @@ class AssignmentWriter:
         at = [paths.name(task.name) for task, _ in named]
         at += [f"{paths.block(task.id)}/{record['handle']}" for task, record in named]
         nodes = await self._session.get_many(at)
-        checks = {}
+        checks: dict[str, list[Check] | None] = {}
         for number, (task, _) in enumerate(named):
             name, result = nodes[number], nodes[number + len(named)]
-            same = name is not None and records.decode(name.data).get("id") == task.id
-            live = result is not None and not records.is_published(records.decode(result.data))
+            try:
+                same = name is not None and records.decode(name.data).get("id") == task.id
+                live = result is not None and not records.is_published(records.decode(result.data))
+            except (ValueError, TypeError, AttributeError):
+                checks[task.name] = None
+                continue
             checks[task.name] = [
                 Check(at[number], name.version if name is not None and same else NO_VERSION),
                 Check(at[number + len(named)], result.version if result is not None and live else NO_VERSION),

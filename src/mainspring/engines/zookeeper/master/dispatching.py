@@ -137,7 +137,7 @@ class Dispatcher:
         await self._assign()
         await self._answer(now)
         await self._send_hints(now)
-        return self._next(now)
+        return self._next(self._loop.time())
 
     async def _refresh_workers(self, now: float) -> None:
         await self.workers.refresh()

@@ -59,7 +59,7 @@ async def await_election(session: Session, send: Callable[[int, Message], None])
         node = await session.get(paths.MASTER, changed.set)
         if node is not None and node.owner == session.tree.session:
             # This node's last term has ended, but its session goes on, so the node would stay.
-            await session.committer.commit([Entry([Delete(paths.MASTER, node.version)])])
+            await session.write(Delete(paths.MASTER, node.version))
             continue
         if node is not None:
             await changed.wait()
@@ -73,6 +73,14 @@ async def await_election(session: Session, send: Callable[[int, Message], None])
             raise DeposedError(f"the term of {session.who} is over")
         if verdict is None:
             return Leadership(session, term.version + 1, send)
+
+
+async def resign(leadership: Leadership) -> None:
+    """Delete ``/master``, so that another node is elected. Raises StoreFencedError if the term is over."""
+    session = leadership.session
+    node = await session.get(paths.MASTER)
+    if node is not None and node.owner == session.tree.session:
+        await session.write(Check(paths.MASTER_TERM, leadership.version), Delete(paths.MASTER, node.version))
 
 
 async def until_deposed(leadership: Leadership) -> None:

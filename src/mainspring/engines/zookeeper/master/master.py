@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from mainspring.engines.zookeeper.cancellation import run_all, wait_or_timeout
+from mainspring.engines.zookeeper.cancellation import run_loops, wait_or_timeout
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import RETRY_DELAY
 from mainspring.engines.zookeeper.master.cleaning import clean
 from mainspring.engines.zookeeper.master.dispatching import Dispatcher
-from mainspring.engines.zookeeper.master.leadership import DeposedError, await_election, until_deposed
+from mainspring.engines.zookeeper.master.leadership import DeposedError, await_election, resign, until_deposed
 from mainspring.engines.zookeeper.master.publishing import Publisher
 from mainspring.engines.zookeeper.master.waking import Waker
 from mainspring.engines.zookeeper.recovering import abandoned
@@ -32,6 +32,8 @@ log = structlog.get_logger("mainspring.zookeeper")
 
 RESEND_INTERVAL: Final = 2.0
 """Seconds until the list of tasks of lost workers is sent to this node again, while there are any."""
+RESIGN_PAUSE: Final = 5.0
+"""Seconds after a resignation until this node stands for election again: another node may not have the defect."""
 TERM_ERRORS: Final = (DeposedError, SessionEndedError, StoreFencedError)
 """Errors that end a leadership or a term."""
 
@@ -56,11 +58,15 @@ class Master:
     async def run(self) -> None:
         """Claim, run for election, and be the master while elected, until cancelled or the term has ended."""
         try:
-            await run_all({"zookeeper claims": self.claims.run(), "zookeeper election": self._lead()})
+            await run_loops({"zookeeper claims": self.claims.run(), "zookeeper election": self._lead()})
         except* TERM_ERRORS as errors:
             log.info("the term is over", worker=self._session.who, why=str(errors.exceptions[0]))
 
     async def _lead(self) -> None:
+        """Be the master whenever this node is elected. After a defect in one of the master's loops it resigns for a while.
+
+        Its term goes on: otherwise one unreadable node of the tree would cost each node in turn its jobs.
+        """
         while True:
             leadership = await await_election(self._session, self._send)
             log.info("this node is the master", worker=self._session.who, version=leadership.version)
@@ -70,6 +76,14 @@ class Master:
                 log.warning("this node is no longer the master", worker=self._session.who, why=_first(errors))
                 if self._session.committer.fenced or errors.subgroup((SessionEndedError, StoreFencedError)):
                     raise StoreFencedError(f"the term of {self._session.who} is over") from errors
+            except* Exception as errors:
+                log.error(  # noqa: TRY400
+                    "a defect in the store's code: this node resigns as the master",
+                    worker=self._session.who,
+                    exc_info=errors,
+                )
+                await resign(leadership)
+                await asyncio.sleep(RESIGN_PAUSE)
 
     async def _serve(self, leadership: Leadership) -> None:
         """Run the master's loops, until one of them finds that this node is no longer the master."""
@@ -86,7 +100,7 @@ class Master:
             "zookeeper waking": Waker(session).run(),
         }
         try:
-            await run_all(works)
+            await run_loops(works)
         finally:
             self.leadership = self.dispatcher = self.publisher = None
             session.elect(None)
