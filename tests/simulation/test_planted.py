@@ -192,8 +192,8 @@ def _handlers() -> dict[int, Any]:
 def test_a_claim_with_more_jobs_than_reported_is_detected(monkeypatch: Plant) -> None:
     claimed = Claiming._claimed
 
-    def forgetful(self: Claiming, queue: FunctionQueue, jobs: list[Job], *callbacks: Any) -> None:
-        claimed(self, queue, jobs[:1] if len(jobs) > 1 else jobs, *callbacks)
+    def forgetful(self: Claiming, queue: FunctionQueue, term: int, jobs: list[Job], *numbers: Any) -> None:
+        claimed(self, queue, term, jobs[:1] if len(jobs) > 1 else jobs, *numbers)
 
     monkeypatch.setattr(Claiming, "_claimed", forgetful)
     is_caught(50)

@@ -16,7 +16,7 @@ from mainspring.jobs.admission import MAX_WAITING
 from mainspring.jobs.store import Claim, ClaimByKey, ClaimRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from mainspring.errors import StoreError
     from mainspring.jobs.admission import AdmissionQueue
@@ -155,6 +155,13 @@ class Claiming:
 
     # ---- claims ----
 
+    def begin_term(self, queues: Iterable[FunctionQueue]) -> None:
+        """Forget the claims of the last term, under which no job may be handed out any more, and claim again from now on."""
+        for queue in queues:
+            if queue.claiming and queue.counted:
+                queue.claiming = False
+                self._failed(queue)
+
     def refill(self, queue: FunctionQueue) -> None:
         """Claim more of a function's stored jobs, if there are any, workers are connected, and half of the window is free.
 
@@ -199,11 +206,13 @@ class Claiming:
                 return
             limit = sum(want.limit for want in wants)
         queue.claiming = True
-        backlog_before = tuple(backlog)
+        term, backlog_before = self._table.term, tuple(backlog)
         self._commits.put(
-            Claim(self._table.term, wants),
-            lambda outcome: self._claimed(queue, [job for jobs in outcome for job in jobs], limit, backlog_before),
-            lambda error: self._not_claimed(queue, error),
+            Claim(term, wants),
+            lambda outcome: self._claimed(
+                queue, term, [job for jobs in outcome for job in jobs], limit, backlog_before
+            ),
+            lambda error: self._not_claimed(queue, term, error),
         )
 
     def hint(self, queue: FunctionQueue) -> None:
@@ -240,29 +249,34 @@ class Claiming:
         if want.limit <= 0:
             return
         queue.claiming = True
-        backlog_before = tuple(queue.backlog)
+        term, backlog_before = self._table.term, tuple(queue.backlog)
         self._commits.put(
-            ClaimByKey(self._table.term, want, admission.per_key(), admission.after, admission.enough()),
-            lambda outcome: self._claimed_by_key(queue, outcome, backlog_before),
-            lambda error: self._not_claimed(queue, error),
+            ClaimByKey(term, want, admission.per_key(), admission.after, admission.enough()),
+            lambda outcome: self._claimed_by_key(queue, term, outcome, backlog_before),
+            lambda error: self._not_claimed(queue, term, error),
         )
 
     # ---- claimed jobs ----
 
-    def _claimed_by_key(self, queue: FunctionQueue, outcome: ClaimedByKey, backlog_before: tuple[int, ...]) -> None:
+    def _claimed_by_key(
+        self, queue: FunctionQueue, term: int, outcome: ClaimedByKey, backlog_before: tuple[int, ...]
+    ) -> None:
         admission = self._table.admission_of(queue)
         admission.after = outcome.after
         # The remaining jobs are of keys with enough jobs here: they are claimed when a key needs more, or new jobs come.
         if not outcome.more or not outcome.jobs:
             admission.left = 0 if self.shared else sum(queue.backlog) - len(outcome.jobs)
-        self._claimed(queue, outcome.jobs, len(outcome.jobs) if outcome.more else -1, backlog_before)
+        self._claimed(queue, term, outcome.jobs, len(outcome.jobs) if outcome.more else -1, backlog_before)
 
-    def _claimed(self, queue: FunctionQueue, jobs: list[Job], limit: int, backlog_before: tuple[int, ...]) -> None:
-        """Count the claimed jobs, and pass them on; ``backlog_before`` is the backlog when the claim was sent."""
+    def _claimed(
+        self, queue: FunctionQueue, term: int, jobs: list[Job], limit: int, backlog_before: tuple[int, ...]
+    ) -> None:
+        """Count the claimed jobs, and pass them on; ``term`` and ``backlog_before`` are those when the claim was sent."""
+        if term != self._table.term:
+            self._end_of_last_term(queue)  # the node that ended the term gives the jobs back
+            return
         queue.claiming = False
         size = 0
-        if jobs and jobs[0].term != self._table.term:
-            jobs = []  # this node's term has ended since: the node that ended it gives them back
         counted_since = [max(now - then, 0) for now, then in zip(queue.backlog, backlog_before, strict=True)]
         queue.leased += len(jobs)
         for job in jobs:
@@ -285,7 +299,16 @@ class Claiming:
             queue.mean_size += (size / len(jobs) - queue.mean_size) / 4
         self._came(queue, jobs)
 
-    def _not_claimed(self, queue: FunctionQueue, error: StoreError) -> None:
+    def _not_claimed(self, queue: FunctionQueue, term: int, error: StoreError) -> None:
         del error  # every operation with a waiting client reports it to the service
+        if term != self._table.term:
+            self._end_of_last_term(queue)
+            return
         queue.claiming = False
         self._failed(queue)
+
+    def _end_of_last_term(self, queue: FunctionQueue) -> None:
+        """Process the end of a claim whose term has ended since: after the begin of the next, another one may be under way."""
+        if not self._table.term:
+            queue.claiming = False
+            self._failed(queue)

@@ -304,6 +304,7 @@ class JobService:
         """Hold jobs under a term from now on: the first, or after `fenced` another one, under which `resume` hands them out."""
         self.table.begin(term)
         self.term, self.next_id = term, self.table.next_id
+        self.serving.begin_term()
         if self.subscriptions is not None:
             self.subscriptions.begin_again()
 

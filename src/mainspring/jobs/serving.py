@@ -167,6 +167,10 @@ class Serving:
                     worker.ignored_results.add(held.handle)
                     worker.refused = True
 
+    def begin_term(self) -> None:
+        """Answer the workers that wait for a claim of the last term."""
+        self.claiming.begin_term(self._dispatch.queues.values())
+
     # ---- going out ----
 
     def serve(self, queue: FunctionQueue) -> None:

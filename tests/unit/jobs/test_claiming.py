@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring.ids import Term
 from mainspring.jobs.claiming import HINT_RETRY_DELAY, MAX_WINDOW, MIN_WINDOW, WINDOW_BYTES
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Claim
@@ -177,6 +178,36 @@ def test_what_comes_after_the_term_has_ended_is_not_held(node: Node) -> None:
     node.commit()
     assert node.table.held == {}
     assert side(worker).given == []
+
+
+def test_a_claim_that_is_never_answered_ends_with_its_term(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = node.background("1")
+    claims: list[Any] = []
+    put = node.life.commits.put
+
+    def lose_claims(operation: Operation, *then: Any) -> None:
+        if isinstance(operation, Claim):
+            claims.append(then)
+        else:
+            put(operation, *then)
+
+    monkeypatch.setattr(node.life.commits, "put", lose_claims)
+    worker = node.worker()
+    assert node.grab(worker) is None
+    assert len(claims) == 1
+    monkeypatch.undo()
+    node.service.fenced()
+    node.commit()
+    assert side(worker).pop_events() == []
+    node.service.begin(Term(node.service.term + 1))
+    assert side(worker).pop_events() == ["no job"]
+    node.service.resume()
+    assert node.grab(worker) is None
+    assert node.queue().claiming, "under the new term"
+    ((answered, _),) = claims
+    answered([[job]])
+    assert node.queue().claiming, "a late answer to the last term's claim changes nothing"
+    assert node.table.held == {}
 
 
 def test_what_comes_to_a_node_that_drains_by_then_goes_back(node: Node) -> None:

@@ -101,8 +101,7 @@ class Claims:
     async def claim(self, operations: Sequence[ops.Claim]) -> list[Any]:
         """Answer claims, now or later."""
         session = self._session
-        if self._is_over or session.committer.fenced:
-            raise session.over()
+        self._check_term()
         outcomes: list[Any] = [None] * len(operations)
         unanswered = []
         new: dict[bytes, list[ops.ClaimRequest]] = {}
@@ -116,6 +115,7 @@ class Claims:
         self.asked += bool(unanswered)
         if session.master is not None:
             complete = await self._assign_here(session.master, new)
+            self._check_term()  # `_fence` may have answered the open claims, and would not answer these
             unanswered = []
             for at, operation in enumerate(operations):
                 # Fewer jobs than requested would mean that no task is left.
@@ -132,6 +132,11 @@ class Claims:
         self._wake.set()
         return outcomes
 
+    def _check_term(self) -> None:
+        """Raise StoreFencedError if the term is over."""
+        if self._is_over or self._session.committer.fenced:
+            raise self._session.over()
+
     async def _assign_here(self, master: LocalMaster, new: Mapping[bytes, Sequence[ops.ClaimRequest]]) -> bool:
         """Let the master, which is this node, assign the tasks of its index; return whether these are all tasks."""
         self._is_answering = True
@@ -139,8 +144,6 @@ class Claims:
             complete = await master.claim(new, self.asked)
         finally:
             self._is_answering = False
-        if self._session.committer.fenced:
-            raise self._session.over()
         return complete
 
     def answered(self, asked: int) -> None:

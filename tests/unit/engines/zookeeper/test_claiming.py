@@ -19,6 +19,7 @@ from mainspring.engines.zookeeper.records import (
     encode_requests,
     ranges,
 )
+from mainspring.engines.zookeeper.session import LocalMaster
 from mainspring.engines.zookeeper.tree import Create, Write
 from mainspring.errors import StoreFencedError
 from mainspring.ids import SLOTS, slot_of
@@ -426,6 +427,24 @@ def test_a_claim_under_a_term_that_has_ended_fails() -> None:
             await node.running
             with pytest.raises(StoreFencedError):
                 await node.claim()
+
+    run(check())
+
+
+def test_a_claim_that_is_assigned_while_its_term_ends_fails() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master()
+
+            async def is_over_meanwhile(*_: Any) -> bool:
+                node.running.cancel()
+                await asyncio.gather(node.running, return_exceptions=True)
+                return False
+
+            node.session.elect(LocalMaster(lambda _: None, lambda _: None, is_over_meanwhile))
+            async with asyncio.timeout(5):
+                with pytest.raises(StoreFencedError):
+                    await node.claim()
 
     run(check())
 
