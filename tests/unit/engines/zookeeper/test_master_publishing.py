@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.zookeeper import paths, records, waiting
 from mainspring.engines.zookeeper.session import Completion
-from mainspring.engines.zookeeper.tree import Create, Write
+from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.events.relay import Settled
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
@@ -212,6 +212,19 @@ def test_a_completion_without_a_result_node_is_published() -> None:
             publisher = node.master.publisher
             assert publisher is not None
             publisher.completions([Completion("f:u", job, data)])
+            await eventually(lambda: nodes.tasks(paths.COMPLETED) == [])
+            assert nodes.state(job) is State.SUCCEEDED
+
+    run(check())
+
+
+def test_a_completion_whose_block_of_results_was_deleted_is_published() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await nodes.master()
+            job = await node.held(unique=b"u")  # from now on the block is in the node's cache
+            await node.tree.commit([Delete(paths.result(job.id, "n1")), Delete(paths.block(job.id))])
+            await node.succeed(job)
             await eventually(lambda: nodes.tasks(paths.COMPLETED) == [])
             assert nodes.state(job) is State.SUCCEEDED
 

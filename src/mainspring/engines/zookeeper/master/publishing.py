@@ -15,10 +15,10 @@ import structlog
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.cancellation import wait_or_timeout
-from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.committer import Conflict, Entry
 from mainspring.engines.zookeeper.locating import Name, name_after, name_of
 from mainspring.engines.zookeeper.master.buckets import Buckets
-from mainspring.engines.zookeeper.tree import Create, Delete, Write
+from mainspring.engines.zookeeper.tree import Create, Delete, Refusal, Write
 from mainspring.events.relay import Settled
 from mainspring.ids import TERM_SPAN
 
@@ -121,7 +121,7 @@ class Publisher:
                 await self._publish(tasks[start : start + BATCH])
         if self._own:
             return 0.0
-        return max(self._due() - now, 0.0) if self.buckets.dirty else None
+        return max(self._due() - self._loop.time(), 0.0) if self.buckets.dirty else None
 
     def _due(self) -> float:
         if self.buckets.fresh:
@@ -154,7 +154,11 @@ class Publisher:
             published = [one for one, verdict in zip(endings, verdicts, strict=True) if verdict is None]
             self.published += len(published)
             self._notify((one.job.id, waiters[one.task]) for one in published)
-            tasks = [one.task for one, verdict in zip(endings, verdicts, strict=True) if verdict is not None]
+            changed = [(one, verdict) for one, verdict in zip(endings, verdicts, strict=True) if verdict is not None]
+            for one, verdict in changed:
+                if isinstance(verdict, Conflict) and verdict.why is Refusal.NO_NODE and verdict.path == one.result:
+                    self._session.forget(paths.block(one.job.id))  # it was deleted, empty, after its end of retention
+            tasks = [one.task for one, _ in changed]
 
     async def _prepare(self, tasks: Sequence[str]) -> tuple[list[CompletedTask], dict[str, list[int]], list[Entry]]:
         nodes = await self._session.get_many([*map(paths.completed, tasks)])
@@ -172,13 +176,20 @@ class Publisher:
         entries = []
         prepared = []
         for one, result, node in zip(endings, results, names, strict=True):
-            record = {} if result is None else records.decode(result.data)
-            if records.is_published(record) or one.task in returned:
-                continue  # changed between the reads; if it has completed a second time, its bucket is dirty
+            try:
+                record = {} if result is None else records.decode(result.data)
+                name = None if node is None else name_of(node)
+                is_changed = records.is_published(record) or one.task in returned
+            except (ValueError, TypeError, AttributeError):
+                log.warning(
+                    "the name or the result of a completed task cannot be decoded: it is ignored", task=one.task
+                )
+                continue
+            if is_changed:
+                continue  # between the reads; if it has completed a second time, its bucket is dirty
             if result is None:
                 log.error("a completed task has no result node", task=one.task, path=one.result)
                 await self._session.ensure(paths.block(one.job.id))
-            name = None if node is None else name_of(node)
             waiters[one.task] = record.get("waiters", [])
             mine = name if name is not None and name.id == one.job.id else None
             entries.append(entry(one, None if result is None else result.version, mine))
