@@ -11,6 +11,7 @@ from mainspring.engines.zookeeper import paths, recovering, waiting
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.master import publishing
+from mainspring.engines.zookeeper.refreshing import RefreshedTree
 from mainspring.engines.zookeeper.tree import Check, Done, Refused, Write
 from mainspring.jobs import sharing
 from mainspring.jobs.service import JobService
@@ -105,6 +106,22 @@ def test_a_recovery_that_skips_a_task_is_detected(monkeypatch: Plant) -> None:
 
     monkeypatch.setattr(recovering, "given_back", forgetful)
     is_caught(by="runs and is nobody's")
+
+
+def test_events_as_the_only_way_to_a_change_are_detected(monkeypatch: Plant) -> None:
+    async def idle(_: RefreshedTree) -> None:
+        pass
+
+    monkeypatch.setattr(RefreshedTree, "_refresh", idle)
+    is_caught(by="never ends: .*_tasks/")
+
+
+def test_a_claim_that_is_never_answered_is_detected(monkeypatch: Plant) -> None:
+    def forget(self: Claims) -> None:
+        self._is_over = True
+
+    monkeypatch.setattr(Claims, "_fence", forget)
+    is_caught(by="never ends: .*a claim of")
 
 
 def test_a_claim_that_returns_a_task_twice_is_detected(monkeypatch: Plant) -> None:

@@ -251,6 +251,8 @@ class MemoryTree:
         self.after: Callable[[Sequence[Change], Done | Refused], None] | None = None
         self.hangs_up: Callable[[], bool] = lambda: False
         """Called for each request: whether the end of the session closes the connection in place of an answer."""
+        self.loses: Callable[[str], bool] = lambda _: False
+        """Called with the path of each event for this client: whether the event is lost, and its watches with it."""
         self.reads = 0
         """The number of reads; a read of several nodes counts as one."""
         self._session_timeout = session_timeout
@@ -453,8 +455,10 @@ class MemoryTree:
             self._watches.setdefault((kind, path), {})[watch] = None
 
     def _notice(self, event: tuple[_Kind, str]) -> None:
-        for watch in self._watches.pop(event, ()):
-            self._soon(watch)
+        watches = self._watches.pop(event, ())
+        if watches and not self.loses(event[1]):
+            for watch in watches:
+                self._soon(watch)
 
     def _lose(self) -> None:
         """Lose the connection: call all watches, and fail the requests in flight."""

@@ -39,7 +39,10 @@ class Ensemble(MemoryContent):
 class Way(MemoryTree):
     """A node's way to the ensemble: each request takes time, and their order does not change."""
 
-    def __init__(self, content: Ensemble, chance: Random, *, session_timeout: float, lag: float) -> None:
+    def __init__(
+        self, content: Ensemble, chance: Random, faults: Random, *, session_timeout: float, lag: float
+    ) -> None:
+        """``faults`` decides about lost events and slow syncs alone: other faults stay what they are without these."""
         super().__init__(content, session_timeout=session_timeout)
         self._chance = chance
         self._lag = lag
@@ -48,6 +51,12 @@ class Way(MemoryTree):
         """The probability that the outcome of a commit is lost."""
         self.message_loss = 0.0
         """The probability that a message to another node is lost, even without other faults: messages are best effort."""
+        self.event_loss = 0.0
+        """The probability that an event is lost, and that its watches are never called."""
+        self.sync_lag = 0.0
+        """The mean number of seconds that a sync takes more than a read."""
+        self.loses = lambda _: faults.random() < self.event_loss
+        self._faults = faults
         self.before = self._fate
         self.hangs_up = lambda: chance.random() < 0.5
 
@@ -56,6 +65,12 @@ class Way(MemoryTree):
         delay = ANSWER_INTERVAL if self._chance.random() < 0.85 else self._chance.expovariate(1 / self._lag)
         self._free = max(self._free + ANSWER_INTERVAL, now + delay)
         return self._free
+
+    async def sync(self) -> None:
+        if self.sync_lag:  # it goes to the leader, and later requests of the session wait for it
+            now = asyncio.get_running_loop().time()
+            self._free = max(self._free, now) + self._faults.expovariate(1 / self.sync_lag)
+        await super().sync()
 
     async def _pause(self) -> None:
         if not self._is_killed:

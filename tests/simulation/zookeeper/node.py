@@ -26,14 +26,50 @@ if TYPE_CHECKING:
     from mainspring.events.relay import Message
     from mainspring.jobs.model import Job
     from mainspring.storage.commit_queue import OperationWithCallbacks as Entry
+    from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
 
     from .world import World
 
+CLAIM_SECONDS = 6.0
+"""Seconds after which a claim that is not answered never will be: more than `claiming.CLAIM_TIMEOUT` and slow requests."""
 RETRY_DELAY = 0.5
 """Seconds between attempts to reach the store."""
 ENDS = (Event.SUCCEED,) * 5 + (Event.RETRY, Event.RELEASE, Event.SNOOZE, Event.FAIL, Event.LOSE)
 FUNCTIONS = (b"f", b"g")
+
+
+class Engine(ZookeeperEngine):
+    """The real engine, and the claims that it has not answered."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._claims: dict[tuple[int, int], float] = {}
+        """The loop's time of each unanswered claim, by the numbers of its group and of its place there."""
+        self._group_number = 0
+
+    @property
+    def owes_answer(self) -> bool:
+        """Return whether a claim waits for longer than any master takes."""
+        late = asyncio.get_running_loop().time() - CLAIM_SECONDS
+        return any(since < late for since in self._claims.values())
+
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
+        self._group_number += 1
+        number, now = self._group_number, asyncio.get_running_loop().time()
+        self._claims |= {(number, at): now for at, one in enumerate(group) if isinstance(one, ops.Claim)}
+
+        def done(outcomes: Sequence[Any] | StoreError) -> None:
+            for at in range(len(group)):
+                if isinstance(outcomes, StoreError) or outcomes[at] is not DEFERRED:
+                    self._claims.pop((number, at), None)
+            committed(outcomes)
+
+        def answered(place: int, outcome: Any) -> None:
+            self._claims.pop((number, place), None)
+            answer(place, outcome)
+
+        super().commit(group, done, answered)
 
 
 class Node:
@@ -43,10 +79,12 @@ class Node:
         self.world = world
         self.chance = world.chance
         self.name = name
-        self.way = Way(world.content, world.chance, session_timeout=world.session, lag=world.lag)
+        self.way = Way(world.content, world.chance, world.faults, session_timeout=world.session, lag=world.lag)
         self.way.failure_rate = world.loss
         self.way.message_loss = world.message_loss
-        self.engine = ZookeeperEngine(lambda: self.way, open_timeout=None, slices=SLICES)
+        self.way.event_loss = world.event_loss
+        self.way.sync_lag = world.sync_lag
+        self.engine = Engine(lambda: self.way, open_timeout=None, slices=SLICES)
         self.engine.listen(self._receive)
         self.term = 0
         """The node's term; 0 if it has none at the moment."""

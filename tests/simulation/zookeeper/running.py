@@ -15,24 +15,21 @@ from .loop import VirtualLoop
 from .world import World
 
 SECONDS = 12.0
-BUCKETS = 4
-"""Few, because a master lists all of them repeatedly, but more than one."""
+BUCKETS = (4, 4, 4, len(paths.BUCKETS))
+"""The buckets of successive seeds: mostly few, because a master lists all of them repeatedly, but more than one."""
 REFUSED_GROUP_EVENT = "the store refused a group"
 """The log message of a node whose term ends while the outcome of a group is unknown."""
-
-
-def _bucket(task: str) -> str:
-    return f"{zlib.crc32(task.encode()) % BUCKETS:02x}"
 
 
 def simulate_zookeeper(*seeds: int, seconds: float = SECONDS, kind: type[World] = World) -> int:
     """Run the seeds in order. Return the number of ended jobs. Raises SimulationError."""
     settled = 0
     for seed in seeds:
+        count = BUCKETS[seed % len(BUCKETS)]
         with (
             capture_logs() as logs,
-            patch.object(paths, "BUCKETS", paths.BUCKETS[:BUCKETS]),
-            patch.object(paths, "bucket", _bucket),
+            patch.object(paths, "BUCKETS", paths.BUCKETS[:count]),
+            patch.object(paths, "bucket", lambda task, count=count: f"{zlib.crc32(task.encode()) % count:02x}"),
         ):
             try:
                 settled += _run(seed, seconds, kind)

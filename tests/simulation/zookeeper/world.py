@@ -63,6 +63,11 @@ class World:
         self.loss = chance.choice((0.0, 0.02, 0.1))
         self.fault_interval = chance.choice((0.3, 1.0, 3.0))
         """Mean number of seconds between faults."""
+        self.faults = faults = Random(f"faults of {seed}")
+        self.event_loss = faults.choice((0.0, 0.0, 0.1, 0.5))
+        """The probability that an event of a watch is lost, also in the time without other faults."""
+        self.sync_lag = min(faults.choice((0.0, 10.0)) * self.lag, self.session / 20)
+        """Mean number of seconds that a sync takes more than a read."""
         self.nodes: dict[str, Node | None] = {f"n{number}": None for number in range(1, chance.randint(2, 4) + 1)}
         """The nodes by name; None while the process is down."""
         self.answers: dict[bytes, Answer] = {}
@@ -322,6 +327,9 @@ class World:
             ):
                 left.append(path)
         left += ["a node" for node in self.nodes.values() if node is None or not node.is_idle]
+        left += [
+            f"a claim of {node.name}" for node in self.nodes.values() if node is not None and node.engine.owes_answer
+        ]
         return left
 
     async def _ask(self, node: Node, operation: Operation) -> Any:

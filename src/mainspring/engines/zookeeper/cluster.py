@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.refreshing import RefreshedTree
 from mainspring.engines.zookeeper.relay import Relay
 from mainspring.engines.zookeeper.tree import Create, Delete, Refused
 from mainspring.errors import StoreError, StoreUnavailableError
@@ -38,7 +39,7 @@ class ZookeeperCluster:
     """The membership of one node, below the chroot of a tree."""
 
     def __init__(self, tree: Tree) -> None:
-        self._tree = tree
+        self._tree = RefreshedTree(tree)
         self.id = ""
         self._listener: Callable[[Message], None] = lambda _: None
         self._who = ""

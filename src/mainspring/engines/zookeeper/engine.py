@@ -15,6 +15,7 @@ from mainspring.engines.zookeeper.handlers import HANDLERS
 from mainspring.engines.zookeeper.lists import READERS
 from mainspring.engines.zookeeper.master.master import Master
 from mainspring.engines.zookeeper.recovering import abandoned
+from mainspring.engines.zookeeper.refreshing import RefreshedTree
 from mainspring.engines.zookeeper.relay import Relay
 from mainspring.engines.zookeeper.session import Session
 from mainspring.errors import SettingsError, StoreBrokenError, StoreError, StoreFencedError, StoreUnavailableError
@@ -111,7 +112,8 @@ class ZookeeperEngine:
         """Connect, create the roots of an empty tree, and start the node's next term. A further call starts another term."""
         del deliver  # the engine runs on the node's own loop
         if self._tree is None:
-            tree = self._tree = self._make()
+            tree: Tree = RefreshedTree(self._make(), self._lease)
+            self._tree = tree
             try:
                 await self._patiently(tree.open)
                 self._check_session(tree)

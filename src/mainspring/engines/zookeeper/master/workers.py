@@ -142,6 +142,7 @@ class Workers:
         """Remove a worker that has ended before its node in the tree was read again."""
         if self.living.pop(who, None) is not None:
             self._stale_list = True
+            self.members_changed.set()
             self._changed()
 
     async def refresh(self) -> None:
@@ -174,10 +175,11 @@ class Workers:
         there = {*paths.workers_of(names), self.own.who}
         if strangers := sorted(set(names) - there):
             log.warning("nodes among the workers have foreign names and are ignored", names=strangers[:10])
-        for who in self.living.keys() - there:
+        gone, new = self.living.keys() - there, there - self.living.keys()
+        for who in gone:
             del self.living[who]
-        new = there - self.living.keys()
-        self.members_changed.set()
+        if gone or new:  # and not for a list that a refreshed watch has asked for
+            self.members_changed.set()
         for who in new:
             self.living[who] = Worker(who)
         self._stale_rows |= new
