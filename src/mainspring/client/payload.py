@@ -30,7 +30,7 @@ from mainspring.client.json_encoding import encode_json
 from mainspring.errors import PayloadError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _Kind = inspect.Parameter
 _WHITESPACE = b" \t\r\n"
@@ -97,6 +97,14 @@ class Signature:
         if not args:
             return self._encode_json(kwargs)
         return self._encode_mixed(args, kwargs)
+
+    def bound(self, args: Iterable[Any], kwargs: Any) -> dict[str, Any]:
+        """Return the arguments of a call by the names of their parameters. Raises TypeError if they do not fit."""
+        return dict(self._bindable.bind(*args, **(kwargs if isinstance(kwargs, dict) else {})).arguments)
+
+    def defaults(self) -> dict[str, Any]:
+        """Return the defaults of parameters by their names."""
+        return {p.name: p.default for p in self._parameters if p.default is not p.empty}
 
     def _encode_raw(self, value: Any) -> bytes:
         if not isinstance(value, (bytes, bytearray, memoryview)):

@@ -7,7 +7,7 @@ import random
 from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -26,6 +26,7 @@ from mainspring.deciding.loop import SHIELDED
 from mainspring.deciding.matching import Mismatch
 from mainspring.deciding.model import ContinueAsNew, EndOfHistory, Evicted
 from mainspring.deciding.recorded_errors import record_error, recorded_error
+from mainspring.deciding.same_arguments import same_arguments
 from mainspring.errors import WorkflowUsageError
 from mainspring.workflows.decisions.model import RecordMarker, RequestCancelActivityTask
 from mainspring.workflows.history import MarkerName
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
     from mainspring.client.inside import ActivityCall, ChildCall
     from mainspring.deciding.children import ChildJob
     from mainspring.deciding.loop import DurableTimer, WorkflowLoop
+    from mainspring.deciding.matching import Same
     from mainspring.deciding.model import Record, RunState
     from mainspring.deciding.patches import Patches
-    from mainspring.workflows.decisions.model import Decision, ScheduleActivityTask
+    from mainspring.workflows.decisions.model import ScheduleActivityTask
     from mainspring.workflows.history import MarkerRecorded, WorkflowExecutionStarted
     from mainspring.workflows.model import Parked, RunProgress
 
@@ -71,7 +73,7 @@ class Calls:
         state: RunState,
         loop: WorkflowLoop,
         started: WorkflowExecutionStarted,
-        issue: Callable[[Decision], None],
+        issue: Callable[..., None],
         sides: dict[int, MarkerRecorded],
         patches: Patches,
     ) -> None:
@@ -131,12 +133,17 @@ class Calls:
 
     def submit(self, call: ActivityCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WorkflowJob[Any]:
         """Schedule an activity."""
-        return self.start_activity(
-            call, build_activity(self._numbers.last + 1, call, args, kwargs, self.state.limits.largest)
-        )
+        command = build_activity(self._numbers.last + 1, call, args, kwargs, self.state.limits.largest)
+        return self.start_activity(call, command, self.same(call.codec, args, kwargs))
 
-    def start_activity(self, call: ActivityCall, command: ScheduleActivityTask) -> WorkflowJob[Any]:
-        """Schedule an activity by its command, which gets the next number."""
+    def same(self, codec: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Same | None:
+        """Return, in a replay, how to compare the arguments of a call with recorded ones; see `CommandLog.issue`."""
+        return partial(same_arguments, codec, args, kwargs) if self.state.replaying else None
+
+    def start_activity(
+        self, call: ActivityCall, command: ScheduleActivityTask, same: Same | None = None
+    ) -> WorkflowJob[Any]:
+        """Schedule an activity by its command, which gets the next number. ``same`` as of `CommandLog.issue`."""
         self._check_evicted()
         limits = self.state.limits
         if len(self.activities) >= limits.open_activities:
@@ -154,7 +161,7 @@ class Calls:
         )
         self.closing.add(job)
         self.activities[command.activity_id] = job
-        self._issue(command)
+        self._issue(command, same)
         return job
 
     def _cancel_activity(self, job: WorkflowJob[Any]) -> None:
@@ -183,7 +190,7 @@ class Calls:
     def start_child(self, call: ChildCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildJob[Any]:
         """Start a child."""
         self._check_evicted()
-        return self.children.submit(call, args, kwargs)
+        return self.children.submit(call, args, kwargs, self.same(call.codec, args, kwargs))
 
     def signal_run(self, key: str, name: str, data: bytes) -> asyncio.Future[None]:
         """Send a signal to another run."""
@@ -207,7 +214,7 @@ class Calls:
     ) -> WorkflowJob[Any]:
         """Run a function as a local step."""
         self._check_evicted()
-        return self.steps.start(function, args, kwargs, name, record)
+        return self.steps.start(function, args, kwargs, name, record, keeps=self.state.replaying)
 
     # ---- side effects ----
 
@@ -257,6 +264,7 @@ class Calls:
         payload = encode_arguments(code.signature, args, kwargs)
         check_size(payload, self.state.limits.largest, f"the input of the next run of {code.name}")
         continuation = ContinueAsNew(code.name, payload)
+        continuation.same = self.same(code.signature, args, kwargs)
         self._continuations.append(continuation)
         return continuation
 

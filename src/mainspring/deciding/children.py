@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from mainspring.deciding.cancelling import Closing
     from mainspring.deciding.commands import Numbers
     from mainspring.deciding.loop import WorkflowLoop
+    from mainspring.deciding.matching import Same
     from mainspring.deciding.model import RunState
     from mainspring.workflows import history
-    from mainspring.workflows.decisions.model import Decision
 
 R = TypeVar("R")
 
@@ -67,7 +67,7 @@ class Children:
         state: RunState,
         loop: WorkflowLoop,
         closing: Closing,
-        issue: Callable[[Decision], None],
+        issue: Callable[..., None],
         numbers: Numbers,
     ) -> None:
         self._state = state
@@ -88,7 +88,9 @@ class Children:
 
     # ---- called by the code ----
 
-    def submit(self, call: ChildCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildJob[Any]:
+    def submit(
+        self, call: ChildCall, args: tuple[Any, ...], kwargs: dict[str, Any], same: Same | None = None
+    ) -> ChildJob[Any]:
         """Start a child."""
         limits = self._state.limits
         if len(self._jobs) >= limits.open_children:
@@ -130,7 +132,8 @@ class Children:
                 task_priority=PRIORITIES[options.priority],
                 child_policy=_POLICIES[options.child_policy],
                 execution_timeout=options.timeout or 0,
-            )
+            ),
+            same,
         )
         return job
 

@@ -20,6 +20,7 @@ from mainspring.workflows.history import StartChildWorkflowExecutionFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mainspring.deciding.matching import Same
     from mainspring.workflows.decisions.model import Decision
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Parked
@@ -33,6 +34,8 @@ class CommandLog:
         """Commands that no turn has returned."""
         self._unrecorded: deque[Decision] = deque()
         """Commands that no event has confirmed, in order."""
+        self._same: dict[tuple[type[Decision], int], Same] = {}
+        """How to compare the payloads of unconfirmed commands of replays."""
         self._decision = 0
         """The DecisionTaskCompleted whose commands are being compared; 0: none."""
         self._comparison = Comparison()
@@ -42,17 +45,19 @@ class CommandLog:
         """Whether commands are not recorded yet."""
         return bool(self._unrecorded)
 
-    def issue(self, decision: Decision) -> None:
-        """Add a command."""
+    def issue(self, decision: Decision, same: Same | None = None) -> None:
+        """Add a command. ``same`` compares its payload with a recorded one whose bytes differ."""
+        if same is not None:
+            self._same[type(decision), decision.number] = same
         self._fresh.append(decision)
         self._unrecorded.append(decision)
 
-    def issue_close(self, close: Decision) -> None:
+    def issue_close(self, close: Decision, same: Same | None = None) -> None:
         """Add the close as the last command of the decision."""
         if close in self._unrecorded:
             self._unrecorded.remove(close)
             self._fresh.remove(close)
-        self.issue(close)
+        self.issue(close, same)
 
     def take_fresh(self) -> tuple[Decision, ...]:
         """Return the commands since the last turn."""
@@ -74,7 +79,7 @@ class CommandLog:
         if kind not in RECORDS or event.decision_completed != self._decision or is_answer:
             self.end_record(f"the end of a decision, {kind.__name__}")
             return False
-        if not self._unrecorded or not matches(event, self._unrecorded[0]):
+        if not self._unrecorded or not self._matches(event, self._unrecorded[0]):
             # A replay does not record patches again, and the code may have lost one: the commands after it are compared.
             if is_patch(event):
                 return True
@@ -83,6 +88,11 @@ class CommandLog:
         self._unrecorded.popleft()
         self._comparison.agree(event)
         return True
+
+    def _matches(self, event: Any, decision: Decision) -> bool:
+        """Return whether an event records a command."""
+        same = self._same.pop((type(decision), decision.number), None) if self._same else None
+        return matches(event, decision, same)
 
     def end_record(self, recorded: str = "nothing") -> None:
         """Raise Mismatch if the code has issued more commands than the decision has recorded."""

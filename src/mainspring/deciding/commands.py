@@ -11,10 +11,11 @@ import msgspec
 from mainspring.client.payload import Signature
 from mainspring.client.validation import check_key, check_short
 from mainspring.deciding.model import StepCall
+from mainspring.deciding.same_arguments import earlier_payloads
 from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
 from mainspring.jobs.model import Options, Priority, Retry, encode_options
 from mainspring.workflows.decisions.model import ScheduleActivityTask
-from mainspring.workflows.payloads import digest_of
+from mainspring.workflows.payloads import digest_of, same_digest
 
 if TYPE_CHECKING:
     from mainspring.client.inside import ActivityCall
@@ -126,15 +127,28 @@ def _check_options(call: ActivityCall) -> None:
 class LocalStep:
     """A local step that has no result yet."""
 
-    __slots__ = ("call", "job")
+    __slots__ = ("_arguments", "call", "job")
 
-    def __init__(self, call: StepCall, job: WorkflowJob[Any]) -> None:
+    def __init__(
+        self, call: StepCall, job: WorkflowJob[Any], arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    ) -> None:
         self.call = call
         self.job = job
+        self._arguments = arguments
 
     def digest(self, result: bytes, *, failed: bool) -> int:
         """Return the digest of function, arguments and result."""
         return digest_of(self.call.name.encode(), self.call.payload, b"failed" if failed else b"", result)
+
+    def is_recorded_as(self, digest: int, result: bytes, *, failed: bool) -> bool:
+        """Return whether a recorded digest is that of the step, or what earlier code would have recorded for its arguments."""
+        if same_digest(digest, self.digest(result, failed=failed)):
+            return True
+        if self._arguments is None:
+            return False
+        name, kind = self.call.name.encode(), b"failed" if failed else b""
+        earlier = earlier_payloads(self.call.signature, *self._arguments)
+        return any(digest == digest_of(name, payload, kind, result) for payload in earlier)
 
 
 _signatures: WeakKeyDictionary[Any, Signature] = WeakKeyDictionary()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ import msgspec
 from mainspring.client.payload import encode_result
 from mainspring.deciding.commands import check_size
 from mainspring.deciding.continuing import another_attempt, continuation_of, continue_as_new, leaves_of
+from mainspring.deciding.same_arguments import same_result
 from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
 from mainspring.jobs.failures import JobFailure, encodable, text_of, traceback_of
 from mainspring.workflows.decisions.model import (
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from mainspring.deciding.api import Calls
+    from mainspring.deciding.matching import Same
     from mainspring.deciding.model import RunState
     from mainspring.workflows.decisions.model import Decision
 
@@ -65,6 +68,15 @@ def close_of(main: asyncio.Task[object], calls: Calls, *, cancel_requested: bool
     failed = _fail(number, encodable(type(error).__name__), text_of(error), lines)
     # A run that was to end itself is not begun again.
     return failed if cancel_requested else another_attempt(failed, error, calls) or failed
+
+
+def same_close(main: asyncio.Task[object]) -> Same | None:
+    """Return how to compare the result or the next arguments of a finished main task with recorded ones."""
+    error = None if main.cancelled() else main.exception()
+    if error is None:
+        return None if main.cancelled() else partial(same_result, main.result())
+    continuation = continuation_of(error)
+    return None if continuation is None else continuation.same
 
 
 def _is_defect(error: BaseException, state: RunState) -> bool:

@@ -15,7 +15,7 @@ from mainspring.deciding import guards
 from mainspring.deciding.activation import Activation
 from mainspring.deciding.api import Calls
 from mainspring.deciding.command_log import CommandLog
-from mainspring.deciding.endings import close_of, defect_of
+from mainspring.deciding.endings import close_of, defect_of, same_close
 from mainspring.deciding.eviction import release, throw_evicted
 from mainspring.deciding.inputs import INITIATED, INPUTS
 from mainspring.deciding.loop import DurableTimer, WorkflowLoop
@@ -30,7 +30,6 @@ from mainspring.workflows import history
 from mainspring.workflows.decisions.model import CancelTimer, StartTimer, StepResult
 from mainspring.workflows.history import MarkerName, MarkerRecorded
 from mainspring.workflows.model import SEMANTICS, Limits, Parked
-from mainspring.workflows.payloads import same_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -276,8 +275,8 @@ class Instance(RunState):
         step = calls.steps.take(event.number)
         if step is None:
             raise Mismatch(describe_event(event), "no such step")
-        if event.function != step.call.name or not same_digest(
-            event.digest, step.digest(event.details, failed=event.failed)
+        if event.function != step.call.name or not step.is_recorded_as(
+            event.digest, event.details, failed=event.failed
         ):
             raise Mismatch(describe_event(event), f"step #{event.number} {step.call.name} with other arguments")
         self._commands.agree(event)
@@ -420,7 +419,7 @@ class Instance(RunState):
         if self._close is None:
             loop.drop_timers()
             self._close = close_of(self._main, calls, cancel_requested=self._cancel_requested)
-        self._commands.issue_close(self._close)
+        self._commands.issue_close(self._close, same_close(self._main) if self.replaying else None)
 
     def _check_timer(self, delay: float) -> None:
         """Raise WorkflowUsageError for a timer that no node would start."""

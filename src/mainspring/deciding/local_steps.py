@@ -47,16 +47,23 @@ class LocalSteps:
         return tuple(step.call.name for step in self._steps.values())
 
     def start(
-        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None, record: Record
+        self,
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None,
+        record: Record,
+        *,
+        keeps: bool,
     ) -> WorkflowJob[Any]:
-        """Run a function as a local step."""
+        """Run a function as a local step. ``keeps``: keep its arguments, to compare them with recorded ones."""
         number = self._last + 1
         call = build_step(number, function, args, kwargs, name, record, self._largest)
         self._last = number
         job: WorkflowJob[Any] = WorkflowJob(
             self._loop, None, call.name, number, call.signature.decode_result, self._cancel
         )
-        self._steps[number] = LocalStep(call, job)
+        self._steps[number] = LocalStep(call, job, (args, kwargs) if keeps else None)
         self._fresh.append(number)
         return job
 

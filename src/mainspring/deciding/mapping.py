@@ -77,7 +77,11 @@ async def _map_activities(
         return await map_parts(calls, call, commands, limit, most=part_items(history_room(calls.started)))
     calls.mapped_events += events
     try:
-        window = Window(calls, lambda index: calls.start_activity(call, commands[index]), len(commands), limit)
+
+        def start(index: int) -> asyncio.Future[Any]:
+            return calls.start_activity(call, commands[index], calls.same(call.codec, *arguments[index]))
+
+        window = Window(calls, start, len(commands), limit)
         outcomes: list[Any] = await window
         return outcomes
     finally:

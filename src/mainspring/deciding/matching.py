@@ -18,9 +18,12 @@ from mainspring.workflows.model import Parked
 from mainspring.workflows.payloads import same_digest, same_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from mainspring.workflows.decisions.model import Decision
+
+    Same = Callable[[bytes], bool]
+    """Returns whether a recorded payload is that of a command, although their bytes differ."""
 
 SHOWN: Final = 10
 """Commands that a mismatch shows before and after the first difference."""
@@ -91,8 +94,12 @@ def is_close(decision: Decision) -> bool:
     return isinstance(decision, _CLOSES)
 
 
-def matches(event: Any, decision: Any) -> bool:
-    """Return whether an event records a decision."""
+def matches(event: Any, decision: Any, same: Same | None = None) -> bool:
+    """Return whether an event records a decision. ``same`` tells whether a recorded payload is that of the decision."""
+
+    def is_same(recorded: bytes, computed: bytes) -> bool:
+        return same_payload(recorded, computed) or (same is not None and same(recorded))
+
     if (reason := _failure_of(event)) and (own := _failure_of(decision)):
         return reason == own  # whether another attempt follows is no difference of the code
     done, failed = _EVENTS[type(decision)]
@@ -103,7 +110,7 @@ def matches(event: Any, decision: Any) -> bool:
         return bool(
             event.activity_id == decision.activity_id
             and event.function == decision.function
-            and same_payload(event.input, decision.input)
+            and is_same(event.input, decision.input)
         )
     if kind is history.TimerStarted:
         return bool(event.timer_id == decision.timer_id)
@@ -115,12 +122,12 @@ def matches(event: Any, decision: Any) -> bool:
             and same_digest(event.digest, decision.digest)
         )
     if kind in _OTHER_RUNS:
-        return event.number == decision.number and _same_request(event, decision)
+        return event.number == decision.number and _same_request(event, decision, is_same)
     if kind is history.WorkflowExecutionCompleted:
-        return same_payload(event.result, decision.result)
+        return is_same(event.result, decision.result)
     if kind is history.WorkflowExecutionContinuedAsNew:
         stated = not decision.version or event.version == decision.version
-        return bool(event.attempt == decision.attempt and stated) and same_payload(event.input, decision.input)
+        return bool(event.attempt == decision.attempt and stated) and is_same(event.input, decision.input)
     if kind is history.WorkflowExecutionFailed:
         return bool(event.reason == decision.reason)
     return all(getattr(event, name, None) == getattr(decision, name, None) for name in _NAMES)
@@ -145,18 +152,18 @@ _OTHER_RUNS: Final = frozenset(
 )
 
 
-def _same_request(event: Any, decision: Any) -> bool:
+def _same_request(event: Any, decision: Any, is_same: Callable[[bytes, bytes], bool]) -> bool:
     """Return whether an event records a decision about another run, as far as its number does not say so."""
     if isinstance(decision, decisions.StartChildWorkflowExecution):
         if event.type != decision.type or (decision.workflow_id and event.workflow_id != decision.workflow_id):
             return False
         failed = type(event) is history.StartChildWorkflowExecutionFailed
-        return failed or same_payload(event.input, decision.input)
+        return failed or is_same(event.input, decision.input)
     # The node fills in the names of a child.
     if not decision.child and (event.workflow_id, event.run) != (decision.workflow_id, decision.run):
         return False
     if isinstance(decision, decisions.SignalExternalWorkflowExecution):
-        return bool(event.name == decision.name) and same_payload(event.input, decision.input)
+        return bool(event.name == decision.name) and is_same(event.input, decision.input)
     return True
 
 

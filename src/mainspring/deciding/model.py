@@ -45,6 +45,8 @@ class ContinueAsNew(BaseException):
         super().__init__(f"{workflow} continues as new: let this leave the workflow function")
         self.payload = payload
         """The encoded arguments of the next run."""
+        self.same: Callable[[bytes], bool] | None = None
+        """In a replay: whether recorded arguments are these."""
         self.version = ""
         """Its version; empty: that of this run."""
 
