@@ -112,7 +112,7 @@ class ScheduleService:
             self._fire,
             lambda due: due.name,
             first=self._first,
-            paused=paused,
+            paused=lambda: paused() or not self.fires,
         )
         """Schedules that are due soon."""
         self._open: FireSchedules | None = None
@@ -136,6 +136,15 @@ class ScheduleService:
         return to_us(self._clock.wall())
 
     # ---- time ----
+
+    def suspend(self) -> None:
+        """Fire no due times until ``resume``."""
+        self.fires = False
+
+    def resume(self) -> None:
+        """Fire due times again."""
+        self.fires = True
+        self.fetch()
 
     def tick(self) -> None:
         """Repair, delete old history and fire, as due."""

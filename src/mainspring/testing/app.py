@@ -15,10 +15,12 @@ backoffs, timeouts and expiry times pass when the test advances it, or waits for
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import functools
 import tempfile
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +32,7 @@ from mainspring.client.options import Duration, seconds
 from mainspring.errors import UsageError
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import Handles, node_id
+from mainspring.quantities import format_duration
 from mainspring.server.build import open_node
 from mainspring.server.engines import build_engine
 from mainspring.server.event_loop import new_event_loop
@@ -37,7 +40,8 @@ from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 from mainspring.storage.agenda import FetchTimes
 from mainspring.tasks import Defined
-from mainspring.testing import runs
+from mainspring.testing import other_seed, runs
+from mainspring.testing.blocked import interrupt, place_of
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.delays import Delays
 from mainspring.testing.histories import differences
@@ -64,7 +68,12 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.tables import Tables
     from mainspring.server.node import Node
     from mainspring.testing.runs import History
+    from mainspring.workflows.store import RunRow
 
+BLOCKED_AFTER: Final = 10.0
+"""Seconds of real time without a turn of the event loop after which the code that blocks it is named."""
+LOOK_INTERVAL: Final = 0.5
+"""Seconds of real time between two looks at the event loop, while the test waits for it."""
 ALL_ALARMS: Final = FetchTimes(2 * YEAR, 2 * YEAR)
 """The node knows the alarms of all runs in advance: it has no other nodes, and its clock skips over long times."""
 
@@ -74,7 +83,7 @@ R = TypeVar("R")
 class InMemory:
     """A node and a worker for an App's tasks, run by ``in_memory``. Tests call its methods."""
 
-    def __init__(self, app: App, socket: Path, concurrency: int) -> None:
+    def __init__(self, app: App, socket: Path, concurrency: int, *, schedules: bool = True) -> None:
         self.clock = ManualClock()
         self._mocks = Mocks()
         self._delays = Delays(self.clock)
@@ -85,6 +94,11 @@ class InMemory:
         self._app = app
         self._socket = socket
         self._concurrency = concurrency
+        self._schedules = schedules
+        self._turned = 0.0
+        """The monotonic time at which the loop has turned last, as far as it was asked."""
+        self._blocked = ""
+        """Where code has blocked the loop; empty: nowhere."""
         self._loop = new_event_loop()
         self._decider: WorkflowDecider | None = None
         self._ready = threading.Event()
@@ -114,10 +128,11 @@ class InMemory:
         length = seconds(span, "the time to advance")
         self._run_on_loop(lambda: self._time.advance(length, settle=settle))
 
-    def result(self, job: Job[R], *, within: Duration = "366d") -> R:
+    def result(self, job: Job[R], *, within: Duration = "366d", schedules: bool = False) -> R:
         """Return the result of a job or of a run. While nothing runs, the clock skips to the next due time.
 
-        Timers of workflows, delays, retries and schedules therefore take no real time. Raises as ``job.result`` does.
+        Timers of workflows, delays and retries therefore take no real time. Schedules do not fire meanwhile, unless you ask for
+        it with ``schedules``: each fire time of a month would be run. Raises as ``job.result`` does.
 
         Raises TimeoutError if nothing is due within this time of the clock, or if the clock has skipped for a minute of real
         time, and says what the run waits for. A run whose code differs from its history raises AssertionError with both sides.
@@ -126,7 +141,7 @@ class InMemory:
         identity = Handles.parse(job.handle.encode())
         if identity is None:
             raise UsageError(f"{job.handle!r} is no job of this fleet")
-        reason = self._run_on_loop(lambda: self._time.skip(identity, length))
+        reason = self._run_on_loop(lambda: self._time.skip(identity, length, schedules=schedules))
         if reason is not None:
             raise runs.unfinished(self._client, job.handle, reason)
         self._check(identity)
@@ -155,15 +170,46 @@ class InMemory:
         return runs.history(self._client, getattr(job, "key", job.handle), job.handle)
 
     def _run_on_loop(self, action: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        return asyncio.run_coroutine_threadsafe(action(), self._loop).result(None)
+        future = asyncio.run_coroutine_threadsafe(action(), self._loop)
+        self._await_turns(lambda: bool(concurrent.futures.wait([future], LOOK_INTERVAL).done))
+        return future.result()
+
+    def _await_turns(self, done: Callable[[], bool]) -> None:
+        """Wait until something of the loop's thread is done. ``done`` returns whether it is, after `LOOK_INTERVAL` at most.
+
+        Raises TimeoutError with the place of the code if it blocks the loop for `BLOCKED_AFTER`.
+        """
+        self._turned = time.monotonic()
+        while not done():
+            if time.monotonic() - self._turned > BLOCKED_AFTER:
+                assert self._thread.ident is not None
+                self._blocked = place_of(self._thread.ident)
+                interrupt(self._thread.ident)
+                raise TimeoutError(
+                    f"code has blocked the event loop for {format_duration(BLOCKED_AFTER)} of real time, at {self._blocked}: "
+                    "await what takes long, also within loops, or make a task that blocks a plain def"
+                )
+            self._loop.call_soon_threadsafe(self._turn)
+
+    def _turn(self) -> None:
+        self._turned = time.monotonic()
 
     async def _forget(self) -> None:
         assert self._decider is not None
         self._decider.forget()
 
     def check(self) -> None:
-        """Replay the histories of all runs that are not parked. Raises AssertionError for the first one that differs."""
+        """Replay the histories of all runs that are not parked. Raises AssertionError for the first one that differs.
+
+        They are also replayed in another process, where sets of strings have other orders: see ``other_seed``.
+        """
         self._check(None)
+        rows = [row for row in self._tables().workflows.values() if not row.parked_us]
+        if found := other_seed.find_differences(self._app, [self._history_file(row) for row in rows]):
+            raise AssertionError(
+                "the code depends on the order of a set, or on another hash: a replay in another process differs\n\n"
+                + found
+            )
 
     def _check(self, root: int | None) -> None:
         """Replay the histories of the runs of a root job; None: of all. The replay covers each decision."""
@@ -171,11 +217,14 @@ class InMemory:
         for row in list(tables.workflows.values()):
             if row.root == (root or row.root) and not row.parked_us and self._checked.get(row.id) != row.events:
                 self._checked[row.id] = row.events
-                _, blocks = tables.histories[row.id]
-                events = [event for block in list(blocks) for event in decode_events(block)]
-                history = HistoryFile(row.workflow_id, row.type, row.version, events, redacted=False)
-                if found := differences(self._app.registry, [history]):
+                if found := differences(self._app.registry, [self._history_file(row)]):
                     raise AssertionError(found)
+
+    def _history_file(self, row: RunRow) -> HistoryFile:
+        """Return the history of a run as a file has it."""
+        _, blocks = self._tables().histories[row.id]
+        events = [event for block in list(blocks) for event in decode_events(block)]
+        return HistoryFile(row.workflow_id, row.type, row.version, events, redacted=False)
 
     def _tables(self) -> Tables:
         return cast("MemoryEngine", self._engine).tables
@@ -194,10 +243,21 @@ class InMemory:
         """Stop the worker and the node; running jobs are released."""
         with contextlib.suppress(RuntimeError):  # the loop is closed after a failure
             self._loop.call_soon_threadsafe(functools.partial(self._worker.stop, now=True))
-        self._thread.join()
+        if self._blocked:  # an error is being raised for it
+            self._thread.join(LOOK_INTERVAL)
+        else:
+            with contextlib.suppress(RuntimeError):
+                self._await_turns(self._has_ended)
+            self._thread.join()
         self._client.close()
+        if self._blocked:
+            return
         if self._failure is not None:
             raise self._failure
+
+    def _has_ended(self) -> bool:
+        self._thread.join(LOOK_INTERVAL)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -214,7 +274,8 @@ class InMemory:
         built = await open_node(settings, engine, self.clock, shutdown, fetching=ALL_ALARMS)
         self._node = node = built.node
         try:
-            await self._declare(node)
+            if self._schedules:
+                await self._declare(node)
             server = await self._loop.create_unix_server(lambda: GearmanProtocol(node.face), str(self._socket))
             address = self._app.servers()[0]
             registry = self._substitutes(self._app.registry)
@@ -275,18 +336,21 @@ class InMemory:
 
 
 @contextlib.contextmanager
-def in_memory(app: App, *, concurrency: int = 4) -> Iterator[InMemory]:
+def in_memory(app: App, *, concurrency: int = 4, schedules: bool = True) -> Iterator[InMemory]:
     """Run an App's tasks in memory, and connect the App to them, until the block ends.
 
+    Without ``schedules``, the App's schedules do not exist there: ``advance`` over a month is then quick, too.
     Tasks with ``executor="process"`` run in threads here. No network port is opened.
     """
+    other_seed.refuse_blocks()
     with tempfile.TemporaryDirectory(prefix="mainspring-") as directory:
         socket = Path(directory) / "s"
         before = app.connect_to(f"unix:{socket}")
         try:
             app.load_tasks()
             check_workflows(app.registry)
-            fleet = InMemory(app, socket, concurrency)
+            other_seed.begin(app)
+            fleet = InMemory(app, socket, concurrency, schedules=schedules)
             fleet.start()
             try:
                 yield fleet

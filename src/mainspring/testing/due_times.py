@@ -5,7 +5,6 @@ from __future__ import annotations
 from heapq import heappop
 from typing import TYPE_CHECKING
 
-from mainspring.clock import to_us
 from mainspring.jobs.model import State
 from mainspring.workflows.history import WorkflowExecutionStarted, decode_events
 
@@ -15,15 +14,15 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.tables import Tables
 
 
-def next_due(tables: Tables) -> int | None:
+def next_due(tables: Tables, *, schedules: bool) -> int | None:
     """Return the first time, in microseconds since 1970; None if nothing will happen by itself.
 
     The ends of runs by their execution timeouts do not count: a test that waits for anything else is wrong.
     """
-    return min(_times(tables), default=None)
+    return min(_times(tables, schedules=schedules), default=None)
 
 
-def _times(tables: Tables) -> Iterator[int]:
+def _times(tables: Tables, *, schedules: bool) -> Iterator[int]:
     jobs = tables.jobs
     for due_us, job_id in tables.due:
         job = jobs.get(job_id)
@@ -41,7 +40,7 @@ def _times(tables: Tables) -> Iterator[int]:
             yield due_us
             if due_us == alarms[0][0]:
                 break  # it is the first one of the heap
-    for stored in tables.schedules.values():
+    for stored in tables.schedules.values() if schedules else ():
         if stored.state.next_us is not None:
             yield stored.state.next_us
 
@@ -57,4 +56,4 @@ def _end_us(tables: Tables, run: int) -> int:
     _, blocks = tables.histories[run]
     first = decode_events(blocks[0])[0]
     assert isinstance(first, WorkflowExecutionStarted)
-    return first.at_us + to_us(first.execution_timeout)
+    return (first.timed_from_us or first.at_us) + int(first.execution_timeout * 1_000_000)

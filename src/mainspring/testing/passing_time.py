@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from mainspring.clock import from_us
+from msgspec.structs import replace
+
+from mainspring.clock import from_us, to_us
 from mainspring.jobs.model import State
 from mainspring.quantities import format_duration
+from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.triggers import next_after
+from mainspring.testing.blocked import places_of_tasks
 from mainspring.testing.due_times import next_due
 
 if TYPE_CHECKING:
@@ -61,8 +66,32 @@ class PassingTime:
         self._tables = tables
         self._registry = registry
 
-    async def skip(self, job: int, seconds: float) -> str | None:
-        """Skip to each due time until a job has ended, for so many seconds. Return why it has not ended; None: it has."""
+    async def skip(self, job: int, seconds: float, *, schedules: bool) -> str | None:
+        """Skip to each due time until a job has ended, for so many seconds. Return why it has not ended; None: it has.
+
+        Without ``schedules``, the fire times in this time are no due times, and nothing comes of them.
+        """
+        if schedules:
+            return await self._skip(job, seconds, schedules=True)
+        self._node.schedules.suspend()
+        try:
+            reason = await self._skip(job, seconds, schedules=False)
+        finally:
+            self._pass_over_schedules()
+            self._node.schedules.resume()
+        if reason is not None and self._tables.schedules:
+            reason += " (schedules do not fire meanwhile, unless you give schedules=True)"
+        return reason
+
+    def _pass_over_schedules(self) -> None:
+        """Drop the fire times that have passed."""
+        now_us, stored = to_us(self._clock.wall()), self._tables.schedules
+        for name, (schedule, state) in list(stored.items()):
+            if state.next_us is not None and state.next_us <= now_us:
+                state = replace(state, version=state.version + 1, next_us=next_after(schedule, now_us))
+                stored[name] = Stored(schedule, state)
+
+    async def _skip(self, job: int, seconds: float, *, schedules: bool) -> str | None:
         target = self._clock.monotonic() + seconds
         deadline = asyncio.get_running_loop().time() + SKIP_TIMEOUT
         while True:
@@ -71,7 +100,7 @@ class PassingTime:
             if found is None or State(found.state).ended:
                 return None
             now, wall = self._clock.monotonic(), self._clock.wall()
-            due_us = next_due(self._tables)
+            due_us = next_due(self._tables, schedules=schedules)
             next_start = self._node.service.timers.next() if is_limited else None
             times = [
                 time for time in (next_start, self._delays.next(), due_us and now + from_us(due_us) - wall) if time
@@ -122,6 +151,8 @@ class PassingTime:
         if not await until(self._is_quiet):
             running = sorted({delivery.function.name for delivery in self._worker.held})
             problem = f"these tasks still run: {', '.join(running)}" if running else "due jobs do not start"
+            if running and (places := places_of_tasks()):
+                problem += f", in threads at {', '.join(places)}"
             raise TimeoutError(
                 f"after {format_duration(SETTLE_TIMEOUT)} {problem} (advance(…, settle=False) lets time pass while tasks run)"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,131 @@ def test_a_schedule_that_fires_for_ever_does_not_keep_the_clock_skipping(monkeyp
     with in_memory(busy) as fleet:
         job = waits.submit()
         with pytest.raises(TimeoutError, match="other things have been due for 200ms, such as a schedule's fire times"):
+            fleet.result(job, schedules=True)
+        with pytest.raises(
+            TimeoutError, match=r"nothing is due within 366d \(schedules do not fire meanwhile, unless you give"
+        ):
             fleet.result(job)
+
+
+@pytest.mark.parametrize("schedules", [True, False])
+def test_a_result_does_not_fire_the_schedules_that_it_skips_over(*, schedules: bool) -> None:
+    often, ticks = App(), list[int]()
+
+    @often.scheduled(every="1s")
+    def tick() -> None:
+        ticks.append(1)
+
+    @often.workflow
+    async def month() -> str:
+        await workflow.sleep("30d")
+        return "a month"
+
+    with in_memory(often, schedules=schedules) as fleet:
+        begun = fleet.now
+        assert fleet.result(month.submit()) == "a month"
+        assert fleet.now - begun >= timedelta(days=30)
+        assert len(ticks) <= schedules, "one at the start"
+        ticks.clear()
+        fleet.advance("3s")
+        assert len(ticks) == (3 if schedules else 0), "they go on afterwards, where there are any"
+
+
+def test_the_clock_does_not_skip_to_the_timeout_of_a_later_attempt() -> None:
+    retried = App()
+
+    @retried.workflow(retry=Retry(max_attempts=2, initial="1m"), timeout="1d")
+    async def twice() -> str:
+        if workflow.info().attempt == 1:
+            await workflow.sleep("10s")
+            raise ValueError("the first one")
+        return await approved.receive()
+
+    with in_memory(retried) as fleet:
+        begun = fleet.now
+        job = twice.submit()
+        with pytest.raises(TimeoutError, match="it waits for: approved"):
+            fleet.result(job)
+        assert fleet.now - begun < timedelta(hours=1)
+        fleet.advance("1d")
+        assert job.details()["status"] == "timed_out"
+
+
+def test_code_that_blocks_the_loop_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.testing.app.BLOCKED_AFTER", 1.0)
+    loops, begun = App(), threading.Event()
+
+    @loops.workflow
+    async def turns() -> None:
+        begun.set()
+        while begun.is_set():
+            pass
+
+    place = r"at .*test_workflow_kit\.py:\d+ in .*turns: await what takes long"
+    with pytest.raises(TimeoutError, match=place), in_memory(loops) as fleet:
+        fleet.result(turns.submit())
+    begun.clear()
+    with pytest.raises(TimeoutError, match=place), in_memory(loops):  # at the end of the block
+        assert all((turns.submit(), begun.wait(60)))
+
+
+def test_tasks_that_block_in_threads_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.testing.passing_time.SETTLE_TIMEOUT", 0.3)
+    waits, go = App(), threading.Event()
+
+    @waits.task
+    def stands() -> None:
+        go.wait(60)
+
+    with in_memory(waits) as fleet:
+        stands.submit()
+        with pytest.raises(
+            TimeoutError, match=r"still run: stands, in threads at .*test_workflow_kit\.py:\d+ in .*stands"
+        ):
+            fleet.settle()
+        go.set()
+
+
+unordered = App()
+MOST = 9
+
+
+@unordered.task
+async def note(name: str) -> str:
+    return name
+
+
+@unordered.workflow
+async def each(names: list[str]) -> None:
+    for name in set(names[:MOST]):
+        await note.submit(name)
+
+
+@unordered.workflow
+async def in_order(names: list[str]) -> None:
+    for name in sorted(set(names[:MOST])):
+        await note.submit(name)
+
+
+NAMES = ["ada", "bob", "cleo", "dan", "eve", "fay", "gus", "hal"]
+
+
+def test_the_order_of_a_set_is_found_by_a_replay_in_another_process() -> None:
+    def run() -> None:
+        with in_memory(unordered) as fleet:
+            fleet.result(each.submit(NAMES))
+
+    with pytest.raises(
+        AssertionError, match=r"the code depends on the order of a set, or on another hash.*(?s:.)*each@1"
+    ):
+        run()
+
+
+def test_other_differences_in_another_process_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process does not have what a test has replaced."""
+    monkeypatch.setattr(f"{__name__}.MOST", 2)
+    with in_memory(unordered) as fleet:
+        fleet.result(in_order.submit(NAMES))
 
 
 def test_a_result_skips_over_the_waits_of_limited_tasks() -> None:
