@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
+
+from tests.zookeeper.memory import Fate
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.master import workers
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from mainspring.engines.zookeeper.tree import Node
+    from mainspring.engines.zookeeper.tree import Change, Node
     from mainspring.jobs.model import Job
 
 
@@ -161,6 +164,44 @@ def test_a_defect_in_a_loop_of_the_master_lets_another_node_be_the_master(monkey
             assert second.is_master
             held = await first.held()
             assert await first.succeed(held) == set(), "its term goes on"
+
+    run(check())
+
+
+def test_a_task_that_was_listed_while_it_was_reserved_is_assigned_again() -> None:
+    """The answer to its assignment is lost. Before the outcome is known, its worker releases it, and the master lists it."""
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            master, node = await nodes.master(), await nodes.join("n2")
+            assert await node.claim(limit=1) == []
+            dispatcher = master.master.dispatcher
+            assert dispatcher is not None
+            await eventually(
+                lambda: any(request.worker.who == node.session.who for request in dispatcher.workers.requests())
+            )
+            sync, is_released = master.tree.sync, asyncio.Event()
+
+            async def slow_sync() -> None:  # it goes through the leader, and reads do not
+                await is_released.wait()
+                await sync()
+
+            def lose_the_answer(changes: Sequence[Change]) -> Fate | None:
+                if not any(change.path.startswith(f"{paths.queue(node.session.who)}/") for change in changes):
+                    return None
+                master.tree.before = None
+                return Fate.ANSWER_LOST
+
+            master.tree.before, master.tree.sync = lose_the_answer, slow_sync  # type: ignore[method-assign]
+            job = await master.submitted()
+            claim = asyncio.create_task(master.claim(b"g", 1))  # it assigns all tasks of the index, beside the loop
+            (claimed,) = await until_claimed(node)
+            assert claimed.id == job.id
+            await node.settle(Settlement(claimed, Event.RELEASE, claimed.attempt))
+            await eventually(lambda: not dispatcher.buckets.dirty)
+            is_released.set()
+            assert [one.id for one in await until_claimed(node)] == [job.id]
+            claim.cancel()
 
     run(check())
 

@@ -76,6 +76,20 @@ def test_a_task_missing_from_the_list_of_its_bucket_is_removed() -> None:
     assert len(index) == 1
 
 
+def test_a_bucket_whose_list_has_skipped_a_reserved_task_is_listed_again() -> None:
+    one, two = task(1, unique=b"a"), task(2, unique=b"b")
+    index = index_of(one, two)
+    for reserved in (one, two):
+        index.reserve(reserved)
+    index.update_bucket(paths.bucket(one.name), [one.name])
+    assert index.pop_missed() == set()
+    index.settle(two, back=False)
+    assert index.pop_missed() == set(), "no list has contained it meanwhile"
+    index.settle(one, back=False)
+    assert index.pop_missed() == {paths.bucket(one.name)}
+    assert index.pop_missed() == set()
+
+
 def test_a_task_put_while_its_bucket_was_listed_stays() -> None:
     one = task(1, unique=b"a")
     index = index_of(one)

@@ -227,9 +227,9 @@ class Dispatcher:
     async def _assign(self) -> None:
         """Assign the tasks of the index to open requests, and write the assignments."""
         while assignments := assign(self.index, self.workers.requests()):
-            for task in await self._writer.write(assignments):
-                # Another node has changed it: its bucket is listed again.
-                self.buckets.touch(paths.bucket(task.name))
+            changed = await self._writer.write(assignments)  # by other nodes
+            for bucket in {paths.bucket(task.name) for task in changed} | self.index.pop_missed():
+                self.buckets.touch(bucket)
 
     # ---- answers ----
 

@@ -86,6 +86,10 @@ class Index:
         self._bytes = 0
         self._queues: dict[bytes, list[_TaskQueue]] = {}
         self._busy: set[str] = set()
+        self._skipped: set[str] = set()
+        """The busy names that a list has contained meanwhile: they may be pending again."""
+        self._missed: set[str] = set()
+        """The buckets of such names whose reservation has ended: no watch will report them, so they are listed again."""
         self.more: set[str] = set()
         """Buckets with tasks that did not fit."""
 
@@ -134,6 +138,7 @@ class Index:
                 self.forget(gone)
         new = 0
         self.more.discard(bucket)
+        self._skipped |= there & self._busy
         for name in there - names_there - self._busy:
             if self._names >= self._max_names:
                 self.more.add(bucket)
@@ -227,8 +232,16 @@ class Index:
     def settle(self, task: Task, *, back: bool) -> None:
         """End the reservation of a task, and put it back or not."""
         self._busy.discard(task.name)
+        if task.name in self._skipped:
+            self._skipped.discard(task.name)
+            self._missed.add(paths.bucket(task.name))
         if back:
             self.put(task)
+
+    def pop_missed(self) -> set[str]:
+        """Return the buckets that have to be listed again, once: a list has skipped a task that was reserved at the time."""
+        missed, self._missed = self._missed, set()
+        return missed
 
     def _drop(self, name: str) -> None:
         self._names -= 1
