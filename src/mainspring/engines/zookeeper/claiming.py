@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.cancellation import wait_or_timeout
-from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.committer import Conflict, Entry
 from mainspring.engines.zookeeper.records import UNMARKED, Notice, decode_notice, encode_requests, mark_of
 from mainspring.engines.zookeeper.session import Waiting
-from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.records import Mark
     from mainspring.engines.zookeeper.session import Handlers, LocalMaster, Session
     from mainspring.errors import StoreError
@@ -62,6 +63,13 @@ class _Arrival(NamedTuple):
     job: Job
     task: str
     at: float
+
+
+class _Return(NamedTuple):
+    """A task to put back to pending, and the version of its assignment."""
+
+    task: Waiting
+    version: int
 
 
 class Claims:
@@ -190,6 +198,7 @@ class Claims:
             if job.id in self._session.assignments:
                 continue  # the queue was read before the master, which is this node, reported it
             self._session.assignments[job.id] = 0
+            self._session.new.add(job.id)
             self._marks[job.id] = self._last_marks[job.id] = mark
             self._arrived.setdefault(job.function, deque()).append(_Arrival(job, task, now))
             functions.add(job.function)
@@ -337,7 +346,7 @@ class Claims:
 
     async def _return_unclaimed(self, before: float) -> None:
         """Return jobs that arrived before a time and were not claimed to pending."""
-        released: list[Waiting] = []
+        released: list[_Return] = []
         withdrawn: dict[bytes, list[ops.ClaimRequest]] = {}
         for function, arrived in list(self._arrived.items()):
             if arrived[0].at > before:
@@ -345,9 +354,12 @@ class Claims:
             withdrawn[function] = []  # the request is withdrawn as well
             while arrived and arrived[0].at <= before:
                 job, task, _ = arrived.popleft()
-                self._session.assignments.pop(job.id, None)
+                version = self._session.assignments.pop(job.id, None)
+                if version is None:
+                    continue  # no client waited for it any more, and it was dropped
                 job.state, job.term = int(State.PENDING), 0
-                released.append(Waiting(task, job, records.encode_job(job, self._session.handle(job.id))))
+                data = records.encode_job(job, self._session.handle(job.id))
+                released.append(_Return(Waiting(task, job, data), version))
             if not arrived:
                 del self._arrived[function]
         if not released:
@@ -358,19 +370,35 @@ class Claims:
             await self._write()
         else:
             await session.master.claim(withdrawn, 0)
-        verdicts = await session.committer.commit([_released(session, one) for one in released])
-        back = [one for one, verdict in zip(released, verdicts, strict=True) if verdict is None]
-        session.waiting(back)
+        while released:
+            verdicts = await session.committer.commit([_released(session, *one) for one in released])
+            session.waiting([one.task for one, verdict in zip(released, verdicts, strict=True) if verdict is None])
+            released = await self._changed(released, verdicts)
+
+    async def _changed(self, released: Sequence[_Return], verdicts: Sequence[Verdict]) -> list[_Return]:
+        """Return the tasks that are still assigned to this node, with another version, and have to be returned with that one."""
+        session = self._session
+        conflicts = [
+            one
+            for one, verdict in zip(released, verdicts, strict=True)
+            if isinstance(verdict, Conflict) and verdict.at == 1 and verdict.why is Refusal.VERSION
+        ]
+        places = [paths.assignment(session.who, one.task.task) for one in conflicts]
+        return [
+            one._replace(version=node.version)
+            for one, node in zip(conflicts, await session.get_many(places), strict=True)
+            if node is not None and records.decode(node.data)["id"] == one.task.job.id
+        ]
 
 
-def _released(session: Session, one: Waiting) -> Entry:
+def _released(session: Session, one: Waiting, version: int) -> Entry:
     """Return the entry that puts an unclaimed task back to pending."""
     task, job, data = one
     return Entry(
         [
             # If it was dropped in the meantime, another job of its name may have arrived here, and look the same.
             Check(session.result(job.id)),
-            Delete(paths.assignment(session.who, task), 0),
+            Delete(paths.assignment(session.who, task), version),
             Delete(paths.running(task)),
             Create(paths.pending(task), data),
         ],

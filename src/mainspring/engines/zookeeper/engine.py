@@ -344,6 +344,7 @@ async def handle(handlers: Handlers, session: Session, group: Sequence[Operation
 
     If the node's term ended before any write, the whole group fails with StoreFencedError.
     """
+    session.new.clear()
     plan = plan_of(group)
     outcomes: list[Any] = [None] * len(group)
 

@@ -140,6 +140,8 @@ class Session:
         self.assignments: dict[int, int] = {}
         """The versions of the assignments of the jobs that this node holds, by job ids: a task's name may soon belong to
         another job."""
+        self.new: set[int] = set()
+        """The jobs that were assigned to this node since the current group began: its operations are about earlier deliveries."""
         self.late: dict[str, int] = {}
         """Held or tried tasks that are past their expiry, by `paths.expiring`, with the time at which that was read."""
         self._master: LocalMaster | None = None

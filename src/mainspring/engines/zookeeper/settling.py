@@ -299,12 +299,7 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
     """Record running jobs; see ``Assign``."""
     last = {(job.id, job.term): job for operation in operations for job in operation.jobs}
     versions: dict[JobTerm, int] = {}
-    # This node's own jobs have to be in memory: a job that it has returned may have been assigned to it again, and not arrived.
-    left = [
-        job_term
-        for job_term in last
-        if job_term[1] > 0 and (job_term[1] != session.term or job_term[0] in session.assignments)
-    ]
+    left = _still_held(session, last)
     tasks = {job_term: paths.task_name(job.function, job.unique, job.id) for job_term, job in last.items()}
     await session.meet([number for job_term in left for number in (job_term[0], job_term[1] * TERM_SPAN)])
     left = [job_term for job_term in left if job_term[0] // TERM_SPAN in session.nodes and job_term[1] in session.nodes]
@@ -313,14 +308,14 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
         if version is not None and job_term[1] == session.term:
             versions[job_term] = version
     at = {job_term: paths.assignment(session.worker_of(job_term[1]), tasks[job_term]) for job_term in left}
-    while left:
+    while left := _still_held(session, left):
         unknown = [job_term for job_term in left if job_term not in versions]
         for job_term, node in zip(
             unknown, await session.get_many([at[job_term] for job_term in unknown]) if unknown else (), strict=True
         ):
             if node is not None and records.decode(node.data)["id"] == job_term[0]:
                 versions[job_term] = node.version
-        left = [job_term for job_term in left if job_term in versions]
+        left = [job_term for job_term in _still_held(session, left) if job_term in versions]
         happenings = [
             Happening(
                 Entry([Write(at[job_term], running(job, session.handle(job_term[0])), versions[job_term])]),
@@ -342,6 +337,18 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
                 session.assignments[job_term[0]] = version + 1
         left = retry
     return [None] * len(operations)
+
+
+def _still_held(session: Session, job_terms: Iterable[JobTerm]) -> list[JobTerm]:
+    """Return the jobs that may still have the delivery that an operation of the current group is about.
+
+    This node's own jobs have to be in memory: a job that it has returned may have been assigned to it again, and not arrived.
+    """
+    return [
+        (job_id, term)
+        for job_id, term in job_terms
+        if term > 0 and (term != session.term or (job_id in session.assignments and job_id not in session.new))
+    ]
 
 
 HANDLERS: Handlers = {

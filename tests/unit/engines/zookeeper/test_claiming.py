@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.engines.zookeeper import claiming, committer, paths, records
+from mainspring.engines.zookeeper import claiming, committer, engine, paths, records, settling
+from mainspring.engines.zookeeper.handlers import HANDLERS
 from mainspring.engines.zookeeper.records import (
     Notice,
     decode_notice,
@@ -25,9 +26,16 @@ from mainspring.errors import StoreFencedError
 from mainspring.ids import SLOTS, slot_of
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
+from mainspring.jobs.rules import Event, Settlement
 from mainspring.jobs.store import ClaimRequest
 
 from .a_master import Fleet, Member, eventually, fleet, run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.engines.zookeeper.session import Session
+    from mainspring.jobs.model import Job
 
 # ---- the records ----
 
@@ -167,6 +175,65 @@ def test_an_unclaimed_job_goes_back_to_pending() -> None:
             assert await other.counts() == {(b"f", State.LEASED, 1): 1}
 
     run(check())
+
+
+def test_an_unclaimed_job_whose_assignment_has_changed_goes_back_to_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "CLAIM_TIMEOUT", 0.05)
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await beside_master(nodes)
+            assert await node.claim(limit=1) == []
+            job = await node.submitted()
+            await eventually(lambda: node.master.claims.waiting == 1)
+            task = f"f:~{job.id}"
+            held = records.running(job, f"H:n2:{job.id}")
+            await node.tree.commit([Write(paths.assignment(node.session.who, task), held)])
+            await eventually(lambda: nodes.tasks(paths.PENDING) == [task])
+            assert [one.id for one in await until_claimed(node)] == [job.id]
+            assert await node.counts() == {(b"f", State.LEASED, 1): 1}
+
+    run(check())
+
+
+def test_a_late_record_of_a_running_job_does_not_affect_its_next_delivery() -> None:
+    """The job is returned and assigned to the same node again, before the record of its first delivery is written."""
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            node = await beside_master(nodes)
+            job = await node.submitted()
+            (first,) = await until_claimed(node)
+            claims = node.master.claims
+            assert await node.claim(limit=1) == []
+
+            async def settle(session: Session, operations: Sequence[ops.Settle]) -> Sequence[Any]:
+                outcomes = await settling.settle(session, operations)
+                await eventually(lambda: claims.waiting == 1)
+                return outcomes
+
+            release = Settlement(first, Event.RELEASE, first.attempt)
+            group = [ops.Assign([first]), ops.Settle([release])]
+            handlers = {**HANDLERS, ops.Settle: settle}
+            assert await engine.handle(handlers, node.session, group, lambda *_: None) == [None, set()]
+            (second,) = await node.claim(limit=1)
+            assert second.id == job.id
+            assignment = nodes.content.read(paths.assignment(node.session.who, f"f:~{job.id}"))
+            assert assignment is not None
+            assert records.decode(assignment.data)["state"] == "leased"
+            assert await engine.handle(handlers, node.session, [ops.Assign([second])], lambda *_: None) == [None]
+            assignment = nodes.content.read(paths.assignment(node.session.who, f"f:~{job.id}"))
+            assert assignment is not None
+            assert records.decode(assignment.data)["state"] == "running"
+
+    run(check())
+
+
+async def until_claimed(node: Member) -> list[Job]:
+    """Claim one job, until it is assigned."""
+    while not (jobs := await node.claim(limit=1)):
+        pass
+    return jobs
 
 
 def test_a_claim_of_the_master_gets_arrived_jobs_and_further_ones() -> None:
