@@ -243,6 +243,26 @@ def test_a_server_that_accepts_and_never_answers_does_not_use_up_the_session(
     run(test())
 
 
+def test_a_held_member_is_left_in_time_although_requests_go_on(zookeeper: str, chroot: str, way: Proxy) -> None:
+    """kazoo sends no pings then: it would stay until the session has ended."""
+
+    async def test() -> None:
+        with Proxy(int(zookeeper.rpartition(":")[2])) as another:
+            another.refuse()
+            async with session(f"zookeeper://127.0.0.1:{way.port},127.0.0.1:{another.port}{chroot}", 9.0) as tree:
+                first = tree.session
+                await do(another.heal)
+                await do(way.freeze)
+                reads: list[asyncio.Task[Any]] = []
+                while not any(read.done() and read.exception() is None for read in reads):
+                    reads.append(asyncio.create_task(tree.get("/")))
+                    await asyncio.sleep(0.1)
+                assert tree.session == first
+                await asyncio.gather(*reads, return_exceptions=True)
+
+    run(test())
+
+
 def test_a_read_fails_after_its_timeout(way: Proxy, chroot: str) -> None:
     async def test() -> None:
         # kazoo itself would notice a silent server only after two thirds of the session time-out.
@@ -260,7 +280,7 @@ def test_a_multi_too_large_for_a_server_is_refused_by_the_client(zookeeper: str,
     async def test() -> None:
         async with session(f"zookeeper://{zookeeper}{chroot}") as tree:
             first = tree.session
-            with pytest.raises(StoreError, match="1048575") as caught:
+            with pytest.raises(StoreError, match="1,048,575") as caught:
                 await tree.commit([Create("/large", bytes(1_100_000))])
             assert not isinstance(caught.value, StoreUnavailableError)
             assert isinstance(await tree.commit([Create("/large", bytes(1_000_000))]), Done)

@@ -320,6 +320,34 @@ def test_a_member_that_skips_a_request_is_disconnected(run: Any) -> None:
     run(test)
 
 
+def test_a_client_whose_thread_fails_is_replaced(run: Any) -> None:
+    async def test(tree: KazooTree, other: KazooTree) -> None:
+        await tree.commit([Create("/e", ephemeral=True), Create("/a")])
+        await other.sync()
+        changed, watched, gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        tree.on_session(changed.set)
+        await tree.get("/a", watched.set)
+        await other.get("/e", gone.set)
+        session = tree.session
+
+        def fail(*_: Any) -> None:
+            raise KeyError("an error that kazoo does not know")
+
+        tree._client._connection._read_response = fail  # noqa: SLF001
+        with structlog.testing.capture_logs() as logs:
+            with pytest.raises(StoreUnavailableError):
+                await tree.get("/a")
+            await asyncio.wait_for(watched.wait(), TIMEOUT)
+            while tree.session in {0, session}:
+                await asyncio.wait_for(changed.wait(), TIMEOUT)
+                changed.clear()
+        assert isinstance(await tree.commit([Create("/e2", ephemeral=True)]), Done)
+        await asyncio.wait_for(gone.wait(), TIMEOUT)
+        assert [line["log_level"] for line in logs] == ["error"]
+
+    run(test)
+
+
 def test_an_unreachable_ensemble_is_reported_without_the_password(free_port: int) -> None:
     async def test() -> None:
         tree = KazooTree(parse(f"zookeeper://user:secret@127.0.0.1:{free_port}/x"), 1.0)

@@ -107,6 +107,32 @@ def test_a_send_returns_zero_if_the_peer_reads_nothing() -> None:
         assert connection.send(b"x") == 1
 
 
+def test_a_member_that_owes_an_answer_is_dropped_although_requests_come_in() -> None:
+    with pair() as (near, far), pair() as ends:
+        connection, pipe = ReadAhead(near, ADDRESS, 0.05), WakeupPipe(ends)
+        connection.setblocking(0)
+        handler = Handler(TIMEOUT, TIMEOUT)
+        pipe.send(b"\0")
+        assert handler.select([connection, pipe], [], [], None)[0] == [pipe]
+
+        def request_on() -> None:
+            while handler.select([connection, pipe], [], [], None)[0] == [pipe]:
+                connection.send(b"another request")
+
+        with pytest.raises(ConnectionDropped):
+            request_on()
+        far.sendall(b"an answer")
+        assert connection in handler.select([connection], [], [], TIMEOUT)[0], (
+            "it came in time, and this thread did not run"
+        )
+        assert connection.recv(9) == b"an answer"
+        assert handler.select([connection], [], [], 0.1)[0] == [], "it owes nothing"
+        far.sendall(b"half a packet")
+        assert connection.recv(100) == b"half a packet"
+        with pytest.raises(ConnectionDropped):
+            handler.select([connection], [], [], TIMEOUT)
+
+
 def test_a_connection_can_be_ended_while_a_thread_waits_for_it() -> None:
     with pair() as (near, _):
         connection = ReadAhead(near, ADDRESS, TIMEOUT)

@@ -43,6 +43,8 @@ CLOSE_TIMEOUT: Final = 1.5
 """Seconds that an ensemble has to confirm the end of a session."""
 MAX_PACKET: Final = 1_048_575
 """Bytes of a packet that a server accepts by default (``jute.maxbuffer``); it closes the connection on a larger one."""
+RESTART_DELAY: Final = 1.0
+"""Seconds until a client whose thread has failed is replaced."""
 ENDED: Final = frozenset({KeeperState.EXPIRED_SESSION, KeeperState.CLOSED, KeeperState.AUTH_FAILED})
 
 
@@ -84,8 +86,7 @@ class KazooTree:
         # With CPython's default, kazoo's thread would wait 5 ms for each of its steps beside a busy loop.
         sys.setswitchinterval(min(sys.getswitchinterval(), 1e-4))
         self._requests.refused = None
-        self._client = make_client(self._address, self._requested_timeout, self._on_state, self._on_agreed)
-        self._client.start_async()
+        self._start()
         try:
             await self._make_chroot()
         except BaseException as error:
@@ -96,6 +97,12 @@ class KazooTree:
             if isinstance(error, StoreUnavailableError):
                 raise StoreUnavailableError(f"{self._address.shown}: {error}") from None
             raise
+
+    def _start(self) -> None:
+        self._client = make_client(
+            self._address, self._requested_timeout, self._on_state, self._on_agreed, self._on_end
+        )
+        self._client.start_async()
 
     async def close(self) -> None:
         """End the session, within two seconds in every state. A second call does nothing."""
@@ -233,6 +240,9 @@ class KazooTree:
     def _on_agreed(self, client: Any, session_timeout: float) -> None:
         self._post(lambda: self._agree(client, session_timeout))
 
+    def _on_end(self, client: Any, error: Exception | None) -> None:
+        self._post(lambda: self._replace(client, error))
+
     # ---- its events, in the loop
 
     def _process_events(self) -> None:
@@ -243,6 +253,17 @@ class KazooTree:
     def _agree(self, client: Any, session_timeout: float) -> None:
         if client is self._client:
             self._session_timeout = session_timeout
+
+    def _replace(self, client: Any, error: Exception | None) -> None:
+        """Start another client if the thread of this one has ended without a call of `close`."""
+        if client is not self._client or self._requests.refused is not None:
+            return
+        log.error("the client of the ensemble has failed, its session ends, and another one starts", exc_info=error)
+        client._notify_pending(KeeperState.CLOSED)  # noqa: SLF001 - requests that it got while its thread ended
+        client.close()
+        if self._requests.session:
+            self._changed(KeeperState.CLOSED, 0)
+        self._loop.call_later(RESTART_DELAY, lambda: self._start() if self._client is client else None)
 
     def _changed(self, state: str, session: int) -> None:
         """Apply a change of the connection or the session."""

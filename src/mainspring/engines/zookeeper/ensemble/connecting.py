@@ -1,13 +1,13 @@
-"""kazoo's client, with limits on the time to reach a member and a check of the order of replies.
+"""kazoo's client, with limits on the time to reach a member, a check of the order of replies, and a report of its thread's end.
 
-kazoo has no hooks for the start of a connection and for the order of replies, so two of its private functions are wrapped. Its
-version is therefore fixed to the series that this was tested with.
+kazoo has no hooks for these, so three of its functions are wrapped. Its version is therefore fixed to the series that this was
+tested with.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from kazoo.client import KazooClient
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.address import Address
 
+MIN_SILENCE: Final = 1.0
+"""The least seconds for which a member may owe an answer, however short the sessions are: a busy machine takes as long."""
+
 log = structlog.get_logger("mainspring.zookeeper")
 
 
@@ -30,14 +33,15 @@ def make_client(
     session_timeout: float,
     changed: Callable[[object], None],
     agreed: Callable[[Any, float], None],
+    ended: Callable[[Any, Exception | None], None],
 ) -> Any:
     """Return a client that is not started.
 
-    In the client's thread, ``changed`` is called when its state changes, and ``agreed`` with the client and the session
-    time-out in seconds that a member has granted.
+    In the client's thread, ``changed`` is called when its state changes, ``agreed`` with the client and the session time-out in
+    seconds that a member has granted, and ``ended`` with the client when the thread ends, with the error that has ended it.
     """
     attempt = min(max(session_timeout / 4, 0.25), 2.0)  # to reach a member, and to get its first answer
-    handler = Handler(attempt, session_timeout * 2 / 3)
+    handler = Handler(attempt, max(session_timeout / 3, MIN_SILENCE))
     client = KazooClient(
         hosts=",".join(f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name, port in address.hosts),
         timeout=session_timeout,
@@ -51,7 +55,24 @@ def make_client(
     connection = client._connection  # noqa: SLF001
     connection._invoke = _with_timeout(client, connection._invoke, attempt, agreed)  # noqa: SLF001
     connection._read_response = _check_order(client, connection._read_response)  # noqa: SLF001
+    connection.zk_loop = _with_end(client, connection.zk_loop, ended)
     return client
+
+
+def _with_end(
+    client: Any, loop: Callable[[], None], ended: Callable[[Any, Exception | None], None]
+) -> Callable[[], None]:
+    """Return the function of kazoo's thread with a report of its end: kazoo itself would stay without a thread, and silent."""
+
+    def run() -> None:
+        failure = None
+        try:
+            loop()
+        except Exception as error:  # noqa: BLE001 - it is reported
+            failure = error
+        ended(client, failure)
+
+    return run
 
 
 def _with_timeout(

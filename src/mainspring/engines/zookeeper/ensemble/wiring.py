@@ -3,6 +3,9 @@
 kazoo gets these from a handler. Beside a busy loop every system call of kazoo's thread, which releases the interpreter's lock,
 waits to get it back; so this handler makes few. It reads all that a member has sent at once and serves it from memory; a request
 makes a system call only if the thread sleeps; an answer goes to the loop without another thread.
+
+kazoo sends a ping only if it has sent nothing else for a while, and waits without a limit for the answers to all else. So the
+connection itself measures how long a member has sent nothing although it owes an answer.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import contextlib
 import select
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
+from kazoo.exceptions import ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 if TYPE_CHECKING:
@@ -54,14 +59,19 @@ class Answer:
 
 
 class ReadAhead:
-    """A connection that reads all available bytes, and returns them in pieces of the requested sizes."""
+    """A connection that reads all available bytes, and returns them in pieces of the requested sizes.
 
-    def __init__(self, connection: Any, address: tuple[str, int], timeout: float) -> None:
+    ``silence`` are the seconds in which a member that has got something sends something, or reads sent bytes.
+    """
+
+    def __init__(self, connection: Any, address: tuple[str, int], silence: float) -> None:
         self.address = address
         self._connection = connection
-        self._timeout = timeout
+        self._silence = silence
         self._buffer = b""
         self._at = 0
+        self._unanswered_since: float | None = None
+        """The time of the first send after which nothing has come; None: the member owes nothing."""
 
     def pending(self) -> int:
         """Return how many bytes have been read and not returned."""
@@ -71,19 +81,37 @@ class ReadAhead:
         """Return bytes; none if the other side has ended the connection."""
         if not self.pending():
             self._buffer, self._at = self._connection.recv(max(size, RECEIVE_BYTES)), 0
+            self._unanswered_since = None
         piece = self._buffer[self._at : self._at + size]
         self._at += len(piece)
+        if len(piece) < size:
+            self._unanswered_since = time.monotonic()  # the rest of a packet is missing
         return piece
 
     def send(self, data: Any) -> int:
         """Send as much as possible; return 0 only if the other side has read nothing for the whole time-out."""
+        if self._unanswered_since is None:
+            self._unanswered_since = time.monotonic()
         try:
             sent: int = self._connection.send(data)
         except BlockingIOError:
-            if not _wait(self._connection, select.POLLOUT, self._timeout):
+            if not _wait(self._connection, select.POLLOUT, self._silence):
                 return 0
             sent = self._connection.send(data)
         return sent
+
+    def time_to_answer(self) -> float | None:
+        """Return the seconds in which the member has to send something; None: it owes nothing.
+
+        Raises ConnectionDropped if they are over.
+        """
+        if self._unanswered_since is None:
+            return None
+        left = self._unanswered_since + self._silence - time.monotonic()
+        # Bytes that have arrived while this process did not run are no silence.
+        if left <= 0 and not self.pending() and not _wait(self._connection, select.POLLIN, 0):
+            raise ConnectionDropped(f"the member has not answered for {self._silence:.1f} s")
+        return max(left, 0.0)
 
     def hang_up(self) -> None:
         """End the connection, from any thread."""
@@ -148,19 +176,18 @@ class WakeupPipe:
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """The handler that gives kazoo the classes above.
 
-    ``connecting`` are the seconds of one attempt to reach a member. ``sending`` are the seconds in which a member has to read
-    some of the bytes that are sent.
+    ``connecting`` are the seconds of one attempt to reach a member, ``silence`` those of a connection: see ``ReadAhead``.
     """
 
-    def __init__(self, connecting: float, sending: float) -> None:
+    def __init__(self, connecting: float, silence: float) -> None:
         super().__init__()
         self._connecting = connecting
-        self._sending = sending
+        self._silence = silence
 
     def create_connection(self, address: tuple[str, int], timeout: float | None = None, **more: Any) -> ReadAhead:
         """Connect to a member. The time is limited: a member that drops packets must not use up the time of the others."""
         timeout = min(timeout or self._connecting, self._connecting)
-        return ReadAhead(super().create_connection(address=address, timeout=timeout, **more), address, self._sending)
+        return ReadAhead(super().create_connection(address=address, timeout=timeout, **more), address, self._silence)
 
     def is_read_only(self, address: tuple[str, int]) -> bool:
         """Return whether a member that closed the connection has no majority and serves only reads."""
@@ -179,13 +206,24 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readable: list[Any], writable: list[Any], _: list[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait until a connection is readable. Writes do not wait here: `ReadAhead.send` waits if it must."""
+        """Wait until a connection is readable. Writes do not wait here: `ReadAhead.send` waits if it must.
+
+        Raises ConnectionDropped if a member is silent: also if requests come in all the time.
+        """
         if writable:
             return [], writable, []
-        ready = [one for one in readable if one.pending()]
-        if ready:
-            return ready, [], []
-        return _ready(readable, timeout), [], []
+        until = float("inf") if timeout is None else time.monotonic() + timeout
+        while True:
+            limits = [
+                left for one in readable if isinstance(one, ReadAhead) and (left := one.time_to_answer()) is not None
+            ]
+            ready = [one for one in readable if one.pending()]
+            if ready:
+                return ready, [], []
+            left = min([until - time.monotonic(), *limits])
+            ready = _ready(readable, None if left == float("inf") else max(left, 0.0))
+            if ready or time.monotonic() >= until:
+                return ready, [], []
 
     def dispatch_callback(self, callback: Any) -> None:
         """Call a watch at once: ours only schedule a call in the loop."""
