@@ -153,6 +153,8 @@ class RunDetails(RunInfo):
     progress: ProgressInfo | None
     """The last report of the code; None if there is none."""
     parked: ParkingInfo | None
+    cancel_reason: str | None = None
+    """The first reason that a request to cancel has given."""
 
 
 class Listed(msgspec.Struct):

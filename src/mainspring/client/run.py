@@ -10,7 +10,7 @@ from mainspring.client.job import Job
 from mainspring.client.options import check_child_policy
 from mainspring.client.payload import encode_result
 from mainspring.client.validation import check_short, check_text, check_unique, refusal
-from mainspring.errors import UsageError
+from mainspring.errors import NotFoundError, UsageError
 from mainspring.ids import Handles
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _DIGITS: Final = 18
 _SHOW: Final = "workflows.show"
 _SIGNAL: Final = "workflows.signal"
 _TERMINATE: Final = "workflows.terminate"
+_CANCEL: Final = "workflows.cancel"
 
 
 class SignalType(Protocol[T_contra]):
@@ -124,6 +125,32 @@ class Run(Job[R]):
         """End the run at once, like ``terminate``."""
         await self._connections.aio().call(_TERMINATE, self._termination(reason, children))
 
+    def cancel(self, reason: str = "", *, request: str | None = None) -> str:
+        """Ask the run to cancel itself. Return ``running``, or ``cancelled`` if it had not begun.
+
+        ``request`` is a text that identifies the request: the run ignores repeated ones.
+
+        Raises NotFoundError if there is no such run, and ConflictError if it has ended.
+        """
+        try:
+            return _state(self._connections.blocking().call(_CANCEL, self._cancellation(reason, request)))
+        except (
+            NotFoundError
+        ):  # the run of a client that waits in the foreground is a job in the node's memory before its begin
+            return super().cancel(reason)
+
+    async def acancel(self, reason: str = "", *, request: str | None = None) -> str:
+        """Ask the run to cancel itself, like ``cancel``."""
+        try:
+            return _state(await self._connections.aio().call(_CANCEL, self._cancellation(reason, request)))
+        except NotFoundError:
+            await self._find()
+            return await super().acancel(reason)
+
+    def _cancellation(self, reason: str, request: str | None) -> dict[str, str]:
+        params = {"key": self.key, "reason": check_text(reason, "a reason")}
+        return params if request is None else {**params, "request": request}
+
     def _termination(self, reason: str, children: ChildPolicy | None) -> dict[str, str]:
         params = {"key": self.key, "reason": reason}
         return params if children is None else {**params, "children": check_child_policy(children, "children")}
@@ -140,11 +167,6 @@ class Run(Job[R]):
         await self._find()
         return await super().aresult(timeout)
 
-    async def acancel(self, reason: str = "") -> str:
-        """Cancel the run, like ``cancel``."""
-        await self._find()
-        return await super().acancel(reason)
-
     async def ainfo(self) -> dict[str, Any]:
         """Request what the server has about the job, like ``info``."""
         await self._find()
@@ -155,6 +177,11 @@ class Run(Job[R]):
         async with contextlib.aclosing(super()._astream(limit)) as events:
             async for event in events:
                 yield event
+
+
+def _state(reached: dict[str, Any]) -> str:
+    """Return the state of a run that has taken a request to cancel, in the words of jobs."""
+    return "running" if reached["status"] == "open" else "cancelled"
 
 
 def encode_signal(signal: SignalType[Any] | str, value: Any) -> tuple[str, bytes]:

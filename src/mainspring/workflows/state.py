@@ -144,6 +144,8 @@ class State(msgspec.Struct, array_like=True):
     """Why the attempt before has failed; of a failed run that another attempt follows, why it has failed itself."""
     last_us: int = 0
     """The time of the event ``last``: no later event has an earlier one."""
+    cancel_reason: str = ""
+    """The first reason that a request to cancel has given."""
 
 
 class Parking(msgspec.Struct, array_like=True):

@@ -273,19 +273,22 @@ def test_the_asyncio_methods_of_a_run(server: ExtensionServer, runs: Runs, app: 
         assert await order.get("order-17") == {"labels": 2}
         assert await order.get("order-17").outcome() == ({"labels": 2}, None)
         assert [event async for event in order.get("order-17").astream(5)] == []
-        assert await order.get("order-17").acancel() == "succeeded"
+        assert await order.get("order-17").acancel("wrong", request="r1") == "running"
         await app.aclose()
 
-    server.before[Type.CALL] = runs_then_cancel(runs)
+    cancels: list[Any] = []
+    server.before[Type.CALL] = cancel_or(runs, cancels)
     asyncio.run(main())
     shown = [params["key"] for method, params in runs.calls if method == "workflows.show"]
-    assert shown == ["order-17"] * 8
+    assert shown == ["order-17"] * 7
+    assert cancels == [{"key": "order-17", "reason": "wrong", "request": "r1"}]
 
 
-def runs_then_cancel(runs: Runs) -> Any:
+def cancel_or(runs: Runs, cancels: list[Any]) -> Any:
     def answer(peer: Any, args: list[bytes]) -> bool:
-        if args[1] == b"jobs.cancel":
-            peer.send(Type.ANSWER, args[0], b'{"state": "succeeded"}')
+        if args[1] == b"workflows.cancel":
+            cancels.append(json.loads(args[2]))
+            peer.send(Type.ANSWER, args[0], b'{"status": "open"}')
             return True
         return runs.answer(peer, args)
 

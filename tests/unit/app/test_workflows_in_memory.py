@@ -153,8 +153,11 @@ def test_runs_end_without_a_result(fleet: InMemory) -> None:
     assert cancelled.cancel("changed") == "running"
     terminated.terminate("wrong")
     fleet.advance("1m")
-    with pytest.raises(JobCancelled):
+    with pytest.raises(JobCancelled, match="was cancelled: changed"):
         cancelled.result(5)
+    with pytest.raises(ConflictError, match=r"is closed \(canceled\) and takes no requests"):
+        cancelled.cancel("once more")
+    assert cancelled.details()["cancel_reason"] == "changed"
     with pytest.raises(JobFailed, match="WorkflowTerminated: the run was terminated: wrong"):
         terminated.result(5)
     with pytest.raises(JobTimedOut):
@@ -164,7 +167,7 @@ def test_runs_end_without_a_result(fleet: InMemory) -> None:
     details = [run.details() for run in (cancelled, terminated, late, failed)]
     assert [one["status"] for one in details] == ["canceled", "terminated", "timed_out", "failed"]
     assert [(one["error"] or "").partition(":")[0] for one in details] == [
-        "",
+        "Cancelled",
         "WorkflowTerminated",
         "Timeout",
         "LookupError",

@@ -94,6 +94,7 @@ def run_details(
         begins_at=rfc3339(state.begin_us),
         times_out_at=rfc3339(state.close_by_us) if info.status == "open" else None,
         cancel_requested=bool(state.cancel_requested),
+        cancel_reason=state.cancel_reason or None,
         attempt=state.attempt,
         failure=state.failure or None,
         previous_run=run_handle(info.handle, state.continued_run) if state.continued_run else None,

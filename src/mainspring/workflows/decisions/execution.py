@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mainspring.jobs.failures import failure
 from mainspring.workflows.closing import close
 from mainspring.workflows.decisions.continuation import cancel_waiting
 from mainspring.workflows.decisions.decision_task import schedule_decision
@@ -193,8 +194,10 @@ def fail_run(draft: Draft, decision: FailWorkflowExecution, completed: int) -> N
 
 
 def cancel_run(draft: Draft, decision: CancelWorkflowExecution, completed: int) -> None:
-    """Close a run as cancelled."""
-    close(draft, WorkflowExecutionCanceled, decision_completed=completed, details=decision.details)
+    """Close a run as cancelled. Its clients get the reason of the request, unless the decision has other details."""
+    reason = "" if draft.state.full else draft.state.cancel_reason
+    details = decision.details or (failure("Cancelled", reason) if reason else b"")
+    close(draft, WorkflowExecutionCanceled, decision_completed=completed, details=details)
 
 
 def refuse_close(draft: Draft, decision: Decision, completed: int) -> None:

@@ -86,6 +86,7 @@ def _signaled(state: State, event: WorkflowExecutionSignaled) -> None:
 
 def _cancel_requested(state: State, event: WorkflowExecutionCancelRequested) -> None:
     state.cancel_requested = event.id
+    state.cancel_reason = state.cancel_reason or event.reason
     if event.request:
         _remember(state, event.request)
 

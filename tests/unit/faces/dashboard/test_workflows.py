@@ -172,6 +172,7 @@ def test_an_open_run_has_all_that_it_waits_for_and_leads_to_it() -> None:
         given = {
             "progress": ProgressInfo(30, 100, "resizing"),
             "cancel_requested": True,
+            "cancel_reason": "the customer has called",
             "attempt": 2,
             "failure": "too slow",
         }
@@ -186,6 +187,7 @@ def test_an_open_run_has_all_that_it_waits_for_and_leads_to_it() -> None:
             "started 1 min ago",
             "waits for approved",
             "was asked to cancel",
+            "Asked to cancel: the customer has called",
             "30 of 100",
             "resizing",
         ):
