@@ -129,13 +129,17 @@ class Fleet:
         await self.lease_manager.start(term, sent_at)
 
     async def run(self) -> None:
-        """Renew the lease and observe the other nodes until cancelled."""
-        watching = asyncio.create_task(self._watch_the_lease())
+        """Renew the lease and observe the other nodes until cancelled. Raises the error of a loop that has ended: a defect."""
+        loops = [asyncio.create_task(self._renew()), asyncio.create_task(self._watch_the_lease())]
         try:
-            while True:  # noqa: ASYNC110 - no event: the passing of time is awaited
-                await asyncio.sleep(await self.lease_manager.step())
+            await asyncio.gather(*loops)
         finally:
-            watching.cancel()
+            for loop in loops:
+                loop.cancel()
+
+    async def _renew(self) -> None:
+        while True:  # noqa: ASYNC110 - no event: the passing of time is awaited
+            await asyncio.sleep(await self.lease_manager.step())
 
     async def _watch_the_lease(self) -> None:
         """End the lease in time, also while a step waits for a silent store."""

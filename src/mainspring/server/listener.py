@@ -95,6 +95,11 @@ class Listener:
             except asyncio.CancelledError:
                 place.release()
                 raise
+            except Exception:
+                place.release()
+                log.exception("a defect: a connection was not accepted")
+                await asyncio.sleep(ACCEPT_RETRY_DELAY)
+                continue
             self._greet_in_task(loop, place, connection, address)
             await asyncio.sleep(0)  # one connection for each turn of the loop, so that other tasks run too
 

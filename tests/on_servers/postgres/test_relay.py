@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from mainspring.engines.postgres import engine
 from mainspring.engines.postgres.address import parse
-from mainspring.engines.postgres.relay import PIECE_LENGTH
+from mainspring.engines.postgres.relay import PIECE_LENGTH, Relay
 from mainspring.events.relay import Pending, Progress, Settled, Stop
 from mainspring.jobs import store as ops
 
 from .a_fleet import Node, node
 
 if TYPE_CHECKING:
+    import pytest
+
     from mainspring.events.relay import Message
 
 
@@ -27,6 +30,31 @@ def test_messages_reach_the_node_that_they_are_for_in_order(database: str) -> No
             two.engine.send(third.term, Stop(5, "enough"))
             await third.wait_for(lambda messages: messages == [Stop(5, "enough")])
             assert one.received == []
+
+    asyncio.run(test())
+
+
+def test_a_loop_of_the_engine_that_ends_begins_again(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "DEFECT_DELAY", 0.0)
+
+    async def test() -> None:
+        async with node(database, "a") as one, node(database, "b") as two:
+            for loop in ("messages", "folding", "partitions", "watch"):
+                tasks = [task for task in asyncio.all_tasks() if task.get_name() == f"postgres {loop}"]
+                assert len(tasks) == 2, f"each engine has one for its {loop}"
+            send_once, defects = Relay.send_once, [ValueError("a defect")]
+
+            async def defective(relay: Relay) -> None:
+                if defects:
+                    raise defects.pop()
+                await send_once(relay)
+
+            monkeypatch.setattr(Relay, "send_once", defective)
+            one.engine.send(two.term, Settled([1]))
+            while defects:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.001)
+            one.engine.send(two.term, Settled([2]))
+            await two.wait_for(lambda messages: Settled([2]) in messages)
 
     asyncio.run(test())
 

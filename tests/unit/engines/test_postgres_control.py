@@ -22,6 +22,9 @@ class Connection:
     def is_closed(self) -> bool:
         return self.ended
 
+    def is_in_transaction(self) -> bool:
+        return False
+
     def terminate(self) -> None:
         self.ended = True
         for listener in self.lost:
@@ -60,5 +63,35 @@ def test_a_connection_that_is_being_greeted_ends_with_the_engine(monkeypatch: py
         await greeting.wait()
         await one.close()
         assert [connection.ended for connection in connections] == [True, True]
+
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+def test_a_defect_while_it_connects_again_does_not_end_the_connection_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "DEFECT_DELAY", 0.0)
+    connections: list[Connection] = []
+
+    async def connect(*_: object) -> Connection:
+        connections.append(Connection())
+        return connections[-1]
+
+    monkeypatch.setattr(control, "connect_repeatedly", connect)
+
+    async def test() -> None:
+        async def greet(connection: Any) -> None:
+            if connection in connections[1:2]:
+                raise ValueError("a defect")
+
+        one = Control(address.parse("postgresql://u@h/d"), "test", greet)
+        await one.open(None)
+        await one.start()
+        await asyncio.sleep(0)
+        connections[0].terminate()
+
+        async def work(connection: Any) -> Any:
+            return connection
+
+        assert await one.run(work, 10.0) is connections[2]
+        await one.close()
 
     asyncio.run(asyncio.wait_for(test(), 20))

@@ -460,6 +460,24 @@ def test_a_node_starts_although_its_store_fails_meanwhile(error: StoreError, bea
     run(test())
 
 
+def test_a_node_whose_lease_is_not_watched_any_more_ends() -> None:
+    async def test() -> None:
+        async with local_fleet() as fleet:
+            first = await fleet.node("n1")
+            assert first.fleet is not None
+
+            def defect() -> float:
+                raise ValueError("a defect")
+
+            first.fleet.lease_manager.check = defect  # type: ignore[method-assign]
+            async with asyncio.timeout(20):
+                while first.shutdown.broken is None:  # noqa: ASYNC110 - it has no event
+                    await asyncio.sleep(0.01)
+            assert not first.healthy()
+
+    run(test())
+
+
 def test_a_node_that_cannot_renew_its_lease_stops_before_others_recover_its_jobs() -> None:
     async def test() -> None:
         async with local_fleet() as fleet:

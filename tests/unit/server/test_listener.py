@@ -8,13 +8,14 @@ import shutil
 import socket
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import structlog
 import uvloop
 
 from mainspring.faces.http.connections import Connection, Connections
+from mainspring.server import listener as module
 from mainspring.server.listener import Handshakes, Listener
 from mainspring.server.settings import TlsSettings
 from mainspring.server.tls import server_context
@@ -98,6 +99,24 @@ def greeting(tls: ssl.SSLContext) -> Callable[[int], object]:
 
 
 loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+
+
+@loops
+def test_a_defect_while_a_connection_is_accepted_does_not_close_the_port(
+    pki: Pki, loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ACCEPT_RETRY_DELAY", 0.0)
+    accept, defects = Listener._next, [ValueError("a defect")]  # noqa: SLF001 - the loop's own method cannot be replaced
+
+    async def defective(listener: Listener) -> Any:
+        if defects:
+            raise defects.pop()
+        return await accept(listener)
+
+    monkeypatch.setattr(Listener, "_next", defective)
+    monkeypatch.setattr(module.log, "exception", lambda *_: None)
+    assert listen(pki, loop, greeting(context(pki, with_certificate=True))) == (b"hello", [])
+    assert defects == []
 
 
 @loops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.address import Address
     from mainspring.log_limit import CauseLimit
+
+DEFECT_DELAY: Final = 10.0
+"""Seconds until a loop begins again that has ended because of a defect."""
 
 log = structlog.get_logger("mainspring.postgres")
 T = TypeVar("T")
@@ -87,10 +90,16 @@ class Control:
         await self.run(self._greet, 10.0)
 
     async def _keep(self) -> None:
+        """Keep a connection open, until cancelled: it never ends by itself, because nothing would connect again."""
         while True:
             connection = self._connection
             if connection is None or connection.is_closed():
-                connection = self._connection = await self._reconnect()
+                try:
+                    connection = self._connection = await self._reconnect()
+                except Exception:
+                    log.exception("the store cannot be reached again")
+                    await asyncio.sleep(DEFECT_DELAY)
+                    continue
             self._lost.clear()
             connection.add_termination_listener(self._on_lost)
             if not connection.is_closed():

@@ -21,7 +21,7 @@ from mainspring.engines.postgres import (
     series,
 )
 from mainspring.engines.postgres.connection import connect, disconnect
-from mainspring.engines.postgres.control import Control, best_effort
+from mainspring.engines.postgres.control import DEFECT_DELAY, Control, best_effort
 from mainspring.engines.postgres.functions import Nodes
 from mainspring.engines.postgres.lists import READERS
 from mainspring.engines.postgres.reading import Reader
@@ -171,11 +171,11 @@ class PostgresEngine:
         self._reader = Reader(self._address, f"{name} reads", self._nodes, self._writer.memory, self._readers)
         await self._reader.open(self._open_timeout)
         await control.start()
-        self._start(self._relay.run(), "messages")
-        self._start(self._fold_regularly(), "folding")
-        self._start(self._maintain_partitions(), "partitions")
+        self._start_loop(self._relay.run, "messages")
+        self._start_loop(self._fold_regularly, "folding")
+        self._start_loop(self._maintain_partitions, "partitions")
         self._watch = Watch(control, self._writer, slow=self._slow)
-        self._start(self._watch.run(), "watch")
+        self._start_loop(self._watch.run, "watch")
         if self._cluster is not None:
             await self._cluster.open(self._deliver)
             await self._cluster.join(node, term)
@@ -208,6 +208,19 @@ class PostgresEngine:
         task = asyncio.get_running_loop().create_task(work, name=f"postgres {name}")
         self._tasks.append(task)
         task.add_done_callback(self._on_task_done)
+
+    def _start_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Start a loop that lasts until the engine is closed. After a defect it begins again: the node would stand without it."""
+
+        async def keep() -> None:
+            while True:
+                try:
+                    await work()
+                except Exception:
+                    log.exception("a defect in the store's code", task=name)
+                await asyncio.sleep(DEFECT_DELAY)
+
+        self._start(keep(), name)
 
     # ---- committing ----
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.zookeeper.memory import Fate, MemoryContent, MemoryTree
 
@@ -79,6 +79,35 @@ def test_a_node_whose_session_has_ended_is_gone_until_it_registers_again() -> No
             two.tree.heal()
             await eventually(lambda: content.read(paths.worker("n2-2")) is not None)
             assert set(await one.cluster.gone([1, 2])) == set()
+
+    asyncio.run(main())
+
+
+def test_loops_of_the_membership_that_end_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DEFECT_DELAY", 0.0)
+
+    async def main() -> None:
+        content = MemoryContent()
+        async with members(content, "n1", "n2") as (one, two):
+            await two.cluster.gone([1])  # it has read the members
+            (*loops,) = (task for task in asyncio.all_tasks() if task.get_name() == "zookeeper messages")
+            assert len(loops) == 2
+            for task in loops:
+                task.cancel()
+            await asyncio.wait(loops)
+            await eventually(lambda: two.cluster.send(1, Settled([7])))
+            await eventually(lambda: one.received == [Settled([7])])
+            get, defects = one.tree.get, [ValueError("a defect")]
+
+            async def defective(path: str, watch: Callable[[], None] | None = None) -> Any:
+                if defects:
+                    raise defects.pop()
+                return await get(path, watch)
+
+            one.tree.get = defective  # type: ignore[method-assign]
+            one.tree.expire()
+            await eventually(lambda: not defects and content.read(paths.worker("n1-1")) is not None)
+            assert set(await two.cluster.gone([1, 2])) == set()
 
     asyncio.run(main())
 
