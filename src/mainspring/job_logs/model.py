@@ -35,7 +35,10 @@ CHUNK_OVERHEAD: Final = 64
 
 
 class Line(msgspec.Struct, array_like=True):
-    """One line. ``at_us`` is the time in the worker, in microseconds since 1970 UTC; ``level`` is an index of `LEVELS`."""
+    """One line. ``at_us`` is its time by the worker's clock, and once it is stored by the node's; in microseconds since 1970 UTC.
+
+    ``level`` is an index of `LEVELS`.
+    """
 
     at_us: int
     level: int
@@ -88,9 +91,32 @@ def hides_nothing(_: str) -> bool:
     return False
 
 
+def redate(lines: Sequence[Line], sent_us: int, now_us: int) -> None:
+    """Change the times of lines from the worker's clock, whatever that shows, to the node's.
+
+    ``sent_us`` is the time at which the worker has sent them, by the clock of the lines. It is 0 if the worker does not state it:
+    then a difference below a minute may be the age of the lines. No line has a time after now, or more than a day before.
+    """
+    if not lines:
+        return
+    ahead_us = (sent_us or lines[-1].at_us) - now_us
+    if abs(ahead_us) < (SENT_WITHIN_US if sent_us else _KEPT_BACK_US):
+        ahead_us = 0
+    for line in lines:
+        line.at_us = min(max(line.at_us - ahead_us, now_us - _OLDEST_US), now_us)
+
+
+SENT_WITHIN_US: Final = 500_000
+"""Microseconds that packets may take, and by which clocks may differ, without a change of the times of lines."""
+_KEPT_BACK_US: Final = 60_000_000
+_OLDEST_US: Final = 86_400_000_000
+_LATEST_US: Final = 253_370_764_800_000_000
+"""The year 9999: later times cannot be shown."""
+
+
 def tidy(line: Line, hides: Callable[[str], bool]) -> None:
     """Remove from a line what may harm a reader's terminal, cut what is too long, and redact the fields that ``hides`` names."""
-    line.at_us = min(max(line.at_us, 0), 2**62)
+    line.at_us = min(max(line.at_us, 0), _LATEST_US)
     line.level = min(max(line.level, 0), len(LEVELS) - 1)
     line.logger = cut(clean(line.logger), MAX_NAME)
     line.message = cut(clean(line.message), MAX_MESSAGE)

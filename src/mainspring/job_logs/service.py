@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from mainspring.job_logs.keeping import HeadAndTail
-from mainspring.job_logs.model import Chunk, hides_nothing, parts_of
+from mainspring.job_logs.model import Chunk, hides_nothing, parts_of, redate
 from mainspring.job_logs.store import AppendLogs, ReadLogs, SweepLogs
 
 if TYPE_CHECKING:
@@ -151,8 +151,12 @@ class LogService:
         """Return the time of a delivery that begins now, which no other one has."""
         return self._next_id()
 
-    def append(self, delivery: Delivery, first: int, lines: Sequence[Line]) -> None:
-        """Store consecutive lines soon, without redacted fields. The first one has the number ``first``."""
+    def append(self, delivery: Delivery, first: int, lines: Sequence[Line], sent_us: int = 0) -> None:
+        """Store consecutive lines soon, without redacted fields. The first one has the number ``first``.
+
+        ``sent_us`` is the time at which they were sent, as in `redate`.
+        """
+        redate(lines, sent_us, round(self._clock.wall() * 1_000_000))
         delivery.received_at = self._clock.monotonic()
         self.lines += len(lines)
         for part in parts_of(first, lines, delivery.hides):

@@ -28,8 +28,19 @@ MAX_VALUE: Final = 1024
 MAX_FIELDS: Final = 32
 
 
+_BEGIN_NS: Final = time.time_ns() - time.monotonic_ns()
+
+
+def line_time_us() -> int:
+    """Return the time for a line, in microseconds since 1970, by the monotonic clock: the wall clock may be set meanwhile.
+
+    Servers change it to theirs, since this process may have begun with a wrong wall clock.
+    """
+    return (_BEGIN_NS + time.monotonic_ns()) // 1000
+
+
 class LogLine(msgspec.Struct, array_like=True):
-    """A line as it is sent: time in microseconds, level from 0 (debug) to 4 (critical), logger, message, fields."""
+    """A line as it is sent: time (`line_time_us`), level from 0 (debug) to 4 (critical), logger, message, fields."""
 
     at_us: int
     level: int
@@ -95,7 +106,7 @@ class JobLog:
         if raised:
             text += traceback_of(raised)
         values = dict(values_of({**self._fields, **fields})) if fields or self._fields else None
-        self._write_line(LogLine(time.time_ns() // 1000, level, "", shorten(text), values))
+        self._write_line(LogLine(line_time_us(), level, "", shorten(text), values))
 
 
 def index_of(level: int) -> int:

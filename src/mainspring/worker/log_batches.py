@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
+from mainspring.worker.job_log import line_time_us
+
 if TYPE_CHECKING:
     from mainspring.worker.job_log import LogLine
     from mainspring.worker.link import Link
@@ -108,7 +110,7 @@ class LogBatches:
             self._timer.cancel()
             self._timer = None
         self._sent = self._loop.time()
-        packets: dict[Link, list[tuple[bytes, bytes, int, list[LogLine]]]] = {}
+        packets: dict[Link, list[tuple[bytes, bytes, int, list[LogLine], int]]] = {}
         refused: list[tuple[bytes, LogLine]] = []
         with self._lock:
             self._is_scheduled = self._is_hurried = False
@@ -120,13 +122,14 @@ class LogBatches:
                 elif waiting.lines:
                     if session.takes_logs:
                         first = waiting.next - len(waiting.lines)
-                        packets.setdefault(origin.link, []).append((*origin.key, first, list(waiting.lines)))
+                        batch = (*origin.key, first, list(waiting.lines), line_time_us())
+                        packets.setdefault(origin.link, []).append(batch)
                     else:
                         refused += [(origin.key[0], line) for line in waiting.lines if not line.logger]
                     waiting.lines.clear()
                     waiting.bytes = 0
-        for link, batch in packets.items():
-            link.session.send_logs(_encode(batch))
+        for link, batches in packets.items():
+            link.session.send_logs(_encode(batches))
             link.flush()
         for handle, line in refused:
             contextvars.Context().run(_write_here, handle, line)  # this one may be that of another job

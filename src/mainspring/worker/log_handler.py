@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.client.inside import workflow_calls
 from mainspring.worker.current import running_job
-from mainspring.worker.job_log import LogLine, formatted, index_of, shorten, text_of, traceback_of, values_of
+from mainspring.worker.job_log import (
+    LogLine,
+    formatted,
+    index_of,
+    line_time_us,
+    shorten,
+    text_of,
+    traceback_of,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,9 +91,8 @@ def _line_of(record: logging.LogRecord, left_out: AbstractSet[str]) -> LogLine:
         text += traceback_of(record.exc_info)
     if record.stack_info:
         text += f"\n{record.stack_info}"
-    at_us = int(record.created * 1_000_000)
     return LogLine(
-        at_us,
+        line_time_us(),
         index_of(record.levelno),
         text_of(record.name),
         shorten(text),

@@ -16,6 +16,7 @@ from mainspring.job_logs.model import (
     lines_of,
     mask_from,
     parts_of,
+    redate,
 )
 
 
@@ -79,3 +80,31 @@ def test_a_long_line_has_a_chunk_of_its_own() -> None:
 
 def test_a_level_and_those_above_it() -> None:
     assert (mask_from(0), mask_from(2), mask_from(4)) == (31, 28, 16)
+
+
+SECOND, DAY = 1_000_000, 86_400_000_000
+NOW = 20_000 * DAY
+
+
+@pytest.mark.parametrize("error", [0, DAY, -DAY, 40_000 * DAY, -19_999 * DAY, 3600 * SECOND])
+def test_times_of_a_wrong_clock_become_those_of_the_node(error: int) -> None:
+    """The worker's clock may be wrong by years; the lines were 7 and 2 seconds old when they were sent."""
+    lines = [Line(NOW + error - 7 * SECOND, 1, "", ""), Line(NOW + error - 2 * SECOND, 1, "", "")]
+    redate(lines, NOW + error, NOW)
+    assert [line.at_us for line in lines] == [NOW - 7 * SECOND, NOW - 2 * SECOND]
+
+
+def test_times_of_workers_that_do_not_state_when_they_send() -> None:
+    lines = [Line(NOW + DAY - 5 * SECOND, 1, "", ""), Line(NOW + DAY, 1, "", "")]
+    redate(lines, 0, NOW)
+    assert [line.at_us for line in lines] == [NOW - 5 * SECOND, NOW]
+    lines = [Line(NOW - 5 * SECOND, 1, "", ""), Line(NOW + SECOND, 1, "", "")]
+    redate(lines, 0, NOW)
+    assert [line.at_us for line in lines] == [NOW - 5 * SECOND, NOW]
+
+
+def test_absurd_times_are_bounded() -> None:
+    lines = [Line(2**62, 1, "", ""), Line(-(2**62), 1, "", ""), Line(NOW, 1, "", "")]
+    redate(lines, NOW, NOW)
+    assert [line.at_us for line in lines] == [NOW, NOW - DAY, NOW]
+    redate([], 0, NOW)

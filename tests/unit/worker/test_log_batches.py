@@ -58,7 +58,7 @@ def attached() -> tuple[LogBatches, Session, Origin]:
 
 
 def numbers(session: Session) -> list[tuple[int, int]]:
-    return [(first, len(lines)) for _, _, first, lines in session.sent]
+    return [(first, len(lines)) for _, _, first, lines, _ in session.sent]
 
 
 def test_lines_of_any_thread_are_sent_in_batches() -> None:

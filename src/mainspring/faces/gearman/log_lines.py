@@ -31,6 +31,8 @@ class LoggedLines(msgspec.Struct, array_like=True):
     token: bytes
     first: Annotated[int, msgspec.Meta(ge=1, le=2**60)]
     lines: list[Line]
+    sent_us: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
+    """When the worker has sent them, by its clock; 0: it is a worker of an earlier version."""
 
 
 _decode = msgspec.msgpack.Decoder(list[LoggedLines]).decode
@@ -51,7 +53,7 @@ def log(peer: Peer, args: list[bytes]) -> None:
     for one in received:
         delivery = _delivery(logs, peer, one.handle, one.token)
         if delivery is not None:
-            logs.append(delivery, one.first, one.lines)
+            logs.append(delivery, one.first, one.lines, one.sent_us)
 
 
 def _delivery(logs: LogService, peer: Peer, handle: bytes, token: bytes) -> Delivery | None:

@@ -106,7 +106,7 @@ def test_lines_are_shown_with_all_that_is_known(running: Running) -> None:
     assert line == {
         "attempt": 1,
         "number": 1,
-        "at": "1970-01-01T00:00:01.000000Z",
+        "at": "2023-11-14T22:13:20.000000Z",
         "level": "info",
         "logger": "a.b",
         "message": "line 0",

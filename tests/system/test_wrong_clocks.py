@@ -1,0 +1,125 @@
+"""Whole processes whose wall clocks are stepped while they run: a worker's, and a node's that is corrected."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.conftest import leave_out
+
+from mainspring.client.addresses import parse_servers
+from mainspring.client.blocking import Client
+
+from .fleet_clocks import FAKETIME_LIBRARIES
+from .processes import command, environment, node
+from .wrong_clock_app import app, go, sleeps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PROGRAM = Path(__file__).with_name("wrong_clock_app.py")
+TIMEOUT = 90.0
+HOUR = 3600.0
+
+
+class FakedClock:
+    """The offset of some processes' wall clock, in a file that libfaketime reads at each use of the clock."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.set("+0")
+        self.variables = {
+            "LD_PRELOAD": str(FAKETIME_LIBRARIES[0]),
+            "FAKETIME_TIMESTAMP_FILE": str(file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def set(self, offset: str) -> None:
+        self._file.write_text(offset + "\n")
+
+
+@contextlib.contextmanager
+def worker(server: str, directory: Path, clock: FakedClock) -> Iterator[None]:
+    with (directory / "worker.log").open("wb") as log:
+        process = subprocess.Popen(
+            command("worker", str(PROGRAM), "--server", server),
+            cwd=directory,
+            env=environment(**clock.variables),
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """Return the first true value of a condition."""
+    end = time.monotonic() + TIMEOUT
+    while not (value := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return value
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_stepped_clocks_of_a_worker_and_of_a_node(tmp_path: Path) -> None:
+    if not FAKETIME_LIBRARIES:
+        leave_out("libfaketime")
+    of_node, of_worker = FakedClock(tmp_path / "node clock"), FakedClock(tmp_path / "worker clock")
+    with contextlib.ExitStack() as stack:
+        options = ("--store", "sqlite:///jobs.db", "--gearman", "127.0.0.1:0", "--name", "n")
+        running = stack.enter_context(node("serve", *options, cwd=tmp_path, **of_node.variables))
+        stack.enter_context(worker(running.address, tmp_path, of_worker))
+        client = Client(parse_servers(running.address))
+        stack.callback(client.close)
+        stack.callback(app.connect_to, app.connect_to(running.address))
+
+        def begun() -> Any:
+            """Return a new run that waits for its signal."""
+            job = sleeps.submit()
+            until(lambda: "go" in job.details()["waits_for"])
+            return job
+
+        # A worker that is a day ahead, and then a day behind, dates and fires nothing.
+        for offset in ("+1d", "-1d"):
+            job = begun()
+            of_worker.set(offset)
+            job.signal(go, "on")
+            assert job.result(TIMEOUT) is False
+            events = client.call("workflows.history", {"key": job.handle})["events"]
+            assert all(abs(event["eventTimestamp"] - time.time()) < HOUR / 2 for event in events)
+        of_worker.set("+0")
+
+        # The node's clock is two hours ahead for a moment; a run and a schedule get times of it.
+        client.call("schedules.add", {"name": "tick", "function": "tick", "cron": "* * * * * *", "misfire": "skip"})
+
+        def fired(before: float) -> float:
+            """Return the last time before another one that the schedule has fired for."""
+            rows = client.call("schedules.history", {"name": "tick", "limit": 100, "before": before})["runs"]
+            return max((seconds(row["fire_time"]) for row in rows if row["state"] == "fired"), default=0.0)
+
+        until(lambda: fired(time.time()))
+        of_node.set("+2h")
+        until(lambda: fired(time.time() + 3 * HOUR) > time.time() + HOUR)
+        job = begun()
+        of_node.set("+0")
+        corrected = time.time()
+        job.signal(go, "on")
+        assert job.result(TIMEOUT) is False, "a sleep of a second ends, and one of an hour does not"
+        until(lambda: fired(time.time()) > corrected)
+        assert "the clock was set back" in running.log.read_text()
