@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mainspring.worker.execution import Settlement
     from mainspring.worker.link import Link
     from mainspring.worker.session import Key
-    from mainspring.worker.workflows.node_clock import NodeClock
+    from mainspring.worker.workflows.node_clocks import NodeClocks
     from mainspring.worker.workflows.run_cache import RunCache
     from mainspring.worker.workflows.runs import Run
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Activities:
     """The activities of the runs in ``cache``, and of others whose decisions another worker makes."""
 
-    def __init__(self, cache: RunCache, clock: NodeClock) -> None:
+    def __init__(self, cache: RunCache, clocks: NodeClocks) -> None:
         self._cache = cache
-        self._clock = clock
+        self._clocks = clocks
         self._held: dict[tuple[Link, Key], tuple[int, int]] = {}
         """The run and the scheduling event of each activity that the worker has."""
         self._ended: dict[Run, None] = {}
@@ -61,7 +61,9 @@ class Activities:
         now = asyncio.get_running_loop().time()
         latest = fusing.latest(delivery, now)
         if ref in run.close_by:
-            latest = min(latest, now + (run.close_by[ref] - self._clock.now_us()) / 1_000_000 - fusing.TIME_LEFT)
+            latest = min(
+                latest, now + (run.close_by[ref] - self._clocks.now_us(run.link)) / 1_000_000 - fusing.TIME_LEFT
+            )
         if latest <= now or len(settlement.data) > _largest_fused(run):
             run.activities.discard(ref)
             return False

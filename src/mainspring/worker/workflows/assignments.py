@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mainspring.worker.registry import WorkflowFunction
     from mainspring.worker.session import Assigned
     from mainspring.worker.workflows.activities import Activities
-    from mainspring.worker.workflows.node_clock import NodeClock
+    from mainspring.worker.workflows.node_clocks import NodeClocks
     from mainspring.worker.workflows.replay_checks import ReplayChecks
     from mainspring.worker.workflows.run_cache import RunCache
     from mainspring.worker.workflows.turns import Turns
@@ -42,7 +42,7 @@ class Assignments:
         activities: Activities,
         turns: Turns,
         checks: ReplayChecks,
-        clock: NodeClock,
+        clocks: NodeClocks,
         *,
         evict: Callable[[Run], None],
         flush: Callable[[], None],
@@ -53,7 +53,7 @@ class Assignments:
         self._activities = activities
         self._turns = turns
         self._checks = checks
-        self._clock = clock
+        self._clocks = clocks
         self._evict = evict
         self._flush = flush
         self._histories = Histories(self._history_read)
@@ -62,7 +62,7 @@ class Assignments:
         """Decide a run, now or after the answer that is under way."""
         key = (decision.handle, decision.token)
         info = decode_decision_info(decision.info)
-        self._clock.set(info.now_us)
+        self._clocks.set(link, info.now_us)
         number = int(info.run)
         run = self._cache.get(number)
         if self._turns.draining and (run is None or run.link is not link or not run.has_steps):

@@ -33,7 +33,7 @@ from mainspring.worker.workflows.activities import Activities
 from mainspring.worker.workflows.assignments import Assignments
 from mainspring.worker.workflows.cache_view import CacheView
 from mainspring.worker.workflows.decide_reports import DecideReports
-from mainspring.worker.workflows.node_clock import NodeClock
+from mainspring.worker.workflows.node_clocks import NodeClocks
 from mainspring.worker.workflows.replay_checks import ReplayChecks
 from mainspring.worker.workflows.run_cache import RunCache
 from mainspring.worker.workflows.steps import Steps
@@ -86,7 +86,7 @@ class WorkflowDecider:
         substitute: Callable[[Function], Function] = lambda function: function,
     ) -> None:
         self._workflows = workflows
-        self._clock = NodeClock(monotonic)
+        self._clocks = NodeClocks(monotonic)
         self._build = code_digest(one.code.call.__module__.partition(".")[0] for one in workflows.values())
         self._steps = Steps(
             settings,
@@ -101,7 +101,7 @@ class WorkflowDecider:
         self._view = CacheView(self._cache)
         self._checks = checks or ReplayChecks(each=settings.check_replay, chance=chance)
         self._reports = DecideReports()
-        self._activities = Activities(self._cache, self._clock)
+        self._activities = Activities(self._cache, self._clocks)
         self._turns = Turns(
             self._cache,
             self._reports,
@@ -119,7 +119,7 @@ class WorkflowDecider:
             self._activities,
             self._turns,
             self._checks,
-            self._clock,
+            self._clocks,
             evict=self._evict,
             flush=self.flush,
         )
@@ -317,7 +317,7 @@ class WorkflowDecider:
         """Decide about activities that have ended, or settle them alone."""
         fuses = run in self._cache and run.key is None and not self._turns.draining and run.may_fuse(run.ended)
         if fuses and not self._checks.prevent_fusing(run):
-            self._turns.decide_fused(run, self._clock.now_us())
+            self._turns.decide_fused(run, self._clocks.now_us(run.link))
         else:
             self._activities.settle(run)
 
