@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 from mainspring.clock import to_us
 from mainspring.workflows.starting import unknown_version
 from mainspring.workflows.store import FindDefinitions, SaveDefinitions
-from mainspring.workflows.versions import SEEN_INTERVAL
+from mainspring.workflows.versions import LATELY_US, SEEN_INTERVAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 STARTUP_GRACE: Final = 10.0
 """Seconds after a node's start in which workers reconnect: all their versions are seen again at the same time, at its end."""
+
+
+LOOK_INTERVAL: Final = 1.0
+ABSENCE: Final = 10.0
+"""Seconds in which workers reconnect. After them, new runs get another version, if that has workers."""
 
 
 class Definitions:
@@ -36,7 +41,9 @@ class Definitions:
         self._reads = reads
         self._clock = clock
         self._added = added
-        self._write_at = clock.monotonic() + STARTUP_GRACE
+        self._write_at = self._look_at = clock.monotonic() + STARTUP_GRACE
+        self._absent: dict[tuple[str, str, str], float] = {}
+        """Since when versions have no workers, while others of their workflow have."""
         self._has_settled = False
         self._by_version: dict[tuple[str, str, str], Definition] = {}
         self._functions: set[bytes] = set()
@@ -86,17 +93,35 @@ class Definitions:
         self._commits.put(SaveDefinitions(definitions, to_us(now)), saved, failed)
 
     def tick(self, connected: Callable[[], Iterable[Build]]) -> None:
-        """Write each minute that the versions of connected workers are seen."""
+        """Write each minute that the versions of connected workers are seen, and soon that others are gone."""
         now = self._clock.monotonic()
-        if now < self._write_at:
+        if now < self._look_at:
             return
-        self._write_at = now + SEEN_INTERVAL
+        self._look_at = now + LOOK_INTERVAL
         self._has_settled = True
         seen = {build[:3] for build in connected()}
-        if seen:
-            operation = SaveDefinitions([], to_us(self._clock.wall()), seen=seen)
-            operation.urgent = False
-            self._commits.put(operation, self.keep)
+        gone = self._gone(seen, now)
+        if not seen or (now < self._write_at and not gone):
+            return
+        self._write_at = now + SEEN_INTERVAL
+        operation = SaveDefinitions([], to_us(self._clock.wall()), seen=seen, gone=gone)
+        operation.urgent = False
+        self._commits.put(operation, self.keep)
+
+    def _gone(self, connected: Collection[tuple[str, str, str]], now: float) -> list[tuple[str, str, str]]:
+        """Return the versions that would get new runs, although they have had no worker for some time and others have one.
+
+        It needs a store of one node: another node would not know these workers.
+        """
+        workflows = {key[:2] for key in connected}
+        lately_us = to_us(self._clock.wall()) - LATELY_US
+        absent = {
+            key: self._absent.get(key, now)
+            for key, one in self._by_version.items()
+            if key[:2] in workflows and key not in connected and one.last_seen_us > lately_us
+        }
+        self._absent = absent
+        return [key for key, since in absent.items() if now - since >= ABSENCE]
 
     def _is_fresh(self, definition: Definition, fresh_us: int, now_us: int) -> bool:
         stored = self._by_version.get((definition.namespace, definition.name, definition.version))

@@ -34,6 +34,7 @@ from mainspring.workflows.store import (
     UnparkRuns,
 )
 from mainspring.workflows.unbegun import sweep_early
+from mainspring.workflows.versions import LATELY_US
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -140,6 +141,8 @@ class WorkflowUnit:
         # A version that was seen while the clock was ahead would count as the only connected one until that time.
         seen = {key for key, one in stored.items() if key in operation.seen or one.last_seen_us > now_us}
         saved = [replace(stored[key], last_seen_us=now_us) for key in sorted(seen)]
+        gone = (stored[key] for key in sorted(stored.keys() & set(operation.gone) - seen))
+        saved += [replace(one, last_seen_us=min(one.last_seen_us, now_us - LATELY_US)) for one in gone]
         newest_us: dict[tuple[str, str], int] = {}
         for one in stored.values():
             newest_us[one.namespace, one.name] = max(one.first_seen_us, newest_us.get((one.namespace, one.name), 0))

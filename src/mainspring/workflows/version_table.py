@@ -136,7 +136,7 @@ class VersionTable:
                 failed(
                     ConflictError(
                         f"version {version} of the workflow {name} gets the new runs: start a worker with another version, and"
-                        " wait for up to two minutes"
+                        " wait for ten seconds"
                     )
                 )
             else:

@@ -4,7 +4,9 @@ Of the versions that have connected workers, new runs get the one that was regis
 moves new runs to the new version with its first worker, and workers of the old version that reconnect do not take them back.
 
 The store has for each version when it was first and last seen. The second is written once a minute while workers with the version
-are connected. A version that was last seen long before another one has no workers any more.
+are connected. A version that was last seen long before another one has no workers any more. The node writes that a version is
+gone ten seconds after its last worker has left, if another one has workers (`definitions`); after a crash of the node, the times
+say so.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from mainspring.clock import to_us
 from mainspring.testing.clock import ManualClock
-from mainspring.workflows.definitions import STARTUP_GRACE, Definitions
+from mainspring.workflows.definitions import ABSENCE, LOOK_INTERVAL, STARTUP_GRACE, Definitions
 from mainspring.workflows.model import Definition
 from mainspring.workflows.versions import SEEN_INTERVAL
 
@@ -86,3 +87,29 @@ def test_workers_that_reconnect_after_a_start_of_the_node_are_seen_together() ->
     definitions.tick(list)
     definitions.define([ONE], lambda: done.append(None), fail)
     assert len(store.operations) == 1, "later, a version that was not seen for long is written at once"
+
+
+def test_a_version_without_workers_is_gone_soon_if_another_one_has_workers() -> None:
+    clock = ManualClock()
+    now_us = to_us(clock.wall())
+    old, new = (Definition("order", one, first_seen_us=int(one), last_seen_us=now_us) for one in ("1", "2"))
+    other = Definition("report", "1", first_seen_us=1, last_seen_us=now_us)  # has no worker, and no other version
+    store = Store(old, new, other)
+    definitions = Definitions(cast("Any", store), cast("Any", store), clock, lambda _: None)
+    definitions.load(lambda: None, lambda _: None)
+    clock.advance(STARTUP_GRACE)
+
+    def ticks(seconds: float, *connected: Definition) -> list[Any]:
+        """Let time pass with connected versions. Return the versions that were written as gone."""
+        before = len(store.operations)
+        for _ in range(round(seconds / LOOK_INTERVAL)):
+            definitions.tick(lambda: [build(one) for one in connected])
+            clock.advance(LOOK_INTERVAL)
+        return [key for operation in store.operations[before:] for key in operation.gone]
+
+    assert ticks(2, old, new) == []
+    assert ticks(ABSENCE - 1, old) == []  # a reconnection takes a moment
+    assert ticks(2, old, new) == []
+    assert ticks(ABSENCE, old) == []
+    assert set(ticks(2, old)) == {("default", "order", "2")}
+    assert ticks(ABSENCE * 2) == []  # without any workers, the last version stays

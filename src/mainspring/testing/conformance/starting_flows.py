@@ -102,6 +102,16 @@ class StartingFlows:
         assert "registered: 1" in begun.refused[second.id]
         assert (flows.store.find(first.id), flows.store.find(second.id)) == (None, None)
 
+    def test_a_version_that_is_gone_gets_no_new_runs_until_it_has_workers(self, flows: Flows) -> None:
+        old, new = ("default", "order", "1"), ("default", "order", "2")
+        flows.now_us += 1
+        flows.define(Definition("order", "2"))
+        flows.group(ops.SaveDefinitions([], flows.now_us, seen={old}, gone={new, ("default", "other", "1")}))
+        assert flows.row(flows.start()).version == "1"
+        flows.now_us += 1
+        flows.define(Definition("order", "2"))
+        assert flows.row(flows.start()).version == "2"
+
     def test_a_start_without_a_version_gets_the_newest_one_with_workers(self, flows: Flows) -> None:
         both = {("default", "order", "1"), ("default", "order", "2")}
         flows.now_us += 1

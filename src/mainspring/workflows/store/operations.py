@@ -236,19 +236,26 @@ class UnparkRuns(Acting):
 class SaveDefinitions(Operation):
     """Store definitions with the time at which they were last seen, and that time of others. Outcome: all definitions."""
 
-    __slots__ = ("definitions", "now_us", "seen")
+    __slots__ = ("definitions", "gone", "now_us", "seen")
 
     phase = Phase.SLICES
 
     def __init__(
-        self, definitions: Sequence[Definition], now_us: int, *, seen: Collection[tuple[str, str, str]] = ()
+        self,
+        definitions: Sequence[Definition],
+        now_us: int,
+        *,
+        seen: Collection[tuple[str, str, str]] = (),
+        gone: Collection[tuple[str, str, str]] = (),
     ) -> None:
         super().__init__()
         self.definitions = definitions
         self.now_us = now_us
         self.seen = seen
         """Namespaces, names and versions of stored definitions, which do not change otherwise."""
-        self.rows = len(definitions) + len(seen)
+        self.gone = gone
+        """Those that have no workers, while others of their workflow have: from now on they count as last seen long ago."""
+        self.rows = len(definitions) + len(seen) + len(gone)
 
 
 class ForgetRuns(Operation):
