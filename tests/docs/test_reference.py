@@ -100,6 +100,7 @@ def test_every_method_and_parameter_is_in_the_python_api(kind: type) -> None:
         "info",
         "waits",
         "continues",
+        "loop",
         "activity",
         "check_call",
     }

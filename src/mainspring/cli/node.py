@@ -57,14 +57,14 @@ def run_node(settings: ServerSettings, main: Main | None = None) -> int:
         return exit_code(error)
 
 
-async def serve_node(settings: ServerSettings, ready: Ready) -> int:
-    """Run a node without workers; return the exit code."""
+async def serve_node(settings: ServerSettings, ready: Ready, stopping: Callable[[], None] = lambda: None) -> int:
+    """Run a node without workers; return the exit code. ``stopping`` is called when it begins to stop."""
     # Modules create many objects and no garbage; collections would take a tenth of the start.
     gc.set_threshold(50_000, 20, 50)
     from mainspring.server.serving import serve  # noqa: PLC0415 - the whole server, which other commands do not need
 
     show_sign_in = _show_sign_in if sys.stdout.isatty() else None
-    return await serve(settings, ready=ready, show_sign_in=show_sign_in, show_token=_show_token)
+    return await serve(settings, ready=ready, stopping=stopping, show_sign_in=show_sign_in, show_token=_show_token)
 
 
 def _show_sign_in(link: str) -> None:

@@ -212,10 +212,16 @@ async def _node_and_workers(
     working: asyncio.Task[int] | None = None
     compared: asyncio.Task[None] | None = None
 
+    def stopping() -> None:
+        if supervisor is not None:
+            supervisor.hurry()  # the node waits for the jobs of its workers
+
     def start(ports: Sequence[Listening]) -> None:
         nonlocal supervisor, working, compared
         server = str(private) if private is not None else _local_address(ports, settings)
-        supervisor = Supervisor(supervised(replace(order, servers=[server]), dies_with_parent=True), processes)
+        supervisor = Supervisor(
+            supervised(replace(order, servers=[server]), dies_with_parent=True), processes, order.frozen_after
+        )
         working = asyncio.create_task(supervisor.run(), name="mainspring workers")
         working.add_done_callback(_stop_node)
         if compare_store:
@@ -229,7 +235,7 @@ async def _node_and_workers(
         settings = dataclasses.replace(settings, listen=listen)
     code = failure = EXIT_DONE
     try:
-        code = await serve_node(settings, start)
+        code = await serve_node(settings, start, stopping)
     finally:
         if compared is not None:
             compared.cancel()

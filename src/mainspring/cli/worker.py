@@ -13,19 +13,30 @@ from msgspec.structs import replace
 from mainspring.cli.node import run_loop
 from mainspring.cli.node_values import log_level as read_log_level
 from mainspring.cli.node_values import size_text
-from mainspring.cli.options import LOCAL, SIZE_OPTION, ServerOptions, at_least, count, flag, option, reading
+from mainspring.cli.options import (
+    DURATION_OPTION,
+    LOCAL,
+    SIZE_OPTION,
+    ServerOptions,
+    at_least,
+    count,
+    flag,
+    option,
+    reading,
+)
 from mainspring.cli.process_options import LOG_LEVEL_HELP
 from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
 from mainspring.cli.worker_order import WorkerOrder
 from mainspring.client.addresses import parse_servers
 from mainspring.errors import SettingsError
 from mainspring.namespaces import check
-from mainspring.quantities import parse_size
+from mainspring.quantities import format_duration, parse_size
 from mainspring.server.log_settings import LogSettings
 from mainspring.server.logs import start_logging
 from mainspring.server.stopping import ReportedStop, show_released, show_waiting, stop_signals
-from mainspring.worker.settings import WAITING_PLACES, WORKFLOW_CACHE
+from mainspring.worker.settings import FROZEN_AFTER, WAITING_PLACES, WORKFLOW_CACHE
 from mainspring.worker.supervisor import Supervisor
+from mainspring.worker.turn_clock import INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +46,9 @@ if TYPE_CHECKING:
     from mainspring.worker.supervisor import Start
 
 WORKERS_GROUP = Group("Workers", sort_key=0)
+
+SHORTEST_FROZEN_AFTER = 2 * INTERVAL
+"""Seconds."""
 
 TRACEBACKS_HELP = "Log the tracebacks of failed attempts at every log level, not only at debug."
 
@@ -126,6 +140,16 @@ class WorkerOptions:
         ),
     ] = None
 
+    frozen_after: Annotated[
+        float,
+        option(
+            "--frozen-after",
+            "Replace a worker process whose event loop is blocked for this time; 0: never.",
+            group=WORKERS_GROUP,
+            show_default=format_duration,
+            **DURATION_OPTION,
+        ),
+    ] = FROZEN_AFTER
     workflow_cache: Annotated[
         int,
         option(
@@ -156,6 +180,11 @@ class WorkerOptions:
         ):
             if value < least:
                 raise SettingsError(f"{name} must be at least {least}; it is {value}")
+        if 0 < self.frozen_after < SHORTEST_FROZEN_AFTER:
+            raise SettingsError(
+                f"--frozen-after {format_duration(self.frozen_after)} is so short that a busy worker would seem to be frozen:"
+                f" give {format_duration(SHORTEST_FROZEN_AFTER)} or more, or 0 for never"
+            )
         check_app(app)
         return WorkerOrder(
             app=app,
@@ -168,6 +197,7 @@ class WorkerOptions:
             strict=self.strict,
             max_jobs=self.max_jobs,
             max_memory=self.max_memory,
+            frozen_after=self.frozen_after,
             workflow_cache=self.workflow_cache,
             check_replay=self.check_replay,
         )
@@ -220,7 +250,7 @@ def worker(
 
 
 async def _supervise(order: WorkerOrder, processes: int) -> int:
-    supervisor = Supervisor(supervised(order), processes)
+    supervisor = Supervisor(supervised(order), processes, order.frozen_after)
 
     def log_waiting() -> None:
         if supervisor.running:

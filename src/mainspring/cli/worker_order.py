@@ -25,6 +25,9 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     grace: float
     """Seconds for running jobs at a stop."""
 
+    frozen_after: float = 0.0
+    """Seconds for which the event loop may be blocked; 0: any time."""
+
     namespace: str = ""
     """The namespace of an App that names none itself; empty: that of the environment."""
 

@@ -22,6 +22,7 @@ from mainspring.cli.task_selection import select_tasks
 from mainspring.cli.worker_order import WorkerOrder
 from mainspring.client.addresses import SERVER_VARIABLE, parse_address
 from mainspring.client.aio import AsyncClient
+from mainspring.client.blocking import Client
 from mainspring.client.declarations import Declarations
 from mainspring.client.namespacing import NAMESPACE_VARIABLE, namespace_or_default
 from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES
@@ -35,17 +36,21 @@ from mainspring.worker.declaration import keep_declaring
 from mainspring.worker.forks import disown
 from mainspring.worker.job_counters import JobCounters
 from mainspring.worker.link import connector
+from mainspring.worker.loop_watch import Frozen, LoopWatch, params_of
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.parent_death import die_with
 from mainspring.worker.runtime import Ending, Worker
 from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.supervisor import RECYCLED_EXIT, STOP_NOW_SIGNAL
+from mainspring.worker.supervisor import FROZEN_EXIT, RECYCLED_EXIT, STOP_NOW_SIGNAL
 from mainspring.worker.workflow_lint import check_workflows
 
 if TYPE_CHECKING:
     from mainspring.worker.link import Connector
     from mainspring.worker.registry import Registry
 
+
+REPORT_TIMEOUT: Final = 3.0
+"""Seconds for a server to answer the report that the worker is frozen."""
 
 LEFT_BEHIND_GRACE: Final = 5.0
 """Seconds that threads and processes left behind by tasks have to end after a worker's last job is settled."""
@@ -59,6 +64,7 @@ def settings_of(order: WorkerOrder) -> WorkerSettings:
         grace=order.grace,
         max_jobs=order.max_jobs,
         max_rss=order.max_memory,
+        frozen_after=order.frozen_after,
         workflow_cache=order.workflow_cache,
         check_replay=order.check_replay,
         log_tracebacks=order.log.tracebacks or order.log.level == "debug",
@@ -81,13 +87,14 @@ def work(order: WorkerOrder) -> int:
     settings = settings_of(order)
 
     async def main() -> int:
+        counters = JobCounters(order.counters, [function.name for function in registry])
         worker = Worker(
             registry,
             _connectors(order),
             settings,
             selector=order.app,
             task_process=task_process(order.log),
-            counters=JobCounters(order.counters, [function.name for function in registry]),
+            counters=counters,
             left_out=order.left_out,
             token=token_of_environment(),
             namespace=namespace_of(app),
@@ -97,9 +104,12 @@ def work(order: WorkerOrder) -> int:
         loop.add_signal_handler(signal.SIGTERM, worker.stop)
         loop.add_signal_handler(STOP_NOW_SIGNAL, functools.partial(worker.stop, now=True))
         declaring = loop.create_task(_declare(app, order))
+        watch = _watch(worker, counters, order, namespace_of(app))
         try:
             ending = await worker.run()
         finally:
+            if watch is not None:
+                watch.stop()
             declaring.cancel()
             await asyncio.wait([declaring])
         code = RECYCLED_EXIT if ending is Ending.RECYCLED else EXIT_DONE
@@ -151,6 +161,38 @@ async def _declare(app: object, order: WorkerOrder) -> None:
         structlog.get_logger("mainspring.schedules").error("the schedules cannot be declared", error=str(error))
     finally:
         await client.close()
+
+
+def _watch(worker: Worker, counters: JobCounters, order: WorkerOrder, namespace: str) -> LoopWatch | None:
+    """Watch the running loop, if the order says so."""
+    if not order.frozen_after:
+        return None
+
+    def report(frozen: Frozen) -> None:
+        client = Client(
+            [parse_address(frozen.server)],
+            tls=order.tls.context(TLS_OPTIONS),
+            connect_timeout=REPORT_TIMEOUT,
+            token=token_of_environment(),
+            namespace=namespace,
+        )
+        try:
+            client.call("worker.frozen", params_of(frozen), REPORT_TIMEOUT)
+        except (MainspringError, TimeoutError) as error:  # the jobs come back when the connection ends
+            structlog.get_logger("mainspring.worker").warning(
+                "a server did not take the report that the worker is frozen", server=frozen.server, error=str(error)
+            )
+        finally:
+            client.close()
+
+    def end() -> None:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(FROZEN_EXIT)
+
+    watch = LoopWatch(worker, counters, order.frozen_after, report, end)
+    watch.start()
+    return watch
 
 
 def _force_exit(code: int) -> None:

@@ -111,13 +111,15 @@ async def serve(
     settings: ServerSettings,
     *,
     ready: Callable[[Sequence[Listening]], None],
+    stopping: Callable[[], None] = lambda: None,
     show_sign_in: Callable[[str], None] | None = None,
     show_token: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Run a node until a signal stops it; return the exit code.
 
     ``ready`` is called when all ports are open. Afterwards, if the node has an HTTP port, ``show_sign_in`` is called with an
-    address that signs a browser in once, and ``show_token`` with a token, if the store keeps none.
+    address that signs a browser in once, and ``show_token`` with a token, if the store keeps none. ``stopping`` is called when
+    the node begins to stop.
 
     Raises SettingsError, PortError or StoreError if the node cannot start, and StoreBrokenError if its disk fails: acknowledged
     jobs are safe, but the node can accept no more.
@@ -148,6 +150,7 @@ async def serve(
             log.info("this node fires no schedules")
         log.info("started", node=settings.name, term=server.node.term, store=settings.store.shown, core=core())
         await shutdown.requested.wait()
+        stopping()
         await server.stop()
     if shutdown.broken is not None:
         raise shutdown.broken

@@ -279,7 +279,8 @@ class InMemory:
             server = await self._loop.create_unix_server(lambda: GearmanProtocol(node.face), str(self._socket))
             address = self._app.servers()[0]
             registry = self._substitutes(self._app.registry)
-            options = WorkerSettings(concurrency=self._concurrency, name="test")
+            # It sends its heartbeats in real time: in the time that tests skip, it would be silent.
+            options = WorkerSettings(concurrency=self._concurrency, name="test", frozen_after=0)
             if registry.workflows:
                 self._decider = WorkflowDecider(
                     registry.workflows,

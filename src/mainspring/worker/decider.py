@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from mainspring.worker.delivery import Delivery
     from mainspring.worker.execution import Settlement
     from mainspring.worker.link import Link
+    from mainspring.worker.origin import Origin
     from mainspring.worker.session import Assigned, Extended, Key
 
 
@@ -25,6 +26,9 @@ class Decider(Protocol):
 
     def flush(self) -> None:
         """Send what this turn of the loop has brought."""
+
+    def activation(self) -> tuple[str, Origin | None] | None:
+        """Return the workflow whose code runs at the moment, with the delivery of its decision. Called from any thread."""
 
     @property
     def busy(self) -> bool:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mainspring.worker.decider import Decider
     from mainspring.worker.delivery import Delivery
     from mainspring.worker.job_counters import JobCounters
+    from mainspring.worker.origin import Origin
     from mainspring.worker.registry import Registry
 
 FORCED_STOP_TIMEOUT: Final = 1.0
@@ -45,6 +46,9 @@ FORCED_STOP_TIMEOUT: Final = 1.0
 
 RELEASE_AFTER: Final = 1.0
 """Seconds after which a prefetched job that has not started is released."""
+
+NAMED_DELIVERIES: Final = 100
+"""Deliveries of each connection that a report about a frozen worker names."""
 
 SETTLE_GRACE: Final = 5.0
 """Seconds for the servers to acknowledge the last settlements."""
@@ -180,6 +184,17 @@ class Worker:
     def links(self) -> Sequence[Link]:
         """Its connections: one for each server, and one more while it has extra places."""
         return self._all_links
+
+    def deliveries_by_server(self) -> dict[str, list[Key]]:
+        """Return some deliveries of each connection, by the names of the servers. Any thread may call it."""
+        found: dict[str, list[Key]] = {}
+        for link in list(self._all_links):
+            found.setdefault(link.name, []).extend(list(link.session.running)[:NAMED_DELIVERIES])
+        return found
+
+    def activation(self) -> tuple[str, Origin | None] | None:
+        """Return the workflow whose code runs at the moment, with the delivery of its decision. Any thread may call it."""
+        return None if self._decider is None else self._decider.activation()
 
     async def run(self) -> Ending:
         """Run until ``stop``, or until recycling is due; then settle or release the remaining jobs.

@@ -13,6 +13,7 @@ import structlog
 from mainspring.worker import job_counters
 from mainspring.worker.backoff import Backoff, Delay
 from mainspring.worker.children import ended, spawn
+from mainspring.worker.turn_clock import INTERVAL, STOP_LIMIT, TurnClock, is_traced
 
 if TYPE_CHECKING:
     import subprocess
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 
 RECYCLED_EXIT: Final = 85
 """The exit code of a worker that has ended in order to be restarted."""
+
+FROZEN_EXIT: Final = 86
+"""The exit code of a worker that has ended because its event loop was blocked."""
+
+KILL_MARGIN: Final = 2.0
+"""Seconds for which a blocked process has the chance to end itself, before it is killed."""
+
+REPORT_TIME: Final = 15.0
+"""Seconds for a process that ends itself to report to its servers."""
 
 FATAL_EXITS: Final = frozenset({2, 3})
 """Exit codes that a restart would repeat: the App or the settings are wrong, or a server is not Mainspring."""
@@ -46,6 +56,7 @@ class Start(NamedTuple):
 class _Living(NamedTuple):
     process: subprocess.Popen[bytes]
     counters: int
+    turns: TurnClock
 
 
 class Supervisor:
@@ -53,9 +64,13 @@ class Supervisor:
 
     ``command`` returns the arguments of a process. A process that crashed with running jobs is restarted at once, and leaves
     their functions out for a while. A process that crashed without jobs is restarted after a delay.
+
+    A process whose event loop has not turned for ``frozen_after`` seconds ends itself, or is killed. 0: its loop is not watched.
     """
 
-    def __init__(self, command: Callable[[Start], Sequence[str]], processes: int) -> None:
+    def __init__(self, command: Callable[[Start], Sequence[str]], processes: int, frozen_after: float = 0) -> None:
+        self._frozen_after = frozen_after
+        self._hurries = False
         self._command = command
         self._processes = processes
         self._living: dict[int, _Living] = {}
@@ -74,6 +89,12 @@ class Supervisor:
         """Stop gracefully; the second call stops now."""
         self.stop(now=self._stopping.is_set())
 
+    def hurry(self) -> None:
+        """Detect frozen processes sooner, and replace none: their node stops, and waits for their jobs."""
+        self._hurries = True
+        for living in self._living.values():
+            job_counters.request_stop(living.counters)
+
     def kill(self) -> None:
         """End all processes by force."""
         self._signal(signal.SIGKILL)
@@ -90,10 +111,41 @@ class Supervisor:
 
     async def run(self) -> int:
         """Keep the processes running until ``stop``; return 0, or the fatal exit code of a process."""
-        async with asyncio.TaskGroup() as group:
-            for number in range(self._processes):
-                group.create_task(self._keep(number), name=f"mainspring worker {number}")
+        watch = asyncio.create_task(self._watch(), name="mainspring watch of workers")
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._processes):
+                    group.create_task(self._keep(number), name=f"mainspring worker {number}")
+        finally:
+            watch.cancel()
+            await asyncio.wait([watch])
         return self._code
+
+    async def _watch(self) -> None:
+        """Kill frozen processes."""
+        while self._frozen_after:
+            await asyncio.sleep(INTERVAL)
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Kill the processes that are frozen at this time, and that do not end by themselves."""
+        hurries = self._hurries or self._stopping.is_set()
+        for number, living in self._living.items():
+            counts = job_counters.read(living.counters)
+            if counts is None:
+                continue
+            quiet = living.turns.look(counts.turns, now)
+            limit = min(self._frozen_after, STOP_LIMIT) if hurries else self._frozen_after
+            if quiet < limit + (REPORT_TIME if counts.ends else KILL_MARGIN) or is_traced(living.process.pid):
+                continue
+            _log.error(
+                "a worker process is frozen and is killed",
+                process=number,
+                pid=living.process.pid,
+                seconds=round(quiet, 1),
+                jobs=counts.jobs,
+            )
+            living.process.kill()
 
     async def _keep(self, number: int) -> None:
         delays = Delay()
@@ -102,7 +154,7 @@ class Supervisor:
             try:
                 start = Start(number, descriptor, self._backoff.left_out(time.monotonic()))
                 process = spawn(self._command(start), descriptors=(descriptor,))
-                self._living[number] = _Living(process, descriptor)
+                self._living[number] = _Living(process, descriptor, TurnClock(time.monotonic()))
                 try:
                     code = await ended(process)
                 except BaseException:  # cancelled: leave no process behind
@@ -113,10 +165,14 @@ class Supervisor:
                 counts = job_counters.read(descriptor)
             finally:
                 os.close(descriptor)
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._hurries:
                 return
             if code == RECYCLED_EXIT:
                 _log.info("worker recycled", process=number, pid=process.pid)
+            elif code == FROZEN_EXIT and counts is not None:
+                culprits = frozenset({counts.blocking}) if counts.blocking else counts.running
+                left_out = self._backoff.crashed(culprits, (), time.monotonic())
+                _log.warning("frozen worker replaced", process=number, pid=process.pid, again_in=0, left_out=left_out)
             elif code in FATAL_EXITS:
                 self._code = code
                 self.stop()
@@ -142,5 +198,6 @@ class Supervisor:
 
     def _signal(self, number: signal.Signals) -> None:
         self._stopping.set()
+        self.hurry()
         for living in self._living.values():
             living.process.send_signal(number)  # does nothing if the process has just ended

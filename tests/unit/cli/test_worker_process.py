@@ -53,6 +53,9 @@ def test_the_number_of_extra_places_is_part_of_the_order_and_checked() -> None:
     assert WorkerOptions(waiting_places=0).order("shop.tasks", [], 1.0).waiting_places == 0
     with pytest.raises(SettingsError, match="--waiting-places must be at least 0; it is -1"):
         WorkerOptions(waiting_places=-1).order("shop.tasks", [], 1.0)
+    assert [WorkerOptions(frozen_after=time).order("shop.tasks", [], 1.0).frozen_after for time in (0, 1.0)] == [0, 1.0]
+    with pytest.raises(SettingsError, match="--frozen-after 100ms is so short"):
+        WorkerOptions(frozen_after=0.1).order("shop.tasks", [], 1.0)
     with pytest.raises(UsageError, match="waiting_places"):
         WorkerSettings(waiting_places=-1)
 

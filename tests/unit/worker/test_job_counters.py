@@ -42,3 +42,21 @@ def test_the_counters_of_a_dead_worker_can_be_read() -> None:
     del here
     assert job_counters.read(descriptor) == Counts(1, frozenset({"f"}), frozenset({"größer"}))
     os.close(descriptor)
+
+
+def test_the_supervisor_sees_the_turns_of_the_loop_and_the_worker_its_stop() -> None:
+    descriptor = job_counters.create()
+    job_counters.request_stop(descriptor)  # before the worker has begun: nothing to write to
+    here = JobCounters(os.dup(descriptor), ["f", "g"])
+    here.turned()
+    here.turned()
+    assert job_counters.read(descriptor) == Counts(0, frozenset(), frozenset(), turns=2)
+    assert not here.stopping
+    job_counters.request_stop(descriptor)
+    assert here.stopping
+    here.ends("g")
+    assert job_counters.read(descriptor) == Counts(0, frozenset(), frozenset(), turns=2, ends=True, blocking="g")
+    here.ends("unknown")
+    here.not_turning()
+    assert job_counters.read(descriptor) == Counts(0, frozenset(), frozenset(), ends=True)
+    os.close(descriptor)

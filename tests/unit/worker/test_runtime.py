@@ -115,6 +115,9 @@ class FakeDecider:
 
     def flush(self) -> None: ...
 
+    def activation(self) -> None:
+        return None
+
     @property
     def busy(self) -> bool:
         return bool(self.deciding)

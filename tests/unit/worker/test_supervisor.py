@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -175,3 +176,42 @@ def test_new_counters_are_empty() -> None:
     descriptor = job_counters.create()
     assert job_counters.read(descriptor) is None
     os.close(descriptor)
+
+
+TURNING = """
+import os, pathlib, sys, time
+from mainspring.worker.job_counters import JobCounters
+folder, descriptor = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+counters = JobCounters(descriptor, ["f"])
+counters.turned()
+(folder / f"turns {os.getpid()}").touch()
+while True:
+    time.sleep(60)
+"""
+
+
+def test_a_process_whose_loop_does_not_turn_is_killed_and_replaced(tmp_path: Path) -> None:
+    async def main() -> None:
+        def command(start: Start) -> list[str]:
+            return [sys.executable, "-c", TURNING, str(tmp_path), str(start.counters)]
+
+        supervised = Supervisor(command, 1, 3600.0)
+        running = asyncio.create_task(supervised.run())
+        async with asyncio.timeout(60):
+            while not list(tmp_path.glob("turns *")):  # noqa: ASYNC110, ASYNC240
+                await asyncio.sleep(0.01)
+            (pid,) = supervised.pids
+            now = time.monotonic()
+            for _ in range(1900):
+                now += 2.0
+                supervised.look(now)
+            while len(list(tmp_path.glob("turns *"))) < 2:  # noqa: ASYNC110, ASYNC240
+                await asyncio.sleep(0.01)
+        assert supervised.pids != [pid]
+        for _ in range(10):  # during a stop, a few seconds are enough
+            now += 1.0
+            supervised.look(now)
+        supervised.kill()
+        await running
+
+    asyncio.run(main())

@@ -9,7 +9,8 @@ from mainspring.faces.gearman.decision_reports import NO_EVENTS, DecisionReports
 from mainspring.jobs.held import LOST, SILENT, Ability, Worker
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.history import encode_events
-from mainspring.workflows.model import decision_function
+from mainspring.workflows.model import Parked, decision_function
+from mainspring.workflows.requests import Completion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +97,21 @@ class DecisionSide:
     def forget(self) -> None:
         """Prefer the worker for no run, because it is silent. Its next decision of a run comes with the whole history."""
         self._workflows.deciders.forget(self.worker)
+
+    def park(self, held: Held, why: str) -> None:
+        """Park the run of a decision that has blocked the worker. Like one that was lost too often, it is tried again later."""
+        assert held.job.options is not None
+        run = run_of(held)
+        self._reports.leased.pop(run, None)
+        completion = Completion(
+            run,
+            held.job.id,
+            held.job.options.ref,
+            parked=Parked("losses", why),
+            identity=self.name(),
+            namespace=self._peer.namespace,
+        )
+        self._workflows.deciders.report(completion, held, [], lambda _: None, self.worker)
 
     def _is_deciding(self, run: int) -> bool:
         held = self._reports.leased.get(run)

@@ -38,24 +38,23 @@ def give_back(
 ) -> int:
     """Give back the jobs of the workers that have some of these deliveries; return how many jobs they had.
 
-    The attempt of ``blocking`` fails with ``error``, or is lost if it is a decision of a workflow. The other deliveries do not
-    count. The workers get no work until they send something.
+    The attempt of ``blocking`` fails with ``error``; if it is a decision, its run is parked, because its code would block the
+    next worker, too. The other deliveries do not count. The workers get no work until they send something.
 
     Raises ForbiddenError if the caller may not run a function of these jobs.
     """
     tokens = {handle.encode(): token.encode() for handle, token in deliveries}
     frozen = [peer for peer in peers if any(tokens.get(held.handle) == held.token for held in _running(peer))]
-    jobs = [held for peer in frozen for held in _running(peer)]
-    for held in jobs:
+    jobs = [(peer, held) for peer in frozen for held in _running(peer)]
+    for _, held in jobs:
         caller.check(Permission.DEVELOP, *_function_of(held))
     for peer in frozen:  # before its jobs wait again, so that it does not get them
         peer.silence.begin(to_us(service.wall()))
-    for held in reversed(jobs):  # so that each is put before the ones that came after it
+    for peer, held in reversed(jobs):  # so that each is put before the ones that came after it
         if blocking is None or (held.handle, held.token) != (blocking[0].encode(), blocking[1].encode()):
             service.released(held)
-        elif held.job.function[:1] == DECISIONS:
-            assert held.worker is not None
-            service.settling.lost_with_process(held.worker, [held], error.message)
+        elif peer.decisions is not None and held.job.function[:1] == DECISIONS:
+            peer.decisions.park(held, error.message)
         else:
             service.failed(held, _encode(error), exception=f"{error.type}: {error.message}".encode())
     return len(jobs)

@@ -81,6 +81,9 @@ class Decisions(Side, Protocol):
     def forgotten(self, runs: Sequence[int]) -> None:
         """Forget runs that the worker has dropped from its cache."""
 
+    def park(self, held: Held, why: str) -> None:
+        """Park the run of a decision that the worker has."""
+
     def forget(self) -> None:
         """Prefer the worker for no run, because it is silent."""
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.reading import Reading
     from mainspring.faces.gearman.silence import Silence
     from mainspring.faces.gearman.worker_about import About
-    from mainspring.jobs.held import Worker
+    from mainspring.jobs.held import Held, Worker
     from mainspring.wire.gearman.connection import Connection
 
 
@@ -35,6 +35,13 @@ class TaskWorker(Protocol):
         """Ask it to stop once its jobs have ended; return False if it does not take such requests."""
 
 
+class DecidingWorker(Protocol):
+    """The part of a peer's worker for decisions that reports of frozen workers use."""
+
+    def park(self, held: Held, why: str) -> None:
+        """Park the run of a decision that the worker has."""
+
+
 class Connected(Protocol):
     """The part of a peer that the face and the list of workers use."""
 
@@ -49,6 +56,10 @@ class Connected(Protocol):
     @property
     def worker_side(self) -> TaskWorker:
         """Return its worker for tasks."""
+
+    @property
+    def decisions(self) -> DecidingWorker | None:
+        """Return its worker for decisions, if it has one."""
 
     @property
     def workers(self) -> list[Worker]:

@@ -28,6 +28,7 @@ import structlog
 from mainspring.wire.gearman.packets import Type
 from mainspring.worker.code_digest import code_digest
 from mainspring.worker.execution import CANCELLED, RELEASED, failure, failure_of
+from mainspring.worker.origin import Origin
 from mainspring.worker.workflows import fusing
 from mainspring.worker.workflows.activities import Activities
 from mainspring.worker.workflows.assignments import Assignments
@@ -131,6 +132,13 @@ class WorkflowDecider:
         self._steps.attach()
         self._view.attach()
         self._watchdog.start()
+
+    def activation(self) -> tuple[str, Origin | None] | None:
+        """Return the workflow whose code runs at the moment, with the delivery of its decision."""
+        run = self._watchdog.run
+        if run is None:
+            return None
+        return run.instance.code.name, None if run.key is None else Origin(run.link, run.key)
 
     @property
     def busy(self) -> bool:

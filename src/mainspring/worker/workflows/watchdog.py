@@ -42,6 +42,11 @@ class Watchdog:
         """End the watch."""
         self._stopped.set()
 
+    @property
+    def run(self) -> Run | None:
+        """The run whose code runs at the moment. Any thread may read it."""
+        return self._run
+
     def begin(self, run: Run) -> None:
         """An activation begins."""
         self._begun = self._clock()

@@ -346,7 +346,7 @@ def test_the_runs_of_a_silent_worker_go_to_another_one(node: Node) -> None:
     assert len(frozen.take()) == 1 + len(decisions), "it gets decisions again"
 
 
-def test_a_frozen_worker_loses_the_decision_that_blocks_it_and_gives_the_others_back(node: Node) -> None:
+def test_the_run_whose_code_blocks_a_worker_is_parked_and_the_others_are_given_back(node: Node) -> None:
     frozen, tool = Decider(node, decisions=10), node.connect(extended=True)
     for number in range(2):
         start(node, b"w-%d" % number)
@@ -355,8 +355,13 @@ def test_a_frozen_worker_loses_the_decision_that_blocks_it_and_gives_the_others_
     error = {"type": "WorkerFrozen", "message": "its code blocks"}
     assert tool.call("worker.frozen", deliveries=[delivery], blocking=delivery, error=error) == {"jobs": 2}
     other = Decider(node, decisions=10)
-    attempts = {one.run: one.info["attempt"] for one in (Assigned(args) for _, args in other.take())}
-    assert set(attempts) == {first.run, second.run}
+    assert [(one.run, one.info["attempt"]) for one in [other.assigned()]] == [(second.run, 1)]
+    shown = tool.call("workflows.show", key="w-0")
+    assert (shown["parked"]["kind"], shown["parked"]["message"]) == ("losses", "its code blocks")
+    other.peer.leave()
+    node.wait(301)
+    late = Decider(node, decisions=10)
+    assert first.run in [Assigned(args).run for _, args in late.take()], "it is tried again"
 
 
 def test_a_history_is_read_in_pages(node: Node, decider: Decider) -> None:
