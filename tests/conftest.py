@@ -41,6 +41,7 @@ PROGRAM_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/s
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the long form of chaos, soak and fuzz tests")
+    parser.addoption("--minutes", type=float, default=30.0, help="the duration of each long form of chaos on one store")
     parser.addoption(
         "--screenshots", action="store_true", help="also make the pictures of pages in docs/images/pages anew"
     )

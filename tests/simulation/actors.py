@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mainspring.wire.gearman.packets import EXTENSION, Type, request
 
+from .wires import End
+
 if TYPE_CHECKING:
     from random import Random
 
-    from mainspring.testing import ManualClock
+    from mainspring.clock import Clock
 
     from .wires import Wire
 
@@ -23,10 +25,12 @@ class Stage(Protocol):
     """The part of the world that actors use."""
 
     chance: Random
-    clock: ManualClock
     calm: bool
     load: float
     """The probability that a client acts when it is chosen."""
+
+    @property
+    def clock(self) -> Clock: ...
 
     def connect(self, actor: Actor) -> Wire: ...
 
@@ -57,6 +61,8 @@ class Actor:
         self.world = world
         self.name = name
         self.wire: Wire | None = None
+        self.finishes = False
+        """Whether it has sent its last packet on this connection, and only reads what it gets."""
 
     @property
     def chance(self) -> Random:
@@ -73,14 +79,19 @@ class Actor:
             self.wire.deliver()  # nothing may follow before the answer
 
     def leave(self) -> None:
-        """Close the connection."""
+        """End the connection, in one of the ways in which programs do, with or without reading the last answers."""
         assert self.wire is not None
-        self.wire.leave()
-        self.lost()
+        how = self.chance.choice((End.RESET, End.CLOSE, End.CLOSE, End.HALF))
+        self.wire.leave(how)
+        if how is End.HALF:
+            self.finishes = True
+        else:
+            self.lost()
 
     def lost(self) -> None:
         """Forget the connection, which has ended."""
         self.wire = None
+        self.finishes = False
 
     def act(self) -> bool:
         """Take one action; return False if there is nothing to do."""
@@ -121,6 +132,8 @@ class PlainWorker(Actor):
 
     def act(self) -> bool:
         chance, calm = self.chance, self.world.calm
+        if self.finishes:
+            return False
         if self.wire is None:
             self.connect()
         if calm and (self.silent or self.hangs):
@@ -142,8 +155,8 @@ class PlainWorker(Actor):
             self._grab()
         elif self.state == "working" and not self.hangs:
             self._work()
-        elif not calm and chance.random() < 0.01:
-            self.leave()
+        elif not calm and chance.random() < (0.05 if self.state == "asked" else 0.01):
+            self.leave()  # often before its request for a job is answered
         elif not calm and chance.random() < 0.02:
             self._forget()
         else:
@@ -191,8 +204,12 @@ class PlainWorker(Actor):
         self.state = "idle"
         if self.chance.random() < 0.8:
             self._grab()
+            if not self.world.calm and self.chance.random() < 0.1:
+                self.leave()
 
     def receive(self, kind: int, args: list[bytes]) -> None:
+        if self.finishes:
+            return
         if kind == Type.NOOP:
             if self.state == "asleep":
                 if not self.world.calm and self.chance.random() < 0.03:
@@ -245,6 +262,8 @@ class StreamWorker(Actor):
 
     def act(self) -> bool:
         chance, calm = self.chance, self.world.calm
+        if self.finishes:
+            return False
         if self.wire is None:
             self.connect()
         if not self.registered:
@@ -376,6 +395,8 @@ class Client(Actor):
         self.calls: set[bytes] = set()
 
     def lost(self) -> None:
+        if self.wire is not None and self.finishes and self.wire.closed:
+            assert not self.asked, f"{self.name} has sent FIN, and gets no answer to {self.asked}"
         super().lost()
         self.asked, self.expected = [], []
         self.awaited.clear()
@@ -384,7 +405,12 @@ class Client(Actor):
 
     def act(self) -> bool:
         chance = self.chance
-        if self.world.calm or chance.random() > self.world.load:
+        if self.finishes or self.world.calm:
+            return False
+        if self.waits and chance.random() < 0.03:
+            self.leave()  # while other clients wait for the same job
+            return True
+        if chance.random() > self.world.load:
             return False
         if self.wire is None:
             self.connect()

@@ -1,16 +1,27 @@
-"""Invariants of a node: at any moment, while nothing is in progress, and when nothing can happen before time passes."""
+"""Invariants of a node: at any moment, while nothing is in progress, and when nothing can happen before time passes.
+
+Also what has not ended yet when there are no more faults, for the check that all of it moves.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
 from mainspring.jobs.model import State
+from tests.progress import Position, why_waiting
+
+from .actors import Client
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mainspring.jobs.held import FunctionQueue, Held, Worker
+    from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
 
+    from .actors import Actor
     from .life import Life
+    from .wires import Wire
 
 
 class Sound(Protocol):
@@ -120,7 +131,35 @@ def rest(life: Life) -> None:
     """Check that no job waits while a worker could run it, when nothing can happen before time passes."""
     if life.store.full or life.clock.monotonic() - life.store.failed < 0.5:
         return  # failed operations are retried after a delay
+    silent = [worker for wire in life.wires if wire.peer.silence.since_us for worker in wire.peer.workers]
     for queue in life.service.dispatch.queues.values():
-        if sum(queue.backlog) and queue.workers:
+        if sum(queue.backlog) and not all(worker in silent for worker in queue.workers):
             assert queue.size, f"{queue.name!r} has stored jobs, and nothing in memory: stranded"
     assert not any(worker.grabbing for worker in life.workers()), "a request for a job was forgotten"
+
+
+# ---- without faults ----
+
+
+def jobs_left(jobs: Iterable[Job], wall: float) -> dict[str, Position]:
+    """Return where jobs are that have not ended."""
+    found = {}
+    for job in jobs:
+        state = State(job.state).name.lower()
+        why = why_waiting(state, due_in=job.due_us / 1e6 - wall)
+        found[f"job {job.id}"] = Position((state, job.attempt, job.term, job.due_us), why)
+    return found
+
+
+def clients_left(actors: Iterable[Actor]) -> dict[str, Position]:
+    """Return the clients that wait for something."""
+    return {
+        actor.name: Position((actor.expected, actor.awaited, actor.results, actor.calls))
+        for actor in actors
+        if isinstance(actor, Client) and actor.waits
+    }
+
+
+def ends_left(wires: Iterable[Wire]) -> dict[str, Position]:
+    """Return the connections that the server keeps although their peers have ended them."""
+    return {f"connection {id(wire)}": Position(f"half open, {wire.left}") for wire in wires if wire.half_open}

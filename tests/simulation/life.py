@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from .wires import Wire
 
+SWEEP_INTERVAL = 1.0
+"""Seconds between two looks of the node for peers that are silent or end."""
 LOG_RETENTION = 100.0
 QUEUE_BYTES = 20_000
 """Bytes that may wait for the store: few, so that reading pauses sometimes."""
@@ -137,7 +139,7 @@ class Life:
             self.workflows.load(self._start, self._cannot_start)
         while not self.ready:
             self.settle()
-        self._next_tick = clock.monotonic()
+        self._next_tick = self._next_sweep = clock.monotonic()
 
     def _start(self) -> None:
         self.service.start(self._is_ready, self._cannot_start)
@@ -162,6 +164,9 @@ class Life:
 
     def run_due(self) -> None:
         self.loop.run_due()
+        if self._next_sweep <= self.clock.monotonic():
+            self._next_sweep = self.clock.monotonic() + SWEEP_INTERVAL
+            self.face.end_silent()
         if self._next_tick <= self.clock.monotonic():
             self._next_tick = math.inf
             if self.workflows is not None:

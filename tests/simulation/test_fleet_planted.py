@@ -11,6 +11,7 @@ import pytest
 from mainspring.clock import to_us
 from mainspring.engines.memory import engine, jobs
 from mainspring.faces.gearman.face import GearmanFace
+from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs import sharing
 from mainspring.jobs import store as ops
 from mainspring.jobs.dispatch import Dispatch
@@ -28,6 +29,7 @@ from .fleet.running import simulate_fleet
 from .fleet.store import Way
 from .fleet.world import FleetWorld
 from .stores import SimulationError
+from .wires import wait_for_answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -254,6 +256,14 @@ def test_hints_about_all_waiting_jobs_are_detected(monkeypatch: Plant) -> None:
     tell = SharedMemoryEngine._tell
     monkeypatch.setattr(SharedMemoryEngine, "_tell", lambda self, waits, _: tell(self, waits, {}))
     is_caught(60, by="busy for ever|come to rest", kind=Hashed, first=90)
+
+
+# ---- workers that leave ----
+
+
+def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Peer, "end", wait_for_answers)
+    is_caught(60, by="job .* has stood still at .*running.*half open")
 
 
 # ---- nodes that start and stop ----

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs import dispatch
 from mainspring.jobs.claiming import Claiming
 from mainspring.jobs.counting import Counting
@@ -21,6 +22,7 @@ from mainspring.jobs.workers import Workers
 from mainspring.wire.gearman.packets import Type, response
 
 from .stores import SimulationError, simulate
+from .wires import wait_for_answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,6 +183,11 @@ def test_an_echo_before_the_commit_is_detected(monkeypatch: Plant) -> None:
 
     monkeypatch.setitem(_handlers(), Type.ECHO_REQ, hasty)
     is_caught(100)
+
+
+def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Peer, "end", wait_for_answers)
+    is_caught(400)
 
 
 def _handlers() -> dict[int, Any]:

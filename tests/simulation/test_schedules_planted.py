@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.engines.memory.schedules import MemorySchedules
+from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs.slices import Units
 from mainspring.schedules import consequences, firing, saving
 from mainspring.schedules.changes import ScheduleChanges
@@ -19,6 +20,7 @@ from mainspring.server.fleet import Fleet
 
 from .schedules.running import simulate_schedules
 from .stores import SimulationError
+from .wires import wait_for_answers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
 Plant = pytest.MonkeyPatch
 
 
-def is_caught(seeds: int, *, by: str) -> None:
+def is_caught(seeds: int, *, by: str, first: int = 0) -> None:
     """Check that one of the runs fails for the right reason. (Others may fail for its consequences.)"""
-    for seed in range(seeds):
+    for seed in range(first, first + seeds):
         try:
             simulate_schedules(seed)
         except SimulationError as error:
@@ -82,7 +84,12 @@ def _without_compare_and_swap(plant: Plant) -> None:
 
 def test_missing_uniqueness_of_fire_times_is_detected(monkeypatch: Plant) -> None:
     _without_unique(monkeypatch)
-    is_caught(40, by="has two jobs")
+    is_caught(10, by="has two jobs", first=40)
+
+
+def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Peer, "end", wait_for_answers)
+    is_caught(20, by="half open")
 
 
 def test_missing_compare_and_swap_on_versions_is_detected(monkeypatch: Plant) -> None:

@@ -16,6 +16,7 @@ from mainspring.deciding.local_steps import LocalSteps
 from mainspring.engines.memory import jobs as memory_jobs
 from mainspring.engines.memory.workflows import MemoryRuns
 from mainspring.faces.gearman.decision_reports import DecisionReports
+from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs.owners import Ended, note
 from mainspring.workflows import completing, fold, history, reporting, running_errands
 from mainspring.workflows.cache import RunCache
@@ -29,6 +30,7 @@ from mainspring.workflows.service import WorkflowService
 from mainspring.workflows.store import Begun
 
 from .stores import SimulationError
+from .wires import wait_for_answers
 from .workflows.program import WITH_CHILDREN
 from .workflows.running import simulate_flows
 
@@ -250,6 +252,11 @@ def test_dropping_the_guard_on_the_number_of_events_is_detected(monkeypatch: Pla
     plant_old_runs(monkeypatch)
     monkeypatch.setattr(MemoryRuns, "_change", change)
     is_caught(10, by=r"the row counts|comes after|\[0\] times there|not recorded")
+
+
+def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Peer, "end", wait_for_answers)
+    is_caught(60, by="half open")
 
 
 # ---- chains ----

@@ -13,10 +13,12 @@ from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.master import publishing
 from mainspring.engines.zookeeper.refreshing import RefreshedTree
 from mainspring.engines.zookeeper.tree import Check, Done, Refused, Write
+from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs import sharing
 from mainspring.jobs.service import JobService
 
 from .stores import SimulationError
+from .wires import wait_for_answers
 from .zookeeper.ensemble import Way
 from .zookeeper.running import simulate_zookeeper
 from .zookeeper.serving import LossyMail, ServingWorld
@@ -156,6 +158,11 @@ def test_a_graceful_stop_that_releases_nothing_is_detected(monkeypatch: Plant) -
 
     monkeypatch.setattr(JobService, "hand_back", keep)
     is_caught(by="a graceful stop of", kind=ServingWorld)
+
+
+def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(Peer, "end", wait_for_answers)
+    is_caught(by="never ends: .*/running_tasks/.*half open", kind=ServingWorld)
 
 
 def test_messages_as_the_only_source_of_outcomes_are_detected(monkeypatch: Plant) -> None:

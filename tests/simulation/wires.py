@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mainspring.faces.gearman.protocol import GearmanProtocol
@@ -15,18 +16,35 @@ if TYPE_CHECKING:
     from random import Random
 
     from mainspring.faces.gearman.face import GearmanFace
-
-    from .clockwork import Clockwork
+    from mainspring.faces.gearman.peer import Peer
 
 Packet = tuple[int, list[bytes]]
+
+
+class Loop(Protocol):
+    """The loop of a node."""
+
+    def call_soon(self, function: Callable[[], None]) -> object: ...
+
+
+class End(Enum):
+    """The ways in which a peer ends its side of a connection."""
+
+    RESET = "its process was killed: what it has sent may be lost"
+    CLOSE = "it has sent FIN, and reads nothing more"
+    HALF = "it has sent FIN, and reads on"
 
 
 class Side(Protocol):
     """The life of a node, with its ends of wires."""
 
-    face: GearmanFace
-    loop: Clockwork
     wires: list[Wire]
+
+    @property
+    def face(self) -> GearmanFace: ...
+
+    @property
+    def loop(self) -> Loop: ...
 
 
 class Wire(asyncio.Transport):
@@ -43,10 +61,16 @@ class Wire(asyncio.Transport):
         """The first part of a packet that the server has written partly."""
         self.unsent = 0
         """Bytes that the peer has not read, as the server counts them."""
-        self.left = False
-        """Whether the peer has closed its end."""
+        self.left: End | None = None
+        """How the peer has ended its side."""
+        self.half_open = False
+        """Whether the server has received FIN, and keeps its side open."""
+        self.closed = False
+        """Whether the server has closed its side by itself, after the last answer."""
         self.over = False
-        """Whether the server has closed its end."""
+        """Whether the server has no connection any more."""
+        self._was_refused = False
+        """Whether the machine of a peer that reads nothing more has refused a packet, which the server can notice only later."""
         self.protocol = GearmanProtocol(life.face)
         self.peer = self.protocol.peer
         self.protocol.connection_made(self)
@@ -57,10 +81,32 @@ class Wire(asyncio.Transport):
         if not self.over:
             self.to_server += data
 
-    def leave(self) -> None:
-        self.left = True
+    def leave(self, how: End) -> None:
+        """End the peer's side."""
+        self.left = how
 
     # ---- delivery ----
+
+    @property
+    def ends(self) -> bool:
+        """Return whether the server has not received the end of the peer's side yet, and can."""
+        if self.left is None or self.half_open or self.over:
+            return False
+        return self.left is End.RESET or not self.paused  # FIN comes after all bytes
+
+    def deliver_end(self, chance: Random) -> None:
+        """Let the server receive the end of the peer's side."""
+        if self.left is End.RESET:
+            if self.can_deliver and chance.random() < 0.5:
+                self.deliver()
+            self.end()
+            return
+        if self.to_server:
+            self.deliver()
+        if self.ends and not self.to_server:
+            self.half_open = True
+            if not self.protocol.eof_received():
+                self.close()
 
     @property
     def can_deliver(self) -> bool:
@@ -78,7 +124,7 @@ class Wire(asyncio.Transport):
     def end(self) -> None:
         """Notify the server of the end of the connection."""
         if not self.over:
-            self.over = self.left = True
+            self.over = True
             self.to_server.clear()
             self._life.wires.remove(self)
             self.protocol.connection_lost(None)
@@ -87,6 +133,12 @@ class Wire(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.over:
+            return
+        if self.left is not None and self.left is not End.HALF:
+            # A server that reads no more from a connection learns of its reset when it writes the next time.
+            if self._was_refused:
+                self._life.loop.call_soon(self.end)
+            self._was_refused = self.half_open
             return
         data = self._unfinished + bytes(data)
         self._unfinished = b""
@@ -111,9 +163,11 @@ class Wire(asyncio.Transport):
         self._unfinished = data[at:]
 
     def close(self) -> None:
+        self.closed = True
         self._life.loop.call_soon(self.end)
 
-    abort = close
+    def abort(self) -> None:
+        self._life.loop.call_soon(self.end)
 
     def pause_reading(self) -> None:
         self.paused = True
@@ -129,3 +183,10 @@ class Wire(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
+
+
+def wait_for_answers(peer: Peer) -> None:
+    """Be a planted fault, in place of ``Peer.end``: a worker stays one, on a half-open connection, while it gets no answer."""
+    peer.reading.finish()
+    if not peer.outbox:
+        peer.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.ids import TERM_SPAN, Handles
 from mainspring.jobs.model import State
 from mainspring.testing import ManualClock
+from tests.progress import Progress
 
 from . import invariants
 from .actors import FUNCTIONS, Actor, Client, PlainWorker, StreamWorker
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.storage.engine import Engine
+    from tests.progress import Position
 
 CALM_SECONDS = 120.0
 """Seconds without faults after which every job must have ended."""
@@ -151,9 +153,9 @@ class World:
         elif number < 0.93:
             chance.choice(self.actors).act()
         elif number < 0.96:
-            left = [wire for wire in life.wires if wire.left and not wire.over]
+            left = [wire for wire in life.wires if wire.ends]
             if left:
-                self._end(chance.choice(left))
+                chance.choice(left).deliver_end(chance)
         elif number < 0.99:
             self.clock.advance(chance.choice((0.001, 0.01, 0.1, 0.3, 1.1)))
             life.run_due()
@@ -176,11 +178,6 @@ class World:
             return True
         return False
 
-    def _end(self, wire: Wire) -> None:
-        if wire.to_server and not wire.paused and self.chance.random() < 0.5:
-            wire.deliver()
-        wire.end()
-
     def crash(self) -> None:
         """Lose everything in memory; operations in progress are committed or not."""
         for actor in self.actors:
@@ -197,8 +194,8 @@ class World:
         life = self.life
         for _ in range(10_000):
             did = life.settle()
-            for wire in [wire for wire in life.wires if wire.left and not wire.over]:
-                self._end(wire)
+            for wire in [wire for wire in life.wires if wire.ends]:
+                wire.deliver_end(self.chance)
                 did = True
             for wire in life.wires:
                 if wire.can_deliver:
@@ -228,18 +225,26 @@ class World:
         able = {function for actor in self.actors for function in actor.functions}
         if able != set(FUNCTIONS):
             self.actors.append(PlainWorker(self, "helper", FUNCTIONS))
-        end = self.clock.monotonic() + CALM_SECONDS
+        end, progress = self.clock.monotonic() + CALM_SECONDS, Progress()
         while True:
             self.come_to_rest()
-            forgotten = [actor.name for actor in self.actors if isinstance(actor, Client) and actor.waits]
+            left = self._left()
             service = self.life.service
-            if not (self.history.live or service.table.held or len(service.listeners) or forgotten):
+            if not (left or service.table.held or len(service.listeners)):
                 break
-            assert self.clock.monotonic() < end, f"these jobs never end: {self.history.live}; these wait: {forgotten}"
             now = self.clock.monotonic()
+            stuck = progress.stuck(left, now)
+            assert not stuck, f"this never ends: {stuck}"
+            assert now < end, f"this never ends: {left}"
             self.clock.advance(min(max(self.life.next() - now, 0.001), 1.0))
             self.life.run_due()
         self._all_is_done()
+
+    def _left(self) -> dict[str, Position]:
+        """Return what has not ended."""
+        live = [job for job_id in self.history.live if (job := self.life.store.find(job_id)) is not None]
+        jobs = invariants.jobs_left(live, self.clock.wall())
+        return jobs | invariants.clients_left(self.actors) | invariants.ends_left(self.life.wires)
 
     def _all_is_done(self) -> None:
         service = self.life.service

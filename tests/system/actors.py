@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import select
+import socket
+import struct
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,8 +21,12 @@ if TYPE_CHECKING:
     from .ledger import Ledger, Run
 
 FUNCTIONS = (b"alpha", b"beta")
+TASKS = (b"work", b"look", b"count")
+"""The tasks of `accounted_workflows`."""
 UNIQUE_COUNT = 6
 LEAVE_PROBABILITY = 0.01
+HOP_PROBABILITY = 0.05
+"""That a worker of plain Gearman ends its connection right after its next request for a job, and goes to another node."""
 RESULT = b"result"
 DISCONNECTS = (ConnectionError, TimeoutError)
 ACTOR_TIMEOUT = 40.0
@@ -185,6 +191,9 @@ class PlainWorker(Actor):
             peer.send(Kind.CAN_DO, function)
         while self.stays():
             peer.send(Kind.GRAB_JOB_UNIQ)
+            if self.random.random() < HOP_PROBABILITY / 2:
+                self._hop(peer)
+                return
             packet = peer.next()
             while packet.kind is Kind.NOOP:
                 packet = peer.next()
@@ -198,6 +207,10 @@ class PlainWorker(Actor):
             try:
                 if not self.stays():
                     return
+                if self.random.random() < HOP_PROBABILITY:
+                    peer.write(encode(Kind.WORK_COMPLETE, handle, RESULT) + encode(Kind.GRAB_JOB_UNIQ))
+                    self._hop(peer)
+                    return
                 peer.write(encode(Kind.WORK_COMPLETE, handle, RESULT) + encode(Kind.ECHO_REQ, handle))
                 self.ledger.end(run)
                 while (packet := peer.next()).kind is Kind.NOOP:
@@ -206,6 +219,21 @@ class PlainWorker(Actor):
                 self.ledger.end(run)
             assert packet.kind is Kind.ECHO_RES, packet
             self.ledger.confirm(handle)
+
+    def _hop(self, peer: ExtensionPeer) -> None:
+        """End the connection while a request for a job is unanswered, as libraries, killed programs and scripts do."""
+        self.ledger.note("hops")
+        how = self.random.choice(["close", "half", "reset"])
+        if how == "reset":
+            peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        elif how == "half":
+            peer.socket.shutdown(socket.SHUT_WR)
+            try:
+                while peer.socket.recv(65536):
+                    pass
+            except TimeoutError:
+                if not self.finished():
+                    self.ledger.break_promise(f"{self.name} ended its side, and its node has not in {ACTOR_TIMEOUT} s")
 
 
 class StreamingWorker(Actor):
@@ -266,6 +294,35 @@ class StreamingWorker(Actor):
                 assert verdict == b"stale", packet
                 self.ledger.disturbed("stale")
             succeeded.discard(token)
+
+
+class TaskClient(Client):
+    """Submits jobs for the tasks of worker processes, and waits for some of them: see `accounted_workflows`."""
+
+    def act(self, peer: ExtensionPeer) -> None:
+        peer.extend()
+        chance = self.random
+        while self.stays():
+            self._number += 1
+            function, name = chance.choice(TASKS), f"{self.name} {self._number}"
+            unique = self.unique(function)
+            peer.request(function, json.dumps([name, "0", ""]).encode(), unique, {})
+            answer = peer.next()
+            if answer.kind is Kind.ERROR:
+                self.ledger.disturbed("refused")
+                continue
+            assert answer.kind is ExtensionKind.SUBMITTED, answer
+            handle, joined = answer.arguments
+            self.ledger.accept(handle, unique)
+            if joined == b"0":
+                self.ledger.tasks[handle] = name
+            if chance.random() < 0.5:
+                result = peer.outcome(handle)
+                if result.state == b"succeeded":
+                    self.ledger.ended(handle, json.loads(result.data), time.time())
+            time.sleep(chance.choice(self.pace.rests))
+
+    _number = 0
 
 
 def arrives(peer: ExtensionPeer, seconds: float) -> bool:

@@ -6,37 +6,52 @@ import contextlib
 import random
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.interop.packets import encode
+from tests.progress import LIMIT, Position, Progress, why_waiting
 
-from .actors import ACTOR_TIMEOUT, Actor, Addresses, ForegroundClient, Pace, PlainWorker, StreamingWorker, Submitter
+from .actors import TASKS, Actor, Addresses, ForegroundClient, Pace, PlainWorker, StreamingWorker, Submitter, TaskClient
+from .crew import Crew
 from .extension import ExtensionKind, FaultError
 from .fleet import LEASE, Fleet, FleetNode, ForkServer
-from .ledger import Ledger, SingleServerLedger
+from .ledger import STOP_DELAY, Ledger, SingleServerLedger
+from .workflow_chaos import Followers, read_executions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from .stores import StoreRoute
 
 ACTORS_END = 20.0
+LONGEST_OVERLAP = STOP_DELAY
+LOOK_INTERVAL = 3.0
+"""Seconds without an outcome after which the jobs that have not ended are looked at."""
+MOST_SHOWN = 100
+"""Jobs that are looked at."""
+ALL_ENDED = 3 * LIMIT
+"""Seconds within which all jobs have ended, although each moves or says why not."""
+CREW_PROBABILITY = 0.35
+"""Of a disturbance of worker processes, in place of one of nodes."""
 
 
 class NodeSlot:
     """A node's name and its route to the store; nodes run in the slot one after another."""
 
-    def __init__(self, fleet: Fleet, addresses: Addresses, name: str, route: StoreRoute) -> None:
+    def __init__(self, fleet: Fleet, addresses: Addresses, name: str, route: StoreRoute, *, socket: bool) -> None:
         self._fleet = fleet
         self._addresses = addresses
         self.name = name
         self.route = route
         self.node: FleetNode | None = None
+        self._socket = f"unix:{name}.s" if socket else ""
+        """The address that all nodes of this slot have."""
 
     def launch(self, plant: str | None = None) -> None:
         """Start a node."""
-        self.node = self._fleet.launch(self.name, store=self.route.url, plant=plant)
+        self.node = self._fleet.launch(self.name, store=self.route.url, plant=plant, socket=self._socket)
 
     def ready(self) -> FleetNode:
         """Wait until the node listens."""
@@ -62,6 +77,10 @@ class Scenario(NamedTuple):
     ledger: type[Ledger]
     events: int
     """The most ledger events between two disturbances."""
+    crew: int = 0
+    """Worker processes."""
+    followers: int = 0
+    """Clients of workflows, which the worker processes then run."""
 
 
 SINGLE_SERVER = Scenario(
@@ -78,6 +97,12 @@ FLEET = Scenario(
     events=200,
 )
 """For a fleet."""
+_WITH_CREW = ((Submitter, 2), (ForegroundClient, 1), (PlainWorker, 3), (StreamingWorker, 1), (TaskClient, 2))
+_PACE_WITH_CREW = Pace(rests=(0.02, 0.05, 0.1), works=(0.0, 0.0, 0.01, 0.05, 0.3))
+SINGLE_SERVER_WITH_CREW = Scenario(_WITH_CREW, _PACE_WITH_CREW, SingleServerLedger, events=300, crew=2, followers=2)
+"""For a single server, with everything that uses one."""
+FLEET_WITH_CREW = Scenario(_WITH_CREW, _PACE_WITH_CREW, Ledger, events=300, crew=2)
+"""For a fleet, with everything that uses one; its stores have no workflows."""
 
 
 class Chaos:
@@ -102,41 +127,73 @@ class Chaos:
         self.addresses = Addresses()
         self.fleet = Fleet(fork_server, directory, "", lease=lease)
         self.slots = [
-            NodeSlot(self.fleet, self.addresses, f"n{number}", route) for number, route in enumerate(routes, 1)
+            NodeSlot(self.fleet, self.addresses, f"n{number}", route, socket=bool(scenario.crew))
+            for number, route in enumerate(routes, 1)
         ]
+        self._crew: Crew | None = None
+        self._followers: Followers | None = None
+        if scenario.crew:
+            servers = [f"unix:{slot.name}.s" for slot in self.slots]
+            tasks = [] if scenario.followers else [task.decode() for task in TASKS]
+            self._crew = Crew(fork_server, directory, servers, tasks, scenario.crew)
+        if scenario.followers:
+            (slot,) = self.slots
+            self._followers = Followers(f"unix:{directory / slot.name}.s", scenario.followers, seed)
         self._actors = [
             kind(f"{kind.__name__} {number}", self.addresses, self.ledger, scenario.pace, str(seed))
             for kind, count in scenario.actors
             for number in range(count)
         ]
 
-    def run(self, disturb: Callable[[Chaos], None], rounds: int) -> Findings:
-        """Disturb some times, repair everything, let the servers finish, and read the outcome of each job."""
+    def run(self, disturb: Callable[[Chaos], None], rounds: int, seconds: float = 0.0) -> Findings:
+        """Disturb some times, and until some seconds have passed; repair everything, and read the outcome of each job.
+
+        Each job has to end, and to move until then: see `tests.progress`.
+        """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.fleet)
+            if self._crew is not None:
+                stack.enter_context(self._crew)
             stack.callback(self._join)
             self.launch(*self.slots)
             for slot in self.slots:
                 slot.ready()
             for actor in self._actors:
                 actor.start()
-            for _ in range(rounds):
+            if self._followers is not None:
+                self._followers.start()
+            until, done = time.monotonic() + seconds, 0
+            while done < rounds or time.monotonic() < until:
+                done += 1
                 # Wait for a random number of events, but not for long: disturbances must hit different moments under load.
                 self.ledger.await_events(self.random.randrange(self._events), timeout=2.0)
-                disturb(self)
+                if self._crew is not None and self.random.random() < CREW_PROBABILITY:
+                    self._crew.disturb(self.random, self.ledger)
+                else:
+                    disturb(self)
             self.addresses.ending = True
+            if self._crew is not None:
+                self._crew.calm()
             self.launch(*(slot for slot in self.slots if slot.node is None))
             nodes = [slot.ready() for slot in self.slots]
             witness = self.random.choice(nodes)
-            states = dict(_outcomes(witness, self.ledger.acknowledged))
-            alive = [handle for handle, state in states.items() if state == b"alive"]
-            statuses = _statuses(nodes, alive) if alive else ""
+            states, stuck = _outcomes(witness, self.ledger.acknowledged)
+            statuses = _statuses(nodes, sorted(self.ledger.acknowledged - states.keys())) if stuck else ""
+            if self._followers is not None:
+                stuck += self._followers.end()
             self.addresses.end()
+        if self._crew is not None:
+            executions = list(read_executions(self._crew.effects, self._crew.was_held))
+            self.ledger.audit(executions)
+            if self._followers is not None:
+                self.ledger.violations += self._followers.audit(executions)
+                self.ledger.counts.update(self._followers.ledger.counts)
         lost = sorted(handle for handle, state in states.items() if state != b"succeeded")
         written = "".join(node.log.read_text() for node in {node.name: node for node in self.fleet.nodes}.values())
         return Findings(
-            len(states),
+            len(self.ledger.acknowledged),
             lost,
+            stuck,
             self.ledger.violations,
             max(self.ledger.overlaps, default=0.0),
             Counter(states.values()),
@@ -169,6 +226,9 @@ class Findings(NamedTuple):
 
     acknowledged: int
     lost: list[bytes]
+    """Acknowledged jobs that are unknown, or have not succeeded."""
+    stuck: list[str]
+    """Acknowledged jobs, and runs, that have not ended."""
     violations: list[str]
     overlap: float
     """The longest time for which two workers ran one job, in seconds."""
@@ -179,30 +239,65 @@ class Findings(NamedTuple):
     logs: str
     """The nodes' logs, and the nodes' views of jobs that did not end."""
 
+    def broken(self, *, overlap: float = LONGEST_OVERLAP) -> bool:
+        """Return whether a promise was broken; two workers may run one job at the same time for ``overlap`` seconds."""
+        return bool(self.lost or self.stuck or self.violations) or self.overlap > overlap
+
+    def summary(self) -> str:
+        """Return the counts."""
+        return (
+            f"{self.acknowledged} acknowledged, {len(self.lost)} lost, {len(self.stuck)} stuck,"
+            f" {len(self.violations)} violations, overlap {self.overlap:.3f} s, {dict(sorted(self.counts.items()))}"
+        )
+
     def __str__(self) -> str:
-        lost = f"{len(self.lost)} lost {self.lost[:3]}"
+        lost = f"{len(self.lost)} lost {self.lost[:3]}, {len(self.stuck)} stuck {self.stuck[:3]}"
         return (
             f"{lost}, {self.violations}, overlap {self.overlap:.3f} s, {self.acknowledged} acknowledged, {dict(self.states)}, "
             f"{dict(self.counts)}, fenced {self.fenced} times\n{self.logs}"
         )
 
 
-def _outcomes(node: FleetNode, handles: set[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Wait for the end of each job, and yield its handle and state; ``alive`` if it does not end."""
+def _outcomes(node: FleetNode, handles: set[bytes]) -> tuple[dict[bytes, bytes], list[str]]:
+    """Wait for the end of each job. Return the states, and descriptions of those that are stuck."""
     left = set(handles)  # a copy: actors may still acknowledge jobs
+    states: dict[bytes, bytes] = {}
+    progress, end = Progress(), time.monotonic() + ALL_ENDED
     with node.extended() as peer:
-        peer.socket.settimeout(ACTOR_TIMEOUT)
         peer.write(b"".join(encode(ExtensionKind.WAIT, handle) for handle in sorted(left)))
-        try:
-            while left:
+        looked = time.monotonic()
+        while left:
+            now = time.monotonic()
+            if now > looked + LOOK_INTERVAL:
+                looked = now
+                shown = {handle.decode(): _position(node, handle) for handle in sorted(left)[:MOST_SHOWN]}
+                stuck = progress.stuck(shown, now)
+                if stuck or now > end:
+                    return states, stuck or [f"{len(left)} jobs have not ended: {shown}"]
+            peer.socket.settimeout(LOOK_INTERVAL)
+            try:
                 packet = peer.next()
-                if packet.kind is not ExtensionKind.RESULT:
-                    continue
+            except TimeoutError:
+                continue
+            if packet.kind is ExtensionKind.RESULT:
                 left.discard(packet.arguments[0])
-                yield packet.arguments[0], packet.arguments[1]
-        except TimeoutError:
-            for handle in left:
-                yield handle, b"alive"
+                states[packet.arguments[0]] = packet.arguments[1]
+    return states, []
+
+
+def _position(node: FleetNode, handle: bytes) -> Position:
+    """Return where a job is, as a node shows it."""
+    try:
+        job: dict[str, Any] = node.ask("jobs.show", handle=handle.decode())
+        function: dict[str, Any] = node.ask("functions.show", function=job["function"])
+    except FaultError as error:
+        return Position(str(error))
+    due = job["run_at"]
+    due_in = datetime.fromisoformat(due).timestamp() - time.time() if due else 0.0
+    why = why_waiting(
+        job["state"], due_in=due_in, able=function["registered"] is not False, paused=bool(function["paused"])
+    )
+    return Position((job["state"], job["attempt"], job["worker"], due), why)
 
 
 def _statuses(nodes: Sequence[FleetNode], alive: Sequence[bytes]) -> str:
@@ -230,3 +325,17 @@ def crash(chaos: Chaos) -> None:
         slot.kill()
         chaos.launch(slot)
     slot.ready()
+
+
+def endure(minutes: float, survive: Callable[[int], Findings], *, overlap: float = LONGEST_OVERLAP) -> None:
+    """Run seeds one after another for some minutes, print the findings of each, and assert that no promise was broken."""
+    end, seed = time.monotonic() + 60 * minutes, 1000
+    broken = []
+    while time.monotonic() < end:
+        found = survive(seed)
+        print(f"{time.strftime('%H:%M:%S')} seed {seed}: {found.summary()}", flush=True)  # noqa: T201 - the accounts
+        if found.broken(overlap=overlap):
+            broken.append(f"seed {seed}: {found}")
+            print(broken[-1], flush=True)  # noqa: T201 - it may be long until all have run
+        seed += 1
+    assert not broken, "\n".join(broken)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from .fleet_chaos import freeze, kill, part
+from .fleet_chaos import any_disturbance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,17 +83,9 @@ def random_disturbance(ensemble: Ensemble) -> Callable[[Chaos], None]:
     """Return a function that applies a random disturbance to the ensemble or to one of the nodes."""
 
     def disturb(chaos: Chaos) -> None:
-        chance = chaos.random
-        for slot in chaos.slots:
-            if slot.node is None and chance.random() < 0.5:
-                chaos.launch(slot)
-                slot.ready()
-        whole = all(slot.node is not None for slot in chaos.slots)
-        if chance.random() < 0.4:
-            EVENTS[chance.choice(sorted(EVENTS))](chaos, ensemble)
-        elif whole and chance.random() < 0.5:
-            chance.choice([freeze, part])(chaos)
+        if chaos.random.random() < 0.4:
+            EVENTS[chaos.random.choice(sorted(EVENTS))](chaos, ensemble)
         else:
-            kill(chaos)
+            any_disturbance(chaos)
 
     return disturb

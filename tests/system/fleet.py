@@ -90,7 +90,7 @@ class FleetNode:
             seen += data
         gearman, *others = seen.decode().splitlines()
         self.port = listening_port(gearman)
-        for line in others:
+        for line in [line for line in others if line.startswith("listening http")]:
             self.http = f"127.0.0.1:{listening_port(line, face='http')}"
         return self
 
@@ -208,14 +208,20 @@ class Fleet:
         if kind is None:
             self.assert_healthy()
 
-    def launch(self, name: str, *options: str, store: str | None = None, plant: str | None = None) -> FleetNode:
-        """Start a node without waiting; ``plant`` names a defect to plant, ``store`` another URL of the store."""
+    def launch(
+        self, name: str, *options: str, store: str | None = None, plant: str | None = None, socket: str = ""
+    ) -> FleetNode:
+        """Start a node without waiting.
+
+        ``plant`` names a defect to plant, ``store`` another URL of the store, ``socket`` a second address of the node.
+        """
         pipe = self._directory / f"{name}.stdout"
         if not pipe.exists():
             os.mkfifo(pipe)
         reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         log = self._directory / f"{name}.log"
-        command = ("serve", "--store", store or self._store, "--name", name, "--gearman", "127.0.0.1:0")
+        ports = f"127.0.0.1:0,{socket}" if socket else "127.0.0.1:0"
+        command = ("serve", "--store", store or self._store, "--name", name, "--gearman", ports)
         arguments = [*command, *self._options, *options]
         order = {
             "arguments": arguments,
@@ -224,7 +230,9 @@ class Fleet:
             "log": str(log),
             "plant": plant,
         }
-        node = FleetNode(name, self.fork_server.start(order), reader, log, faces=2 if "--http" in arguments else 1)
+        node = FleetNode(
+            name, self.fork_server.start(order), reader, log, faces=1 + ("--http" in arguments) + bool(socket)
+        )
         self.nodes.append(node)
         return node
 

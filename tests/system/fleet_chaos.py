@@ -69,3 +69,16 @@ def part(chaos: Chaos) -> None:
             route.lose_request(of=chance.choice([None, b""]))
     time.sleep(chance.uniform(0, 2 * chaos.fleet.lease + 1))
     proxy.heal()
+
+
+def any_disturbance(chaos: Chaos) -> None:
+    """Kill a node, or freeze one or cut it off while all run."""
+    chance = chaos.random
+    for slot in chaos.slots:
+        if slot.node is None and chance.random() < 0.5:
+            chaos.launch(slot)
+            slot.ready()
+    if all(slot.node is not None for slot in chaos.slots) and chance.random() < 0.5:
+        chance.choice([freeze, part])(chaos)
+    else:
+        kill(chaos)

@@ -1,8 +1,8 @@
 """A server of forks: it imports the package once, and forks a process for each node that a test starts.
 
-It runs as a program. It reads one order per line, ``{"arguments", "directory", "stdout", "log", "plant"}``, and writes the pid
-of the node that it started. ``stdout`` is a named pipe. The nodes end with it. A node runs the same code as
-``python -m mainspring serve``; only the time for the imports is saved.
+It runs as a program. It reads one order per line, ``{"arguments", "directory", "stdout", "log", "plant"}`` and sometimes
+``environment``, and writes the pid of the node that it started. ``stdout`` is a named pipe or a file. The nodes end with it. A
+node runs the same code as ``python -m mainspring serve``, and workers as ``worker``; only the time for the imports is saved.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def main() -> None:
             if os.getppid() != own:
                 os._exit(1)
             _redirect(order)
+            os.environ |= order.get("environment", {})
             signal.signal(signal.SIGUSR2, _log_tasks)
             if order["plant"] is not None:
                 PLANTS[order["plant"]]()

@@ -5,7 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from .workflow_accounts import CLOCKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .workflow_accounts import Execution
 
 STOP_DELAY: Final = 0.1
 """Seconds by which a test thread may be late to process a server's message on a busy machine."""
@@ -44,9 +51,15 @@ class Ledger:
         self.violations: list[str] = []
         self.overlaps: list[float] = []
         self.counts: Counter[str] = Counter()
+        self.tasks: dict[bytes, str] = {}
+        """The names of the jobs for worker processes."""
+        self.results: dict[bytes, dict[str, float]] = {}
+        """The results of such jobs, with the wall time at which a client first had each."""
         self.events = 0
         self._woken = float("-inf")
         """When a frozen node was last continued."""
+        self._wakes: list[float] = []
+        """The wall times of all continuations."""
         self._reassigned: set[bytes] = set()
         """Confirmed jobs that such a node assigned once more: it had decided that before it was frozen."""
 
@@ -65,6 +78,7 @@ class Ledger:
         """Record that a frozen node is about to be continued."""
         with self._lock:
             self._woken = time.monotonic()
+            self._wakes.append(time.time())
 
     def break_promise(self, description: str) -> None:
         """Add a violation that an actor found."""
@@ -119,6 +133,30 @@ class Ledger:
                 self.violations.append(f"{handle!r} was completed twice")
             self.confirmed.add(handle)
             self.note("confirmed")
+
+    def ended(self, handle: bytes, result: str, at: float) -> None:
+        """Record that a client has the result of a job for worker processes."""
+        with self._lock:
+            self.results.setdefault(handle, {}).setdefault(result, at)
+            self.note("results")
+
+    def audit(self, executions: Iterable[Execution]) -> None:
+        """Compare the executions of worker processes with the results."""
+        by_name: dict[str, list[Execution]] = {}
+        for execution in executions:
+            by_name.setdefault(execution.run, []).append(execution)
+        for handle, results in self.results.items():
+            if handle not in self.tasks:
+                continue  # its submission was not answered
+            done = by_name.get(self.tasks[handle], [])
+            if len(results) > 1:
+                self.break_promise(f"{handle!r} has the results {results}")
+            for result, at in results.items():
+                if result not in {one.token for one in done}:
+                    self.break_promise(f"{handle!r} has the result of another job")
+                late = [one for one in done if one.at > at + CLOCKS and not one.late]
+                if not all(any(0 <= one.at - wake < WAKE_DELAY for wake in self._wakes) for one in late):
+                    self.break_promise(f"{handle!r} ran again after a client had its result")
 
     def check_unique(self, handle: bytes, unique: bytes) -> None:
         """Record that an actor saw a job with its unique."""

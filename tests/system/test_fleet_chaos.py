@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .chaos import Chaos, Findings
+from .chaos import FLEET, FLEET_WITH_CREW, Chaos, Findings, Scenario, endure
 from .fleet import LEASE
-from .fleet_chaos import freeze, kill, part
+from .fleet_chaos import any_disturbance, freeze, kill, part
 from .ledger import STOP_DELAY
 from .stores import POSTGRESQL, STORES
 
@@ -29,6 +29,9 @@ SEEDS_OF_OTHER_STORES = 5
 SLOW_SEEDS = 4
 LONG_SEEDS = 300
 KILLS = 6
+CREW_SECONDS = 15.0
+"""Seconds of the disturbances of a run with worker processes."""
+LONG_CREW_SECONDS = 60.0
 PARALLEL_SEEDS = 5
 """Seeds that run in parallel: a run mostly waits for leases to end."""
 LONGEST_DISTURBANCE = 2 * LEASE + 1
@@ -52,22 +55,36 @@ class SeedRunner:
         """Seeds of the short form, with kills."""
 
     def survive(
-        self, disturb: Callable[[Chaos], None], seed: int, *, rounds: int = KILLS, plant: str | None = None
+        self,
+        disturb: Callable[[Chaos], None],
+        seed: int,
+        *,
+        rounds: int = KILLS,
+        plant: str | None = None,
+        scenario: Scenario = FLEET,
+        seconds: float = 0.0,
     ) -> Findings:
         """Run one seed in a directory and a store of its own, with a separate route to the store for each node."""
         own = self._directory / str(seed)
         own.mkdir()
         with self._create_store() as store, store.routes(NODES) as routes:
-            return Chaos(self._fork_server, own, routes, seed, plant=plant).run(disturb, rounds)
+            chaos = Chaos(self._fork_server, own, routes, seed, scenario=scenario, plant=plant)
+            return chaos.run(disturb, rounds, seconds)
+
+    def _survive_first(self, disturb: Callable[[Chaos], None], seed: int, *, first: int, rounds: int) -> Findings:
+        """Run one seed, the first one with worker processes, which make it longer."""
+        if seed == first:
+            return self.survive(disturb, seed, rounds=rounds, scenario=FLEET_WITH_CREW, seconds=CREW_SECONDS)
+        return self.survive(disturb, seed, rounds=rounds)
 
     def check(
         self, disturb: Callable[[Chaos], None], seeds: range, *, rounds: int = KILLS, overlap: float = STOP_DELAY
     ) -> None:
         """Run seeds, and assert that none of them broke a promise."""
         with ThreadPoolExecutor(PARALLEL_SEEDS) as pool:
-            found = pool.map(lambda seed: self.survive(disturb, seed, rounds=rounds), seeds)
+            found = pool.map(lambda seed: self._survive_first(disturb, seed, first=seeds[0], rounds=rounds), seeds)
             findings = dict(zip(seeds, found, strict=True))
-        broken = {seed: one for seed, one in findings.items() if one.lost or one.violations or one.overlap > overlap}
+        broken = {seed: one for seed, one in findings.items() if one.broken(overlap=overlap)}
         assert not broken, "\n".join(f"seed {seed}: {one}" for seed, one in broken.items())
         assert sum(one.acknowledged for one in findings.values()) > 20 * len(seeds)
 
@@ -112,6 +129,18 @@ def test_many_partitions_lose_nothing_and_run_nothing_again(seed_runner: SeedRun
 @pytest.mark.timeout(3600)
 def test_many_frozen_nodes_lose_nothing_and_run_nothing_again(seed_runner: SeedRunner) -> None:
     seed_runner.check(freeze, range(SLOW_SEEDS, SLOW_SEEDS + LONG_SEEDS), overlap=LONGEST_DISTURBANCE)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed_runner", [POSTGRESQL], indirect=True)
+def test_many_minutes_of_everything_lose_nothing_and_leave_nothing(
+    seed_runner: SeedRunner, request: pytest.FixtureRequest
+) -> None:
+    def survive(seed: int) -> Findings:
+        return seed_runner.survive(any_disturbance, seed, scenario=FLEET_WITH_CREW, seconds=LONG_CREW_SECONDS)
+
+    endure(request.config.getoption("--minutes"), survive, overlap=LONGEST_DISTURBANCE)
 
 
 # The check must fail if a node makes promises before it commits; otherwise it proves nothing.

@@ -33,7 +33,7 @@ def server(postgres_programs: Path) -> Iterator[PostgresServer]:
 def assert_survives(chaos: Chaos, disturb: Callable[[Chaos], None], rounds: int) -> Findings:
     """Run the disturbances, assert that nothing was lost or run twice, and return the findings."""
     found = chaos.run(disturb, rounds)
-    assert (found.lost, found.violations) == ([], [])
+    assert (found.lost, found.stuck, found.violations) == ([], [], [])
     assert found.acknowledged
     return found
 

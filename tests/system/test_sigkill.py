@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.interop.packets import Kind, packet_of
 
-from .chaos import SINGLE_SERVER, Chaos, Findings, crash
+from .chaos import SINGLE_SERVER, SINGLE_SERVER_WITH_CREW, Chaos, Findings, Scenario, crash, endure
 from .extension import ExtensionKind
 from .servers import serving
 from .stores import StoreRoute
@@ -21,24 +22,41 @@ if TYPE_CHECKING:
 SEEDS = 20
 LONG_SEEDS = 500
 KILLS = 8
+CREW_SECONDS = 15.0
+"""Seconds of the disturbances of a run with worker processes."""
+LONG_CREW_SECONDS = 60.0
 PARALLEL_SEEDS = 4
 """Seeds that run in parallel: a run mostly waits for the disk."""
 
 
-def survive(fork_server: ForkServer, directory: Path, seed: int, *, plant: str | None = None) -> Findings:
+def survive(
+    fork_server: ForkServer,
+    directory: Path,
+    seed: int,
+    *,
+    plant: str | None = None,
+    scenario: Scenario = SINGLE_SERVER,
+    seconds: float = 0.0,
+) -> Findings:
     """Run one seed in its own directory."""
     own = directory / str(seed)
     own.mkdir()
-    return Chaos(fork_server, own, [StoreRoute("sqlite:///jobs.db")], seed, scenario=SINGLE_SERVER, plant=plant).run(
-        crash, KILLS
-    )
+    store = StoreRoute("sqlite:///jobs.db")
+    return Chaos(fork_server, own, [store], seed, scenario=scenario, plant=plant).run(crash, KILLS, seconds)
 
 
 def check(fork_server: ForkServer, directory: Path, seeds: range) -> None:
-    """Run seeds, and assert that none of them broke a promise."""
+    """Run seeds, the first one with worker processes and workflows, and assert that none of them broke a promise."""
+
+    def run(seed: int) -> Findings:
+        if seed == seeds[0]:
+            crew = SINGLE_SERVER_WITH_CREW
+            return survive(fork_server, directory, seed, scenario=crew, seconds=CREW_SECONDS)
+        return survive(fork_server, directory, seed)
+
     with ThreadPoolExecutor(PARALLEL_SEEDS) as pool:
-        findings = dict(zip(seeds, pool.map(lambda seed: survive(fork_server, directory, seed), seeds), strict=True))
-    broken = {seed: found for seed, found in findings.items() if found.lost or found.violations}
+        findings = dict(zip(seeds, pool.map(run, seeds), strict=True))
+    broken = {seed: found for seed, found in findings.items() if found.broken(overlap=math.inf)}
     assert not broken, "\n".join(f"seed {seed}: {one}" for seed, one in broken.items())
     assert sum(found.acknowledged for found in findings.values()) > 20 * len(seeds)
 
@@ -51,6 +69,18 @@ def test_kills_lose_nothing_and_run_nothing_again(fork_server: ForkServer, tmp_p
 @pytest.mark.timeout(3600)
 def test_many_kills_lose_nothing_and_run_nothing_again(fork_server: ForkServer, tmp_path: Path) -> None:
     check(fork_server, tmp_path, range(SEEDS, SEEDS + LONG_SEEDS))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_many_minutes_of_everything_lose_nothing_and_leave_nothing(
+    fork_server: ForkServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    def run(seed: int) -> Findings:
+        crew = SINGLE_SERVER_WITH_CREW
+        return survive(fork_server, tmp_path, seed, scenario=crew, seconds=LONG_CREW_SECONDS)
+
+    endure(request.config.getoption("--minutes"), run, overlap=math.inf)
 
 
 # The check must fail if a server makes promises before it commits; otherwise it proves nothing.

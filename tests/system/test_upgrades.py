@@ -116,6 +116,7 @@ def upgrade(versions: dict[str, ForkServer], directory: Path, store: Store, seed
         chaos = Chaos(versions["old"], directory, routes, seed)
         findings = chaos.run(RollingUpgrade(versions), len(RollingUpgrade.STEPS))
     assert not findings.lost, findings
+    assert not findings.stuck, findings
     assert not findings.violations, findings
     assert findings.overlap <= STOP_DELAY, findings
     assert findings.acknowledged > 20, findings

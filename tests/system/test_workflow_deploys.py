@@ -37,7 +37,7 @@ class Deploys(WorkflowChaos):
         self._code = VERSIONS[0]
         self._kills = kills
         super().__init__(directory, seed)
-        for client in self._clients:
+        for client in self.followers.clients:
             client.parks = frozenset({"mismatch"})
 
     def start(self, role: str, **order: Any) -> None:

@@ -20,7 +20,7 @@ from .workflow_accounts import Account, Execution, audit
 from .workflow_processes import WorkflowProcesses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 CLIENTS = 6
@@ -232,6 +232,70 @@ class Findings(NamedTuple):
         )
 
 
+class Followers:
+    """Some clients of one node, which follow their runs until the end."""
+
+    def __init__(self, address: str, number: int, seed: int) -> None:
+        self._address = address
+        self.ledger = Ledger()
+        self.clients = [
+            AccountingClient(f"c{number}", address, self.ledger, random.Random(f"{seed} {number}"))
+            for number in range(number)
+        ]
+
+    def start(self) -> None:
+        """Let them start runs."""
+        for client in self.clients:
+            client.start()
+
+    def end(self) -> list[str]:
+        """Let them start no more runs, and wait until all have ended. Return descriptions of those that are stuck."""
+        for client in self.clients:
+            client.ending.set()
+        for client in self.clients:
+            if client.ident is not None:
+                client.join(2 * TIMEOUT)
+        stuck = [f"{client.name}: {client.defect!r}" for client in self.clients if client.defect is not None]
+        stuck += [f"{client.name} hangs" for client in self.clients if client.is_alive()]
+        if not stuck:
+            self._take_census()
+        return stuck
+
+    def _take_census(self) -> None:
+        """Compare the node's list of runs with the accounts."""
+        client = Client([parse_address(self._address)])
+        runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        try:
+            after = None
+            while True:
+                page = client.call("workflows.list", {"limit": PAGE, "after": after})
+                for run in page["runs"]:
+                    runs[run["workflow_id"]].append(run)
+                after = page["next"]
+                if after is None:
+                    break
+        finally:
+            client.close()
+        for account in self.ledger.accounts.values():
+            found = [(run["status"], run["events"]) for run in runs.pop(account.name, [])]
+            if found != [(account.status, account.events)]:
+                self.ledger.violate(account, f"the list has {found} for {account.status} with {account.events} events")
+        if runs:
+            self.ledger.violations.append(f"runs that nobody started: {list(runs)[:5]}")
+
+    def audit(self, found: Iterable[Execution]) -> list[str]:
+        """Compare executions with the accounts, and return all violations."""
+        executions: dict[str, list[Execution]] = defaultdict(list)
+        for execution in found:
+            executions[execution.run].append(execution)
+        for account in self.ledger.accounts.values():
+            for what in audit(account, executions[account.name]):
+                self.ledger.violate(account, what)
+            self.ledger.note("results", len(account.recorded))
+            self.ledger.note("executions", len(executions[account.name]))
+        return self.ledger.violations
+
+
 class WorkflowChaos(WorkflowProcesses):
     """A node, two workers, and clients; the caller disturbs them."""
 
@@ -242,11 +306,8 @@ class WorkflowChaos(WorkflowProcesses):
         self._store = (directory / "store.db").resolve()
         self._journal = directory / "journal" if journal else None
         self._on_disk: dict[int, bytes] = {}
-        self.ledger = Ledger()
-        self._clients = [
-            AccountingClient(f"c{number}", self.address, self.ledger, random.Random(f"{seed} {number}"))
-            for number in range(CLIENTS)
-        ]
+        self.followers = Followers(self.address, CLIENTS, seed)
+        self.ledger = self.followers.ledger
 
     def start(self, role: str, **order: Any) -> None:
         """Start a process."""
@@ -260,25 +321,16 @@ class WorkflowChaos(WorkflowProcesses):
     ) -> Findings:
         """Disturb for a time, or some times, let all runs end, and compare the accounts. ``runs``: the least to start."""
         try:
-            for client in self._clients:
-                client.start()
+            self.followers.start()
             end = time.monotonic() + seconds
             while (time.monotonic() < end) if rounds is None else rounds:
                 disturb(self)
                 rounds = None if rounds is None else rounds - 1
             self.ledger.await_count("starts", runs, TIMEOUT)
         finally:
-            for client in self._clients:
-                client.ending.set()
-            for client in self._clients:
-                client.join(2 * TIMEOUT)
-        for client in self._clients:
-            if client.defect is not None:
-                raise AssertionError(f"{client.name}: {client.defect!r}\n{self.log()}") from client.defect
-            assert not client.is_alive(), f"{client.name} hangs\n{self.log()}"
-        self._take_census()
-        self._audit()
-        return Findings(self.ledger.violations, self.ledger.counts, self.log())
+            stuck = self.followers.end()
+        assert not stuck, f"stuck: {stuck}\n{self.log()}"
+        return Findings(self.followers.audit(read_executions(self.effects)), self.ledger.counts, self.log())
 
     # ---- disturbances ----
 
@@ -308,45 +360,12 @@ class WorkflowChaos(WorkflowProcesses):
         for role in self.pids:
             self.start(role)
 
-    # ---- accounts ----
 
-    def _take_census(self) -> None:
-        """Compare the node's list of runs with the accounts."""
-        client = Client([parse_address(self.address)])
-        runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        try:
-            after = None
-            while True:
-                page = client.call("workflows.list", {"limit": PAGE, "after": after})
-                for run in page["runs"]:
-                    runs[run["workflow_id"]].append(run)
-                after = page["next"]
-                if after is None:
-                    break
-        finally:
-            client.close()
-        for account in self.ledger.accounts.values():
-            found = [(run["status"], run["events"]) for run in runs.pop(account.name, [])]
-            if found != [(account.status, account.events)]:
-                self.ledger.violate(account, f"the list has {found} for {account.status} with {account.events} events")
-        if runs:
-            self.ledger.violations.append(f"runs that nobody started: {list(runs)[:5]}")
-
-    def _audit(self) -> None:
-        """Compare the executions with the accounts."""
-        executions: dict[str, list[Execution]] = defaultdict(list)
-        for execution in read_executions(self.effects):
-            executions[execution.run].append(execution)
-        for account in self.ledger.accounts.values():
-            for what in audit(account, executions[account.name]):
-                self.ledger.violate(account, what)
-            self.ledger.note("results", len(account.recorded))
-            self.ledger.note("executions", len(executions[account.name]))
-
-
-def read_executions(effects: Path) -> Iterator[Execution]:
-    """Return the lines of a file of executions."""
+def read_executions(
+    effects: Path, was_held: Callable[[int, float], bool] = lambda _pid, _at: False
+) -> Iterator[Execution]:
+    """Return the lines of a file of executions; ``was_held``: whether a process was held shortly before a time."""
     with effects.open() as file:
         for line in file:
             run, place, before, token, at = json.loads(line)
-            yield Execution(run, place, before, token, at / 1e6)
+            yield Execution(run, place, before, token, at / 1e6, late=was_held(int(token.partition(".")[0]), at / 1e6))

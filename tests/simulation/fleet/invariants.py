@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.errors import StoreUnavailableError
-from tests.simulation.actors import Client
+from tests.progress import Position
 from tests.simulation.invariants import always as always_of_one
+from tests.simulation.invariants import clients_left, ends_left, jobs_left
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -40,18 +41,19 @@ def always(world: FleetWorld) -> None:
                 assert other == life.name, f"{job_id} runs on {other} and on {life.name}"
 
 
-def left(world: FleetWorld) -> list[str]:
-    """Return descriptions of the work that has not ended yet."""
+def left(world: FleetWorld) -> dict[str, Position]:
+    """Return the work that has not ended yet."""
     tables, history = world.content.tables, world.history
-    found = [f"the job {job_id}" for job_id in history.live]
-    found += [f"{job_id}, which terms {terms} wait for" for job_id, terms in tables.waits.items()]
-    found += [actor.name for actor in world.actors if isinstance(actor, Client) and actor.waits]
+    progress = jobs_left([tables.jobs[job_id] for job_id in history.live], world.clock.wall())
+    progress |= clients_left(world.actors)
+    found = [f"{job_id}, which terms {terms} wait for" for job_id, terms in tables.waits.items()]
     terms = set()
     for life in world.lives.values():
         terms.add(life.store.term)
         if life.life is not None or not life.ready:
             found.append(f"{life.name} starts or leaves")
             continue
+        progress |= ends_left(life.wires)
         service = life.service
         if service.dispatch.paused:
             found.append(f"{life.name} takes no part")
@@ -70,4 +72,4 @@ def left(world: FleetWorld) -> list[str]:
         found += [f"{name} of {life.name}" for name, thing in things.items() if len(thing)]
     found += [f"the row of term {term}" for term in world.content.rows.keys() - terms]
     found += [f"a receiver of term {term}" for term in world.content.receivers.keys() - terms]
-    return found
+    return progress | {one: Position(one) for one in found}

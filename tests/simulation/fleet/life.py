@@ -22,6 +22,7 @@ from mainspring.server.settings import FleetSettings, ServerSettings, parse_stor
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from tests.simulation.clockwork import Clockwork
+from tests.simulation.life import SWEEP_INTERVAL
 from tests.simulation.store import UNTIMED
 
 from .errand import Errand, Moment
@@ -74,6 +75,7 @@ class FleetLife:
         self._options = options
         self._ticks = False
         self._next_tick = self._next_check = self._next_step = math.inf
+        self._next_sweep = 0.0
         self.keeping: Errand | None = None
         self.life: Errand | None = None
         """The errand of its start, later that of its end."""
@@ -164,6 +166,9 @@ class FleetLife:
             return
         self.loop.run_due()
         now = self.clock.monotonic()
+        if self.ready and self._next_sweep <= now:
+            self._next_sweep = now + SWEEP_INTERVAL
+            self.face.end_silent()
         if self._next_check <= now:
             self._check()
         if self._ticks and self._next_tick <= now:

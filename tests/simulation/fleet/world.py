@@ -10,6 +10,7 @@ from mainspring.ids import Handles
 from mainspring.jobs.model import State
 from mainspring.server.settings import FleetSettings
 from mainspring.testing.clock import WALL_START, ManualClock
+from tests.progress import Progress
 from tests.shared_memory import SharedMemoryEngine
 from tests.simulation.actors import FUNCTIONS, Actor, Client, PlainWorker, StreamWorker
 from tests.simulation.wires import Wire
@@ -24,6 +25,7 @@ from .store import Way
 
 if TYPE_CHECKING:
     from mainspring.jobs.model import Job
+    from tests.progress import Position
 
 HOUR = 3600.0
 CALM_SECONDS = 200.0
@@ -207,8 +209,8 @@ class FleetWorld:
         """Check the invariants of any moment."""
         invariants.always(self)
 
-    def left(self) -> list[str]:
-        """Return descriptions of the work that has not ended yet."""
+    def left(self) -> dict[str, Position]:
+        """Return the work that has not ended yet."""
         return invariants.left(self)
 
     def step(self) -> None:
@@ -227,9 +229,9 @@ class FleetWorld:
         elif number < 0.84:
             self._deliver_message()
         elif number < 0.86:
-            left = [wire for life in lives for wire in life.wires if wire.left and not wire.over]
+            left = [wire for life in lives for wire in life.wires if wire.ends]
             if left:
-                self._end(chance.choice(left))
+                chance.choice(left).deliver_end(chance)
         elif number < 0.97:
             self._pass(chance.choice((0.001, 0.01, 0.1, 0.3, 0.3, 1.1, 2.5)))
         elif number < 0.97 + 0.03 * self.fault_rate:
@@ -257,9 +259,6 @@ class FleetWorld:
     def _act(self, actor: Actor) -> bool:
         if actor.wire is None:
             return self.can_connect() and actor.act()
-        if not self.calm and isinstance(actor, Client) and actor.waits and self.chance.random() < 0.03:
-            actor.leave()  # while clients of this node or of others wait for the same job
-            return True
         return actor.act()
 
     def _receive(self, actor: Actor) -> bool:
@@ -271,11 +270,6 @@ class FleetWorld:
             actor.lost()
             return True
         return False
-
-    def _end(self, wire: Wire) -> None:
-        if wire.to_server and not wire.paused and self.chance.random() < 0.5:
-            wire.deliver()
-        wire.end()
 
     def _deliver_message(self) -> bool:
         terms = [term for term in self.content.messages if self._receives(term)]
@@ -400,8 +394,8 @@ class FleetWorld:
             did = False
             for life in list(self.lives.values()):
                 did = life.settle() or did
-                for wire in [wire for wire in life.wires if wire.left and not wire.over]:
-                    self._end(wire)
+                for wire in [wire for wire in life.wires if wire.ends]:
+                    wire.deliver_end(self.chance)
                     did = True
                 for wire in [wire for wire in life.wires if wire.can_deliver]:
                     wire.deliver()
@@ -434,16 +428,19 @@ class FleetWorld:
             self.actors.append(PlainWorker(self, "helper", FUNCTIONS))
 
     def _come_to_an_end(self) -> None:
-        end = self.clock.monotonic() + CALM_SECONDS
+        end, progress = self.clock.monotonic() + CALM_SECONDS, Progress()
         while left := self._advance_without_faults():
-            assert self.clock.monotonic() < end, f"this never ends: {left}"
+            now = self.clock.monotonic()
+            stuck = progress.stuck(left, now)
+            assert not stuck, f"this never ends: {stuck}"
+            assert now < end, f"this never ends: {left}"
             self._go_forward()
         for job_id, handle in self._acknowledged.items():
             job = self.content.tables.jobs.get(job_id)
             assert job is not None, f"{handle!r} is lost"
             assert State(job.state).ended
 
-    def _advance_without_faults(self) -> list[str]:
+    def _advance_without_faults(self) -> dict[str, Position]:
         """Run everything that needs no time. Return the remaining work."""
         if not self.lives:
             self._begin(self.chance.choice(list(self.machines)))

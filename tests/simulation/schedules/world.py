@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import to_us
 from mainspring.schedules.store import Change, SaveSchedules
+from tests.progress import Position
 from tests.shared_memory import SharedMemoryEngine
 from tests.simulation.actors import Actor, Client
 from tests.simulation.fleet.world import FleetWorld
@@ -111,8 +112,8 @@ class ScheduleWorld(FleetWorld):
         stored = self.content.tables.schedules.values()
         return [str(one) for one in stored if one.state.next_us is not None and one.state.next_us < now_us]
 
-    def left(self) -> list[str]:
-        """Return descriptions of the work that has not ended yet."""
-        found = super().left()
+    def left(self) -> dict[str, Position]:
+        """Return the work that has not ended yet."""
         unfinished = self.content.tables.unfinished.items()
-        return found + [f"the runs {sorted(rows)} of {name}" for name, rows in unfinished if rows] + self._behind()
+        found = [f"the runs {sorted(rows)} of {name}" for name, rows in unfinished if rows] + self._behind()
+        return super().left() | {one: Position(one) for one in found}

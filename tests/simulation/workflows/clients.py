@@ -63,7 +63,7 @@ class RunClient(Actor):
 
     def act(self) -> bool:
         chance, calm = self.chance, self.world.calm
-        if calm and not self.unsent:
+        if self.finishes or (calm and not self.unsent):
             return False
         if not calm and chance.random() > self.world.load:
             return False

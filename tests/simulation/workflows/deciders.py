@@ -14,6 +14,7 @@ from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.workflows import deciding
 from mainspring.workflows.messages import decode_decide, decode_decided
 from tests.simulation.actors import Actor
+from tests.simulation.wires import End
 
 from .virtual_loop import VirtualLoop
 
@@ -65,7 +66,7 @@ class _Transport(asyncio.Transport):
     def close(self) -> None:
         if not self._closing:
             self._closing = True
-            self.wire.leave()
+            self.wire.leave(End.CLOSE)
             self._host.loop.call_soon(self._host.disconnect, self, None)
 
     abort = close
@@ -131,7 +132,7 @@ class DeciderHost(Actor):
         transport, self._transport = self._transport, None
         if transport is not None:
             transport._closing = True
-            transport.wire.leave()
+            transport.wire.leave(End.RESET)
         self.wire = None
         loop = self.loop
         self.world.died(loop)
@@ -172,7 +173,7 @@ class DeciderHost(Actor):
     def leave(self) -> None:
         """Cut the connection."""
         if self.wire is not None:
-            self.wire.leave()
+            self.wire.leave(self.chance.choice((End.RESET, End.CLOSE)))
             self.lost()
 
     def lost(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.jobs.model import State
 from mainspring.workflows.model import Key, Status
 from mainspring.workflows.store import ShowRun
+from tests.progress import Position, Progress
 from tests.simulation import invariants
 from tests.simulation.actors import Actor, PlainWorker
 from tests.simulation.life import Life
@@ -24,8 +25,6 @@ from .store import FlowStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from tests.simulation.wires import Wire
 
     from .store import Make
 
@@ -209,14 +208,9 @@ class FlowWorld(FlowStage):
         return False
 
     def _end_left(self) -> None:
-        left = [wire for wire in self.life.wires if wire.left and not wire.over]
+        left = [wire for wire in self.life.wires if wire.ends]
         if left:
-            self._end(self.chance.choice(left))
-
-    def _end(self, wire: Wire) -> None:
-        if wire.to_server and not wire.paused and self.chance.random() < 0.5:
-            wire.deliver()
-        wire.end()
+            self.chance.choice(left).deliver_end(self.chance)
 
     def crash(self) -> None:
         """Lose everything in the node's memory; the group in progress is committed or not."""
@@ -243,8 +237,8 @@ class FlowWorld(FlowStage):
         life = self.life
         for _ in range(10_000):
             did = life.settle()
-            for wire in [wire for wire in life.wires if wire.left and not wire.over]:
-                self._end(wire)
+            for wire in [wire for wire in life.wires if wire.ends]:
+                wire.deliver_end(self.chance)
                 did = True
             for wire in life.wires:
                 if wire.can_deliver:
@@ -277,20 +271,25 @@ class FlowWorld(FlowStage):
             isinstance(one, PlainWorker) for one in self.actors
         ):
             self.actors.append(PlainWorker(self, "helper", (b"work",)))
-        begun, end = self.clock.monotonic(), 0.0
+        begun, end, progress = self.clock.monotonic(), 0.0, Progress()
         while True:
             self._keep_out(self.clock.monotonic() - begun)
             self.come_to_rest()
             waits = [client.name for client in (*self.clients, self.closer) if client.asks or client.results]
             live = [account for account in self.accounts.runs.values() if account.close is None]
             unbegun = self._unbegun()
-            if not (live or unbegun or waits or self.life.service.table.held):
+            positions = invariants.ends_left(self.life.wires)
+            positions |= {f"run {account.run}": Position(len(account.events)) for account in live}
+            positions |= {f"submitted run {run}": Position("not begun") for run in unbegun}
+            if not (positions or waits or self.life.service.table.held):
                 break
             seconds = self.clock.monotonic() - begun
             if seconds >= end and not any(client.asks for client in self.clients):
                 end = seconds + END_INTERVAL
                 self.closer.close()
             shown = [(account.run, account.kind, account.events[-3:], account.changed) for account in live]
+            stuck = progress.stuck(positions, self.clock.monotonic())
+            assert not stuck, f"after {seconds} s: {stuck}, {shown}"
             assert seconds < CALM_SECONDS, f"after {seconds} s: {shown}, {unbegun}, {waits}"
             following = min(self.life.next(), *(host.loop.next() or math.inf for host in self.hosts if host.running))
             self._advance(min(max(following - self.clock.monotonic(), 0.001), 1.0))

@@ -19,9 +19,11 @@ from .node import FUNCTIONS, Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
+    from mainspring.faces.gearman.face import GearmanFace
     from mainspring.jobs.held import Held
     from mainspring.server.node import Node as Server
     from mainspring.storage.operation import Operation
+    from tests.simulation.wires import Wire
 
     from .loop import VirtualLoop
     from .serving import ServingWorld
@@ -53,6 +55,8 @@ class Served(Node):
         self.is_open = False
         self.leaves = False
         self.hands: list[Hand] = []
+        self.wires: list[Wire] = []
+        """The connections of its workers of plain Gearman."""
         self.clients: list[Client] = []
         super().__init__(world, name)
 
@@ -91,7 +95,21 @@ class Served(Node):
         """Add a worker."""
         self.hands.append(Hand(self, functions, self.chance.randint(1, 3)))
 
+    @property
+    def face(self) -> GearmanFace:
+        """Return the face with its connections."""
+        assert self.server is not None
+        return self.server.face
+
+    @property
+    def loop(self) -> VirtualLoop:
+        """Return the loop of all nodes."""
+        return self.world.loop
+
     def kill(self) -> int:
+        for wire in self.wires:
+            wire.over = True
+        self.wires.clear()
         server = self.server
         if server is not None and self.is_open:
             server.ticks.stop()

@@ -1,29 +1,45 @@
-"""A fleet on one ensemble with the server's own nodes, foreground jobs, clients that disconnect, and nodes that drain."""
+"""A fleet on one ensemble with the server's own nodes, foreground jobs, clients that disconnect, and nodes that drain.
+
+Its workers of plain Gearman have connections, which they end in every way; the others call the node's service.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreError
+from mainspring.ids import Handles
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority
+from tests.progress import Position
+from tests.simulation.actors import Actor, PlainWorker
+from tests.simulation.invariants import ends_left
+from tests.simulation.wires import Wire
 
+from .loop import OWNER
 from .node import FUNCTIONS
-from .served import Client, Served
+from .served import Client, LoopClock, Served
 from .world import FAULT_AFTERMATH, UNIQUES, Answer, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mainspring.jobs.service import JobService
 
     from .loop import VirtualLoop
     from .node import Node
 
+TURN_SECONDS = 0.03
+"""Mean number of seconds between two turns of the workers that have connections."""
+
 
 class ServingWorld(World):
     """One run."""
+
+    load = 1.0
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         super().__init__(seed, loop)
@@ -34,6 +50,79 @@ class ServingWorld(World):
         """The jobs in the answers to background submissions."""
         self.results: dict[int, set[bytes]] = {}
         """The results that workers have sent for each job."""
+        self.clock = LoopClock(loop)
+        self._here: Served
+        """The node whose packet a worker is inspecting."""
+        self.plain = [
+            PlainWorker(self, f"plain {number}", tuple(self.chance.sample(FUNCTIONS, self.chance.randint(1, 2))))
+            for number in range(self.chance.randint(1, 3))
+        ]
+
+    async def run(self, seconds: float) -> None:
+        """Run with faults, then without."""
+        turns = asyncio.get_running_loop().create_task(self._turns())
+        turns.add_done_callback(lambda task: None if task.cancelled() else self.failed(task.exception()))
+        await super().run(seconds)
+        turns.cancel()
+
+    # ---- workers with connections ----
+
+    async def _turns(self) -> None:
+        """Let the workers act and the connections deliver, for ever."""
+        chance = self.chance
+        while True:
+            await asyncio.sleep(chance.expovariate(1 / TURN_SECONDS))
+            for node in self.served():
+                with _on(node):
+                    for wire in [wire for wire in node.wires if wire.can_deliver]:
+                        wire.deliver(chance)
+                    for wire in [wire for wire in node.wires if wire.ends]:
+                        wire.deliver_end(chance)
+            for worker in self.plain:
+                while worker.wire is not None and worker.wire.to_peer:
+                    worker.receive(*worker.wire.to_peer.popleft())
+                if worker.wire is not None and worker.wire.over:
+                    worker.lost()
+                elif worker.wire is not None or self.served():
+                    worker.act()
+
+    def connect(self, actor: Actor) -> Wire:
+        """Connect a worker to one of the nodes."""
+        node = self.chance.choice(self.served())
+
+        def see(kind: int, args: list[bytes]) -> None:
+            if actor.wire is wire:
+                self._here = node
+                actor.see(kind, args)
+
+        with _on(node):
+            wire = Wire(node, see)
+        node.wires.append(wire)
+        return wire
+
+    def result_of(self, handle: bytes, worker: str) -> bytes:
+        """Return a result that is unique to this attempt."""
+        self._counted += 1
+        result = b"%b by %b, %d" % (handle, worker.encode(), self._counted)
+        self.results.setdefault(Handles.parse(handle) or 0, set()).add(result)
+        return result
+
+    def assigned(self, handle: bytes) -> None:
+        """Check that the node holds a job that it has assigned."""
+        server = self._here.server
+        assert server is not None
+        held = server.service.table.held[handle]
+        if held.stored and held.job.id not in self.history.dropped:
+            self._here.check_held(held.job)
+
+    def acknowledged(self, handle: bytes, function: bytes, unique: bytes) -> None:
+        """No client has a connection."""
+
+    def outcome_sent(self, handle: bytes, state: bytes, result: bytes) -> None:
+        """No client has a connection."""
+
+    def must_have_ended(self, handle: bytes, why: str) -> None:
+        """Plain Gearman cannot notify a worker that its node has lost a job."""
 
     def _begin(self, name: str) -> None:
         if not self.nodes[name]:
@@ -176,12 +265,22 @@ class ServingWorld(World):
         for name in self.nodes:
             self.content.apply([Delete(f"{paths.DRAINING}/{name}")])
 
-    def _left(self) -> list[str]:
+    def _left(self) -> dict[str, Position]:
         left = super()._left()
         for node in self.nodes.values():
             if isinstance(node, Served):
-                left += node.residue()
+                left |= {one: Position(one) for one in node.residue()} | ends_left(node.wires)
         return left
+
+
+@contextmanager
+def _on(node: Served) -> Iterator[None]:
+    """Run code of a node: the tasks that it starts end with the node."""
+    token = OWNER.set(node)
+    try:
+        yield
+    finally:
+        OWNER.reset(token)
 
 
 class LossyMail(ServingWorld):

@@ -15,6 +15,7 @@ from mainspring.jobs.counts import Counts
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
 from mainspring.queries.jobs import ListJobs
 from mainspring.testing.conformance.paging import everything
+from tests.progress import Position, Progress, why_waiting
 from tests.zookeeper.memory import MemoryTree
 
 from .ensemble import Ensemble
@@ -125,12 +126,15 @@ class World:
             assert one is not None
             one.way.failure_rate = 0.0
         await asyncio.sleep(FAULT_AFTERMATH)
-        until = self.loop.time() + CALM_SECONDS
+        until, progress = self.loop.time() + CALM_SECONDS, Progress()
         while left := self._left():
+            stuck = progress.stuck(left, self.loop.time())
+            if stuck:
+                raise Broken(f"never ends: {stuck}")
             await asyncio.sleep(0.5)
             self.check()
             if self.loop.time() > until:
-                raise Broken(f"never ends: {left[:5]}")
+                raise Broken(f"never ends: {list(left)[:5]}")
         await self._check_end()
         self.check()
         await asyncio.gather(*(node.engine.close() for node in self.nodes.values() if node is not None))
@@ -310,26 +314,29 @@ class World:
 
     # ---- the end ----
 
-    def _left(self) -> list[str]:
-        """Return descriptions of the work that has not ended yet."""
+    def _left(self) -> dict[str, Position]:
+        """Return the work that has not ended yet."""
         content = self.content
-        left = []
+        left = {}
         for path in content.paths():
             parts = path.split("/")
-            if f"/{parts[1]}" in {paths.PENDING, paths.RUNNING, paths.COMPLETED, paths.DELAYED} and len(parts) == 4:
-                left.append(path)
-            elif f"/{parts[1]}" == paths.NAMES and len(parts) == 4:
-                node = content.read(path)
-                if node is not None and "id" in records.decode(node.data):
-                    left.append(path)
-            elif path.startswith(f"{paths.QUEUES}/") and (
-                len(parts) == 4 or content.read(paths.worker(parts[2])) is None
+            root, node = f"/{parts[1]}", content.read(path)
+            assert node is not None
+            if len(parts) == 4 and root in {paths.PENDING, paths.RUNNING, paths.COMPLETED, paths.DELAYED}:
+                due_in = (records.decode(node.data).get("due_us", 0) - self.now_us()) / 1e6
+                why = why_waiting("scheduled", due_in=due_in) if root == paths.DELAYED else ""
+                left[path] = Position(node.data, why)
+            elif (len(parts) == 4 and root == paths.NAMES and "id" in records.decode(node.data)) or (
+                root == paths.QUEUES
+                and len(parts) > 2
+                and (len(parts) == 4 or content.read(paths.worker(parts[2])) is None)
             ):
-                left.append(path)
-        left += ["a node" for node in self.nodes.values() if node is None or not node.is_idle]
-        left += [
-            f"a claim of {node.name}" for node in self.nodes.values() if node is not None and node.engine.owes_answer
-        ]
+                left[path] = Position(node.data)
+        for name, one in self.nodes.items():
+            if one is None or not one.is_idle:
+                left[f"node {name}"] = Position("busy")
+            if one is not None and one.engine.owes_answer:
+                left[f"a claim of node {name}"] = Position("unanswered")
         return left
 
     async def _ask(self, node: Node, operation: Operation) -> Any:
