@@ -198,8 +198,9 @@ class Intake:
             serving.arrived()
 
     def uncount(self, jobs: Sequence[Job], gone: dict[int, Found] | None = None) -> list[Job]:
-        """Undo the counts of jobs that were not stored; return the others."""
+        """Undo the counts of jobs that were not stored, and use the places that these get free; return the others."""
         stored = []
+        touched: dict[FunctionQueue, None] = {}
         for job in jobs:
             if gone is not None and job.id not in gone:
                 stored.append(job)
@@ -209,12 +210,15 @@ class Intake:
                 continue
             if job.state == _LEASED:
                 queue.inflight -= 1
+                touched[queue] = None
                 if queue.admission is not None:
                     queue.admission.arrived(job.key)
             elif job.state == _PENDING:
                 self._serving.no_longer_pending(queue, job.priority)
             else:
                 self._serving.no_longer_away(queue)
+        for queue in touched:
+            self._serving.serve(queue)
         return stored
 
     def _not_submitted(self, jobs: list[Job], error: StoreError, refused: Refused) -> None:
