@@ -173,7 +173,17 @@ def zookeeper(zookeeper_program: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def ensemble(zookeeper_program: str) -> Iterator[Ensemble]:
+def ensemble_program(zookeeper_program: str) -> str:
+    """Return the path of Java; leave the test out where the release for ensembles is missing, too. For ``Ensemble(3)``."""
+    try:
+        zookeeper_server.jars(3)
+    except zookeeper_server.NotInstalledError:
+        leave_out("the ZooKeeper for ensembles")
+    return zookeeper_program
+
+
+@pytest.fixture(scope="session")
+def ensemble(ensemble_program: str) -> Iterator[Ensemble]:
     """Return an ensemble of three; who ends or holds one of its servers, heals it."""
     with Ensemble(3, parent=memory_directory()) as ensemble:
         yield ensemble

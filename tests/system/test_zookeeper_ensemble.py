@@ -41,9 +41,9 @@ RECEIVE_TIMEOUT = 40.0
 
 
 @pytest.fixture(scope="module")
-def own(zookeeper_program: str) -> Iterator[Ensemble]:
+def own(ensemble_program: str) -> Iterator[Ensemble]:
     """Return an ensemble that the module's tests disturb."""
-    del zookeeper_program
+    del ensemble_program
     with Ensemble(3, parent=memory_directory()) as ensemble:
         yield ensemble
 

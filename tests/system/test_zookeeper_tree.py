@@ -182,9 +182,9 @@ def test_commands_print_the_same_as_on_other_stores(fleet: Fleet, tmp_path: Path
 
 
 @pytest.fixture(scope="module")
-def secured(zookeeper_program: str) -> Iterator[Ensemble]:
+def secured(ensemble_program: str) -> Iterator[Ensemble]:
     """Return an ensemble for trees with credentials; it becomes read-only without a majority."""
-    del zookeeper_program
+    del ensemble_program
     with Ensemble(3, parent=memory_directory(), java=["-Dreadonlymode.enabled=true"]) as ensemble:
         yield ensemble
 

@@ -4,7 +4,9 @@
         url = ensemble.url("/chroot")
         ensemble.kill(ensemble.leader())
 
-Everything here blocks; in a coroutine, use ``asyncio.to_thread``. It needs Linux, and Debian's package ``zookeeper``.
+Everything here blocks; in a coroutine, use ``asyncio.to_thread``. It needs Linux, and Debian's package ``zookeeper``. A server
+alone is Debian's. Ensembles are of a later release, whose jars ``tests/interop/setup.sh`` installs: Debian's 3.8.0 loses
+acknowledged writes when a leader is killed.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 START: Final = 60.0
 STOP: Final = 20.0
-JAR: Final = Path("/usr/share/java/zookeeper.jar")
-LOGGER: Final = Path("/usr/share/java/slf4j-simple.jar")
+JAVA_LIBRARY: Final = Path("/usr/share/java")
+JAR: Final = JAVA_LIBRARY / "zookeeper.jar"
+LOGGERS: Final = (JAVA_LIBRARY / "slf4j-api.jar", JAVA_LIBRARY / "slf4j-simple.jar")
+LATER_JARS: Final = Path(__file__).parent / "jars"
+"""The jars of the later release, and of what it needs."""
 MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 JAVA: Final = (
@@ -79,6 +84,16 @@ def program() -> str:
     return java
 
 
+def jars(size: int) -> list[Path]:
+    """Return the jars of a server of an ensemble. Raises NotInstalledError where they are missing."""
+    if size == 1:
+        return [JAR, *LOGGERS]
+    later = sorted(LATER_JARS.glob("*.jar"))
+    if not later:
+        raise NotInstalledError("the ZooKeeper for ensembles is not installed (run tests/interop/setup.sh)")
+    return [*later, *LOGGERS]
+
+
 class Ensemble:
     """One server, or several that elect a leader, on ports of 127.0.0.1. A context manager: inside the block they run.
 
@@ -98,7 +113,7 @@ class Ensemble:
         """Where clients connect, for each server."""
         self._size = size
         self._parent = parent
-        self._java = [program(), *JAVA, *java]
+        self._java = [program(), *JAVA, *java, "-cp", ":".join(map(str, jars(size))), MAIN, "./zoo.cfg"]
         self._settings = {**SETTINGS, **(settings or {})}
         self._directory: Path | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -283,7 +298,7 @@ class Ensemble:
         }
         with (home / "log").open("ab") as log:
             self._processes[index] = subprocess.Popen(
-                [*self._java, "-cp", f"{JAR}:{LOGGER}", MAIN, "./zoo.cfg"],
+                self._java,
                 cwd=home,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
+from mainspring.engines.zookeeper.address import parse
+from mainspring.engines.zookeeper.ensemble.connecting import check_versions
 from mainspring.engines.zookeeper.tree import Create, Done
 from mainspring.errors import StoreUnavailableError
 
@@ -15,6 +17,13 @@ from .test_faults import Watched, do, insist, run, session
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_ensembles_are_of_a_release_that_keeps_acknowledged_writes(ensemble: Ensemble) -> None:
+    """Otherwise the tests that kill a leader could fail for ZooKeeper's sake."""
+    with structlog.testing.capture_logs() as logs:
+        run(check_versions(parse(ensemble.url())))
+    assert logs == []
 
 
 def test_an_ensemble_that_loses_its_leader(ensemble: Ensemble, chroot: str) -> None:
@@ -55,7 +64,7 @@ def test_an_ensemble_without_a_majority(ensemble: Ensemble, chroot: str) -> None
         ensemble.heal()
 
 
-def test_a_read_only_member_is_treated_as_unreachable(zookeeper_program: str, chroot: str, tmp_path: Path) -> None:
+def test_a_read_only_member_is_treated_as_unreachable(ensemble_program: str, chroot: str, tmp_path: Path) -> None:
     with Ensemble(3, parent=tmp_path, java=["-Dreadonlymode.enabled=true"]) as ensemble:
 
         async def test() -> None:

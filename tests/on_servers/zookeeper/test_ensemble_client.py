@@ -12,10 +12,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from tests.zookeeper.server import Ensemble
 
+from mainspring.engines.zookeeper import opening
 from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.bootstrap import prepare
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
-from mainspring.engines.zookeeper.ensemble.connecting import make_client
+from mainspring.engines.zookeeper.ensemble.connecting import check_versions, make_client
 from mainspring.engines.zookeeper.ensemble.wiring import Answer
 from mainspring.engines.zookeeper.tree import (
     Check,
@@ -29,6 +30,7 @@ from mainspring.engines.zookeeper.tree import (
     Write,
 )
 from mainspring.errors import SettingsError, StoreError, StoreForeignError, StoreUnavailableError
+from mainspring.ids import NodeId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -357,6 +359,60 @@ def test_an_unreachable_ensemble_is_reported_without_the_password(free_port: int
         await tree.close()
 
     asyncio.run(test())
+
+
+LOSES = "may lose acknowledged jobs"
+UNKNOWN = "versions of some members are not known"
+
+
+@pytest.mark.parametrize(
+    ("answer", "logged"),
+    [
+        (
+            "Zookeeper version: 3.8.0-5a02a05eddb59aee6ac762f7ea82e92a68eb9c0f, built on 2022-02-25\nMode: leader\n",
+            LOSES,
+        ),
+        ("Zookeeper version: 3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee, built on 2024-10-17\n", LOSES),
+        ("Zookeeper version: 3.9.4-7246445ec281f3dbf53dc54e970c914f39713903, built on 2025-08-19\n", ""),
+        ("Zookeeper version: 3.10.0, built on 2027-01-01\n", ""),
+        ("srvr is not executed because it is not in the whitelist.\n", UNKNOWN),
+        ("", UNKNOWN),
+    ],
+)
+def test_a_version_that_may_lose_writes_is_logged(answer: str, logged: str) -> None:
+    async def test() -> None:
+        async def member(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            assert await reader.readexactly(4) == b"srvr"
+            writer.write(answer.encode())
+            writer.close()
+            await writer.wait_closed()
+
+        server = await asyncio.start_server(member, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with structlog.testing.capture_logs() as logs:
+                await check_versions(parse(f"zookeeper://127.0.0.1:{port}/x"))
+        assert logged in "".join(line["event"] for line in logs)
+        assert len(logs) == bool(logged)
+
+    asyncio.run(test())
+
+
+def test_a_node_logs_the_version_of_each_member_once(zookeeper: str, chroot: str, free_port: int) -> None:
+    async def test() -> None:
+        asked = f"zookeeper://{zookeeper},127.0.0.1:{free_port}{chroot}"
+        opened = opening.engine(asked, 4.0, ())
+        with structlog.testing.capture_logs() as logs:
+            await opened.open(NodeId("n1"), asyncio.get_running_loop().call_soon)
+            await asyncio.gather(*(one for one in asyncio.all_tasks() if one.get_name() == "zookeeper versions"))
+            await opened.close()
+        (warning,) = [line for line in logs if LOSES in line["event"]]
+        assert list(warning["versions"]) == [zookeeper], "Debian's is older"
+        (info,) = [line for line in logs if UNKNOWN in line["event"]]
+        assert info["members"] == [f"127.0.0.1:{free_port}"]
+        assert info["log_level"] == "info"
+
+    asyncio.run(asyncio.wait_for(test(), TIMEOUT))
 
 
 @pytest.mark.parametrize("below", ["/workers", "/pending_tasks/00", "/fires/x"])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def engine(url: str, lease: float, slices: Sequence[Slice]) -> ZookeeperEngine:
     """Return an engine that is not open; its sessions last ``lease`` seconds without a message. Raises SettingsError."""
     where = address.parse(url)
-    return ZookeeperEngine(lambda: KazooTree(where, lease), lease=lease, slices=slices)
+    return ZookeeperEngine(lambda: KazooTree(where, lease, checks_versions=True), lease=lease, slices=slices)
 
 
 def cluster(url: str, lease: float) -> ZookeeperCluster:

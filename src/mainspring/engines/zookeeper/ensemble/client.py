@@ -24,7 +24,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.ensemble import translation
-from mainspring.engines.zookeeper.ensemble.connecting import make_client
+from mainspring.engines.zookeeper.ensemble.connecting import check_versions, make_client
 from mainspring.engines.zookeeper.ensemble.multi import Multi, multi, size
 from mainspring.engines.zookeeper.ensemble.requests import RequestQueue, SendPermit
 from mainspring.engines.zookeeper.tree import Create, Done, Refusal, Refused, SessionEndedError, TooLargeError
@@ -62,16 +62,24 @@ class KazooTree:
     """Successive sessions with an ensemble: an implementation of ``Tree``.
 
     ``session_timeout`` and ``request_timeout`` are seconds. A read may take ``request_timeout``, and any request may wait as long
-    for a connection; by default that is the session time-out.
+    for a connection; by default that is the session time-out. With ``checks_versions``, versions of members that may lose writes
+    are logged.
     """
 
     def __init__(
-        self, address: Address, session_timeout: float = 10.0, *, request_timeout: float | None = None
+        self,
+        address: Address,
+        session_timeout: float = 10.0,
+        *,
+        request_timeout: float | None = None,
+        checks_versions: bool = False,
     ) -> None:
         self._address = address
         self._requested_timeout = self._session_timeout = session_timeout
         self._prefix = "" if address.chroot == "/" else address.chroot
         self._access = OPEN_ACL_UNSAFE if address.is_open else CREATOR_ALL_ACL
+        self._checks_versions = checks_versions
+        self._checking: asyncio.Task[None] | None = None
         self._client: Any = None
         self._requests = RequestQueue(request_timeout or session_timeout, self._send, self._post)
         self._listeners: list[Callable[[], None]] = []
@@ -97,6 +105,8 @@ class KazooTree:
             if isinstance(error, StoreUnavailableError):
                 raise StoreUnavailableError(f"{self._address.shown}: {error}") from None
             raise
+        if self._checks_versions:
+            self._checking = self._loop.create_task(check_versions(self._address), name="zookeeper versions")
 
     def _start(self) -> None:
         self._client = make_client(
@@ -106,6 +116,10 @@ class KazooTree:
 
     async def close(self) -> None:
         """End the session, within two seconds in every state. A second call does nothing."""
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.wait({self._checking})
+            self._checking = None
         if self._client is None:
             return
         client, self._client = self._client, None

@@ -1,12 +1,14 @@
 """kazoo's client, with limits on the time to reach a member, a check of the order of replies, and a report of its thread's end.
 
 kazoo has no hooks for these, so three of its functions are wrapped. Its version is therefore fixed to the series that this was
-tested with.
+tested with. The check of the members' versions, at the end, does without it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 
 MIN_SILENCE: Final = 1.0
 """The least seconds for which a member may owe an answer, however short the sessions are: a busy machine takes as long."""
+
+KEEPS_WRITES: Final = (3, 9, 4)
+"""The first version known to keep acknowledged writes when a leader is killed."""
+VERSION_TIMEOUT: Final = 5.0
+"""Seconds that a member has to report its version."""
 
 log = structlog.get_logger("mainspring.zookeeper")
 
@@ -125,3 +132,38 @@ def _quiet() -> logging.Logger:
     logger = logging.getLogger("mainspring.zookeeper.kazoo")
     logger.setLevel(logging.ERROR)
     return logger
+
+
+async def check_versions(address: Address) -> None:
+    """Log a warning if a member has a version that may lose acknowledged writes."""
+    members = [f"{host}:{port}" for host, port in address.hosts]
+    versions = await asyncio.gather(*(_version(host, port) for host, port in address.hosts))
+    reported = {member: version for member, version in zip(members, versions, strict=True) if version is not None}
+    old = {member: ".".join(map(str, version)) for member, version in reported.items() if version < KEEPS_WRITES}
+    if old:
+        log.warning(
+            "a member of the ensemble has a version of ZooKeeper that may lose acknowledged jobs when a leader is killed: "
+            "update it to 3.9.4 or later",
+            versions=old,
+        )
+    if unknown := [member for member in members if member not in reported]:
+        log.info(
+            "the versions of some members are not known: they cannot be reached, or their 4lw.commands.whitelist lacks srvr",
+            members=unknown,
+        )
+
+
+async def _version(host: str, port: int) -> tuple[int, ...] | None:
+    """Return a member's version; None if it does not report one."""
+    try:
+        async with asyncio.timeout(VERSION_TIMEOUT):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"srvr")
+                answer = await reader.read(256)
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return None
+    found = re.match(rb"Zookeeper version: (\d+)\.(\d+)\.(\d+)", answer)
+    return None if found is None else tuple(map(int, found.groups()))
