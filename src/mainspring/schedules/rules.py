@@ -132,15 +132,21 @@ def resumed(state: ScheduleState, now_us: int) -> ScheduleState:
     return replace(state, version=state.version + 1, resumed_us=max(now_us, state.paused_us))
 
 
-def rewound(schedule: Schedule, state: ScheduleState, now_us: int) -> ScheduleState:
+def rewound(schedule: Schedule, state: ScheduleState, now_us: int, before_us: int = 0) -> ScheduleState:
     """Return the state after the clock was set back: nothing in it waits for a time at which the clock was wrong.
 
     Fire times that were decided while the clock was ahead come once more. Those that ran have a row that shows it, and do not run
-    again; those that were skipped may run now. Return the same state if the clock has left nothing in it.
+    again; those that were skipped may run now. ``before_us`` is the time that the clock showed before; 0: unknown. All fire times
+    up to it are decided, in case that the clock was right then and is corrected later. Return the same state if the clock has
+    left nothing in it.
     """
-    next_us = triggers.next_after(schedule, now_us)
+    next_us, last_us = triggers.next_after(schedule, now_us), state.last_us
     if next_us is None or (state.next_us is not None and state.next_us <= next_us):
         next_us = state.next_us
+    else:
+        last_us = max(
+            last_us, before_us if state.next_us is None else min(before_us, state.next_us - 1)
+        )  # see `decide`
     paused_us, resumed_us = state.paused_us, state.resumed_us
     paused_us = min(paused_us, now_us)
     resumed_us = max(min(resumed_us, now_us), paused_us) if resumed_us else 0
@@ -156,6 +162,7 @@ def rewound(schedule: Schedule, state: ScheduleState, now_us: int) -> ScheduleSt
         state,
         version=state.version + 1,
         next_us=next_us,
+        last_us=last_us,
         paused_us=paused_us,
         resumed_us=resumed_us,
         forgotten_us=forgotten_us,
@@ -172,6 +179,12 @@ def decide(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool,
     """
     if state.next_us is None or state.next_us > now_us:
         return None
+    if state.next_us <= state.last_us < now_us:
+        # The clock was set back, and is now past all that was decided before: go on behind that.
+        next_us = triggers.next_after(schedule, state.last_us)
+        state = replace(state, next_us=next_us)
+        if next_us is None or next_us > now_us:
+            return Step([], replace(state, version=state.version + 1))
     due = list(islice(_due(schedule, state, now_us), limit + 1))
     more = len(due) > limit
     following = due[limit] if more else triggers.next_after(schedule, due[-1])
@@ -187,7 +200,7 @@ def decide(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool,
             builder.run(_row(schedule, fire_us, now_us), superseded=fire_us != running[-1])
         else:
             builder.skip(_row(schedule, fire_us, now_us), reason)
-    return builder.step(next_us=following, last_us=due[-1], more=more)
+    return builder.step(next_us=following, last_us=max(due[-1], state.last_us), more=more)
 
 
 def _due(schedule: Schedule, state: ScheduleState, now_us: int) -> Iterator[int]:

@@ -106,7 +106,7 @@ async def _change(changes: ScheduleChanges, change: Change, now_us: int) -> None
             if state is not stored.state:
                 changes.save(Stored(stored.schedule, state))
         case "rewind":
-            if stored is not None and (state := rules.rewound(*stored, now_us)) is not stored.state:
+            if stored is not None and (state := rules.rewound(*stored, now_us, change.before_us)) is not stored.state:
                 changes.save(Stored(stored.schedule, state))
 
 

@@ -221,18 +221,18 @@ class ScheduleService:
         if before is not None:
             _log.warning("the clock was set back; schedules go on by it", seconds=round(before - self._pace, 3))
         if self._first(REPAIR_KEY):
-            self._rewind()
+            self._rewind(0 if before is None else to_us(before + now))
 
-    def _rewind(self) -> None:
+    def _rewind(self, before_us: int) -> None:
         def rewind(stored: Iterable[Stored]) -> Iterator[None]:
             now_us = self._now_us()
             names = []
             for schedule, state in stored:
-                if rules.rewound(schedule, state, now_us) is not state:
+                if rules.rewound(schedule, state, now_us, before_us) is not state:
                     names.append(schedule.name)
                 yield
             for start in range(0, len(names), BATCH):
-                changes = [Change("rewind", name) for name in names[start : start + BATCH]]
+                changes = [Change("rewind", name, before_us=before_us) for name in names[start : start + BATCH]]
                 yield from self._save(changes, lambda _: None, refused)
             self._rewinding = False
 

@@ -51,6 +51,8 @@ class Change(NamedTuple):
     """With "put": the digest of the code's declaration. None keeps the old one: an edit by hand stays until the code changes."""
     first_us: int | UnsetType | None = UNSET
     """With "put": the result of ``triggers.first`` for the operation's ``now_us``, computed before the transaction."""
+    before_us: int = 0
+    """With "rewind": the time that the clock showed before it was set back; 0: unknown."""
 
 
 class SaveSchedules(Acting):

@@ -204,3 +204,14 @@ def test_a_job_whose_node_was_lost_at_its_last_attempt_has_failed(
     assert restarted.state(job.id) is State.FAILED
     assert restarted.stored(job.id).attempt == 1
     assert b"node was lost" in restarted.stored(job.id).error
+
+
+def test_a_wait_for_an_expiry_looks_at_a_clock_that_was_corrected(node: Node) -> None:
+    """The job is read while the clock is a day behind; after the correction, it expires within a minute."""
+    node.stream(places=1)
+    node.background("first")
+    expires_us = later(node, 86_400.0 + 30)
+    job = node.background("2", expires_us=expires_us)
+    node.clock.step(86_400.0)
+    node.wait(61)
+    assert node.state(job.id) is State.EXPIRED

@@ -258,3 +258,12 @@ def test_many_functions_are_looked_at_in_steps(node: Node, monkeypatch: pytest.M
         steps.pop()()
         assert len(looked) - before <= FUNCTIONS_PER_STEP
     assert len(looked) == 3 * FUNCTIONS_PER_STEP
+
+
+def test_a_job_that_started_while_the_clock_was_ahead_is_recorded_as_running(node: Node) -> None:
+    node.stream()
+    node.clock.step(86_400.0)
+    job = node.background("1")
+    node.clock.step(-86_400.0)
+    node.wait(1.5)
+    assert node.state(job.id) is State.RUNNING

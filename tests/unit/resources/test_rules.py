@@ -184,3 +184,27 @@ def test_an_invalid_limit_is_refused_with_its_name(limits: Limits, word: str) ->
 def test_valid_limits_are_accepted() -> None:
     rules.check(UNLIMITED)
     rules.check(Limits(1, 1, Rate(1, 1_000, 1), Rate(1_000_000, 366 * 86_400 * SECOND, 100_000)))
+
+
+# ---- a clock that was ahead ----
+
+DAY = 1440 * MINUTE
+
+
+def test_declarations_of_a_clock_that_was_ahead_are_repeated_and_expire() -> None:
+    function = rules.with_declaration(rules.with_declaration(FunctionLimits(b"f"), OLD, DAY), NEW, DAY + 1)
+    assert rules.effective(function, MINUTE) == NEW
+    assert rules.is_stale(function, NEW, MINUTE), "its worker declares it again"
+    function = rules.with_declaration(function, OLD, MINUTE)
+    assert rules.effective(function, 2 * MINUTE) == NEW, "it is still the newer one"
+    function = rules.with_declaration(function, OLD, 5 * MINUTE)
+    assert rules.effective(function, 7 * MINUTE) == OLD, "no worker has repeated the newer one"
+    newest = Limits(concurrency=7)
+    function = rules.with_declaration(function, newest, 7 * MINUTE)
+    assert rules.effective(function, 7 * MINUTE) == newest, "newer than one whose first time lies ahead"
+
+
+def test_a_demand_of_a_clock_that_was_ahead_does_not_count() -> None:
+    others = [rules.Holding(1, 5, DAY)]
+    assert not rules.divide(others, 10, 0, 1, MINUTE).short
+    assert rules.divide(others, 10, 0, 1, DAY + 1).short

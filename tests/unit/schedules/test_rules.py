@@ -515,3 +515,32 @@ def test_a_one_off_time_is_not_repeated_by_a_change() -> None:
 def test_a_new_state_has_its_origin() -> None:
     state = rules.created(HOURLY, NOON, origin=Origin.CLI, app="shop", declared=b"d")
     assert (state.version, state.origin, state.app, state.declared) == (1, Origin.CLI, "shop", b"d")
+
+
+# ---- a clock that was wrong ----
+
+
+def test_a_clock_that_was_behind_makes_no_past_times_due() -> None:
+    """It was right before: the times between the wrong and the right time are not made up for."""
+    state = rules.created(HOURLY, NOON + 1)
+    behind = rules.rewound(HOURLY, state, NOON - 3650 * DAY, NOON + 1)
+    assert behind.next_us is not None
+    step = rules.decide(HOURLY, behind, behind.next_us, live=False)
+    assert step is not None
+    assert [row.fire_us for row in step.fires] == [behind.next_us]
+    step = rules.decide(HOURLY, step.state, NOON + 2, live=False)
+    assert step is not None
+    assert (step.fires, step.state.next_us) == ([], NOON + HOUR)
+    step = rules.decide(HOURLY, step.state, NOON + HOUR, live=False)
+    assert step is not None
+    assert [row.fire_us for row in step.fires] == [NOON + HOUR]
+
+
+def test_a_state_that_is_right_is_not_rewound() -> None:
+    for trigger in (Every(SECOND), At(NOON - 1), At(NOON + HOUR), Cron("@yearly")):
+        schedule = replace(SECONDLY, trigger=trigger)
+        state = rules.created(schedule, NOON)
+        assert rules.rewound(schedule, state, NOON) is state
+        fired = rules.decide(schedule, state, NOON, live=False)
+        if fired is not None:
+            assert rules.rewound(schedule, fired.state, NOON) is fired.state

@@ -446,3 +446,11 @@ def test_the_next_node_handles_missed_fire_times(world: World) -> None:
     world.node("n2").worker()
     world.until(200)
     assert world.results() == ["misfire", "misfire", "fired", "fired"], "the newest missed one runs"
+
+
+def test_a_declaration_of_a_clock_that_was_ahead_does_not_govern_for_long(world: World, node: Node) -> None:
+    schedule = replace(node.add("other"), name="declared")
+    world.clock.step(86_400)
+    assert node.answer(node.schedules.declare, "app", [schedule, replace(schedule, name="new")]).governs
+    world.clock.step(-86_400)
+    assert node.answer(node.schedules.declare, "app", [schedule]).governs, "the other code has not declared since"

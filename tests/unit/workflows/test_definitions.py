@@ -113,3 +113,14 @@ def test_a_version_without_workers_is_gone_soon_if_another_one_has_workers() -> 
     assert ticks(ABSENCE, old) == []
     assert set(ticks(2, old)) == {("default", "order", "2")}
     assert ticks(ABSENCE * 2) == []  # without any workers, the last version stays
+
+
+def test_a_definition_that_was_seen_at_a_time_that_has_not_come_is_stored_again() -> None:
+    clock = ManualClock()
+    ahead = Definition("order", "1", first_seen_us=1, last_seen_us=round((clock.wall() + 86_400) * 1_000_000))
+    store = Store(ahead)
+    definitions, clock, _ = opened(store)
+    clock.advance(STARTUP_GRACE)
+    definitions.tick(list)
+    definitions.define([ahead], lambda: None, fail)
+    assert [operation.definitions for operation in store.operations] == [[ahead]]
