@@ -309,6 +309,18 @@ class Terminate(Request[Reached]):
     """The fate of its open children; None: as their child policies say."""
 
 
+class Move(Request[Reached]):
+    """Give a run another version before its code has recorded anything; it continues as new.
+
+    Codes: ``run_not_found``, ``conflict``, ``workflow_not_found``.
+    """
+
+    permission = Permission.OPERATE
+    call = "workflows.move"
+    key: str
+    version: str
+
+
 class Unpark(Request[Number]):
     """Let the code try a parked run again, or all parked runs. Codes: ``run_not_found``, ``invalid``."""
 

@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from mainspring.api.workflows import (
     Cancel,
     ChildPolicyName,
+    Move,
     Show,
     Signal,
     Start,
@@ -209,6 +210,27 @@ def terminate(
       0 ended, 1 the run is closed, 3 no server, 4 no such run
     """
     return print_answer(server.client(), Terminate(key, reason, children), _print_reached, json=json)
+
+
+@workflows.command(usage="mainspring workflows move KEY --version VERSION [OPTIONS]")
+def move(
+    key: Key,
+    /,
+    *,
+    version: Annotated[str, plain("--version", "A version that a worker has registered.")],
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Give a run another version, and print its handle and status.
+
+    This is for runs that wait for a version without workers, such as after a rollback. It works as long as the run's code has
+    recorded nothing. The run continues as new: its handle, its workflow id, its arguments and its signals stay.
+
+    EXIT CODES
+      0 moved, or it has the version, 1 the run is closed, has not begun, or its code has made decisions, 3 no server,
+      4 no such run or version
+    """
+    return print_answer(server.client(), Move(key, version), _print_reached, json=json)
 
 
 @workflows.command(usage="mainspring workflows unpark KEY | --all")

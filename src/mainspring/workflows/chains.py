@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.decisions.model import Decision
-    from mainspring.workflows.requests import Completion
     from mainspring.workflows.run_draft import RunDraft
 
 
@@ -33,10 +32,10 @@ async def unknown_version(changes: RunChanges, found: RunDraft, decision: Decisi
     )
 
 
-async def begin_next(changes: RunChanges, found: RunDraft, completion: Completion) -> None:
-    """Begin the run after one that a completion has just continued as new."""
+async def begin_next(changes: RunChanges, found: RunDraft, decision: Decision) -> None:
+    """Begin the run after one that a decision has just continued as new."""
     now_us = found.draft.now_us  # the time of the closing event may lie ahead: see `Draft.record`
-    closed, event, decision = found.run.state, found.events[-1], completion.decisions[-1]
+    closed, event = found.run.state, found.events[-1]
     assert isinstance(event, WorkflowExecutionContinuedAsNew)
     assert isinstance(decision, ContinueAsNewWorkflowExecution)
     unread: Collection[int] = frozenset(decision.unread)

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 from mainspring.jobs.failures import failure
 from mainspring.namespaces import ANY
-from mainspring.workflows.decisions import execution
+from mainspring.workflows.chains import begin_next
+from mainspring.workflows.decisions import continuation, execution
+from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution
+from mainspring.workflows.history import WorkflowExecutionContinuedAsNew, WorkflowExecutionStarted
 from mainspring.workflows.model import Status
 from mainspring.workflows.reading import load, run_of
 from mainspring.workflows.requests import Reached
 from mainspring.workflows.run_draft import RunDraft
 from mainspring.workflows.starting import Definitions, begin_named, cancel_waiting
-from mainspring.workflows.store import Unbegun
+from mainspring.workflows.store import Moved, Unbegun
 from mainspring.workflows.unbegun import are_workflows, find_unbegun, store_early
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.model import Key
     from mainspring.workflows.requests import Signal
-    from mainspring.workflows.store import RequestCancelRun, RunRow, SignalRuns, TerminateRun
+    from mainspring.workflows.store import MoveRun, RequestCancelRun, RunRow, SignalRuns, TerminateRun
     from mainspring.workflows.tables import RunTables
 
 
@@ -82,6 +85,39 @@ async def terminate(changes: RunChanges, operation: TerminateRun) -> Reached:
     return execution.terminate(
         found.draft, reason=operation.reason, details=operation.details, children=operation.children
     )
+
+
+async def move(changes: RunChanges, operation: MoveRun) -> Moved:
+    """Let a run continue as new with another version before its code has recorded anything; see `MoveRun`."""
+    found = await find_target(changes, operation.key, operation.now_us, operation.tasks)
+    if found is None:
+        return Moved("unknown")
+    if isinstance(found, list):
+        return Moved("ambiguous")
+    if isinstance(found, Unbegun):
+        return Moved("unbegun", 0, found.job.id)
+    if not isinstance(found, RunDraft):
+        return Moved("closed", found.id, found.root, found.status)
+    state = found.run.state
+    run, root, version = state.run, state.root, operation.version
+    versions = sorted(one.version for one in await changes.tables.definitions(state.namespace, state.type))
+    if state.status:
+        return Moved("closed", run, root, Status(state.status))
+    if version not in versions:
+        return Moved("unregistered", run, root, versions=tuple(versions))
+    if state.version == version:
+        return Moved("same", run, root)
+    # Another attempt follows commands that another version has made.
+    if state.seen or state.steps or state.attempt > 1:
+        return Moved("recorded", run, root)
+    (started, *_) = await changes.events_after(found, 0) or found.events
+    assert isinstance(started, WorkflowExecutionStarted)
+    decision = ContinueAsNewWorkflowExecution(0, started.input, version)
+    continuation.continue_as_new(found.draft, decision, 0)
+    await begin_next(changes, found, decision)
+    event = found.events[-1]
+    assert isinstance(event, WorkflowExecutionContinuedAsNew)
+    return Moved("moved", event.new_run, root)
 
 
 async def cancel_unbegun(changes: RunChanges, job: Job, reason: str, now_us: int) -> Reached:

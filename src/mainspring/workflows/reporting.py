@@ -56,7 +56,7 @@ async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> C
     if draft.cancels:
         await _cancel_activities(changes, found)
     if state.status == Status.CONTINUED_AS_NEW:
-        await begin_next(changes, found, completion)
+        await begin_next(changes, found, completion.decisions[-1])
     seen = completion.seen
     earlier = await changes.events_after(found, seen)
 

@@ -9,7 +9,7 @@ from mainspring.errors import ConflictError
 from mainspring.namespaces import ANY
 from mainspring.workflows.gathering import Gathered
 from mainspring.workflows.model import Key
-from mainspring.workflows.store import RequestCancelRun, SignalRuns, TerminateRun, UnparkRuns
+from mainspring.workflows.store import MoveRun, RequestCancelRun, SignalRuns, TerminateRun, UnparkRuns
 from mainspring.workflows.watch import BATCH
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.workflows.history import ChildPolicy
     from mainspring.workflows.requests import Failed, Reached, Signal
+    from mainspring.workflows.store import Moved
 
 
 class RunRequests:
@@ -79,6 +80,14 @@ class RunRequests:
     ) -> None:
         """End a run at once; ``children`` replaces the policies of its children."""
         operation = TerminateRun(key, reason, self._now_us(), children=children, tasks=self._tasks)
+        operation.act = act
+        self._commits.put(operation, done, failed)
+
+    def move(
+        self, key: Key, version: str, done: Callable[[Moved], None], failed: Failed, act: Act | None = None
+    ) -> None:
+        """Give a run another version, if its code has recorded nothing."""
+        operation = MoveRun(key, version, self._now_us(), tasks=self._tasks)
         operation.act = act
         self._commits.put(operation, done, failed)
 

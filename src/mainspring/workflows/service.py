@@ -120,7 +120,7 @@ class WorkflowService:
 
         # The requests of clients to runs; their docstrings are at their definitions.
         self.signal, self.request_cancel, self.terminate = requests.signal, requests.request_cancel, requests.terminate
-        self.unpark, self.cancel = requests.unpark, requests.cancel
+        self.unpark, self.cancel, self.move = requests.unpark, requests.cancel, requests.move
 
     def attach(self, jobs: JobService) -> None:
         """Work with the jobs of the node, which refer to this service themselves."""

@@ -24,6 +24,7 @@ from mainspring.workflows.store import (
     BeginWaiting,
     Decide,
     ForgetRuns,
+    MoveRun,
     RequestCancelRun,
     RingAlarms,
     RunErrands,
@@ -58,6 +59,7 @@ WRITES: Final = frozenset(
         SignalRuns,
         RequestCancelRun,
         TerminateRun,
+        MoveRun,
         RingAlarms,
         UnparkRuns,
         SaveDefinitions,
@@ -117,6 +119,8 @@ class WorkflowUnit:
                 outcome = await outside.request_cancel(changes, operation)
             case TerminateRun():
                 outcome = await outside.terminate(changes, operation)
+            case MoveRun():
+                outcome = await outside.move(changes, operation)
             case UnparkRuns():
                 outcome = await ringing.unpark_runs(changes, operation)
             case SaveDefinitions():

@@ -18,7 +18,7 @@ from mainspring.workflows.model import Key, Limits, Parked
 from mainspring.workflows.requests import Reached, Signal
 from mainspring.workflows.state import OpenActivity, Parking
 from mainspring.workflows.state import State as RunState
-from mainspring.workflows.store import Begun, ListRuns, RunRow, Shown, ShownRun, Start, Unbegun
+from mainspring.workflows.store import Begun, ListRuns, Moved, RunRow, Shown, ShownRun, Start, Unbegun
 
 from .a_node import PAYLOAD_LIMIT, Node, opened
 
@@ -43,6 +43,7 @@ class FakeWorkflows:
         self.unbegun: list[Unbegun] = []
         self.events: list[Event] = []
         self.reached = Reached("recorded", ROOT, ROOT, 7)
+        self.moved = Moved("moved", ROOT + 1, ROOT)
         self.begun: Callable[[Job], Begun] = lambda _: Begun({}, {})
         self.requests: list[Any] = []
         self.examined = 10**9
@@ -88,6 +89,11 @@ class FakeWorkflows:
         del act
         self.requests.append((key, reason, children))
         done(self.reached)
+
+    def move(self, key: Key, version: str, done: Callable[[Moved], None], _: object, act: object = None) -> None:
+        del act
+        self.requests.append((key, version))
+        done(self.moved)
 
     def unpark(
         self, key: Key | None, _namespace: str, done: Callable[[int], None], _: object, act: object = None

@@ -154,6 +154,7 @@ def test_runs_of_other_workflows_are_left_out_and_forbidden() -> None:
                 workflows.Signal(key="order-17", name="go"),
                 workflows.Cancel("order-17"),
                 workflows.Terminate("order-17"),
+                workflows.Move("order-17", "1"),
                 workflows.Unpark("order-17"),
                 workflows.Unpark(all=True),
                 workflows.Start(function="order"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -18,7 +19,7 @@ from mainspring.jobs.store import Found
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Key, Status
 from mainspring.workflows.requests import Reached
-from mainspring.workflows.store import Begun
+from mainspring.workflows.store import Begun, Moved
 
 from .a_node import PAYLOAD_LIMIT, run
 from .runs_of_a_node import ROOT, a_run, call, with_runs
@@ -113,6 +114,32 @@ def test_parked_runs_go_on() -> None:
             assert await node.api.call(workflows.Unpark("order-1")) == workflows.Number(1)
             assert await node.api.call(workflows.Unpark(all=True)) == workflows.Number(2)
             assert fake.requests[-1] is None
+
+    run(test())
+
+
+def test_a_run_is_moved_to_another_version() -> None:
+    async def test() -> None:
+        async with with_runs(a_run()) as (node, fake):
+            fake.moved = Moved("moved", ROOT + 5, ROOT)
+            request = workflows.Move("order-17", "1")
+            moved = await node.api.call(request)
+            assert fake.requests[-1] == (Key(workflow_id="order-17"), "1")
+            assert (moved.run, moved.status, moved.repeated) == (f"H:laptop:{ROOT}@{ROOT + 5}", "open", False)
+            fake.moved = Moved("same", ROOT, ROOT)
+            assert (await node.api.call(request)).repeated
+            for outcome, code, words in (
+                (Moved("unknown"), Code.RUN_NOT_FOUND, "no run has the handle"),
+                (Moved("ambiguous"), Code.CONFLICT, "order-17"),
+                (Moved("unregistered", versions=("2", "3")), Code.WORKFLOW_NOT_FOUND, "registered: 2, 3"),
+                (Moved("closed", ROOT, ROOT, Status.TIMED_OUT), Code.CONFLICT, "is closed (timed out)"),
+                (Moved("unbegun"), Code.CONFLICT, "has not begun"),
+                (Moved("recorded", ROOT, ROOT), Code.CONFLICT, "its code has made decisions"),
+            ):
+                fake.moved = outcome
+                with pytest.raises(ApiError, match=re.escape(words)) as raised:
+                    await node.api.call(request)
+                assert raised.value.problem.code is code
 
     run(test())
 

@@ -314,6 +314,7 @@ def test_a_history_is_followed_until_the_run_is_closed(
             {"key": "a", "children": "abandon"},
             f"{HANDLE}\topen\n",
         ),
+        (["move", "a", "--version", "1"], "move", {"key": "a", "version": "1"}, f"{HANDLE}\topen\n"),
         (["unpark", "a"], "unpark", {"key": "a"}, "3\n"),
         (["unpark", "--all"], "unpark", {"all": True}, "3\n"),
     ],

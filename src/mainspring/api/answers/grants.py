@@ -186,6 +186,7 @@ class RunGrants:
             workflows.Signal: self._of_one,
             workflows.Cancel: self._of_one,
             workflows.Terminate: self._of_one,
+            workflows.Move: self._of_one,
             workflows.Unpark: self._unpark,
             workflow_versions.Versions: self._versions,
             workflow_versions.Remove: self._remove,

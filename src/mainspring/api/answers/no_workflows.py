@@ -10,6 +10,7 @@ from mainspring.api.workflows import (
     Cancel,
     History,
     List,
+    Move,
     Show,
     Signal,
     Start,
@@ -27,5 +28,5 @@ def without_workflows() -> Handlers:
     async def refuse(*_: object) -> None:
         raise ApiError(Code.UNSUPPORTED, "this node's store keeps no workflows: run a node with a store on SQLite")
 
-    kinds = (Start, List, Show, History, Signal, Cancel, Terminate, Unpark, Versions, Remove, Workers)
+    kinds = (Start, List, Show, History, Signal, Cancel, Terminate, Move, Unpark, Versions, Remove, Workers)
     return dict.fromkeys(kinds, refuse)

@@ -20,6 +20,7 @@ from mainspring.api.workflows import (
     CHILD_POLICIES,
     Cancel,
     Input,
+    Move,
     Number,
     Reached,
     Signal,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.history import ChildPolicy
     from mainspring.workflows.model import Key, Limits
     from mainspring.workflows.requests import Failed
-    from mainspring.workflows.store import Begun
+    from mainspring.workflows.store import Begun, Moved
 
 
 class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
@@ -93,6 +94,11 @@ class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
     ) -> None:
         """End a run at once; ``children`` replaces the policies of its children."""
 
+    def move(
+        self, key: Key, version: str, done: Callable[[Moved], None], failed: Failed, act: Act | None = None
+    ) -> None:
+        """Give a run another version, if its code has recorded nothing."""
+
     def unpark(
         self,
         key: Key | None,
@@ -127,6 +133,7 @@ class WorkflowCalls:
             Signal: self._signal,
             Cancel: self._cancel,
             Terminate: self._terminate,
+            Move: self._move,
             Unpark: self._unpark,
         }
 
@@ -220,6 +227,36 @@ class WorkflowCalls:
         waiting = reached.waiting
         status = status_name(reached.status) if waiting is None else unbegun_status(waiting)
         return Reached(handle, run, status, reached.verdict == "repeated")
+
+    async def _move(self, request: Move, caller: Caller) -> Reached:
+        key, version = request.key, request.version
+        target = self._runs.key(request.namespace, key)
+        act = caller.act(request.call, key, version, namespace=request.namespace)
+        moved: Moved = await Later(lambda done, failed: self._workflows.move(target, version, done, failed, act))
+        why = ""
+        match moved.verdict:
+            case "unknown":
+                raise await self._runs.unknown(request.namespace, key)
+            case "ambiguous":
+                raise ambiguous(key)
+            case "unregistered":
+                raise ApiError(
+                    Code.WORKFLOW_NOT_FOUND,
+                    f"no worker has registered version {version} of the workflow; registered: {', '.join(moved.versions)}",
+                )
+            case "closed":
+                why = f"is closed ({status_name(moved.status).replace('_', ' ')})"
+            case "unbegun":
+                why = "has not begun: it gets its version when it begins"
+            case "recorded":
+                why = (
+                    "cannot be moved, because its code has made decisions that another version may not repeat: start a worker"
+                    " with its version, or end the run and start another one"
+                )
+        if why:
+            raise ApiError(Code.CONFLICT, f"the run {key} {why}")
+        handle = self._service.handle_of(moved.root).decode()
+        return Reached(handle, self._runs.handle(moved.root, moved.run), "open", moved.verdict == "same")
 
     async def _unpark(self, request: Unpark, caller: Caller) -> Number:
         if (request.key is None) is not request.all:

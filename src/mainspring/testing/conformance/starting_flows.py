@@ -12,6 +12,7 @@ from mainspring.jobs.model import Options, Priority, State
 from mainspring.testing.conformance.flows import DECISIONS, SECOND
 from mainspring.testing.conformance.replying import once
 from mainspring.workflows import store as ops
+from mainspring.workflows.decisions.model import CompleteWorkflowExecution
 from mainspring.workflows.definition_store import CountOpen, RemoveDefinition
 from mainspring.workflows.model import Definition, Key, Status
 from mainspring.workflows.requests import Signal
@@ -101,6 +102,39 @@ class StartingFlows:
         assert "version 2" in begun.refused[second.id]
         assert "registered: 1" in begun.refused[second.id]
         assert (flows.store.find(first.id), flows.store.find(second.id)) == (None, None)
+
+    def test_a_run_moves_to_another_version_before_its_code_has_recorded_anything(self, flows: Flows) -> None:
+        flows.now_us += 1
+        flows.define(Definition("order", "2"))
+        first, second = flows.start(unique=b"order-17"), flows.start()
+        assert flows.row(first).version == "2"
+        flows.signal(Signal(Key(workflow_id="order-17"), "paid", b"5"))
+        flows.cancel(Key(run=first), "enough")
+
+        def move(run: int, version: str) -> ops.Moved:
+            (moved,) = flows.group(ops.MoveRun(Key(run=run), version, flows.now_us))
+            assert isinstance(moved, ops.Moved)
+            return moved
+
+        assert move(first, "3") == ops.Moved("unregistered", first, first, versions=("1", "2"))
+        assert move(first, "2").verdict == "same"
+        assert move(999, "2").verdict == "unknown"
+        task = flows.task(first)  # a worker has it: its report is refused
+        moved = move(first, "1")
+        assert (moved.verdict, moved.root) == ("moved", first)
+        assert flows.row(moved.run).version == "1"
+        assert flows.row(moved.run).workflow_id == "order-17"
+        assert flows.kinds(moved.run)[:3] == [
+            "WorkflowExecutionStarted",
+            "WorkflowExecutionSignaled",
+            "WorkflowExecutionCancelRequested",
+        ]
+        assert flows.history(moved.run)[0].input == flows.history(first)[0].input == b"[17]"  # type: ignore[union-attr]
+        assert flows.decide(first, task).verdict == "stale"
+        assert move(first, "1").verdict == "closed"
+        flows.decide(second, flows.task(second))
+        assert move(second, "1").verdict == "recorded"
+        flows.decide(moved.run, flows.task(moved.run), CompleteWorkflowExecution(1))
 
     def test_a_version_that_is_gone_gets_no_new_runs_until_it_has_workers(self, flows: Flows) -> None:
         old, new = ("default", "order", "1"), ("default", "order", "2")

@@ -6,11 +6,12 @@ engines. A failed guard affects only its own item.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mainspring.access.audit import Acting
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
+from mainspring.workflows.model import Status
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Sequence
@@ -183,6 +184,38 @@ class TerminateRun(Acting):
     def recorded(self, outcome: Reached) -> Act | None:
         """Return the act, if the request was recorded."""
         return self.act if outcome.verdict == "recorded" else None
+
+
+class MoveRun(Acting):
+    """Give an open run another version, unless its code has recorded something: it continues as new. Outcome: ``Moved``."""
+
+    __slots__ = ("key", "now_us", "tasks", "version")
+
+    phase = Phase.SLICES
+
+    def __init__(self, key: Key, version: str, now_us: int, *, tasks: Container[bytes] = ()) -> None:
+        super().__init__()
+        self.tasks = tasks
+        """As of `SignalRuns`."""
+        self.key = key
+        self.version = version
+        self.now_us = now_us
+
+    def recorded(self, outcome: Moved) -> Act | None:
+        """Return the act, if the run was moved."""
+        return self.act if outcome.verdict == "moved" else None
+
+
+class Moved(NamedTuple):
+    """The outcome of MoveRun."""
+
+    verdict: Literal["moved", "same", "recorded", "unregistered", "unbegun", "closed", "ambiguous", "unknown"]
+    run: int = 0
+    """The run that goes on."""
+    root: int = 0
+    status: Status = Status.OPEN
+    versions: tuple[str, ...] = ()
+    """The registered ones, if that of the request is none of them."""
 
 
 # ---- time, parking, definitions, retention ----

@@ -61,9 +61,11 @@ def test_requests_to_runs_have_their_roles() -> None:
             assert fake.requests[-1][0].payload == b'{"amount":100}'
             signal = await client.send("POST", f"{WORKFLOWS}/order-17/signal", {"name": "go", "input": [1]})
             assert (signal.status, fake.requests[-1].input) == (202, b"[1]")
-            for verb, status in (("cancel", 202), ("terminate", 200), ("unpark", 200)):
-                assert (await client.send("POST", f"{WORKFLOWS}/order-17/{verb}", token="viewer")).status == 403
-                assert (await client.send("POST", f"{WORKFLOWS}/order-17/{verb}", token="developer")).status == status
+            for verb, status in (("cancel", 202), ("terminate", 200), ("move", 200), ("unpark", 200)):
+                given = {"version": "1"} if verb == "move" else {}
+                path = f"{WORKFLOWS}/order-17/{verb}"
+                assert (await client.send("POST", path, given, token="viewer")).status == 403
+                assert (await client.send("POST", path, given, token="developer")).status == status
 
     run(test())
 

@@ -228,6 +228,15 @@ ROUTES: Final = (
     ),
     Route(
         method="POST",
+        path=f"{W}/move",
+        request=workflows.Move,
+        answer=workflows.Reached,
+        summary="Give a run another version before its code has recorded anything",
+        problems=(*CHANGES, Code.WORKFLOW_NOT_FOUND),
+        example={"version": "1"},
+    ),
+    Route(
+        method="POST",
         path=f"{W}/unpark",
         request=workflows.Unpark,
         types={"key": str},
