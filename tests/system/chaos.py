@@ -29,7 +29,7 @@ ACTORS_END = 20.0
 LONGEST_OVERLAP = STOP_DELAY
 LOOK_INTERVAL = 3.0
 """Seconds without an outcome after which the jobs that have not ended are looked at."""
-MOST_SHOWN = 100
+MOST_SHOWN = 20
 """Jobs that are looked at."""
 ALL_ENDED = 3 * LIMIT
 """Seconds within which all jobs have ended, although each moves or says why not."""
@@ -265,19 +265,16 @@ def _outcomes(node: FleetNode, handles: set[bytes]) -> tuple[dict[bytes, bytes],
     progress, end = Progress(), time.monotonic() + ALL_ENDED
     with node.extended() as peer:
         peer.write(b"".join(encode(ExtensionKind.WAIT, handle) for handle in sorted(left)))
-        looked = time.monotonic()
+        peer.socket.settimeout(LOOK_INTERVAL)
         while left:
-            now = time.monotonic()
-            if now > looked + LOOK_INTERVAL:
-                looked = now
+            try:
+                packet = peer.next()
+            except TimeoutError:  # only then: a look at many jobs takes long, and would hold up the outcomes
                 shown = {handle.decode(): _position(node, handle) for handle in sorted(left)[:MOST_SHOWN]}
+                now = time.monotonic()
                 stuck = progress.stuck(shown, now)
                 if stuck or now > end:
                     return states, stuck or [f"{len(left)} jobs have not ended: {shown}"]
-            peer.socket.settimeout(LOOK_INTERVAL)
-            try:
-                packet = peer.next()
-            except TimeoutError:
                 continue
             if packet.kind is ExtensionKind.RESULT:
                 left.discard(packet.arguments[0])
