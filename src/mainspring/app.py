@@ -62,7 +62,10 @@ class App(AppClient):
     ``namespace`` is the namespace of its tasks, workflows and schedules, and of all jobs that it submits and reads. The default
     is MAINSPRING_NAMESPACE, or else ``default``.
 
-    Raises UsageError for an invalid store or namespace.
+    ``request_timeout`` is how long a submit, or another request, waits for the server's answer before it raises
+    NoAnswerError. The default is MAINSPRING_REQUEST_TIMEOUT, or else 10 seconds. Waits for jobs have limits of their own.
+
+    Raises UsageError for an invalid store, namespace or limit.
     """
 
     def __init__(
@@ -73,9 +76,10 @@ class App(AppClient):
         name: str | None = None,
         store: str | ZooKeeper | None = None,
         namespace: str | None = None,
+        request_timeout: Duration | None = None,
     ) -> None:
         check_store(store)
-        super().__init__(server, tls, self._check_given, namespace)
+        super().__init__(server, tls, self._check_given, namespace, request_timeout)
         self._store = store
         self.registry = Registry()
         self._included: list[str] = []

@@ -7,6 +7,7 @@ MainspringError
 │   └── WorkflowUsageError    workflow code does what it cannot repeat; or a call works only inside of workflows
 ├── ServerError               a server answered with an error, or could not answer
 │   ├── ConnectionLostError   no server could be reached, or the connection ended: the outcome is unknown
+│   │   └── NoAnswerError     the server did not answer in time: the outcome is unknown
 │   ├── RefusedError          the server refused one request
 │   ├── NotFoundError         no job has that handle
 │   ├── ForbiddenError        the caller lacks a permission for the request
@@ -73,6 +74,17 @@ class ServerError(MainspringError):
 
 class ConnectionLostError(ServerError):
     """No server could be reached, or the connection ended; the outcome of pending requests is unknown."""
+
+
+class NoAnswerError(ConnectionLostError):
+    """The server did not answer a request within ``limit`` seconds. It may have done it, or may still do it.
+
+    A submit with the same ``request_key``, or with a unique whose job is live, joins the job of the first one.
+    """
+
+    def __init__(self, message: str, limit: float) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class RefusedError(ServerError):

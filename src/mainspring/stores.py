@@ -56,8 +56,8 @@ def check_store(store: object) -> None:
 def check_options(store: object, options: Mapping[str, object]) -> None:
     """Raise UsageError for options of tasks and jobs that an App's store does not support.
 
-    The options are limits and keys, ``connection``, a database connection for a transactional submit, and ``workflow`` for a
-    definition of one. None and empty text count as not given.
+    The options are limits and keys, ``request_key``, ``connection``, a database connection for a transactional submit, and
+    ``workflow`` for a definition of one. None and empty text count as not given.
     """
     if not isinstance(store, ZooKeeper):
         return
@@ -66,6 +66,10 @@ def check_options(store: object, options: Mapping[str, object]) -> None:
         raise UsageError(
             f"the App's store is {store!r}, which a database transaction cannot include: leave out connection= and submit"
             " after the commit, or use a store on PostgreSQL"
+        )
+    if "request_key" in given:
+        raise UsageError(
+            f"the App's store is {store!r}, which keeps no request keys: leave out request_key=, or give a unique="
         )
     if "workflow" in given:
         raise UsageError(

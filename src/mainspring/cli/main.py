@@ -35,9 +35,9 @@ DESCRIPTION = """Run durable background jobs and schedules: a server, workers fo
 control them.
 
 All options can be set in mainspring.toml in the working directory. The options of run, serve and worker, and in all commands
-those that name a server, a namespace, a store or TLS files, can also be set in the environment, as MAINSPRING_ and the
-option's name: --log-level is MAINSPRING_LOG_LEVEL. The command line overrides the environment, and the environment overrides
-the file.
+those that name a server, a namespace, the limit of a request, a store or TLS files, can also be set in the environment, as
+MAINSPRING_ and the option's name: --log-level is MAINSPRING_LOG_LEVEL. The command line overrides the environment, and the
+environment overrides the file.
 
 Write durations as 250ms, 30s, 5m, 1h30m or 3d, and sizes as 512K, 64M or 1G.
 

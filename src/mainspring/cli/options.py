@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from cyclopts import Group, Parameter
 
 from mainspring.client.addresses import DEFAULT_SERVER, parse_servers
+from mainspring.client.reconnect_policy import REQUEST_TIMEOUT
 from mainspring.client.tls import TLS_OPTIONS, TlsFiles
 from mainspring.client.tokens import token_of_environment
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.namespaces import DEFAULT, check
-from mainspring.quantities import parse_duration, parse_size, parse_time
+from mainspring.quantities import format_duration, parse_duration, parse_size, parse_time
 
 if TYPE_CHECKING:
     import ssl
@@ -153,6 +154,22 @@ class ServerOptions:
         ),
     ] = DEFAULT
 
+    request_timeout: Annotated[
+        float,
+        option(
+            "--request-timeout",
+            "How long to wait for the answer to a request. Waits for jobs have limits of their own.",
+            group=SERVER_GROUP,
+            **at_least(
+                0.001,
+                parse_duration,
+                format_duration,
+                "is too short for any answer: give at least {least}",
+            ),
+            metavar="DURATION",
+        ),
+    ] = REQUEST_TIMEOUT
+
     def tls_files(self) -> TlsFiles:
         """Return the paths of the files for TLS, as given."""
         named = (self.tls_ca, self.tls_cert, self.tls_key)
@@ -167,14 +184,24 @@ class ServerOptions:
         from mainspring.client.blocking import Client  # noqa: PLC0415 - a server has these options too, and no client
 
         return Client(
-            parse_servers(self.server), tls=self.tls(), token=token_of_environment(), namespace=check(self.namespace)
+            parse_servers(self.server),
+            tls=self.tls(),
+            request_timeout=self.request_timeout,
+            token=token_of_environment(),
+            namespace=check(self.namespace),
         )
 
     def aio(self) -> AsyncClient:
         """Return an asyncio client of these servers. Raises SettingsError."""
         from mainspring.client.aio import AsyncClient  # noqa: PLC0415 - as in `client`
 
-        return AsyncClient(parse_servers(self.server), tls=self.tls())
+        return AsyncClient(
+            parse_servers(self.server),
+            tls=self.tls(),
+            request_timeout=self.request_timeout,
+            token=token_of_environment(),
+            namespace=check(self.namespace),
+        )
 
 
 LOCAL = ServerOptions()

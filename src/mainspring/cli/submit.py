@@ -15,7 +15,7 @@ from mainspring.cli.following import follow_job, view_of
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Expires, Json, RunAt, ServerOptions, plain
 from mainspring.cli.results import waiting_for, write_outcome
 from mainspring.cli.unregistered import no_worker
-from mainspring.client.options import Options, Retry
+from mainspring.client.options import Options, Retry, check_request_key
 from mainspring.client.session import Request
 from mainspring.errors import UsageError
 from mainspring.jobs.tags import check_tags
@@ -58,6 +58,13 @@ def submit(
             " submitting a second one.",
         ),
     ] = "",
+    request_key: Annotated[
+        str | None,
+        plain(
+            "--request-key",
+            "A key of this submit, kept for a day. A repeated command with the same key joins its job, even if that has ended.",
+        ),
+    ] = None,
     delay: Annotated[
         float | None, plain(("--delay", "--in"), "Start the job this long from now, or later.", **DURATION_OPTION)
     ] = None,
@@ -108,7 +115,7 @@ def submit(
       2 wrong usage
       3 no server
       4 the server no longer has its result
-      5 --timeout is over; the job continues
+      5 --timeout is over, and the job continues; or the server has not answered in --request-timeout
     """
     if delay is not None and run_at is not None:
         raise UsageError("--delay and --run-at exclude each other: give only one of them")
@@ -122,10 +129,17 @@ def submit(
         expires=expires,
         retry=None if max_attempts is None else Retry(max_attempts=max_attempts),
         tags=None if tag is None else check_tags(tag, "--tag"),
+        request_key=None if request_key is None else check_request_key(request_key, "--request-key"),
     )
     body = sys.stdin.buffer.read() if payload == "-" else payload.encode("utf-8", "surrogateescape")
     client = server.client()
-    request = Request(name_bytes(name_argument(function)), name_bytes(name_argument(unique)), options.wire(), body)
+    request = Request(
+        name_bytes(name_argument(function)),
+        name_bytes(name_argument(unique)),
+        options.wire(),
+        body,
+        request_key is not None,
+    )
     submitted = client.submit(request)
     joined = {"joined": submitted.joined}
     if background:

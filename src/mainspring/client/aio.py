@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from mainspring.client.awaited_jobs import announced
 from mainspring.client.batches import awaiting, submitting
 from mainspring.client.connection_errors import CLOSED_WITHOUT_REASON, explain
-from mainspring.client.outcomes import not_ended_error
-from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT, ReconnectPolicy, unreachable_message
+from mainspring.client.outcomes import no_answer_error, not_ended_error
+from mainspring.client.pending_replies import longest_wait
+from mainspring.client.reconnect_policy import (
+    CONNECT_TIMEOUT,
+    RECONNECT_TIMEOUT,
+    REQUEST_TIMEOUT,
+    ReconnectPolicy,
+    unreachable_message,
+)
 from mainspring.client.session import Request, Session
-from mainspring.client.sockets import connect, tune
+from mainspring.client.sockets import connect, reset, tune
 from mainspring.client.streaming import EventBuffer
 from mainspring.errors import ConnectionLostError, ServerError
 from mainspring.namespaces import DEFAULT
@@ -44,12 +51,14 @@ class AsyncClient:
         tls: ssl.SSLContext | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
+        request_timeout: float = REQUEST_TIMEOUT,
         token: str | None = None,
         namespace: str = DEFAULT,
     ) -> None:
         self.servers = tuple(servers)
         self._tls = tls
         self._connect_timeout = connect_timeout
+        self._request_timeout = request_timeout
         self._reconnect_policy = ReconnectPolicy(reconnect_timeout)
         self._session = Session(token, namespace)
         self._current: _Wire | None = None  # the session's connection, with or without an agreed extension
@@ -59,17 +68,18 @@ class AsyncClient:
 
     # Requests of users.
 
-    async def submit(self, request: Request) -> Submitted:
+    async def submit(self, request: Request, limit: float | None = None) -> Submitted:
         """Submit one job and return when it is on disk.  Raises RefusedError if the server refuses it."""
-        answer = (await self._await(self._session.submit([request.frame()], safe=bool(request.unique))))[0]
+        batch = self._session.submit([request.frame()], safe=request.is_repeatable)
+        answer = (await self._answered(batch, limit))[0]
         if isinstance(answer, ServerError):
             raise answer
         return answer
 
-    async def submit_many(self, requests: Iterable[Request]) -> AsyncIterator[list[Answer]]:
-        """Submit jobs in overlapping windows, and yield the answers of each window in order."""
+    async def submit_many(self, requests: Iterable[Request], limit: float | None = None) -> AsyncIterator[list[Answer]]:
+        """Submit jobs in overlapping windows, and yield the answers of each window in order; the limit is that of a window."""
         for batch in submitting(requests, self._submit):
-            yield await self._await(batch)
+            yield await self._answered(batch, limit)
 
     async def outcome(
         self,
@@ -116,9 +126,9 @@ class AsyncClient:
             for wait in waits:
                 yield await self._await_job(wait)
 
-    async def call(self, method: str, params: dict[str, Any] | None = None) -> Any:
+    async def call(self, method: str, params: dict[str, Any] | None = None, limit: float | None = None) -> Any:
         """Call a method of the protocol and return its value; raises the errors of the blocking client's ``call``."""
-        return await self._await(self._session.call(method, params))
+        return await self._answered(self._session.call(method, params), limit, longest_wait(params))
 
     async def events(self, method: str, params: dict[str, Any] | None = None) -> AsyncIterator[dict[str, Any]]:
         """Call a method and yield its events without end, until a ConnectionLostError."""
@@ -130,7 +140,7 @@ class AsyncClient:
             arrived.set()
 
         call = self._session.call(method, params, add)
-        await self._await(call)
+        await self._answered(call, None)
         call.listen(arrived.set)
         while True:
             while events:
@@ -162,6 +172,31 @@ class AsyncClient:
 
     def _wait(self, handles: list[str]) -> list[Wait]:
         return [self._session.wait(handle) for handle in handles]
+
+    async def _answered(self, reply: PendingReply[T], limit: float | None, more: float = 0.0) -> T:
+        """Wait for the answer to a request until its limit; ``more`` seconds longer if the server itself waits."""
+        limit = (self._request_timeout if limit is None else limit) + more
+        timer = asyncio.timeout(limit)
+        try:
+            async with timer:
+                return await self._await(reply)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            raise no_answer_error(limit, sent=self._give_up(reply)) from None
+        finally:
+            if not reply.done and not reply.given_up:  # cancelled
+                self._give_up(reply)
+
+    def _give_up(self, reply: PendingReply[Any]) -> bool:
+        """Drop a request whose caller waits no longer; return whether it was sent.
+
+        A connection without other requests is reset, so that the server drops what it has not begun.
+        """
+        sent = self._session.give_up(reply)
+        if sent and self._current is not None and self._session.is_stale:
+            self._current.reset()
+        return sent
 
     async def _await(self, reply: PendingReply[T]) -> T:
         if not reply.done:
@@ -336,6 +371,14 @@ class _Wire(asyncio.Protocol):
         """Send bytes; the transport buffers those that the kernel does not accept."""
         if self._transport is not None:
             self._transport.write(data)
+
+    def reset(self) -> None:
+        """End the connection now, without its unsent bytes."""
+        if self._transport is not None:
+            sock = self._transport.get_extra_info("socket")
+            if sock is not None:
+                reset(sock)
+            self._transport.abort()
 
     def close(self) -> None:
         """Close the connection."""

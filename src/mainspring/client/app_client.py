@@ -11,6 +11,7 @@ from mainspring.client.connections import Connections
 from mainspring.client.job import Job, SubmittedJob, aresults, check_handle, results
 from mainspring.client.namespacing import namespace_or_default
 from mainspring.client.options import Duration, Options, seconds
+from mainspring.client.request_limits import check_limit, limit_or_default
 from mainspring.client.submission import Check, Submission, Verbatim
 from mainspring.client.tls import tls_of_environment
 from mainspring.client.validation import check_name, check_text, refusal
@@ -24,11 +25,16 @@ R = TypeVar("R")
 class AppClient:
     """The servers of an App, and the jobs on them. ``check`` refuses options that the App's store does not support.
 
-    Raises UsageError for a wrong ``server``, ``tls`` or ``namespace``.
+    Raises UsageError for a wrong ``server``, ``tls``, ``namespace`` or ``request_timeout``.
     """
 
     def __init__(
-        self, server: str | None, tls: ssl.SSLContext | None, check: Check, namespace: str | None = None
+        self,
+        server: str | None,
+        tls: ssl.SSLContext | None,
+        check: Check,
+        namespace: str | None = None,
+        request_timeout: Duration | None = None,
     ) -> None:
         if server is not None:
             check_text(server, "server", "HOST:PORT, or several with commas")
@@ -41,7 +47,10 @@ class AppClient:
         self._tls = tls
         self._check = check
         self._namespace = namespace
-        self.connections = Connections(self.servers, self.tls, lambda: self.namespace)
+        self._request_timeout = None if request_timeout is None else check_limit(request_timeout, "request_timeout")
+        self.connections = Connections(
+            self.servers, self.tls, lambda: self.namespace, lambda: limit_or_default(self._request_timeout)
+        )
 
     @property
     def namespace(self) -> str:

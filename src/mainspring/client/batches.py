@@ -46,7 +46,7 @@ def windows(requests: Iterable[Request]) -> Iterator[tuple[list[bytes], bool]]:
         frame = request.frame()
         frames.append(frame)
         size += len(frame)
-        safe = safe and bool(request.unique)
+        safe = safe and request.is_repeatable
         if len(frames) >= WINDOW_FRAMES or size >= WINDOW_BYTES:
             yield frames, safe
             frames, size, safe = [], 0, True

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.client.awaited_jobs import announced
 from mainspring.client.batches import awaiting, submitting
-from mainspring.client.outcomes import not_ended_error
-from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT
+from mainspring.client.outcomes import no_answer_error, not_ended_error
+from mainspring.client.pending_replies import longest_wait
+from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT, REQUEST_TIMEOUT
 from mainspring.client.shared_connection import SharedConnection
 from mainspring.client.streaming import EventBuffer
 from mainspring.errors import ServerError
@@ -34,7 +35,8 @@ class Client:
     """A client of the first reachable server of ``servers``.  Thread-safe and fork-safe; connects on first use.
 
     All methods raise ConnectionLostError if no server can be reached, or if the connection ended before the answer to a
-    request that must not be sent twice. They raise ServerError if the server does not support the extension.
+    request that must not be sent twice. They raise ServerError if the server does not support the extension, and
+    NoAnswerError if it has not answered a request within ``request_timeout`` seconds, or within a ``limit`` of the request.
     """
 
     def __init__(
@@ -44,28 +46,30 @@ class Client:
         tls: ssl.SSLContext | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
+        request_timeout: float = REQUEST_TIMEOUT,
         token: str | None = None,
         namespace: str = DEFAULT,
     ) -> None:
         self.servers = tuple(servers)
+        self._request_timeout = request_timeout
         self._shared = SharedConnection(self.servers, tls, connect_timeout, reconnect_timeout, token, namespace)
 
     # Requests of users.
 
-    def submit(self, request: Request) -> Submitted:
+    def submit(self, request: Request, limit: float | None = None) -> Submitted:
         """Submit one job and return when it is on disk.  Raises RefusedError if the server refuses it."""
         frame = request.frame()
         with self._shared.session() as session:
-            batch = session.submit([frame], safe=bool(request.unique))
-        answer = self._await(batch, None)[0]
+            batch = session.submit([frame], safe=request.is_repeatable)
+        answer = self._answered(batch, limit)[0]
         if isinstance(answer, ServerError):
             raise answer
         return answer
 
-    def submit_many(self, requests: Iterable[Request]) -> Iterator[list[Answer]]:
-        """Submit jobs in overlapping windows, and yield the answers of each window in order."""
+    def submit_many(self, requests: Iterable[Request], limit: float | None = None) -> Iterator[list[Answer]]:
+        """Submit jobs in overlapping windows, and yield the answers of each window in order; the limit is that of a window."""
         for batch in submitting(requests, self._submit):
-            yield self._await(batch, None)
+            yield self._answered(batch, limit)
 
     def outcome(
         self, handle: str, timeout: float | None = None, *, on_notice: Callable[[Notice], None] | None = None
@@ -117,21 +121,21 @@ class Client:
                     raise TimeoutError(f"job {wait.handle.decode()} has not ended in time") from None
                 yield outcome
 
-    def call(self, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
+    def call(self, method: str, params: dict[str, Any] | None = None, limit: float | None = None) -> Any:
         """Call a method of the protocol and return its value.
 
-        Raises UsageError, NotFoundError, ConflictError or ServerError by the code of the server's error, and TimeoutError.
+        Raises UsageError, NotFoundError, ConflictError or ServerError by the code of the server's error.
         """
         with self._shared.session() as session:
             call = session.call(method, params)
-        return self._await(call, timeout)
+        return self._answered(call, limit, longest_wait(params))
 
     def events(self, method: str, params: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         """Call a method and yield its events without end, until a ConnectionLostError."""
         events: deque[dict[str, Any]] = deque()
         with self._shared.session() as session:
             call = session.call(method, params, events.append)
-        self._await(call, None)
+        self._answered(call, None)
         while True:
             self._shared.wait_until(lambda: bool(events) or call.error is not None, None)
             while events:
@@ -159,6 +163,17 @@ class Client:
     def _forget(self, waits: Iterable[Wait]) -> None:
         with self._shared.locked() as session:
             session.forget(waits)
+
+    def _answered(self, reply: PendingReply[T], limit: float | None, more: float = 0.0) -> T:
+        """Wait for the answer to a request until its limit; ``more`` seconds longer if the server itself waits."""
+        limit = (self._request_timeout if limit is None else limit) + more
+        try:
+            return self._await(reply, limit)
+        except TimeoutError:
+            raise no_answer_error(limit, sent=self._shared.give_up(reply)) from None
+        finally:
+            if not reply.done and not reply.given_up:  # interrupted
+                self._shared.give_up(reply)
 
     def _await(self, reply: PendingReply[T], timeout: float | None) -> T:
         if not reply.done:

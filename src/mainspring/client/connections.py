@@ -11,6 +11,7 @@ from mainspring.client.aio import AsyncClient
 from mainspring.client.awaited_jobs import check_may_block
 from mainspring.client.blocking import Client
 from mainspring.client.inside import check_outside
+from mainspring.client.reconnect_policy import REQUEST_TIMEOUT
 from mainspring.client.tokens import token_of_environment
 from mainspring.namespaces import DEFAULT
 
@@ -26,17 +27,19 @@ _IN_WORKFLOW: Final = (
 
 
 class Connections:
-    """Creates clients on first use, and calls ``servers``, ``tls`` and ``namespace`` only then."""
+    """Creates clients on first use, and calls ``servers``, ``tls``, ``namespace`` and ``request_timeout`` only then."""
 
     def __init__(
         self,
         servers: Callable[[], Sequence[Address]],
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         namespace: Callable[[], str] = lambda: DEFAULT,
+        request_timeout: Callable[[], float] = lambda: REQUEST_TIMEOUT,
     ) -> None:
         self._servers = servers
         self._tls = tls
         self._namespace = namespace
+        self._request_timeout = request_timeout
         self._lock = threading.Lock()
         self._blocking: Client | None = None
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = weakref.WeakKeyDictionary()
@@ -58,7 +61,11 @@ class Connections:
             with self._lock:
                 if self._blocking is None:
                     self._blocking = Client(
-                        self._servers(), tls=self._tls(), token=token_of_environment(), namespace=self._namespace()
+                        self._servers(),
+                        tls=self._tls(),
+                        request_timeout=self._request_timeout(),
+                        token=token_of_environment(),
+                        namespace=self._namespace(),
                     )
         return self._blocking
 
@@ -69,7 +76,11 @@ class Connections:
         client = self._by_loop.get(loop)
         if client is None:
             client = self._by_loop[loop] = AsyncClient(
-                self._servers(), tls=self._tls(), token=token_of_environment(), namespace=self._namespace()
+                self._servers(),
+                tls=self._tls(),
+                request_timeout=self._request_timeout(),
+                token=token_of_environment(),
+                namespace=self._namespace(),
             )
         return client
 

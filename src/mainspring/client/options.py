@@ -29,6 +29,8 @@ ChildPolicy = Literal["terminate", "cancel", "abandon"]
 """The fate of a child if its parent is terminated or times out."""
 
 MOST_ATTEMPTS = (1 << 31) - 1
+KEY_LIMIT = 255
+"""Characters of a request key."""
 ACTIVITY_OPTIONS = ("schedule_to_start", "schedule_to_close", "cancel")
 """Options that only activities of workflows have."""
 _INSIDE = (*ACTIVITY_OPTIONS, "child_policy")
@@ -187,6 +189,8 @@ class Options:
     """Of a child."""
     tags: tuple[str, ...] | None = None
     """Sorted."""
+    request_key: str | None = None
+    """A repeated submit with this key joins the job of the first one."""
 
     def __post_init__(self) -> None:
         if self.priority is not None and self.priority not in get_args(Priority):
@@ -232,6 +236,13 @@ class Options:
         return {name: value for name, value in values if value is not None and value is not False}
 
 
+def check_request_key(key: object, what: str) -> str:
+    """Return a request key.  Raises UsageError for a wrong one."""
+    if not isinstance(key, str) or not 0 < len(key) <= KEY_LIMIT:
+        raise refusal(what, f"a text of 1 to {KEY_LIMIT} characters", key)
+    return key
+
+
 def check_retry(retry: object) -> None:
     """Raise UsageError unless a value is a retry policy or None."""
     if retry is not None and not isinstance(retry, Retry):
@@ -261,6 +272,7 @@ def build_options(
     version: str | None = None,
     child_policy: ChildPolicy | None = None,
     tags: Iterable[str] | None = None,
+    request_key: str | None = None,
 ) -> Options:
     """Check a user's options and return them.  Raises UsageError, which names the wrong option.
 
@@ -287,4 +299,5 @@ def build_options(
         version=version,
         child_policy=child_policy,
         tags=None if tags is None else check_tags(_listed(tags)),
+        request_key=None if request_key is None else check_request_key(request_key, "request_key"),
     )

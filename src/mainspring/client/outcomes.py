@@ -16,6 +16,7 @@ from mainspring.errors import (
     JobFailed,
     JobLost,
     JobTimedOut,
+    NoAnswerError,
     NotFoundError,
     RefusedError,
     ServerError,
@@ -88,6 +89,19 @@ def failure(outcome: Outcome) -> JobError | None:
 def not_ended_error(handle: str, timeout: float | None) -> TimeoutError:
     """Return the error for a wait that reached its time-out, in seconds, before the job's end."""
     return TimeoutError(f"job {handle} has not ended within {format_duration(timeout or 0.0)}")
+
+
+def no_answer_error(limit: float, *, sent: bool) -> ConnectionLostError:
+    """Return the error for a request without an answer after its limit, in seconds; ``sent``: the server may have received it."""
+    within = f"within {format_duration(limit)}"
+    if not sent:
+        return ConnectionLostError(f"no server has accepted the connection {within}; the request was not sent")
+    return NoAnswerError(
+        f"the server has not answered {within}, so the outcome is unknown: the request may be done, or be done later, for "
+        "example when the server's store can be reached again. To repeat a submit without a second job, give it a request "
+        "key or a unique",
+        limit,
+    )
 
 
 def call_error(code: str, message: str) -> UsageError | ServerError:

@@ -17,10 +17,12 @@ T = TypeVar("T")
 class PendingReply(Generic[T]):
     """A request without an answer yet. It is answered once; that calls the listener."""
 
-    __slots__ = ("_listener", "done", "error", "value")
+    __slots__ = ("_listener", "done", "error", "given_up", "value")
 
     def __init__(self) -> None:
         self.done = False
+        self.given_up = False
+        """Whether no caller waits for the answer any more."""
         self.value: T | None = None
         self.error: BaseException | None = None
         self._listener: Callable[[], None] | None = None
@@ -71,6 +73,12 @@ class SubmitBatch(PendingReply[list[Answer]]):
     def unanswered(self) -> list[bytes]:
         """Return the frames without an answer."""
         return self.frames[len(self.answers) :]
+
+
+def longest_wait(params: dict[str, Any] | None) -> float:
+    """Return the seconds for which the server itself may wait before it answers a call."""
+    wait = None if params is None else params.get("wait")
+    return float(wait) if isinstance(wait, (int, float)) else 0.0
 
 
 class Wait(PendingReply[Outcome]):

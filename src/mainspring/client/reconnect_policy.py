@@ -20,6 +20,9 @@ CONNECT_TIMEOUT = 5.0
 RECONNECT_TIMEOUT = 60.0
 """Seconds without a server after which waits for jobs fail."""
 
+REQUEST_TIMEOUT = 10.0
+"""Seconds without an answer after which a request fails; waits for jobs have their own limits."""
+
 FIRST_DELAY = 0.05
 """Seconds of the first delay; each further one is twice as long."""
 

@@ -30,6 +30,8 @@ from mainspring.wire.gearman.packets import Type
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from mainspring.client.pending_replies import PendingReply
+
 MAX_BODY = (1 << 32) - 1
 """A client accepts answers of any size; servers have limits of their own."""
 
@@ -43,12 +45,19 @@ class Request(NamedTuple):
     unique: bytes
     options: bytes
     payload: bytes
+    is_keyed: bool = False
+    """Whether the options have a request key."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the server takes a second submit for the first one."""
+        return bool(self.unique) or self.is_keyed
 
     def frame(self) -> bytes:
         """Encode the packet.  Raises UsageError if the function or the unique contains a NUL."""
         if b"\0" in self.function or b"\0" in self.unique:
             raise UsageError("a function's name and a unique must not contain a NUL character")
-        return packets.request(Type.SUBMIT, *self)
+        return packets.request(Type.SUBMIT, self.function, self.unique, self.options, self.payload)
 
 
 class Session:
@@ -121,6 +130,32 @@ class Session:
         if self.ready:
             self._send_call(call)
         return call
+
+    def give_up(self, reply: PendingReply[Any]) -> bool:
+        """Drop a request whose caller waits no longer, and never send it again. Return whether it was sent.
+
+        The place of a submit is kept on its connection, because submits are answered in their order.
+        """
+        reply.given_up = True
+        if isinstance(reply, Call):
+            for number, call in self._calls.items():
+                if call is reply:
+                    del self._calls[number]
+                    break
+            return reply.sent
+        if isinstance(reply, SubmitBatch):
+            if reply in self._sent_batches:
+                reply.safe = False
+                return True
+            if reply in self._batches:
+                self._batches.remove(reply)
+        return False
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the connection serves nothing but requests that were given up, and waits, which outlive a connection."""
+        given_up = all(batch.given_up for batch in self._batches)
+        return given_up and not any(call.sent for call in self._calls.values()) and not self._subscriptions
 
     def ping(self) -> None:
         """Make the server send a packet."""

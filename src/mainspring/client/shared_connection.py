@@ -14,12 +14,12 @@ import socket
 import ssl
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring.client.connection_errors import explain
 from mainspring.client.reconnect_policy import ReconnectPolicy, unreachable_message
 from mainspring.client.session import Session
-from mainspring.client.sockets import open_socket
+from mainspring.client.sockets import open_socket, reset
 from mainspring.errors import ConnectionLostError, ServerError
 from mainspring.namespaces import DEFAULT
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.client.addresses import Address
-    from mainspring.client.pending_replies import Wait
+    from mainspring.client.pending_replies import PendingReply, Wait
 
 READ_SIZE = 1 << 18
 
@@ -119,6 +119,18 @@ class SharedConnection:
                 # The waiting thread may be the reader: the answer to a ping wakes it.
                 self._session.ping()
                 self._write()
+
+    def give_up(self, reply: PendingReply[Any]) -> bool:
+        """Drop a request whose caller waits no longer; return whether it was sent.
+
+        A connection without other requests is reset, so that the server drops what it has not begun.
+        """
+        with self._changed:
+            sent = self._session.give_up(reply)
+            if sent and self._socket is not None and self._session.is_stale:
+                reset(self._socket)
+                self._lost(ConnectionLostError("the server did not answer"))
+            return sent
 
     def close(self) -> None:
         """Close the connection; pending requests get a ConnectionLostError.  The next request opens a new one."""

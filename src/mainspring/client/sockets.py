@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +29,12 @@ def tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+
+
+def reset(sock: socket.socket) -> None:
+    """Let the end of a connection reset it: the peer then knows that nobody waits for its answers, and half-closed ones do."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def open_socket(address: Address, tls: ssl.SSLContext | None, timeout: float) -> socket.socket:

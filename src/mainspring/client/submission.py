@@ -10,6 +10,7 @@ from mainspring.client.job import Job, SubmittedJob, check_handle
 from mainspring.client.json_encoding import encode_json
 from mainspring.client.options import ACTIVITY_OPTIONS, CancelMode, Duration, Options, Priority, Retry, build_options
 from mainspring.client.outcomes import Submitted
+from mainspring.client.request_limits import check_limit
 from mainspring.client.session import Request
 from mainspring.client.transactional import DEFAULT_SCHEMA, Inbox
 from mainspring.client.validation import check_key, check_text_or_function, check_unique
@@ -114,6 +115,7 @@ class Submission(Generic[P, R]):
         key: Key = "",
         check: Check = accept_options,
         activity_option: str = "",
+        limit: float | None = None,
     ) -> None:
         self.name = name
         self._codec = codec
@@ -125,6 +127,8 @@ class Submission(Generic[P, R]):
         self._check = check
         self._activity_option = activity_option
         """The name of an option for activities alone, if ``options`` has set one."""
+        self._limit = limit
+        """Seconds that a submit waits for its answer; None: the App's."""
         if key and not callable(key):
             self._options = options = replace(options, concurrency_key=key)
         self._function = name.encode()
@@ -148,6 +152,8 @@ class Submission(Generic[P, R]):
         schedule_to_close: Duration | None = None,
         cancel: CancelMode | None = None,
         tags: Iterable[str] | None = None,
+        request_key: str | None = None,
+        request_timeout: Duration | None = None,
         connection: Any = None,
         schema: str = DEFAULT_SCHEMA,
     ) -> Submission[P, R]:
@@ -165,15 +171,22 @@ class Submission(Generic[P, R]):
         start, and in which it must end, over all attempts; and what its cancellation does. ``"try"``, the default, requests the
         cancel and goes on at once, ``"wait"`` goes on when the activity has ended, and ``"abandon"`` lets the activity go on.
 
+        ``request_key`` identifies one submit for a day: a second one with the same key and the same arguments returns the
+        job of the first one and makes no other. ``request_timeout`` is how long a submit waits for the server's answer.
+
         ``connection`` is a connection of asyncpg, psycopg, SQLAlchemy or Django to the database of a PostgreSQL store. Jobs
         are submitted in its transaction, and exist if and only if the caller commits it; their results are available after
         that. ``schema`` is the store's schema.
 
-        A function of an App on ZooKeeper has neither ``concurrency_key`` nor ``connection``.
+        A function of an App on ZooKeeper has neither ``concurrency_key`` nor ``connection`` nor ``request_key``.
 
         Raises UsageError if an option is wrong, or the App's store does not support it.
         """
-        self._check({"concurrency_key": concurrency_key, "connection": connection})
+        self._check({"concurrency_key": concurrency_key, "connection": connection, "request_key": request_key})
+        if request_key is not None and (connection is not None or self._inbox is not None):
+            raise UsageError(
+                "request_key and connection exclude each other: the transaction decides whether the job exists"
+            )
         newer = build_options(
             priority=priority,
             delay=delay,
@@ -188,7 +201,9 @@ class Submission(Generic[P, R]):
             schedule_to_close=schedule_to_close,
             cancel=cancel,
             tags=tags,
+            request_key=request_key,
         )
+        limit = self._limit if request_timeout is None else check_limit(request_timeout, "request_timeout")
         if retry is not None and (retry.on != (Exception,) or retry.never):
             raise UsageError("Retry's on and never belong to the task's definition: @app.task(retry=Retry(on=…))")
         if connection is None and schema != DEFAULT_SCHEMA:
@@ -203,13 +218,16 @@ class Submission(Generic[P, R]):
         if not chosen:
             merged = replace(merged, keep_unique=None)
         limited = next((name for name in ACTIVITY_OPTIONS if getattr(newer, name) is not None), self._activity_option)
-        return Submission(self.name, self._codec, self._connections, merged, chosen, inbox, key, self._check, limited)
+        return Submission(
+            self.name, self._codec, self._connections, merged, chosen, inbox, key, self._check, limited, limit
+        )
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job and return when it is on disk. Inside of a workflow, schedule an activity of the run.
 
         Raises TypeError or PayloadError if the arguments do not fit, RefusedError if the server refuses the job, and
-        ConnectionLostError if no server can be reached, or if the client cannot find out whether the job was accepted.
+        ConnectionLostError if no server can be reached, or if the client cannot find out whether the job was accepted; that is a
+        NoAnswerError if the server has not answered within the ``request_timeout``.
         """
         calls = workflow_calls()
         if calls is not None:
@@ -217,14 +235,14 @@ class Submission(Generic[P, R]):
         request = self._request(args, kwargs)
         if self._inbox is not None:
             return self.job(self._inbox.submit(request, self._options, self._connections.namespace))
-        return self._submitted(self._connections.blocking().submit(request))
+        return self._submitted(self._connections.blocking().submit(request, self._limit))
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job, like ``submit``."""
         request = self._request(args, kwargs)
         if self._inbox is not None:
             return self.job(await self._inbox.asubmit(request, self._options, self._connections.namespace))
-        return self._submitted(await self._connections.aio().submit(request))
+        return self._submitted(await self._connections.aio().submit(request, self._limit))
 
     def submit_many(self, calls: Iterable[Any]) -> list[Job[R]]:
         """Submit a job for each item, many at once, and return them in order.
@@ -239,7 +257,8 @@ class Submission(Generic[P, R]):
                 for request in self._requests(calls)
             ]
         answers: list[Answer] = []
-        for window in self._connections.blocking().submit_many(self._requests(calls)):
+        self._check_many()
+        for window in self._connections.blocking().submit_many(self._requests(calls), self._limit):
             answers += window
         return self._jobs(answers)
 
@@ -251,7 +270,8 @@ class Submission(Generic[P, R]):
                 for request in self._requests(calls)
             ]
         answers: list[Answer] = []
-        async for window in self._connections.aio().submit_many(self._requests(calls)):
+        self._check_many()
+        async for window in self._connections.aio().submit_many(self._requests(calls), self._limit):
             answers += window
         return self._jobs(answers)
 
@@ -298,6 +318,10 @@ class Submission(Generic[P, R]):
         return activity
 
     def _activity(self) -> ActivityCall:
+        if self._options.request_key is not None:
+            raise UsageError(
+                f"{self.name}: a run submits each activity once, so request_key is not for activities: leave it out"
+            )
         self._check({"activity": self.name})
         return ActivityCall(
             self.name,
@@ -331,7 +355,14 @@ class Submission(Generic[P, R]):
         if callable(self._key):
             key = check_key(self._key(*args, **kwargs), f"{self.name}: the concurrency_key of these arguments")
             wire_options = replace(self._options, concurrency_key=key or None).wire()
-        return Request(self._function, unique.encode(), wire_options, self._codec.encode(args, kwargs))
+        keyed = self._options.request_key is not None
+        return Request(self._function, unique.encode(), wire_options, self._codec.encode(args, kwargs), keyed)
+
+    def _check_many(self) -> None:
+        if self._options.request_key is not None:
+            raise UsageError(
+                f"{self.name}: a request_key is that of one submit: call submit() for each job, with a key of its own"
+            )
 
     def _requests(self, calls: Iterable[Any]) -> Iterator[Request]:
         for call in calls:

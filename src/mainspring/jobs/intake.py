@@ -53,20 +53,22 @@ class Intake:
 
     # ---- to the store ----
 
-    def submit(self, jobs: list[Job], accepted: Accepted, refused: Refused) -> None:
+    def submit(self, jobs: list[Job], accepted: Accepted, refused: Refused) -> Submit | None:
         """Store a batch of new jobs (in the state SCHEDULED where ``due_us`` is set), all of them or none.
 
         A job that joins a foreground one must be submitted alone; see ``joins``. Due jobs that stand for runs become root jobs;
         if the batch has others too, ``refused`` may be called although the former or the latter are stored.
+
+        Return the operation, if it is one that `CommitQueue.withdraw` may drop.
         """
         if self._roots.functions and (starts := self._roots.due(jobs)):
             self._begin(jobs, starts, accepted, refused)
-            return
+            return None
         if (foreground := self._table.foreground) and self.joins(jobs):
             (job,) = jobs  # batches are taken apart before, see joins()
             held = foreground[job.function, job.unique]
             self._adopt(held, job, lambda job_id, joined: accepted([job_id], joined), refused)
-            return
+            return None
         operation = Submit(jobs)
         operation.size = self.prepare(jobs)
         self._commits.put(
@@ -74,6 +76,7 @@ class Intake:
             lambda joined: self._submitted(jobs, joined, accepted),
             lambda error: self._not_submitted(jobs, error, refused),
         )
+        return operation
 
     def prepare(self, jobs: Sequence[Job]) -> int:
         """Count new jobs that are about to be stored; return the size of their operation."""

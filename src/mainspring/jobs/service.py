@@ -209,7 +209,7 @@ class JobService:
         self.monotonic, self.wall = clock.monotonic, clock.wall
         self.next_id = table.next_id
         self.handle_of, self.id_of = handles.of, handles.parse
-        self.put, self.answers = commits.put, commits.answers
+        self.put, self.answers, self.withdraw_submits = commits.put, commits.answers, commits.withdraw
         self.before_answers, self.after_answers = commits.before_answers, commits.after_answers
         self.soon, self.run_sliced = slices.put, slices.start
         self.ask, self.gather = reads.ask, reads.gather

@@ -38,6 +38,7 @@ from mainspring.attempt_log import AttemptLog
 from mainspring.clock import to_us
 from mainspring.events.hub import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
+from mainspring.faces.gearman.keyed_submits import KeyedSubmits
 from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles
 from mainspring.job_logs.readers import LogReaders
@@ -293,6 +294,7 @@ async def open_node(
         workflows=workflows,
         logs=logs,
         access=access,
+        keyed_submits=KeyedSubmits(submits, access.replies, service),
         remote_load=fleet.remote_load if fleet is not None and settings.fleet.status else None,
     )
     oldest = Oldest(service.all_functions, reads, job_clock)

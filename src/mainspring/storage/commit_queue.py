@@ -17,7 +17,7 @@ from mainspring.errors import StoreBusyError, StoreError, UsageError
 from mainspring.storage.operation import DEFERRED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from mainspring.storage.engine import GroupPort
     from mainspring.storage.operation import Operation
@@ -156,6 +156,20 @@ class CommitQueue:
         if operations:
             self.hurry()
 
+    def withdraw(self, operations: Collection[Operation], error: StoreError) -> None:
+        """Drop those of some operations that are in no group yet, and fail them: nobody waits for their outcomes any more.
+
+        Operations of an atomic group cannot be withdrawn.
+        """
+        dropped = [entry for entry in self._waiting if entry[0] in operations]
+        if not dropped:
+            return
+        self._waiting = [entry for entry in self._waiting if entry[0] not in operations]
+        self._bytes -= sum(entry[0].size for entry in dropped)
+        for entry in dropped:
+            entry[2](error)
+        self._relieve()
+
     def close(self) -> None:
         """Give no more groups to the engine. Queued operations are dropped, and their functions are not called."""
         self._is_closed = True
@@ -290,11 +304,15 @@ class CommitQueue:
             after_answers, self._after_answers = self._after_answers, []
             for function in after_answers:
                 function()
+        self._relieve()
+        self._continue()
+
+    def _relieve(self) -> None:
+        """End the pressure once half of the queue is free."""
         if self._full and self._bytes * 2 < self._limit:
             self._full = False
             if self._pressure is not None:
                 self._pressure(False)
-        self._continue()
 
     def _continue(self) -> None:
         """Start the next group, or call the functions that wait for an idle queue."""

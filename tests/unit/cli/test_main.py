@@ -200,7 +200,7 @@ def test_an_empty_variable_is_no_value(
 
 
 def test_the_help_describes_which_options_have_a_variable(capsys: pytest.CaptureFixture[str]) -> None:
-    everywhere = {"--server", "--namespace", "--store", "--tls-ca", "--tls-cert", "--tls-key"}
+    everywhere = {"--server", "--namespace", "--request-timeout", "--store", "--tls-ca", "--tls-cert", "--tls-key"}
     app = build_app()
     for command in COMMANDS:
         for part in [app[command][name] for name in SUBCOMMANDS[command]] if command in SUBCOMMANDS else [app[command]]:
@@ -211,8 +211,8 @@ def test_the_help_describes_which_options_have_a_variable(capsys: pytest.Capture
     _, out, _ = run(capsys, "--help")
     text = " ".join(out.split())
     assert (
-        "options of run, serve and worker, and in all commands those that name a server, a namespace, a store or TLS files"
-        in text
+        "options of run, serve and worker, and in all commands those that name a server, a namespace, the limit of a request, a "
+        "store or TLS files" in text
     )
 
 

@@ -188,3 +188,43 @@ def test_abandon_answers_all_requests() -> None:
 def test_a_name_with_a_nul_is_refused() -> None:
     with pytest.raises(UsageError, match="NUL"):
         Request(b"f\0", b"", b"", b"").frame()
+
+
+def test_a_submit_that_was_given_up_keeps_its_place_and_is_not_sent_again() -> None:
+    session = Session()
+    agree(session)
+    first = session.submit(frames(1, b"u"), safe=True)
+    second = session.submit(frames(1), safe=False)
+    assert session.give_up(first)
+    assert not session.is_stale, "the second one waits"
+    session.receive(packets.response(Type.SUBMITTED, b"H:n:1", b"0"))
+    session.receive(packets.response(Type.SUBMITTED, b"H:n:2", b"0"))
+    assert second.result() == [Submitted("H:n:2", joined=False)]
+    third = session.submit(frames(1, b"u"), safe=True)
+    assert session.give_up(third)
+    assert session.is_stale
+    session.disconnected(LOST)
+    agree(session)
+    assert sent(session) == []
+
+
+def test_requests_that_were_given_up_before_a_connection_are_not_sent() -> None:
+    session = Session()
+    session.connected()
+    call, batch = session.call("jobs.list", None), session.submit(frames(1, b"u"), safe=True)
+    assert not session.give_up(call)
+    assert not session.give_up(batch)
+    agree(session)
+    assert sent(session) == []
+    assert not session.unfinished
+
+
+def test_the_answer_to_a_call_that_was_given_up_is_dropped() -> None:
+    session = Session()
+    agree(session)
+    call, other = session.call("jobs.list", None), session.call("jobs.list", None)
+    assert session.give_up(call)
+    session.receive(packets.response(Type.ANSWER, b"1", b"{}"))
+    session.receive(packets.response(Type.ANSWER, b"2", b'{"a":1}'))
+    assert other.result() == {"a": 1}
+    assert not call.done

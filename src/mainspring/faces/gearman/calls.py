@@ -69,8 +69,9 @@ class Caller(Protocol):
     """Ends the watch of this connection, if it has one; called when the connection ends."""
     caller: Identity
     """The rights of its requests."""
-    searches: list[CallInProgress]
-    """Calls in progress that only read, and some that have ended; all are ended when the connection ends."""
+
+    def end_with_connection(self, call: CallInProgress) -> None:
+        """End a call when the connection ends, if it is in progress then."""
 
     def refuse(self, code: bytes, message: bytes) -> None:
         """Answer with an error."""
@@ -257,7 +258,7 @@ class Calls:
 
         under_way = self._api.start(request, answer, fault, broken, caller=peer.caller)
         if request.only_reads:
-            peer.searches = [search for search in (*peer.searches, under_way) if not search.is_over]
+            peer.end_with_connection(under_way)
 
     def _takes_logs(self, peer: Caller, call_id: bytes, _: TakesLogs) -> None:
         if not self._keeps_logs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mainspring.api.submitting import PRIORITY_BY_NAME
@@ -9,6 +10,7 @@ from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.faces.gearman.extension_json import SubmitOptions, decode_submit
 from mainspring.faces.gearman.guard import may_wait
+from mainspring.faces.gearman.keyed_submits import KEYS_NOT_KEPT
 from mainspring.jobs.functions import KEY_NOT_KEPT
 from mainspring.jobs.model import Job
 from mainspring.wire.gearman.packets import Type
@@ -33,12 +35,24 @@ def submit(peer: Peer, args: list[bytes]) -> None:
         if options.version and (problem := _version_problem(peer, function, options.version)):
             peer.submits.refuse(b"INVALID_ARGUMENTS", problem.encode())
             return
+        if options.request_key:
+            _submit_keyed(peer, options, args)
+            return
         job = _job(peer, function, unique, options, payload)
     except (ValueError, UsageError) as error:
         peer.submits.refuse(b"INVALID_ARGUMENTS", f"the options of SUBMIT cannot be read: {error}".encode())
         return
     if job is not None:
         peer.submits.gather(job, wait=options.wait)
+
+
+def _submit_keyed(peer: Peer, options: SubmitOptions, args: list[bytes]) -> None:
+    keyed = peer.face.keyed_submits
+    if keyed is None:
+        peer.submits.refuse(b"UNSUPPORTED", KEYS_NOT_KEPT.encode())
+    else:
+        submit = partial(keyed.start, peer.caller, peer.namespace, options.request_key, args, options)
+        peer.end_with_connection(peer.submits.keyed(submit, args, wait=options.wait))
 
 
 def _job(peer: Peer, function: bytes, unique: bytes, options: SubmitOptions, payload: bytes) -> Job | None:

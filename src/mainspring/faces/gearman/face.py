@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.answers.registry import Api
     from mainspring.faces.gearman.guard import Credentials
+    from mainspring.faces.gearman.keyed_submits import KeyedSubmits
     from mainspring.faces.gearman.peers import Connected, Peers
     from mainspring.job_logs.service import LogService
     from mainspring.jobs.service import JobService
@@ -95,10 +96,13 @@ class GearmanFace:
         workflows: WorkflowService | None = None,
         logs: LogService | None = None,
         access: Credentials | None = None,
+        keyed_submits: KeyedSubmits | None = None,
     ) -> None:
         self.service = service
         self.access: Credentials = access or NO_CREDENTIALS
         """Finds the callers of tokens."""
+        self.keyed_submits = keyed_submits
+        """Submits jobs with request keys; None if the node keeps no keys."""
         self.settings = settings
         self.api = api
         self.calls = Calls(api, job_calls, keeps_logs=logs is not None)

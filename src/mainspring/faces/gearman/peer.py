@@ -131,7 +131,7 @@ class Peer:
             self.use_namespace(namespace)
         self.end_watch: Callable[[], None] | None = None
         self.searches: list[CallInProgress] = []
-        """Calls in progress that only read, and some that have ended."""
+        """Calls in progress that end with the connection, and some that have ended."""
         self.caller = LOCAL
         """The rights of its requests."""
         self.guard: Guard | None = None
@@ -220,6 +220,10 @@ class Peer:
         """Give back the jobs of a frozen worker of this peer's namespace, see `frozen.give_back`. Raises ForbiddenError."""
         peers = [other for other in self.face.peers.connected if other.namespace == self.namespace]
         return give_back(self.service, peers, self.caller, deliveries, blocking, error)
+
+    def end_with_connection(self, call: CallInProgress) -> None:
+        """End a call when the connection ends, if it is in progress then."""
+        self.searches = [one for one in (*self.searches, call) if not one.is_over]
 
     def refuse(self, code: bytes, message: bytes) -> None:
         """Answer with an error."""
@@ -326,6 +330,7 @@ class Peer:
         self._finish()
         self.reading.end()
         self.outgoing.lost()
+        self.submits.lost()
         if self.end_watch is not None:
             self.end_watch()
         if self._end_credentials is not None:

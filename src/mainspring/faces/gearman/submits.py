@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.api.errors import Code
 from mainspring.api.submitting import submission_problem
+from mainspring.errors import StoreError
 from mainspring.faces.gearman.outstanding import Outstanding
 from mainspring.jobs.model import UNIQUE_LIMIT, Job, State
 from mainspring.namespaces import DEFAULT, prefix
@@ -15,16 +16,32 @@ from mainspring.wire.gearman.uniques import unique_of_empty_payload, unique_of_p
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.api.answers.waiting import CallInProgress
+    from mainspring.api.errors import Problem
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.listeners import PlainListener, ResultListener
     from mainspring.faces.gearman.outbox import Outbox
     from mainspring.faces.gearman.reading import Reading
-    from mainspring.jobs.store import Found
+    from mainspring.jobs.store import Found, Submit
+
+    KeyedSubmit = Callable[[Callable[[str, bool], None], Callable[[Problem], None]], CallInProgress]
+    """Submits a job, and calls one of two functions: with its handle and whether it was submitted before, or with a problem."""
 
 _PENDING = int(State.PENDING)
 _JOB_CREATED = int(Type.JOB_CREATED)
 _PROBLEM_CODES = {Code.INVALID: b"INVALID_FUNCTION_NAME", Code.TOO_LARGE: b"ARGUMENT_TOO_LARGE"}
 """Gearman's error codes for an invalid submission."""
+_KEYED_CODES = {
+    Code.INVALID: b"INVALID_ARGUMENTS",
+    Code.TOO_LARGE: b"ARGUMENT_TOO_LARGE",
+    Code.UNSUPPORTED: b"UNSUPPORTED",
+    Code.TOO_MANY_FUNCTIONS: b"TOO_MANY_FUNCTIONS",
+    Code.CONFLICT: b"CONFLICT",
+}
+"""The error codes for a submission with a request key."""
+
+PATIENCE: Final = 1.0
+"""Seconds after which a job that waits for the store is dropped if its client disconnects."""
 
 
 class Submits:
@@ -34,6 +51,7 @@ class Submits:
         "_ahead",
         "_face",
         "_outbox",
+        "_pending",
         "_plain",
         "_results",
         "_service",
@@ -72,6 +90,8 @@ class Submits:
             face.settings.queued_bytes,
             lambda full: reading.pause("unstored", paused=full),
         )
+        self._pending: dict[Submit, float] = {}
+        """The operations that are not answered, with the monotonic times at which they were put."""
         self._ahead = 0
         """Submissions that later foreground ones must follow: background ones, and foreground ones that wait for these."""
 
@@ -196,6 +216,8 @@ class Submits:
         self._unstored.add(number, size)
 
         def stored(data: bytes) -> None:
+            if operation is not None:
+                self._pending.pop(operation, None)
             self._ahead -= number
             self._unstored.remove(number, size)
             self._outbox.fill(slot, data)
@@ -203,7 +225,20 @@ class Submits:
         def refused(error: Exception) -> None:
             stored(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode()) * number)
 
-        self._service.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)
+        operation: Submit | None = None
+        operation = self._service.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)
+        if operation is not None:
+            self._pending[operation] = self._service.monotonic()
+
+    def lost(self) -> None:
+        """Drop the jobs that have waited for the store for `PATIENCE`, because their client has given them up.
+
+        Younger ones are stored as before: some programs send jobs and close the connection without reading the answers.
+        """
+        if self._pending:
+            before = self._service.monotonic() - PATIENCE
+            late = {operation for operation, at in self._pending.items() if at <= before}
+            self._service.withdraw_submits(late, StoreError("the client has disconnected"))
 
     def _created(self, ids: list[int], joined: dict[int, Any]) -> bytes:
         if not joined:
@@ -227,6 +262,32 @@ class Submits:
             return b"".join(packets)
 
         return answer
+
+    def keyed(self, submit: KeyedSubmit, args: list[bytes], *, wait: bool) -> CallInProgress:
+        """Submit a job with a request key; ``args`` are those of its SUBMIT."""
+        self.flush()
+        slot = self._outbox.reserve()
+        size = sum(map(len, args))
+        self._ahead += 1
+        self._unstored.add(1, size)
+
+        def answer(data: bytes) -> None:
+            self._ahead -= 1
+            self._unstored.remove(1, size)
+            self._outbox.fill(slot, data)
+
+        def done(handle: str, joined: bool) -> None:
+            encoded = handle.encode()
+            answer(response(Type.SUBMITTED, encoded, b"1" if joined else b"0"))
+            job_id = self._service.id_of(encoded)
+            if wait and job_id is not None:
+                self.wait_for(job_id, encoded)
+
+        def failed(problem: Problem) -> None:
+            code = _KEYED_CODES.get(problem.code, b"QUEUE_ERROR")
+            answer(response(Type.ERROR, code, problem.message.encode("utf-8", "replace")))
+
+        return submit(done, failed)
 
     def wait_for(self, job_id: int, handle: bytes) -> None:
         """Send the RESULT of a job to the peer once the job has ended."""

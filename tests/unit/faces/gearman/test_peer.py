@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mainspring.faces.gearman.peer import ENDING_LIMIT
+from mainspring.faces.gearman.submits import PATIENCE
 from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, G, Node, Peer, configure
@@ -178,6 +179,23 @@ def test_a_peer_that_has_sent_its_last_byte_is_cut_in_time(
         node.clock.advance(1)
     node.face.end_silent()
     assert cut == [started + ENDING_LIMIT]
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_jobs_of_a_client_that_gave_them_up_are_dropped_before_their_commit(node: Node, late: bool) -> None:
+    """While the store is away, its group takes for ever; a young job of a program that does not read is stored."""
+    client, other = node.connect(), node.connect()
+    other.request(Type.SUBMIT_JOB_BG, F, b"", b"other")
+    node.life.commits.flush()  # this group is under way
+    client.request(Type.SUBMIT_JOB_BG, F, b"", b"given up")
+    node.clock.advance(PATIENCE if late else PATIENCE / 2)
+    client.wire.end()
+    node.commit()
+    worker = node.worker()
+    payloads = [worker.ask(Type.GRAB_JOB)[1][2:] for _ in range(2)]
+    assert payloads == ([["other"], []] if late else [["other"], ["given up"]])
+    assert node.service.dispatch.queues[F].total() == (1 if late else 2)
+    assert node.life.commits.bytes == 0
 
 
 @pytest.mark.parametrize("ends", ["reset", "half"])
