@@ -92,7 +92,7 @@ def test_a_submit_has_a_limit_and_is_repeated_by_its_key(
 
 
 def retried(submit: Any) -> Any:
-    """Submit again until the node has its store again."""
+    """Submit repeated until the node has its store repeated."""
     for _ in range(40):
         try:
             return submit()
@@ -112,9 +112,9 @@ def test_a_request_key_joins_the_job_of_the_first_submit(healthy: Server) -> Non
         worker.complete(handle, b"done")
     assert handle.decode() == first.handle
     assert not first.joined
-    again = f.submit(b"x")
-    assert (again.handle, again.joined) == (first.handle, True)
-    assert again.result(timeout=60) == b"done"
+    repeated = f.submit(b"x")
+    assert (repeated.handle, repeated.joined) == (first.handle, True)
+    assert repeated.result(timeout=60) == b"done"
     with pytest.raises(RefusedError, match="another submit"):
         f.submit(b"y")
     with pytest.raises(UsageError, match="one submit"):

@@ -36,11 +36,11 @@ _KEYED_CODES = {
     Code.TOO_LARGE: b"ARGUMENT_TOO_LARGE",
     Code.UNSUPPORTED: b"UNSUPPORTED",
     Code.TOO_MANY_FUNCTIONS: b"TOO_MANY_FUNCTIONS",
-    Code.CONFLICT: b"CONFLICT",
+    Code.CONFLICT: b"REQUEST_KEY_REUSED",
 }
 """The error codes for a submission with a request key."""
 
-PATIENCE: Final = 1.0
+DROP_DELAY: Final = 1.0
 """Seconds after which a job that waits for the store is dropped if its client disconnects."""
 
 
@@ -231,12 +231,12 @@ class Submits:
             self._pending[operation] = self._service.monotonic()
 
     def lost(self) -> None:
-        """Drop the jobs that have waited for the store for `PATIENCE`, because their client has given them up.
+        """Drop the jobs that have waited for the store for `DROP_DELAY`, because their client has given them up.
 
         Younger ones are stored as before: some programs send jobs and close the connection without reading the answers.
         """
         if self._pending:
-            before = self._service.monotonic() - PATIENCE
+            before = self._service.monotonic() - DROP_DELAY
             late = {operation for operation, at in self._pending.items() if at <= before}
             self._service.withdraw_submits(late, StoreError("the client has disconnected"))
 

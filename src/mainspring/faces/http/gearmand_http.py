@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 PIECE_SIZE = 64 * 1024
 """Bytes of an answer that are written at a time."""
+STORE_LIMIT = 30.0
+"""Seconds until a client that submits a background job gets an error in place of a handle."""
 HEAD_LIMIT = 8 * 1024
 """Bytes of a request's head."""
 
@@ -162,7 +164,11 @@ class GearmandHttp:
         job = asyncio.ensure_future(self._reply(submission))
         disconnected = asyncio.ensure_future(_until_end(reader))
         try:
-            await asyncio.wait({job} if background else {job, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+            awaited, limit = ({job}, STORE_LIMIT) if background else ({job, disconnected}, None)
+            await asyncio.wait(awaited, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if background and not job.done():
+                message = f"the store has not answered within {STORE_LIMIT:.0f} s: the job may be stored later"
+                raise ApiError(Code.UNAVAILABLE, message)
             return job.result() if job.done() else None
         finally:
             for pending in (job, disconnected):

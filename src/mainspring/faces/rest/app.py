@@ -55,6 +55,8 @@ STRICT: Final = {
 }
 """Headers of each answer: nothing is kept by caches, shown in frames, run as a page, or read by other sites."""
 REQUEST_ID: Final = b"x-request-id"
+ANSWER_LIMIT: Final = 90.0
+"""Seconds until a request without an answer is refused; 30 more than the longest wait that a client can request."""
 
 log = structlog.get_logger("mainspring.http")
 
@@ -189,14 +191,7 @@ class RestApp:
                 return None
             if route.watch is not None and exchange.inputs.wait and b"if-none-match" in exchange.headers:
                 return await self._poll(exchange, route.watch(exchange.inputs))
-            if route.method == "POST" and (key := exchange.headers.get(HEADER)) is not None:
-                _check_repeatable(route)
-                target = f"{exchange.path}?{exchange.query.decode('latin-1')}"
-                keeps = self._api.keeps_reply(route.request) and (route.handler is None or route.reply is not None)
-                encode = partial(self._encode, exchange) if keeps else None
-                attempt = partial(self._reply, exchange)
-                return await answer_once(self._replies, key, exchange.caller, target, exchange.body, attempt, encode)
-            return await self._reply(exchange)
+            return await self._in_time(exchange)
         except HttpError as refused:
             error = refused
         except MainspringError as failed:
@@ -205,6 +200,32 @@ class RestApp:
             log.exception("a request failed", request=exchange.id, method=scope["method"], path=exchange.path[:200])
             error = None
         return refusal(error, exchange.id)
+
+    async def _in_time(self, exchange: _Exchange) -> Encoded:
+        """Answer a request within `ANSWER_LIMIT`. Raises HttpError after that, for example if the store is away."""
+        timer = asyncio.timeout(ANSWER_LIMIT)
+        try:
+            async with timer:
+                return await self._once(exchange)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            raise HttpError(
+                "outcome_unknown",
+                f"the store has not answered within {ANSWER_LIMIT:.0f} s: look whether the request was done, or repeat it with "
+                "its Idempotency-Key",
+            ) from None
+
+    async def _once(self, exchange: _Exchange) -> Encoded:
+        route = exchange.found.route
+        if route.method == "POST" and (key := exchange.headers.get(HEADER)) is not None:
+            _check_repeatable(route)
+            target = f"{exchange.path}?{exchange.query.decode('latin-1')}"
+            keeps = self._api.keeps_reply(route.request) and (route.handler is None or route.reply is not None)
+            encode = partial(self._encode, exchange) if keeps else None
+            attempt = partial(self._reply, exchange)
+            return await answer_once(self._replies, key, exchange.caller, target, exchange.body, attempt, encode)
+        return await self._reply(exchange)
 
     def _path(self, scope: Scope) -> str:
         raw: bytes = scope.get("raw_path") or scope["path"].encode()

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mainspring.faces.gearman.peer import ENDING_LIMIT
-from mainspring.faces.gearman.submits import PATIENCE
+from mainspring.faces.gearman.submits import DROP_DELAY
 from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, G, Node, Peer, configure
@@ -188,7 +188,7 @@ def test_jobs_of_a_client_that_gave_them_up_are_dropped_before_their_commit(node
     other.request(Type.SUBMIT_JOB_BG, F, b"", b"other")
     node.life.commits.flush()  # this group is under way
     client.request(Type.SUBMIT_JOB_BG, F, b"", b"given up")
-    node.clock.advance(PATIENCE if late else PATIENCE / 2)
+    node.clock.advance(DROP_DELAY if late else DROP_DELAY / 2)
     client.wire.end()
     node.commit()
     worker = node.worker()

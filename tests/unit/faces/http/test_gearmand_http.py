@@ -13,6 +13,7 @@ from mainspring.api.answers.registry import Api
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.submitting import Ended, NewJob, Run, Submit, SubmitJob, Submitted
+from mainspring.faces.http import gearmand_http
 from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.wire.gearman.uniques import unique_of_payload
 
@@ -244,3 +245,25 @@ def test_names_are_those_of_the_default_namespace() -> None:
             await face.close()
 
     asyncio.run(run())
+
+
+def test_a_background_submit_that_the_store_does_not_answer_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gearmand_http, "STORE_LIMIT", 0.05)
+    jobs = Jobs()
+
+    async def never(request: Submit) -> Submitted:
+        del request
+        return await Later[Submitted](lambda done, failed: None)
+
+    jobs.api = Api({Submit: never})
+
+    async def run() -> bytes:
+        async with listening(jobs) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"POST /f HTTP/1.1\r\nX-Gearman-Background: true\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        return answer
+
+    assert asyncio.run(run()) == answered("QUEUE_ERROR", "ERROR")

@@ -14,6 +14,7 @@ from mainspring.api.submitting import Run
 from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.errors import StoreUnavailableError
+from mainspring.faces.rest import app
 from mainspring.jobs.failures import failure
 
 from .a_client import serving
@@ -262,5 +263,19 @@ def test_a_store_beside_the_jobs_reserves_keys() -> None:
             assert first.json == second.json
             assert not node.store.tables.replies
             assert apart.store.tables.replies
+
+    run(test())
+
+
+def test_a_request_that_the_store_does_not_answer_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "ANSWER_LIMIT", 0.05)
+
+    async def test() -> None:
+        store = EndingStore()
+        async with serving(store=store) as (client, _):
+            answer = await post(client, ONE)
+            assert (answer.status, answer.problem) == (503, "outcome-unknown")
+            assert "Idempotency-Key" in answer.json["detail"]
+            assert store.ended.is_set()
 
     run(test())
