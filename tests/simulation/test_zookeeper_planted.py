@@ -111,10 +111,7 @@ def test_a_recovery_that_skips_a_task_is_detected(monkeypatch: Plant) -> None:
 
 
 def test_events_as_the_only_way_to_a_change_are_detected(monkeypatch: Plant) -> None:
-    async def idle(_: RefreshedTree) -> None:
-        pass
-
-    monkeypatch.setattr(RefreshedTree, "_refresh", idle)
+    monkeypatch.setattr(RefreshedTree, "_refresh", lambda _: None)
     is_caught(by="never ends: .*_tasks/")
 
 

@@ -49,7 +49,7 @@ class RefreshedTree:
         self._within = within
         self._places: dict[_Place, tuple[float, dict[Watch, None]]] = {}
         """The watches of each place, and the loop's time at which they are due."""
-        self._refreshing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     # ---- the port ----
 
@@ -57,13 +57,12 @@ class RefreshedTree:
         """Start the first session; see ``Tree``."""
         await self._tree.open()
         self._within = self._within or self._tree.session_timeout
-        self._refreshing = asyncio.get_running_loop().create_task(self._refresh(), name="zookeeper watches")
+        self._refresh()
 
     async def close(self) -> None:
         """End the session; see ``Tree``."""
-        refreshing, self._refreshing = self._refreshing, None
-        if refreshing is not None:
-            refreshing.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._places.clear()
         await self._tree.close()
 
@@ -125,10 +124,10 @@ class RefreshedTree:
             except Exception:
                 log.exception("a watch failed: a defect in the store's code", path=place.path)
 
-    async def _refresh(self) -> None:
+    def _refresh(self) -> None:
+        """Call the due watches. It is no task, which could end unnoticed: it first sets the time of its next call."""
         loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._within / STEPS)
-            now = loop.time()
-            for place in [place for place, (due, _) in self._places.items() if due <= now]:
-                self.call(place)
+        self._timer = loop.call_later(self._within / STEPS, self._refresh)
+        now = loop.time()
+        for place in [place for place, (due, _) in self._places.items() if due <= now]:
+            self.call(place)
