@@ -168,6 +168,7 @@ def test_a_stop_does_not_wait_out_the_grace_for_frozen_processes(tmp_path: Path)
         os.kill(fleet.waiting_in("never"), signal.SIGSTOP)
         fleet.until_there("blocks")
         assert fleet.workers.stop() == 0
+        assert len(fleet.logged("the event loop is blocked")) == len(fleet.logged("is frozen and is killed")) == 1
         eventually(lambda: {job.info()["state"] for job in jobs} == {"pending"}, "they wait again", TIMEOUT)
         assert [fleet.attempt(job) for job in jobs] == [0, 0]
 
