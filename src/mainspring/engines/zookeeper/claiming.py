@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.cancellation import wait_or_timeout
 from mainspring.engines.zookeeper.committer import Conflict, Entry
-from mainspring.engines.zookeeper.records import UNMARKED, Notice, decode_notice, encode_requests, mark_of
+from mainspring.engines.zookeeper.records import MAX_RECORD, UNMARKED, Notice, decode_notice, encode_requests, mark_of
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
 from mainspring.jobs import store as ops
@@ -269,7 +269,16 @@ class Claims:
     async def _write(self) -> None:
         path = paths.wants(self._session.who)
         self._must_write = False
-        await self._session.write(Write(path, encode_requests(self.asked, self.requests)))
+        await self._session.write(Write(path, self._record()))
+
+    def _record(self) -> bytes:
+        """Return the record of the open requests. If there are too many for a node of the tree, each claim has another part."""
+        requests, parts = self.requests, 1
+        while len(data := encode_requests(self.asked, requests)) > MAX_RECORD:
+            parts *= 2
+            names = [name for name, some in self.requests.items() if any(request.limit for request in some)]
+            requests = {name: self.requests[name] for name in names[self.asked % parts :: parts]}
+        return data
 
     async def _read(self) -> None:
         """Read the master's notice, and the new tasks."""

@@ -66,8 +66,8 @@ class Entry:
             size += len(change.path) + 40
             if isinstance(change, (Create, Write)):
                 size += len(change.data)
-        for function, *_ in counts:
-            size += 3 * len(function) + 40
+        if counts:  # nearly always of one function
+            size += len(counts) * (3 * len(counts[0][0]) + 40)
         self.size = size
         """Approximate bytes in a packet, with its counts in the journal."""
 
