@@ -45,6 +45,9 @@ MAX_MISFIRES = 1000
 """The largest number that ``misfire`` may be."""
 
 
+CLOCKS_DIFFER_US = 5_000_000
+"""Times that lie ahead by less may be those of another node, and come soon."""
+
 _STEP_US = 1_000_000
 """Triggers by hand come closer together than this. A larger difference to the last one shows that the clock was set back."""
 
@@ -141,16 +144,16 @@ def rewound(schedule: Schedule, state: ScheduleState, now_us: int, before_us: in
     left nothing in it.
     """
     next_us, last_us = triggers.next_after(schedule, now_us), state.last_us
-    if next_us is None or (state.next_us is not None and state.next_us <= next_us):
+    limit_us = now_us + CLOCKS_DIFFER_US
+    if next_us is None or (state.next_us is not None and state.next_us <= max(next_us, limit_us)):
         next_us = state.next_us
     else:
         last_us = max(
             last_us, before_us if state.next_us is None else min(before_us, state.next_us - 1)
         )  # see `decide`
-    paused_us, resumed_us = state.paused_us, state.resumed_us
-    paused_us = min(paused_us, now_us)
-    resumed_us = max(min(resumed_us, now_us), paused_us) if resumed_us else 0
-    forgotten_us = min(state.forgotten_us, now_us)
+    paused_us, resumed_us, forgotten_us = (
+        now_us if at_us > limit_us else at_us for at_us in (state.paused_us, state.resumed_us, state.forgotten_us)
+    )
     if (next_us, paused_us, resumed_us, forgotten_us) == (
         state.next_us,
         state.paused_us,

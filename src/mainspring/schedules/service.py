@@ -125,6 +125,9 @@ class ScheduleService:
         self._repairing = self._forgetting = self._rewinding = False
         self._repaired = clock.monotonic()
         self._forget_at = clock.monotonic() + FORGET_DELAY
+        self._refused = False
+        """Whether the store has refused to look at the states after the clock was set back."""
+        self._is_shared = first is not None
         self._declared_since_us = 0 if first is not None else self._now_us()
 
     @property
@@ -218,6 +221,9 @@ class ScheduleService:
         before, self._pace = self._pace, self._clock.wall() - now
         if before is not None and self._pace >= before - CLOCK_STEP:
             return
+        if before is None and self._is_shared and not self._refused:
+            return  # other nodes look, and this one may not have read the store's clock yet
+        self._refused = False
         if before is not None:
             _log.warning("the clock was set back; schedules go on by it", seconds=round(before - self._pace, 3))
         if self._first(REPAIR_KEY):
@@ -239,7 +245,7 @@ class ScheduleService:
         def refused(error: MainspringError) -> None:
             del error
             self._rewinding = False
-            self._pace = None  # look again
+            self._pace, self._refused = None, True  # look again
 
         self._rewinding = True
         self.find(lambda stored: self.run_sliced(rewind(stored)), refused)
