@@ -92,7 +92,7 @@ def test_a_submit_has_a_limit_and_is_repeated_by_its_key(
 
 
 def retried(submit: Any) -> Any:
-    """Submit repeated until the node has its store repeated."""
+    """Repeat a submit until the node has its store back."""
     for _ in range(40):
         try:
             return submit()
