@@ -35,12 +35,26 @@ class WorkerInfo(msgspec.Struct):
     """Since when it has sent nothing although it should; it gets no work until it sends something."""
 
 
+class WorkerDecisions(msgspec.Struct):
+    """The decisions of workflows that a worker has."""
+
+    running: int
+    steps: int
+    """Those of them that only keep a step, as of the worker's last report."""
+    places: int
+    """Decisions that it takes at a time, besides these."""
+    full: bool
+    """Whether all of its places are taken: it gets no further decision until one of them ends."""
+
+
 class WorkerDetails(WorkerInfo):
     """A worker with its functions and jobs; both are None for a worker of another node than the one that answers."""
 
     functions: list[str] | None
     jobs: list[str] | None
     """The handles of running jobs, at most 1,000."""
+    decisions: WorkerDecisions | None
+    """None also for a worker that decides no runs."""
 
 
 class Listed(msgspec.Struct):

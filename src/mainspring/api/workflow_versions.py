@@ -62,7 +62,13 @@ class DeciderInfo(msgspec.Struct):
     versions: list[str]
     """Such as ``order@2``."""
     decisions: int
-    """Decisions that it makes now."""
+    """Decisions that it has now."""
+    steps: int
+    """Those of them that only keep a step, which runs or waits for its next attempt, as of the worker's last report."""
+    places: int
+    """Decisions that it takes at a time, besides these."""
+    full: bool
+    """Whether all of its places are taken: it gets no further decision until one of them ends."""
     draining: bool
     """Whether it takes no more of them, because it ends."""
     cache: CacheInfo | None

@@ -71,6 +71,12 @@ def stop(worker: Id, /, *, json: Json = False, server: ServerOptions = LOCAL) ->
 
 def _print(worker: dict[str, Any]) -> None:
     lists = {key: None if worker[key] is None else " ".join(worker[key]) for key in ("functions", "jobs")}
+    decisions = worker["decisions"]
+    if decisions is not None:
+        lists["decisions"] = (
+            f"{decisions['running'] - decisions['steps']} of {decisions['places']}, and {decisions['steps']} that keep steps"
+            f"{': full' if decisions['full'] else ''}"
+        )
     print_fields(worker | lists)
 
 

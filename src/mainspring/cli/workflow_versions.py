@@ -82,7 +82,8 @@ def workers(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
     "runs" and "size" are what a worker process has in memory, "limit" is its --workflow-cache, and "evictions" counts the runs
     that left it because it was full. Of the decisions of a process, "hits" are those of runs in memory, and "replays" those for
-    which it replayed a history. These numbers are up to 10 seconds old.
+    which it replayed a history. These numbers are up to 10 seconds old. The state "full" means that all places for decisions are
+    taken: the worker gets no further decision until one of them ends.
     """
     listed = call(server.client(), Workers())["workers"]
     print_rows(WORKER_COLUMNS, listed if json else [_shown(row) for row in listed], json=json, steps=WORKER_STEPS)
@@ -95,7 +96,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "worker": row["worker"],
         "versions": " ".join(row["versions"]),
-        "state": "draining" if row["draining"] else None,
+        "state": "draining" if row["draining"] else "full" if row["full"] else None,
         **{name: cache.get(name) for name in ("runs", "hits", "replays", "evictions")},
         **{name: None if size is None else format_size(size) for name, size in sizes.items()},
     }

@@ -28,14 +28,14 @@ from mainspring.deciding.timers import check_timer
 from mainspring.errors import PayloadError
 from mainspring.workflows import history
 from mainspring.workflows.decisions.model import CancelTimer, StartTimer, StepResult
-from mainspring.workflows.history import MarkerName, MarkerRecorded
+from mainspring.workflows.history import STEP_TIMER, MarkerName, MarkerRecorded
 from mainspring.workflows.model import SEMANTICS, Limits, Parked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.deciding.loop import WorkflowTask
-    from mainspring.deciding.model import Code, StepOutcome
+    from mainspring.deciding.model import Code, StepCall, StepOutcome
     from mainspring.workflows.decisions.model import Decision
     from mainspring.workflows.history import Event
 
@@ -63,6 +63,8 @@ class Instance(RunState):
         """Step results of a batch that are not resolved yet."""
         self._results: set[int] = set()
         """Steps with results that no event has confirmed."""
+        self._attempts: dict[int, tuple[int, int]] = {}
+        """The recorded attempts of steps that wait for the next one, and its time."""
         self._each: set[int] = set()
         """Those of them that must be recorded before the next effect."""
         self._close: Decision | None = None
@@ -175,6 +177,8 @@ class Instance(RunState):
                 unrecorded=self._commands.unrecorded or bool(self._results), each_unrecorded=bool(self._each)
             )
         )
+        if self._attempts and start:
+            start = tuple(map(self._go_on_with, start))
         return Turn(
             decisions,
             start,
@@ -184,6 +188,11 @@ class Instance(RunState):
             None,
             calls.steps.take_stopped(),
         )
+
+    def _go_on_with(self, call: StepCall) -> StepCall:
+        """Return a step with its recorded attempts."""
+        attempt, due_us = self._attempts.get(call.number, (0, 0))
+        return call._replace(attempt=attempt, due_us=due_us) if attempt or due_us else call
 
     # ---- history ----
 
@@ -235,6 +244,9 @@ class Instance(RunState):
         elif kind is MarkerRecorded:
             if event.native and event.name == MarkerName.STEP:
                 self._take_marker(event)
+        elif kind is history.TimerStarted:
+            if not event.decision_completed and event.timer_id.startswith(STEP_TIMER):
+                self._attempts[event.number] = int(event.control), event.fire_us
         elif kind is history.ActivityTaskStarted:
             if event.attempt != 1 and self._calls is not None:
                 self._calls.repeat_activity(event.id, event.attempt)
@@ -247,6 +259,7 @@ class Instance(RunState):
             self.batch = 0
 
     def _take_marker(self, event: MarkerRecorded) -> None:
+        self._attempts.pop(event.number, None)
         if event.number in self._results:
             self._results.remove(event.number)
             self._each.discard(event.number)

@@ -129,6 +129,10 @@ class StepCall(NamedTuple):
     """Whether it may start before the results and decisions of the same turn are recorded."""
     retry: Retry | None = None
     timeout: float | None = None
+    attempt: int = 0
+    """Attempts that were made before, by this worker or another one."""
+    due_us: int = 0
+    """The earliest time of the next attempt."""
 
 
 class StepOutcome(NamedTuple):

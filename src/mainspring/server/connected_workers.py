@@ -42,6 +42,13 @@ class ConnectedWorkers:
         functions = [queue.name for queue in side.worker.abilities]
         return functions, {handle: held.job.function for handle, held in side.worker.running.items()}
 
+    def decisions(self, number: int) -> tuple[int, int, int] | None:
+        """Return how many decisions of runs a worker has, how many only keep a step, and its places; None if it decides none."""
+        for peer in self._peers.connected:
+            if peer.workers and peer.worker_side.number == number and peer.decisions is not None:
+                return peer.decisions.usage()
+        return None
+
     def _find(self, number: int) -> TaskWorker | None:
         return next((side for side in self._sides() if side.number == number), None)
 

@@ -40,6 +40,9 @@ class Decider(Protocol):
     def lost(self, link: Link) -> None:
         """Handle the end of a connection, after ``stop`` for its deliveries: nothing that it carried is answered."""
 
+    def tick(self) -> None:
+        """Do what is due; called twice a second."""
+
     def assigned(self, link: Link, decision: Assigned) -> None:
         """Decide a run. The decider ends the delivery, with ``link.session.settle`` or ``drop``."""
 

@@ -351,6 +351,8 @@ class Worker:
 
     def _tick(self) -> None:
         """Release overdue prefetched jobs, and check whether recycling is due."""
+        if self._decider is not None:
+            self._decider.tick()
         overdue = asyncio.get_running_loop().time() - RELEASE_AFTER
         if self._held_jobs.release_waiting(overdue):
             self._prefetch.suspend()

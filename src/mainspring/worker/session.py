@@ -42,6 +42,8 @@ _DRAINS_CALL: Final = b"drains"
 """The id of the call by which a worker declares that it takes no more decisions."""
 _CACHE_CALL: Final = b"cache"
 """The id of the calls by which a worker reports about its memory for runs."""
+_STEPS_CALL: Final = b"steps"
+"""The id of the calls by which a worker reports how many of its decisions only keep a step."""
 _LOGS_CALL: Final = b"logs"
 """The id of the call by which a worker asks whether the server takes lines of jobs."""
 _TEXTS_CALL: Final = b"texts"
@@ -56,7 +58,7 @@ _KEEPS_CALL: Final = b"keeps"
 """The id of the call by which a worker declares which arguments its functions keep."""
 
 _CALLS_WITHOUT_ANSWERS: Final = frozenset(
-    {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL, _DESCRIBE_CALL, _BEATS_CALL, _KEEPS_CALL}
+    {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL, _DESCRIBE_CALL, _BEATS_CALL, _STEPS_CALL, _KEEPS_CALL}
 )
 
 Key: TypeAlias = tuple[bytes, bytes]
@@ -249,6 +251,11 @@ class WorkerSession:
         """Send what is in the worker's memory for runs, as JSON."""
         if self.agreed:
             self._output.append(packets.request(Type.CALL, _CACHE_CALL, b"worker.cache", numbers))
+
+    def keep_steps(self, number: int) -> None:
+        """Report how many decisions only keep a step, so that the server assigns as many others."""
+        if self.agreed:
+            self._output.append(packets.request(Type.CALL, _STEPS_CALL, b"worker.steps", b'{"decisions":%d}' % number))
 
     def heartbeat(self) -> None:
         """Send a heartbeat for the worker and all of its jobs."""

@@ -6,6 +6,7 @@ Events of a lean completion, in this order:
 |---|---|
 | DecisionTaskStarted | the decision has no record yet |
 | MarkerRecorded for each step | its number is not recorded yet |
+| TimerStarted for each step that waits for its next attempt | |
 | DecisionTaskCompleted | unless the decider goes on (``more``) with neither decisions nor newer events |
 | the events of the decisions, in order | |
 | ActivityTaskCanceled for each activity that the list has scheduled and cancelled | the run is open |
@@ -84,10 +85,15 @@ def complete(draft: Draft, completion: Completion) -> Ruling:
     draft.new_run = completion.new_run
     decisions, steps = completion.decisions, completion.steps
     # One event each, a second for each cancelled activity, and the decision task's own three.
-    if not ensure_room(draft, 3 + len(steps) + 2 * len(decisions)):
+    if not ensure_room(draft, 3 + len(steps) + 2 * len(decisions) + 2 * len(completion.retries)):
         return Ruling("stale", "the history is full: the run is terminated")
     seen = state.last if fused or state.full else completion.seen
     _record_steps(draft, completion, seen)
+    if completion.retries:
+        if not state.started:
+            start_decision(draft, completion.identity)
+        for retry in completion.retries:
+            timer.wait_for_attempt(draft, retry)
     unseen = state.last_trigger > (state.started if state.full else seen)
     if completion.more and not decisions and not unseen:
         return Ruling("recorded")
@@ -157,9 +163,9 @@ def _malformed(draft: Draft, completion: Completion) -> str:
         why = check(decision, largest) if check is not None else ""
         if why:
             return f"command {decision.number} ({kind.__name__}): {why}"
-    if not completion.steps:
+    if not (completion.steps or completion.retries):
         return ""
-    if not completion.job:
+    if not completion.job or draft.state.full:
         return "a step needs a decision task: settle the activity with `more` before the step starts"
     return _malformed_steps(draft.state, completion.steps, largest)
 

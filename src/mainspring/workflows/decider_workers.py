@@ -36,19 +36,24 @@ class DeciderRow(NamedTuple):
     """Such as ``order@2``."""
     decisions: int
     """Decisions that it makes now."""
+    steps: int
+    """Those of them that only keep a step, as of the worker's last report: they take no places."""
+    places: int
+    """Decisions that it may have at a time besides these."""
     draining: bool
     cache: CacheReport | None
     """None: it has not reported."""
 
 
 class _Decider:
-    __slots__ = ("cache", "draining", "namespace", "versions")
+    __slots__ = ("cache", "draining", "namespace", "places", "steps", "versions")
 
     def __init__(self) -> None:
         self.namespace = DEFAULT
         self.versions: dict[str, None] = {}
         self.cache: CacheReport | None = None
         self.draining = False
+        self.steps = self.places = 0
 
 
 class DeciderWorkers:
@@ -67,6 +72,11 @@ class DeciderWorkers:
         """Keep a worker's last report."""
         self._deciders.setdefault(worker, _Decider()).cache = cache
 
+    def has_places(self, worker: Worker, places: int, steps: int) -> None:
+        """Keep the number of a worker's places for decisions, and of its decisions that take none."""
+        decider = self._deciders.setdefault(worker, _Decider())
+        decider.places, decider.steps = places, steps
+
     def drains(self, worker: Worker) -> None:
         """Note that a worker takes no more decisions."""
         self._deciders.setdefault(worker, _Decider()).draining = True
@@ -81,4 +91,5 @@ class DeciderWorkers:
             if one.namespace != namespace:
                 continue
             name = worker.connection.name()
-            yield DeciderRow(name, list(one.versions), len(worker.running), one.draining, one.cache)
+            decisions = len(worker.running)
+            yield DeciderRow(name, list(one.versions), decisions, one.steps, one.places, one.draining, one.cache)

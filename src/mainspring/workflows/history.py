@@ -86,6 +86,7 @@ from mainspring.workflows.events.model import (
     TimeoutType,
 )
 from mainspring.workflows.events.timer import (
+    STEP_TIMER,
     CancelTimerFailed,
     StartTimerFailed,
     TimerCanceled,
@@ -94,6 +95,7 @@ from mainspring.workflows.events.timer import (
 )
 
 __all__ = [
+    "STEP_TIMER",
     "ActivityTaskCancelRequested",
     "ActivityTaskCanceled",
     "ActivityTaskCompleted",

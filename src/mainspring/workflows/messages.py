@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from mainspring.workflows.decisions.model import Decision, StepResult  # noqa: TC001 - msgspec reads the annotations
+from mainspring.workflows.decisions.model import Decision, StepResult, StepRetry  # noqa: TC001 - msgspec reads the annotations
 from mainspring.workflows.model import Parked  # noqa: TC001 - msgspec reads the annotations
 
 
@@ -43,6 +43,8 @@ class DecideMessage(msgspec.Struct, array_like=True, frozen=True):
     """Lines that the code has logged, as `deciding.log_lines` encodes them; a node stores them if it records the report."""
     semantics: int = 0
     """The behaviour with which the code ran; see ``workflows.model.SEMANTICS``."""
+    retries: tuple[StepRetry, ...] = ()
+    """Steps that wait for their next attempts; only to a node whose decisions say ``retries``."""
 
 
 class Lease(IntEnum):
@@ -87,6 +89,8 @@ class DecisionInfo(msgspec.Struct, frozen=True):
     """Activities that the run may have open at a time, and the same number of timers."""
     largest: int = 900_000_000
     """Bytes of a payload or result."""
+    retries: bool = False
+    """Whether the node takes ``DecideMessage.retries``."""
 
 
 class ActivityInfo(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import MainspringError
     from mainspring.jobs.model import State as JobState
-    from mainspring.workflows.decisions.model import Decision, StepResult
+    from mainspring.workflows.decisions.model import Decision, StepResult, StepRetry
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Key, Parked
 
@@ -56,6 +56,8 @@ class Completion(NamedTuple):
     """The namespace of the decider: runs of others are unknown to it."""
     semantics: int = 0
     """The behaviour with which the code ran; see ``model.SEMANTICS``."""
+    retries: Sequence[StepRetry] = ()
+    """Steps that wait for their next attempts: the run gets a decision when the first one is due."""
 
 
 Verdict = Literal["recorded", "stale", "refused", "parked"]

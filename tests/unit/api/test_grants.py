@@ -177,7 +177,10 @@ def test_versions_of_other_workflows_are_left_out_and_forbidden() -> None:
     async def workers(_: object) -> workflow_versions.DeciderList:
         listed = (["pay@1", "order@1"], ["order@2"])
         return workflow_versions.DeciderList(
-            [workflow_versions.DeciderInfo("w", names, 0, draining=False, cache=None) for names in listed]
+            [
+                workflow_versions.DeciderInfo("w", names, 0, 0, 100, full=False, draining=False, cache=None)
+                for names in listed
+            ]
         )
 
     async def remove(request: workflow_versions.Remove) -> str:

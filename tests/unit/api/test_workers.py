@@ -59,6 +59,9 @@ class Fleet:
         functions = [b"g", b"f", b"shop\x1fcart", b"\x1fd\x1fdefault\x1forder"]
         return functions, {b"H:a:3": b"f", b"H:a:4": b"g", b"H:a:5": b"shop\x1fcart"} if number == 1 else {}
 
+    def decisions(self, number: int) -> tuple[int, int, int] | None:
+        return (105, 5, 100) if number == 1 else None
+
     def direct(self, number: int, verb: Verb) -> bool | None:
         self.directed.append((number, verb))
         return True
@@ -86,8 +89,10 @@ def test_a_worker_is_shown_with_its_functions_if_it_is_connected_here() -> None:
         here = await call(workers.Show("3-1"))
         assert (here.functions, here.jobs, here.version) == (["f", "g"], ["H:a:3", "H:a:4"], "9.9")
         assert here.connected_at == "1970-01-01T00:00:01.000000Z"
+        assert here.decisions == workers.WorkerDecisions(105, 5, 100, full=True)
+        assert (await call(workers.Show("3-2"))).decisions is None
         there = await call(workers.Show("2-1"))
-        assert (there.functions, there.jobs, there.slots) == (None, None, 4)
+        assert (there.functions, there.jobs, there.slots, there.decisions) == (None, None, 4, None)
 
     run(test())
 

@@ -118,6 +118,8 @@ class FakeDecider:
     def activation(self) -> None:
         return None
 
+    def tick(self) -> None: ...
+
     @property
     def busy(self) -> bool:
         return bool(self.deciding)

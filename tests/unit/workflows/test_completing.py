@@ -25,6 +25,7 @@ from mainspring.workflows.decisions.model import (
     StartChildWorkflowExecution,
     StartTimer,
     StepResult,
+    StepRetry,
 )
 from mainspring.workflows.fold import fold
 from mainspring.workflows.model import Key, Limits, Parked, Status
@@ -517,3 +518,28 @@ def test_a_fused_decision_of_a_clock_that_is_ahead_is_stale() -> None:
     assert (ruling.verdict, ruling.why) == ("stale", "the decider's clock is 86400 s ahead of the node's")
     assert [name.split()[1] for name in run.recorded][-1] == "DecisionTaskScheduled", "the activity's end counts"
     assert run.decide(DONE, now_us=run.now_us).verdict == "recorded"
+
+
+# ---- steps that wait for their next attempts ----
+
+
+def test_a_later_attempt_of_a_step_replaces_the_timer_of_an_earlier_one() -> None:
+    run = Run()
+    run.decide(retries=(StepRetry(1, 1, run.now_us + 60 * SECOND), StepRetry(2, 4, run.now_us + 90 * SECOND)))
+    assert {one.timer_id: one.fire_us - run.now_us for one in run.state.timers.values()} == {
+        "step-1": 60 * SECOND,
+        "step-2": 90 * SECOND,
+    }
+    run.signal()
+    run.decide(retries=(StepRetry(1, 2, run.now_us + 3600 * SECOND),))
+    assert run.state.timers["step-1"].fire_us == run.now_us + 3600 * SECOND
+    run.ring(after=91)
+    assert [*run.state.timers] == ["step-1"]
+    assert run.state.scheduled
+
+
+def test_a_step_that_waits_needs_a_decision() -> None:
+    run = Run()
+    run.decide(CHARGE)
+    ruling = run.fuse(ends=[ended(1001)], retries=(StepRetry(1, 1, 0),))
+    assert (ruling.verdict, "a step needs a decision task" in ruling.why) == ("refused", True)

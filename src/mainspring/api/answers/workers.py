@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
-from mainspring.api.workers import Drain, List, Listed, Show, Stop, WorkerDetails, WorkerInfo
+from mainspring.api.workers import Drain, List, Listed, Show, Stop, WorkerDecisions, WorkerDetails, WorkerInfo
 from mainspring.errors import ForbiddenError
 from mainspring.events.relay import Direct
 from mainspring.namespaces import SEPARATOR, split
@@ -36,6 +36,9 @@ class Workers(Protocol):
 
     def details(self, number: int) -> tuple[list[bytes], dict[bytes, bytes]] | None:
         """Return the functions of a worker, and its running jobs with theirs; None if it is not connected."""
+
+    def decisions(self, number: int) -> tuple[int, int, int] | None:
+        """Return how many decisions of runs a worker has, how many only keep a step, and its places; None if it decides none."""
 
     def direct(self, number: int, verb: Verb) -> bool | None:
         """Pass a request to a worker. Return whether it takes such requests; None if it is not connected."""
@@ -109,12 +112,14 @@ class WorkerCalls:
         found = self._find(request.namespace, request.worker)
         functions: list[str] | None = None
         jobs: list[str] | None = None
+        decisions: WorkerDecisions | None = None
         if found.term == self._term() and (details := self._workers.details(found.row.number)) is not None:
             names, running = details
             functions = sorted(function_text(name) for name in names if not name.startswith(SEPARATOR) and sees(name))
             handles = [handle.decode() for handle, function in running.items() if sees(function)]
             jobs = handles[:MOST_JOBS]
-        return WorkerDetails(**asdict(_info(found)), functions=functions, jobs=jobs)
+            decisions = _decisions(self._workers.decisions(found.row.number))
+        return WorkerDetails(**asdict(_info(found)), functions=functions, jobs=jobs, decisions=decisions)
 
     async def _drain(self, request: Drain, caller: Caller) -> WorkerInfo:
         _check_unrestricted(request, caller)
@@ -149,6 +154,13 @@ class WorkerCalls:
             self._workers.direct(found.row.number, verb)
         else:
             self._send(found.term, Direct(found.row.number, verb))
+
+
+def _decisions(usage: tuple[int, int, int] | None) -> WorkerDecisions | None:
+    if usage is None:
+        return None
+    running, steps, places = usage
+    return WorkerDecisions(running, steps, places, full=running - steps >= places)
 
 
 def _check_unrestricted(request: Drain | Stop, caller: Caller) -> None:

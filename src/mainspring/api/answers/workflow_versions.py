@@ -85,6 +85,9 @@ class VersionCalls:
                     worker=row.worker,
                     versions=row.versions,
                     decisions=row.decisions,
+                    steps=row.steps,
+                    places=row.places,
+                    full=row.decisions - row.steps >= row.places,
                     draining=row.draining,
                     cache=None if row.cache is None else CacheInfo(**row.cache._asdict()),
                 )

@@ -58,6 +58,9 @@ class Decisions(Protocol):
     def cache_reported(self, report: CacheReport) -> None:
         """Keep a report about the worker's memory."""
 
+    def steps_kept(self, number: int) -> None:
+        """Let the worker have as many more decisions as there are that only keep a step."""
+
 
 class Caller(Protocol):
     """The part of a peer that its calls use."""
@@ -201,6 +204,14 @@ class Cache(Request[None]):
     evictions: Number
 
 
+class Steps(Request[None]):
+    """Report how many decisions of the worker on this connection only keep a step that runs or waits: they take no places."""
+
+    permission = Permission.DEVELOP
+    call = "worker.steps"
+    decisions: Number
+
+
 class Calls:
     """Handles the calls of all peers: those of the API, and those about the peer's own connection."""
 
@@ -217,6 +228,7 @@ class Calls:
             SendsBeats: _sends_beats,
             Frozen: _frozen,
             Cache: _cache,
+            Steps: _steps,
             TakesLogs: self._takes_logs,
             Texts: _texts,
             Watch: self._watch,
@@ -344,6 +356,12 @@ def _frozen(peer: Caller, call_id: bytes, request: Frozen) -> None:
 def _cache(peer: Caller, call_id: bytes, request: Cache) -> None:
     if peer.decisions is not None:
         peer.decisions.cache_reported(CacheReport(*(getattr(request, name) for name in CacheReport._fields)))
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _steps(peer: Caller, call_id: bytes, request: Steps) -> None:
+    if peer.decisions is not None:
+        peer.decisions.steps_kept(request.decisions)
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

@@ -137,6 +137,7 @@ class DecisionReports:
             self._peer.name(),
             namespace=self._peer.namespace,
             semantics=message.semantics,
+            retries=() if malformed else message.retries,
         )
         store = lines_of_report(self._peer, run, held, message.log) if message.log else None
         if store is not None:

@@ -30,6 +30,8 @@ PAGE_BYTES: Final = 2**20
 """Bytes of events that one EVENTS or ASSIGN carries; a single larger event is sent alone."""
 PACKET_ROOM: Final = 4 << 10
 """Bytes of a packet that a payload in a report leaves for the rest of the report."""
+MOST_KEPT: Final = 1_000
+"""Decisions that only keep a step and take no places, at most."""
 _DECISION_ABILITY: Final = Ability(requeue=False, heartbeat=HEARTBEAT)
 
 
@@ -48,9 +50,11 @@ class DecisionSide:
         self._builds: list[Build] = []
         self._reports = DecisionReports(peer, workflows, self.worker, self._assign, self.refill)
         largest = min(workflows.limits.largest, peer.face.settings.max_packet - PACKET_ROOM)
-        self._limits = b',"open":%d,"largest":%d' % (workflows.limits.open_activities, largest)
+        self._limits = b',"open":%d,"largest":%d,"retries":true' % (workflows.limits.open_activities, largest)
         self._unsent: dict[int, Held] = {}
         """Decisions whose events are being read, by run."""
+        self._kept = 0
+        """Its decisions that only keep a step, as it reports: they take no places."""
         self._withheld = self._paused = False
 
     # ---- requests of the peer ----
@@ -61,6 +65,7 @@ class DecisionSide:
         self._builds.append(build)
         self._workflows.connected(build, self.worker)
         self._workflows.workers.registered(self.worker, build)
+        self._workflows.workers.has_places(self.worker, self._limit, self._kept)
         function = decision_function(definition.namespace, definition.name, definition.version)
         self._service.register(self.worker, function, _DECISION_ABILITY)
         self.refill()
@@ -68,7 +73,7 @@ class DecisionSide:
     def refill(self) -> None:
         """Let the worker get as many decisions as have ended."""
         if not (self._withheld or self._paused):
-            places = self._limit - len(self.worker.running) - self.worker.credit
+            places = self._limit + self._kept - len(self.worker.running) - self.worker.credit
             if places > 0:
                 self._service.ready(self.worker, places)
 
@@ -81,6 +86,18 @@ class DecisionSide:
     def cache_reported(self, report: CacheReport) -> None:
         """Keep a report about the worker's memory."""
         self._workflows.workers.reported(self.worker, report)
+
+    def steps_kept(self, number: int) -> None:
+        """Let the worker have as many more decisions as there are that only keep a step."""
+        kept, self._kept = self._kept, min(number, MOST_KEPT)
+        if self._kept < kept:
+            self._service.withdraw(self.worker)
+        self._workflows.workers.has_places(self.worker, self._limit, self._kept)
+        self.refill()
+
+    def usage(self) -> tuple[int, int, int]:
+        """Return how many decisions the worker has, how many of them only keep a step, and its places for the others."""
+        return len(self.worker.running), self._kept, self._limit
 
     def decide(self, number: bytes, messages: Sequence[DecideMessage]) -> None:
         """Record the reports of one DECIDE, and answer it."""

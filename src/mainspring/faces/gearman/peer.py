@@ -75,6 +75,12 @@ class Decisions(Side, Protocol):
     def cache_reported(self, report: CacheReport) -> None:
         """Keep a report about the worker's memory."""
 
+    def usage(self) -> tuple[int, int, int]:
+        """Return how many decisions the worker has, how many of them only keep a step, and its places for the others."""
+
+    def steps_kept(self, number: int) -> None:
+        """Let the worker have as many more decisions as there are that only keep a step."""
+
     def decide(self, number: bytes, messages: Sequence[DecideMessage]) -> None:
         """Record the reports of one DECIDE, and answer it."""
 

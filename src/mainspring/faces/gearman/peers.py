@@ -36,10 +36,13 @@ class TaskWorker(Protocol):
 
 
 class DecidingWorker(Protocol):
-    """The part of a peer's worker for decisions that reports of frozen workers use."""
+    """The part of a peer's worker for decisions that operators and reports of frozen workers use."""
 
     def park(self, held: Held, why: str) -> None:
         """Park the run of a decision that the worker has."""
+
+    def usage(self) -> tuple[int, int, int]:
+        """Return how many decisions the worker has, how many of them only keep a step, and its places for the others."""
 
 
 class Connected(Protocol):

@@ -83,6 +83,7 @@ class Assignments:
             run = self._begin(number, link, code, info)
         elif self._checks.choose(run, info.last):
             run.restart()
+        run.takes_retries = info.retries
         self._histories.drop(run)
         position = run.instance.position
         if events and events[0].id <= position + 1:

@@ -12,6 +12,7 @@ happens to its run waits for the answer.
 | `activities`, `fusing` | activities of runs that this worker executes, and decisions fused with their ends |
 | `decide_reports` | reports on their way to a server, up to their answers |
 | `run_cache`, `runs`, `cache_view` | the runs in memory |
+| `decision_places` | the decisions that the worker takes at a time |
 | `replay_checks` | decisions that are made by a replay, to compare the code with the whole history |
 | `watchdog` | code that blocks the worker |
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import time
 from random import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -34,6 +35,7 @@ from mainspring.worker.workflows.activities import Activities
 from mainspring.worker.workflows.assignments import Assignments
 from mainspring.worker.workflows.cache_view import CacheView
 from mainspring.worker.workflows.decide_reports import DecideReports
+from mainspring.worker.workflows.decision_places import DECISIONS, DecisionPlaces
 from mainspring.worker.workflows.node_clocks import NodeClocks
 from mainspring.worker.workflows.replay_checks import ReplayChecks
 from mainspring.worker.workflows.run_cache import RunCache
@@ -56,9 +58,6 @@ if TYPE_CHECKING:
     from mainspring.worker.settings import WorkerSettings
     from mainspring.worker.workflows.runs import Cancellable, Run
     from mainspring.workflows.messages import DecidedMessage, DecideMessage
-
-DECISIONS: Final = 100
-"""Decisions that a worker takes at a time."""
 
 _log = structlog.get_logger("mainspring.workflows")
 
@@ -92,6 +91,8 @@ class WorkflowDecider:
         self._steps = Steps(
             settings,
             self._steps_ended,
+            self._step_waits,
+            self._clock.now_us,
             selector=selector,
             task_process=task_process,
             later=later,
@@ -100,6 +101,7 @@ class WorkflowDecider:
         self._watchdog = Watchdog()
         self._cache = RunCache(settings.workflow_cache)
         self._view = CacheView(self._cache)
+        self._places = DecisionPlaces(self._cache)
         self._checks = checks or ReplayChecks(each=settings.check_replay, chance=chance)
         self._reports = DecideReports()
         self._activities = Activities(self._cache, self._clocks)
@@ -112,6 +114,7 @@ class WorkflowDecider:
             evict=self._evict,
             flush=self.flush,
             clock=clock,
+            now_us=self._clock.now_us,
         )
         self._assignments = Assignments(
             workflows,
@@ -143,7 +146,7 @@ class WorkflowDecider:
     @property
     def busy(self) -> bool:
         """Whether a report is under way, or a step whose result can be recorded: the run has a decision, or gets one."""
-        return len(self._reports) > 0 or any(run.running and (run.key or run.expected) for run in self._cache)
+        return len(self._reports) > 0 or any(run.executes and (run.key or run.expected) for run in self._cache)
 
     def agreed(self, link: Link) -> None:
         """Register the workflows on a new connection."""
@@ -155,10 +158,12 @@ class WorkflowDecider:
             }
             link.session.send(Type.REGISTER, one.code.name.encode(), msgspec.json.encode(options))
         self._view.agreed(link)
+        self._places.agreed(link)
 
     def lost(self, link: Link) -> None:
         """Evict the runs whose reports the end of a connection has left without an answer: their histories have the outcome."""
         self._view.lost(link)
+        self._places.lost(link)
         for run in self._reports.disconnected(link):
             run.assigned = None
             if run in self._cache:
@@ -167,6 +172,10 @@ class WorkflowDecider:
             if run.expected and run.link is link:  # its decision comes no more, so that its steps cannot be recorded
                 self._evict(run)
         self.flush()
+
+    def tick(self) -> None:
+        """Look at the places for decisions."""
+        self._places.tick()
 
     def assigned(self, link: Link, decision: Assigned) -> None:
         """Decide a run, now or after the answer that is under way."""
@@ -225,7 +234,7 @@ class WorkflowDecider:
         for run in self._cache:
             if any(step.delivery is not None for step in run.running.values()):
                 return None
-            pausing += bool(run.running)
+            pausing += bool(run.running) and run.key is not None
         return pausing
 
     def forget(self) -> None:
@@ -320,6 +329,12 @@ class WorkflowDecider:
             if run.key is not None and not run.reporting and not run.reading:
                 self._turns.guard(run, self._turns.end_steps, run)
         self.flush()
+
+    def _step_waits(self, run: Run) -> None:
+        """Give the decision of a run back if all of its steps wait for their next attempts."""
+        if run in self._cache and run.key is not None and not run.reporting and not run.reading:
+            self._turns.guard(run, self._turns.advance, run)
+            self.flush()
 
     def _take_ended(self, run: Run) -> None:
         """Decide about activities that have ended, or settle them alone."""

@@ -6,6 +6,8 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mainspring.worker.workflows.runs import Run
 
 TOGETHER_BYTES: Final = 64 * 1024
@@ -27,18 +29,22 @@ class Next(Enum):
     """Start steps: everything before them is recorded."""
     WAIT = auto()
     """Keep the results a short time, because the decision may soon be complete."""
+    REST = auto()
+    """Report the decision as complete, with the times of the next attempts of its steps."""
     HAND_BACK = auto()
     """Give the decision back: the worker ends, and nothing of the decision is to be recorded."""
 
 
-def next_act(run: Run, *, draining: bool) -> Next:
-    """Return the next act for a run."""
+def next_act(run: Run, now_us: Callable[[], int], *, draining: bool) -> Next:
+    """Return the next act for a run; ``now_us`` returns the time of its node."""
     if run.reporting or not (run.key or run.settlements):
         return Next.NOTHING
     if run.reading:
         return Next.HAND_BACK if draining else Next.NOTHING
     if run.finished or not run.waits:
         return Next.COMPLETE
+    if run.may_rest(now_us, draining=draining):
+        return Next.REST
     if run.starts and not draining:
         return Next.RECORD if run.unrecorded else Next.START
     if run.decisions or run.settlements or run.outdated:
@@ -47,4 +53,4 @@ def next_act(run: Run, *, draining: bool) -> Next:
         many = run.step_bytes > TOGETHER_BYTES or len(run.steps) > TOGETHER_STEPS
         now = run.eager or draining or many
         return Next.RECORD if now else Next.NOTHING if run.outcomes else Next.WAIT
-    return Next.HAND_BACK if draining and not run.running else Next.NOTHING
+    return Next.HAND_BACK if draining and not run.executes else Next.NOTHING

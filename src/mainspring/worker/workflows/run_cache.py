@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.workflows.decider_workers import CacheReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from mainspring.worker.link import Link
     from mainspring.worker.session import Key
@@ -90,6 +90,10 @@ class RunCache:
         return dropped
 
     # ---- deliveries ----
+
+    def deciding(self) -> Collection[Run]:
+        """Return the runs with a decision."""
+        return self._deliveries.values()
 
     def hold(self, run: Run, key: Key) -> None:
         """Note the delivery of a run's decision."""

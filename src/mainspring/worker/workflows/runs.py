@@ -23,7 +23,7 @@ from mainspring.workflows.history import (
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mainspring.deciding.model import StepCall, StepOutcome
     from mainspring.worker.delivery import Delivery
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 
 LONG_ACTIVATION: Final = 0.02
 """Seconds. A run whose activations take longer settles its activities first: they must not time out meanwhile."""
+
+REST_AFTER_US: Final = 10_000_000
+"""Microseconds of a step's wait for its next attempt from which on its decision is given back for that time."""
+REST_EVENTS: Final = 5_000
+"""Events of a history above which its decision is kept during such waits."""
 
 _ENDS: Final = (ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled)
 
@@ -72,12 +77,16 @@ class Cancellable(Protocol):
 class RunningStep:
     """A step between its start and its outcome; it may take several attempts."""
 
-    __slots__ = ("attempt", "call", "delivery", "over", "run", "timer")
+    __slots__ = ("attempt", "call", "delivery", "due_us", "over", "recorded", "run", "timer")
 
     def __init__(self, run: Run, call: StepCall) -> None:
         self.run = run
         self.call = call
-        self.attempt = 0
+        self.attempt = call.attempt
+        self.due_us = call.due_us
+        """The time of its next attempt while it waits for that, by the node's clock; 0: an attempt runs, or it has ended."""
+        self.recorded = bool(call.due_us)
+        """Whether the history has this time."""
         self.delivery: Delivery | None = None
         """Its present attempt."""
         self.timer: Cancellable | None = None
@@ -122,6 +131,7 @@ class Run:
         "starts",
         "step_bytes",
         "steps",
+        "takes_retries",
         "timer",
         "unanswered",
         "waits",
@@ -154,6 +164,8 @@ class Run:
         """Whether its next decision is on its way to this worker, according to the node's last answer."""
         self.reading = False
         """Whether a request for events that its decision needs is under way."""
+        self.takes_retries = False
+        """Whether the node records steps that wait for their next attempts."""
         self.check = False
         """Whether its next decision is checked by a replay."""
         # Not reported yet:
@@ -197,6 +209,30 @@ class Run:
     def has_steps(self) -> bool:
         """Whether steps run, or have ended without being reported."""
         return bool(self.running or self.outcomes)
+
+    def may_rest(self, now_us: Callable[[], int], *, draining: bool) -> bool:
+        """Return whether its decision may be given back, because all of its steps wait for their next attempts.
+
+        Those waits take events of the history. Short ones are not worth them, and a long history has no room for them.
+        """
+        if not self.running or self.key is None or self.starts or self.outcomes or not self.takes_retries:
+            return False
+        if not all(step.due_us for step in self.running.values()):
+            return False
+        if draining:
+            return True
+        wait_us = min(step.due_us for step in self.running.values()) - now_us()
+        return wait_us >= REST_AFTER_US and self.instance.position < REST_EVENTS
+
+    @property
+    def keeps_step(self) -> bool:
+        """Whether its decision only keeps other workers from executing its steps, which run or wait."""
+        return bool(self.running) and not (self.reporting or self.reading or self.outcomes or self.starts)
+
+    @property
+    def executes(self) -> bool:
+        """Whether an attempt of a step is under way."""
+        return any(not step.due_us for step in self.running.values())
 
     @property
     def quiet(self) -> bool:

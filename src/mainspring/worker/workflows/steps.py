@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mainspring.clock import to_us
 from mainspring.deciding.model import StepOutcome
 from mainspring.jobs import model as jobs
 from mainspring.jobs.retry import backoff
@@ -21,6 +22,7 @@ from mainspring.worker.log_batches import LogBatches
 from mainspring.worker.origin import Origin
 from mainspring.worker.registry import Function
 from mainspring.worker.workflows.runs import RunningStep
+from mainspring.workflows.decisions.model import StepRetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,7 +76,11 @@ class _StepReports:
 
 
 class Steps:
-    """Runs local steps. Processes import the App by its ``selector``; ``task_process`` is the command that starts one.
+    """Runs local steps.
+
+    ``ended`` gets those that have ended. ``waits`` is called with a run after a step of it has begun to wait for its next
+    attempt. ``now_us`` returns the time of the nodes. Processes import the App by its ``selector``; ``task_process`` is the
+    command that starts one.
 
     ``later`` calls a function after so many seconds, for the next attempt; by default the running loop does.
     ``substitute`` returns the function that is called in place of a step's.
@@ -84,6 +90,8 @@ class Steps:
         self,
         settings: WorkerSettings,
         ended: Ended,
+        waits: Callable[[Run], None],
+        now_us: Callable[[], int],
         *,
         selector: str | None,
         task_process: Sequence[str],
@@ -94,6 +102,8 @@ class Steps:
         self._substitute = substitute
         self._settings = settings
         self._ended = ended
+        self._waits = waits
+        self._now_us = now_us
         self._selector = selector
         self._task_process = task_process
         self._executors: dict[str, Executor] = {}
@@ -132,7 +142,9 @@ class Steps:
         deliveries: dict[str, list[Delivery]] = {}
         for call in calls:
             step = run.running[call.number] = RunningStep(run, call)
-            if call.executor == "coroutine":
+            if step.due_us:
+                self._plan(step)
+            elif call.executor == "coroutine":
                 outcome = self._begin(step)
                 if outcome is not None:
                     run.outcomes.append(outcome)
@@ -140,6 +152,24 @@ class Steps:
                 deliveries.setdefault(call.executor, []).append(self._attempt(step))
         for executor, batch in deliveries.items():
             self._executors[executor].start(batch, brief=True)
+
+    def resume(self, run: Run) -> None:
+        """Go on with the steps of a run that wait for their next attempts, after `rest`."""
+        for step in run.running.values():
+            if step.due_us and step.timer is None:
+                self._plan(step)
+
+    def rest(self, run: Run) -> tuple[StepRetry, ...]:
+        """Begin no attempts until `resume`. Return the steps whose next attempts the history has not."""
+        found = []
+        for step in run.running.values():
+            if step.timer is not None:
+                step.timer.cancel()
+                step.timer = None
+            if not step.recorded:
+                step.recorded = True
+                found.append(StepRetry(step.call.number, step.attempt, step.due_us))
+        return tuple(found)
 
     def _begin(self, step: RunningStep) -> StepOutcome | None:
         """Run the next attempt of a coroutine up to its first wait; return its outcome if it has ended."""
@@ -165,6 +195,8 @@ class Steps:
         """Return the next attempt of a step."""
         call = step.call
         step.attempt += 1
+        step.due_us = 0
+        step.recorded = False
         function = self._functions.get((call.name, call.call))
         if function is None or function.retry != call.retry:
             function = self._substitute(Function(call.name, call.call, call.signature, call.executor, call.retry))
@@ -250,6 +282,13 @@ class Steps:
         return StepOutcome(number, bytes(detail.error), failed=True, attempt=step.attempt)
 
     def _retry_later(self, step: RunningStep, delay: float) -> None:
+        step.due_us = self._now_us() + max(to_us(delay), 1)
+        self._plan(step)
+        self._loop.call_soon(self._waits, step.run)
+
+    def _plan(self, step: RunningStep) -> None:
+        """Begin the next attempt of a step at its time."""
+
         def begin() -> None:
             step.timer = None
             if step.call.executor != "coroutine":
@@ -259,7 +298,8 @@ class Steps:
             if outcome is not None:
                 self._ended([(step.run, outcome)])
 
-        step.timer = (self._later or self._loop.call_later)(delay, begin)
+        delay = max(step.due_us - self._now_us(), 0) / 1_000_000
+        step.timer = (self._later or self._loop.call_later)(delay, begin) if delay else self._loop.call_soon(begin)
 
 
 def _timeout(step: RunningStep) -> Settlement:

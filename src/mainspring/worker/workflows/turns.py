@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mainspring.worker.workflows.runs import Run
     from mainspring.worker.workflows.steps import Steps
     from mainspring.worker.workflows.watchdog import Watchdog
+    from mainspring.workflows.decisions.model import StepRetry
     from mainspring.workflows.history import Event
 
 TOGETHER_DELAY: Final = 0.05
@@ -55,7 +56,7 @@ class Turns:
     """Runs the code of the runs in ``cache``, starts ``steps``, and collects ``reports``.
 
     ``evict`` drops a run from memory; ``flush`` sends the reports outside of a turn that the worker's connections began;
-    ``clock`` returns seconds, to measure activations.
+    ``clock`` returns seconds, to measure activations; ``now_us`` returns the time of the nodes.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Turns:
         evict: Callable[[Run], None],
         flush: Callable[[], None],
         clock: Callable[[], float],
+        now_us: Callable[[], int],
     ) -> None:
         self._cache = cache
         self._reports = reports
@@ -78,6 +80,7 @@ class Turns:
         self._evict = evict
         self._flush = flush
         self._clock = clock
+        self._now_us = now_us
         self._first_report = 0.0
         """The time of the first report that is not sent."""
         self.draining = False
@@ -189,6 +192,8 @@ class Turns:
         run.waits = turn.waits
         if turn.stop:
             self._steps.stop(run, turn.stop)
+        if given:
+            self._steps.resume(run)
         if turn.start:
             if run.key is not None and not self.draining:
                 at_once = [call for call in turn.start if call.at_once]
@@ -204,7 +209,7 @@ class Turns:
         self.end_steps(run)
 
     def _act(self, run: Run) -> None:
-        act = next_act(run, draining=self.draining)
+        act = next_act(run, self._now_us, draining=self.draining)
         if act is Next.COMPLETE or act is Next.RECORD:
             self._report(run, more=act is Next.RECORD)
         elif act is Next.START:
@@ -212,6 +217,8 @@ class Turns:
             self._steps.start(run, starts)
         elif act is Next.WAIT:
             self._begin_delay(run)
+        elif act is Next.REST:
+            self._report(run, more=False, retries=self._steps.rest(run))
         elif act is Next.HAND_BACK:
             self._hand_back(run)
 
@@ -247,7 +254,9 @@ class Turns:
             run.link.flush()
         self._evict(run)
 
-    def _report(self, run: Run, *, more: bool, parked: Parked | None = None) -> None:
+    def _report(
+        self, run: Run, *, more: bool, parked: Parked | None = None, retries: tuple[StepRetry, ...] = ()
+    ) -> None:
         handle, token = run.key or (b"", b"")
         if not run.key and not run.settlements:
             self._evict(run)  # nothing that the node would take
@@ -277,6 +286,7 @@ class Turns:
             self._build,
             lines,
             run.semantics,
+            () if parked is not None else retries,
         )
         run.drop_unrecorded()
         if run.key is not None and not more:

@@ -190,3 +190,13 @@ class StepResult(msgspec.Struct, array_like=True, frozen=True, gc=False):
     digest: int
     failed: bool = False
     attempt: int = 1
+
+
+class StepRetry(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A local step that waits for its next attempt while nobody holds a decision of its run."""
+
+    number: int
+    attempt: int
+    """Attempts that were made."""
+    due_us: int
+    """The time of the next one."""

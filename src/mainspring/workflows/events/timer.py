@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mainspring.workflows.events.model import EventBase
+
+STEP_TIMER: Final = "step-"
+"""The ids of the timers for the next attempts of local steps begin with this text; those of code are numbers."""
 
 
 class TimerStarted(EventBase, frozen=True, tag=29):
-    """A decision has started a timer."""
+    """A decision has started a timer. ``decision_completed`` is 0 for the next attempt of a local step."""
 
     decision_completed: int
     timer_id: str

@@ -21,6 +21,7 @@ from mainspring.workflows.decisions.model import (
     StartChildWorkflowExecution,
     StartTimer,
     StepResult,
+    StepRetry,
 )
 from mainspring.workflows.history import decode_events
 from mainspring.workflows.messages import (
@@ -167,6 +168,62 @@ def test_a_decider_is_listed_with_the_last_report_about_its_memory(node: Node, d
     assert [row["draining"] for row in rows()] == [True]
     decider.peer.leave()
     assert rows() == []
+
+
+def test_decisions_that_only_keep_a_step_take_no_places(node: Node) -> None:
+    client = node.connect(extended=True)
+    decider = Decider(node, b"charge", decisions=2)
+    for number in range(5):
+        start(node, b"%d" % number)
+
+    def assigned() -> list[Assigned]:
+        return [Assigned(args) for kind, args in decider.take() if kind == Type.ASSIGN]
+
+    def row() -> tuple[Any, ...]:
+        (one,) = client.call("workflows.workers")["workers"]
+        return one["decisions"], one["steps"], one["places"], one["full"]
+
+    def keep(steps: int) -> int:
+        decider.peer.request(Type.CALL, b"steps", b"worker.steps", b'{"decisions":%d}' % steps)
+        return len(assigned())
+
+    first, _ = assigned()
+    assert row() == (2, 0, 2, True)
+    assert (keep(1), row()) == (1, (3, 1, 2, True))
+    assert (keep(3), row()) == (2, (5, 3, 2, True))
+    assert (keep(4), row()) == (0, (5, 4, 2, False))
+    assert (keep(0), row()) == (0, (5, 0, 2, True))
+    start(node, b"another")
+    decider.ask(report(first, StartTimer(1, "1", 60)))
+    assert not assigned(), "a decision that has ended is not replaced while there are too many"
+    assert row() == (4, 0, 2, True)
+
+
+def test_a_step_that_waits_for_its_next_attempt_has_a_timer_in_place_of_a_decision(
+    node: Node, decider: Decider
+) -> None:
+    start(node)
+    decision = decider.assigned()
+    assert decision.info["retries"] is True
+    due_us = decision.info["now_us"] + 60_000_000
+    answer, assigned = decider.ask(report(decision, retries=(StepRetry(1, 3, due_us),)))
+    assert (answer.verdict, answer.lease, assigned) == ("recorded", Lease.NONE, [])
+    assert kinds(answer.events) == ["DecisionTaskStarted", "TimerStarted", "DecisionTaskCompleted"]
+    timer = decode_events(answer.events)[1]
+    assert (timer.timer_id, timer.control, timer.number, timer.decision_completed) == ("step-1", "3", 1, 0)  # type: ignore[union-attr]
+    node.wait(59)
+    assert not decider.take()
+    node.wait(1.1)
+    again = decider.assigned()
+    assert kinds(again.events) == ["TimerFired", "DecisionTaskScheduled"]
+
+
+@pytest.mark.parametrize("retry", [StepRetry(0, 1, 1), StepRetry(1, -1, 1), StepRetry(1, 1, -1)])
+def test_a_step_that_waits_has_numbers_in_their_ranges(node: Node, decider: Decider, retry: StepRetry) -> None:
+    start(node)
+    answer, _ = decider.ask(report(decider.assigned(), retries=(retry,)))
+    assert answer.verdict == "refused"
+    assert "out of range" in answer.why
 
 
 def test_a_client_gets_the_result_of_the_run(node: Node, decider: Decider) -> None:

@@ -101,6 +101,7 @@ class Node(FakeNode):
                 message.about,
                 message.parked,
                 message.build,
+                retries=message.retries,
             ),
         )
         for scheduled in draft.cancels:
