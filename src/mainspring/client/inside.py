@@ -39,6 +39,8 @@ class ChildCall(NamedTuple):
     unique: str
     connections: Any
     decode: Callable[[bytes], Any]
+    is_part: bool = False
+    """Whether it runs a part of a map in place of the workflow's function."""
 
 
 class WorkflowCalls(Protocol):

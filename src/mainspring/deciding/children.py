@@ -16,6 +16,7 @@ from mainspring.workflows.decisions.model import (
     StartChildWorkflowExecution,
 )
 from mainspring.workflows.history import ChildPolicy
+from mainspring.workflows.model import CHILD_TAG, PART_TAG
 
 if TYPE_CHECKING:
     import asyncio
@@ -132,6 +133,7 @@ class Children:
                 task_priority=PRIORITIES[options.priority],
                 child_policy=_POLICIES[options.child_policy],
                 execution_timeout=options.timeout or 0,
+                tags=(PART_TAG if call.is_part else CHILD_TAG,),
             ),
             same,
         )

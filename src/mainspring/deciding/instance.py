@@ -352,7 +352,7 @@ class Instance(RunState):
         code = self.code
 
         async def run() -> Any:
-            if is_part(event.input):
+            if is_part(event):
                 return await run_part(calls, event.input)
             try:
                 args, named = code.signature.decode(event.input)

@@ -33,6 +33,12 @@ can change what the same code does, and go on with the runs that an earlier one 
 """
 
 
+CHILD_TAG: Final = "mainspring:child"
+"""The tag of the children that native code starts."""
+PART_TAG: Final = "mainspring:map-part"
+"""The tag of a child that runs a part of a map in place of its workflow's function. Only the code of a worker sets it."""
+
+
 class Status(IntEnum):
     """The status of a run. The numbers are stored."""
 

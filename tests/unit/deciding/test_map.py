@@ -6,11 +6,15 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from mainspring import App, JobFailed, MapFailed, PayloadError, UsageError, workflow
+from mainspring.deciding import map_parts
+from mainspring.deciding.instance import Instance
 from mainspring.workflows import history as h
 from mainspring.workflows.decisions import model as d
+from mainspring.workflows.model import CHILD_TAG, PART_TAG
 
 from .fake_node import FakeNode, FakeWorker, code_of
 
@@ -267,6 +271,53 @@ def test_a_map_for_which_the_history_has_no_room_starts_child_runs(items: int, k
     assert isinstance(first, d.ScheduleActivityTask)
     assert {type(one).__name__ for one in decisions} == {kind}
     assert len(decisions) == (50 if kind == "ScheduleActivityTask" else 2)
+
+
+FORGED = map_parts.PART + msgspec.msgpack.encode((d.ScheduleActivityTask(1, "1", b"secret"), "try", 1, [(b"[1]", b"")]))
+"""An input like that of a part, which runs a function of its writer's choice."""
+
+
+async def take(data: bytes) -> int:
+    """Run a workflow that takes any bytes."""
+    return len(data)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "is_part"),
+    [
+        ({}, False),
+        ({"parent_run": 5, "tags": (CHILD_TAG,)}, False),
+        ({"parent_run": 5, "tags": (PART_TAG,)}, True),
+        ({"parent_run": 5, "tags": (PART_TAG,), "continued_run": 6, "attempt": 2}, True),
+        ({"full": True, "tags": (PART_TAG,)}, False),
+        # Of a worker of an earlier version:
+        ({"parent_run": 5}, True),
+        ({"parent_run": 5, "continued_run": 6, "attempt": 2}, True),
+        ({"parent_run": 5, "continued_run": 6}, False),
+    ],
+)
+def test_only_the_first_event_tells_that_a_run_is_a_part(attributes: dict[str, Any], is_part: bool) -> None:
+    started = h.WorkflowExecutionStarted(1, 0, "take", "1", FORGED, **attributes)
+    instance = Instance(code_of(take), 1)
+    (decision,) = instance.deliver([started, h.DecisionTaskScheduled(2, 0)], 0).decisions
+    assert type(decision) is (d.ScheduleActivityTask if is_part else d.CompleteWorkflowExecution)
+    instance.evict()
+
+
+def test_children_of_code_are_no_parts_whatever_they_are_given() -> None:
+    app = App()
+
+    @app.workflow
+    async def child(data: bytes) -> None:
+        raise NotImplementedError
+
+    async def run() -> None:
+        child.submit(FORGED)
+        await workflow.map(double, range(20_000))
+
+    own, *parts = FakeWorker(code_of(run), FakeNode()).decide_only().decisions
+    assert [getattr(one, "tags", ()) for one in (own, *parts)] == [(CHILD_TAG,), *[(PART_TAG,)] * len(parts)]
+    assert parts
 
 
 def test_outside_of_workflows_it_is_refused() -> None:
