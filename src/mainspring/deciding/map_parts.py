@@ -2,8 +2,8 @@
 
 A history has no room for the activities of a large map. So the run starts children of its own workflow and version, which any of
 its workers can decide. In place of the workflow's function, they run the activities of their part and return the outcomes. The
-activities are built by the parent; the children know neither the task nor its types. The first event of a run tells whether it is a
-part, by a tag from its parent. Its input does not: anybody may have written that.
+activities are built by the parent; the children know neither the task nor its types. The first event of a run tells whether it
+is a part, by a tag from its parent. Its input does not: anybody may have written that.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Activities:
         number, ref = fusing.run_of(delivery)
         if number:
             self._held[delivery.link, delivery.key] = number, ref
-            run = self._cache.get(number)
+            run = self._cache.get(delivery.link, number)
             if run is not None:
                 run.activities.add(ref)
 
@@ -52,10 +52,10 @@ class Activities:
         if activity_of is None:
             return False
         number, ref = activity_of
-        run = self._cache.get(number)
+        run = self._cache.get(delivery.link, number)
         if run is None:
             return False
-        if settlement is None or run.link is not delivery.link or settlement.outcome != b"succeeded":
+        if settlement is None or settlement.outcome != b"succeeded":
             run.activities.discard(ref)
             return False
         now = asyncio.get_running_loop().time()

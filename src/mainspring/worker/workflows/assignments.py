@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mainspring.worker.link import Link
     from mainspring.worker.registry import WorkflowFunction
-    from mainspring.worker.session import Assigned
+    from mainspring.worker.session import Assigned, Key
     from mainspring.worker.workflows.activities import Activities
     from mainspring.worker.workflows.node_clocks import NodeClocks
     from mainspring.worker.workflows.replay_checks import ReplayChecks
@@ -64,13 +64,10 @@ class Assignments:
         info = decode_decision_info(decision.info)
         self._clocks.set(link, info.now_us)
         number = int(info.run)
-        run = self._cache.get(number)
-        if self._turns.draining and (run is None or run.link is not link or not run.has_steps):
+        run = self._cache.get(link, number)
+        if self._turns.draining and (run is None or not run.has_steps):
             link.session.settle(key, RELEASED)
             return
-        if run is not None and run.link is not link:
-            self._evict(run)
-            run = None
         if run is not None and run.reporting:
             run.assigned = decision
             return
@@ -87,17 +84,17 @@ class Assignments:
         self._histories.drop(run)
         position = run.instance.position
         if events and events[0].id <= position + 1:
-            self._turns.guard(run, self._turns.decide, run, key, info.now_us, events)
+            self._decide(run, key, info.now_us, events)
         elif position >= info.last:
-            self._turns.guard(run, self._turns.decide, run, key, info.now_us, ())
+            self._decide(run, key, info.now_us, ())
         else:
             self._cache.hold(run, key)
             self._histories.ask(run, position + 1, info.last, info.now_us)
 
     def events(self, link: Link, number: int, page: bytes) -> None:
         """Take a page of a history: a block of events."""
-        run = self._cache.get(number)
-        if run is not None and run.link is link:
+        run = self._cache.get(link, number)
+        if run is not None:
             self._histories.received(run, decode_events(page))
 
     def drop(self, run: Run) -> None:
@@ -107,8 +104,15 @@ class Assignments:
     def _history_read(self, run: Run, events: Sequence[Event], now_us: int) -> None:
         """Go on with a decision whose missing events have come."""
         assert run.key is not None  # a run that loses its delivery is evicted, and its request is forgotten
-        self._turns.guard(run, self._turns.decide, run, run.key, now_us, events)
+        self._decide(run, run.key, now_us, events)
         self._flush()
+
+    def _decide(self, run: Run, key: Key, now_us: int, events: Sequence[Event]) -> None:
+        is_new = not run.instance.position
+        self._turns.guard(run, self._turns.decide, run, key, now_us, events)
+        if is_new:
+            for copy in self._cache.copies(run):  # of a decision that another node of the store has lost
+                self._evict(copy)
 
     def _code_of(self, decision: Assigned) -> WorkflowFunction | None:
         named = decisions_of(decision.function)

@@ -24,11 +24,11 @@ class Histories:
 
     def __init__(self, read: Callable[[Run, Sequence[Event], int], None]) -> None:
         self._read = read
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[Run, _Request] = {}
 
     def ask(self, run: Run, first: int, last: int, now_us: int) -> None:
         """Request the events of a run from ``first`` on, at least up to ``last``."""
-        self._requests[run.id] = _Request(last, now_us, [])
+        self._requests[run] = _Request(last, now_us, [])
         run.reading = True
         self._send(run, first)
 
@@ -39,7 +39,7 @@ class Histories:
 
     def received(self, run: Run, events: Sequence[Event]) -> None:
         """Take a page."""
-        request = self._requests.get(run.id)
+        request = self._requests.get(run)
         if request is None:
             return
         last_read = request.events[-1].id if request.events else run.instance.position
@@ -56,4 +56,4 @@ class Histories:
         """Forget the request for a run."""
         if run.reading:
             run.reading = False
-            del self._requests[run.id]
+            del self._requests[run]

@@ -18,12 +18,16 @@ CACHE_RUNS: Final = 10_000
 
 
 class RunCache:
-    """Runs by number, up to ``most_bytes`` and ``CACHE_RUNS``. A run that is in use stays, whatever its size."""
+    """Runs by connection and number, up to ``most_bytes`` and ``CACHE_RUNS``. A run that is in use stays, whatever its size.
+
+    The numbers of runs are unique in one store, and the nodes of a worker may have several.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[tuple[Link, int], Run] = {}
         """The one that was used last is the last one."""
+        self._links: dict[Link, None] = {}
         self._size = 0
         self._deliveries: dict[tuple[Link, Key], Run] = {}
         """The runs with a decision."""
@@ -41,32 +45,44 @@ class RunCache:
         self._hits += was_here
         self._replays += replayed
 
-    def get(self, number: int) -> Run | None:
-        """Return a run; None if it is not in memory."""
-        return self._runs.get(number)
+    def get(self, link: Link, number: int) -> Run | None:
+        """Return a run of a connection; None if it is not in memory."""
+        return self._runs.get((link, number))
+
+    def copies(self, run: Run) -> list[Run]:
+        """Return the same run as other nodes of its store have given it before.
+
+        A run of another store may have the same number, but not the same first event.
+        """
+        if len(self._links) == 1 or run.instance.started is None:
+            return []
+        others = [self._runs.get((link, run.id)) for link in self._links if link is not run.link]
+        return [one for one in others if one is not None and one.instance.started == run.instance.started]
 
     def __contains__(self, run: Run) -> bool:
-        return self._runs.get(run.id) is run
+        return self._runs.get((run.link, run.id)) is run
 
     def __iter__(self) -> Iterator[Run]:
         return iter(list(self._runs.values()))
 
     def add(self, run: Run) -> None:
         """Take a run into memory."""
-        self._runs[run.id] = run
+        self._runs[run.link, run.id] = run
+        self._links[run.link] = None
 
     def use(self, run: Run) -> None:
         """Note that the code of a run has run: its size may have changed, and it is evicted after the others."""
         size = run.instance.size
         self._size += size - run.size
         run.size = size
-        self._runs[run.id] = self._runs.pop(run.id)
+        key = run.link, run.id
+        self._runs[key] = self._runs.pop(key)
 
     def drop(self, run: Run) -> None:
         """Take a run out of memory; do nothing if it is not there."""
         self.release(run)
         if run in self:
-            del self._runs[run.id]
+            del self._runs[run.link, run.id]
             self._size -= run.size
             self._dropped.setdefault(run.link, []).append(run.id)
 

@@ -137,7 +137,7 @@ class Server:
         for kind, args in self._connection.receive(data):
             if kind == Type.OPTION_REQ:
                 self._connection.extended = True
-            self._host.take(kind, args)
+            self._host.take(self, kind, args)
 
     def close(self) -> None:
         if self.open:
@@ -158,8 +158,9 @@ class Server:
 class Host:
     """The worker of an App with one workflow, and its server. Run a test's coroutine with ``run``."""
 
-    def __init__(self, app: App, *, payload: bytes = b"", **settings: Any) -> None:
+    def __init__(self, app: App, *, payload: bytes = b"", servers: int = 1, **settings: Any) -> None:
         self.app = app
+        self._servers = servers
         ((self.workflow, self.version),) = app.registry.workflows
         self.settings = WorkerSettings(**settings)
         self.node = Node(payload)
@@ -174,6 +175,8 @@ class Host:
         self.settled: list[tuple[bytes, bytes]] = []
         """Handles and outcomes of the jobs that the worker has settled."""
         self.server: Server
+        self.other: Server
+        """The server of another store, if there are two."""
         self.limits: dict[str, int] = {}
         """The limits in the info of decisions."""
         self.number_of_reports = 0
@@ -196,7 +199,13 @@ class Host:
             chance=lambda: self.chance,
         )
         self.worker = Worker(
-            self.app.registry, {"server": self._connect}, self.settings, decider=self.decider, monotonic=self.loop.time
+            self.app.registry,
+            {"server": self._connect, "other": self._connect_other}
+            if self._servers == 2
+            else {"server": self._connect},
+            self.settings,
+            decider=self.decider,
+            monotonic=self.loop.time,
         )
         self._working = working = asyncio.create_task(self.worker.run())
         try:
@@ -223,6 +232,10 @@ class Host:
         self.server = Server(self, factory())
         self.server.begin()
 
+    async def _connect_other(self, factory: Callable[[], asyncio.Protocol]) -> None:
+        self.other = Server(self, factory())
+        self.other.begin()
+
     # ---- time ----
 
     async def settle(self) -> None:
@@ -238,7 +251,7 @@ class Host:
 
     # ---- from the worker ----
 
-    def take(self, kind: int, args: list[bytes]) -> None:
+    def take(self, server: Server, kind: int, args: list[bytes]) -> None:
         answers = {
             Type.OPTION_REQ: lambda: response(Type.OPTION_RES, args[0]),
             Type.HEARTBEAT: lambda: response(Type.BEATEN, b"{}"),
@@ -251,7 +264,7 @@ class Host:
         if kind == Type.CALL and args[1] == b"worker.logs":
             answers[Type.CALL] = lambda: response(Type.ANSWER, args[0], b"{}")
         if kind in answers:
-            self.loop.call_soon(self._send_if_open, self.server, answers[Type(kind)]())
+            self.loop.call_soon(self._send_if_open, server, answers[Type(kind)]())
 
     @staticmethod
     def _send_if_open(server: Server, packet: bytes) -> None:

@@ -6,11 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.worker.workflows.host import RUN, Host
+from tests.unit.worker.workflows.host import RUN, Host, Node
 
 from mainspring import App, workflow
 from mainspring.deciding.instance import Instance
-from mainspring.wire.gearman.packets import Type
 from mainspring.workflows.decisions.model import CompleteWorkflowExecution, FailWorkflowExecution
 
 if TYPE_CHECKING:
@@ -144,20 +143,62 @@ def test_a_defect_of_the_worker_itself_parks_the_run_alone(method: str, monkeypa
     Host(app).run(test)
 
 
-def test_an_evicted_run_gives_its_decision_back() -> None:
-    """Otherwise the worker's heartbeats would keep a lease of which nothing comes."""
+def waiting() -> tuple[App, list[asyncio.Event]]:
+    """Return an App whose workflow makes a step, and the events that end the steps in the order of their begin."""
     app = App()
+    begun: list[asyncio.Event] = []
+
+    async def wait() -> None:
+        begun.append(asyncio.Event())
+        await begun[-1].wait()
 
     @app.workflow
     async def order() -> None:
-        await workflow.step(asyncio.sleep, 100)
+        await workflow.step(wait)
+
+    return app, begun
+
+
+def test_runs_of_two_stores_with_one_number_are_two_runs() -> None:
+    app, begun = waiting()
 
     async def test(host: Host) -> None:
         host.assign()
         await host.settle()
-        (run,) = host.decider._cache  # noqa: SLF001 - as a later change may do it
-        host.decider._evict(run)  # noqa: SLF001
-        assert await host.taken(Type.SETTLE)
-        assert host.settled == [(host.lease[0], b"released")]
+        first, host.node, host.has = host.node, Node(seed=8), 0
+        host.other.send(host.decision())
+        await host.settle()
+        assert len(begun) == 2
+        assert not host.settled
+        assert not await host.forgotten()
+        for one in begun:
+            one.set()
+            (message,) = (await host.report()).messages
+            assert (len(message.steps), len(message.decisions), message.run) == (1, 1, RUN)
+        assert first.state.run == host.node.state.run
 
-    Host(app).run(test)
+    Host(app, servers=2).run(test)
+
+
+def test_a_run_that_another_node_of_its_store_assigns_leaves_the_memory_with_its_decision() -> None:
+    """Otherwise the worker's heartbeats would keep a lease of which nothing comes."""
+    app, begun = waiting()
+
+    async def test(host: Host) -> None:
+        host.assign()
+        lease = host.lease
+        await host.settle()
+        host.has = 0
+        host.other.send(host.decision())
+        await host.settle()
+        assert len(begun) == 2
+        assert host.settled == [(lease[0], b"released")]
+        assert await host.forgotten() == [RUN]
+        begun[0].set()
+        await host.settle()
+        assert not await host.reports()
+        begun[1].set()
+        (step,) = (await host.report()).only.steps
+        assert step.number == 1
+
+    Host(app, servers=2).run(test)

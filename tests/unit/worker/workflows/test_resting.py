@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tests.unit.worker.workflows.host import RUN, Host
 from tests.unit.worker.workflows.test_deciding import Steps
 
-from mainspring import App, Retry, Snooze, current_job, workflow
+from mainspring import App, Retry, Snooze, current_job
 from mainspring.wire.gearman.packets import Type
 from mainspring.worker.workflows import decision_places, runs
 from mainspring.worker.workflows.decision_places import FULL_AFTER, LINE_TICKS
@@ -50,7 +50,7 @@ class Failing:
 
     def host(self, *, retries: bool = True, **settings: Any) -> Host:
         host = Host(self.app, **settings)
-        host.limits = {"retries": retries}  # type: ignore[dict-item]
+        host.limits = {"retries": retries}
         return host
 
 

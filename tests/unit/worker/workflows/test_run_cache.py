@@ -110,4 +110,4 @@ def test_an_evicted_run_is_not_its_successor() -> None:
     assert old not in cache
     assert new in cache
     cache.drop(old)
-    assert cache.get(0) is new
+    assert cache.get(LINK, 0) is new
