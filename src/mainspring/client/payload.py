@@ -31,6 +31,7 @@ from mainspring.errors import PayloadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Self
 
 _Kind = inspect.Parameter
 _WHITESPACE = b" \t\r\n"
@@ -74,6 +75,12 @@ class Signature:
         self._object: msgspec.json.Decoder[Any] | None = None
         self._result: Callable[[bytes], Any] | None = None
         self._raw: bool | None = None
+
+    def without_function(self) -> Self:
+        """Forget the function, which has no annotations, so that nothing keeps it in memory."""
+        self._hints = {}
+        self._function = _forgotten
+        return self
 
     @property
     def first(self) -> str:
@@ -301,6 +308,10 @@ class Signature:
                     "defines when it is imported"
                 ) from error
         return self._hints
+
+
+def _forgotten() -> None:
+    """Stand for a function that a signature does not need."""
 
 
 def _can_be_unset(kind: Any) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -151,7 +153,65 @@ class LocalStep:
         return any(digest == digest_of(name, payload, kind, result) for payload in earlier)
 
 
-_signatures: WeakKeyDictionary[Any, Signature] = WeakKeyDictionary()
+class StepSignatures:
+    """The signatures of the functions that the code of a run makes its steps.
+
+    Nothing keeps a function after its run: a closure, a lambda or a partial may hold any values. So only the signatures of
+    functions that their modules keep anyway are shared by all runs. Of functions without annotations and defaults, only the names
+    of their parameters are kept, by their code. The last other ones are kept with the run.
+    """
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[Any, Signature]] = {}
+
+    def of(self, call: Any, title: str) -> tuple[Signature, bool]:
+        """Return the signature of a function, and whether its module keeps it. Raises WorkflowUsageError if it cannot be read."""
+        try:
+            if call.__class__ is FunctionType:
+                shared = _of_modules.get(call)
+                if shared is None and _is_of_module(call):
+                    shared = _of_modules[call] = Signature(call, title)
+                if shared is not None:
+                    return shared, True
+            last = self._last.get(id(call))
+            return (self._new(call, title) if last is None else last[1]), False
+        except (TypeError, ValueError) as error:
+            raise WorkflowUsageError(
+                f"the parameters of {title} cannot be read ({error}): define a function that calls it, and make that the step"
+            ) from None
+
+    def _new(self, call: Any, title: str) -> Signature:
+        if call.__class__ is FunctionType:
+            plain = not (call.__annotations__ or call.__defaults__ or call.__kwdefaults__ or call.__dict__)
+            if plain and title == call.__qualname__:
+                by_code = _of_codes.get(call.__code__)
+                if by_code is None:
+                    by_code = _of_codes[call.__code__] = Signature(call, title).without_function()
+                return by_code
+        found = Signature(call, title)
+        if len(self._last) >= _LAST_KEPT:
+            del self._last[next(iter(self._last))]
+        self._last[id(call)] = call, found  # the function, too, so that no other one gets its id
+        return found
+
+    def clear(self) -> None:
+        """Forget all functions of the run."""
+        self._last.clear()
+
+
+_of_modules: Final[WeakKeyDictionary[FunctionType, Signature]] = WeakKeyDictionary()
+_of_codes: Final[WeakKeyDictionary[CodeType, Signature]] = WeakKeyDictionary()
+_LAST_KEPT: Final = 8
+
+
+def _is_of_module(call: FunctionType) -> bool:
+    """Return whether a function is found in its module by its name."""
+    found: Any = sys.modules.get(call.__module__)
+    for name in call.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is call
 
 
 def build_step(
@@ -162,6 +222,7 @@ def build_step(
     name: str | None,
     record: Record,
     largest: int,
+    signatures: StepSignatures,
 ) -> StepCall:
     """Return the call of a local step. ``function`` is a task or a function."""
     if record not in ("each", "together"):
@@ -174,24 +235,22 @@ def build_step(
     if not title:
         raise WorkflowUsageError(f"{call!r} has no __name__: give the step a name, workflow.step(f, …, name=…)")
     check_short(title, "a step's name")
-    signature = _signature_of(call, title) if defined is None else defined.signature
+    signature, lasts = signatures.of(call, title) if defined is None else (defined.signature, True)
     payload = encode_arguments(signature, args, kwargs)
     check_size(payload, largest, f"the input of step {title} #{number}")
     if defined is None:
         executor: Any = "coroutine" if inspect.iscoroutinefunction(call) else "thread"
-        return StepCall(number, title, call, signature, payload, record, executor)
+        return StepCall(number, title, call, signature, payload, record, executor, lasts=lasts)
     return StepCall(
-        number, title, call, signature, payload, record, defined.executor, True, defined.retry, defined.timeout
+        number,
+        title,
+        call,
+        signature,
+        payload,
+        record,
+        defined.executor,
+        True,
+        defined.retry,
+        defined.timeout,
+        lasts=True,
     )
-
-
-def _signature_of(call: Any, title: str) -> Signature:
-    try:
-        signature = _signatures.get(call)
-        if signature is None:
-            signature = _signatures[call] = Signature(call, title)
-    except (TypeError, ValueError) as error:
-        raise WorkflowUsageError(
-            f"the parameters of {title} cannot be read ({error}): define a function that calls it, and make that the step"
-        ) from None
-    return signature

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainspring.deciding.commands import LocalStep, build_step, check_size
+from mainspring.deciding.commands import LocalStep, StepSignatures, build_step, check_size
 from mainspring.deciding.job import WorkflowJob
 from mainspring.errors import PayloadError
 from mainspring.jobs.failures import JobFailure
@@ -22,13 +22,14 @@ _encode = msgspec.json.Encoder().encode
 class LocalSteps:
     """The local steps of a run. ``largest`` limits the bytes of their inputs and results."""
 
-    __slots__ = ("_fresh", "_largest", "_last", "_loop", "_running", "_steps", "_stopped")
+    __slots__ = ("_fresh", "_largest", "_last", "_loop", "_running", "_signatures", "_steps", "_stopped")
 
     def __init__(self, loop: WorkflowLoop, largest: int) -> None:
         self._loop = loop
         self._largest = largest
         self._last = 0
         """The number of the last step."""
+        self._signatures = StepSignatures()
         self._steps: dict[int, LocalStep] = {}
         """Steps without a result, by number."""
         self._fresh: list[int] = []
@@ -58,7 +59,7 @@ class LocalSteps:
     ) -> WorkflowJob[Any]:
         """Run a function as a local step. ``keeps``: keep its arguments, to compare them with recorded ones."""
         number = self._last + 1
-        call = build_step(number, function, args, kwargs, name, record, self._largest)
+        call = build_step(number, function, args, kwargs, name, record, self._largest, self._signatures)
         self._last = number
         job: WorkflowJob[Any] = WorkflowJob(
             self._loop, None, call.name, number, call.signature.decode_result, self._cancel
@@ -119,4 +120,5 @@ class LocalSteps:
         """Forget all steps, and return their futures."""
         jobs = [step.job for step in self._steps.values()]
         self._steps.clear()
+        self._signatures.clear()
         return jobs

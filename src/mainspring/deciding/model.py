@@ -133,6 +133,8 @@ class StepCall(NamedTuple):
     """Attempts that were made before, by this worker or another one."""
     due_us: int = 0
     """The earliest time of the next attempt."""
+    lasts: bool = False
+    """Whether the function stays in memory anyway, as one of a module."""
 
 
 class StepOutcome(NamedTuple):

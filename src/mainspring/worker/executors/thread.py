@@ -102,6 +102,7 @@ class ThreadExecutor:
                 if getpid() != pid:
                     os._exit(0)  # a fork of the task that has returned from it
                 finished.append(Finished(delivery, settlement, clock() - begun))
+                del delivery, settlement  # an idle thread keeps nothing of its last job
                 if not self._notified:
                     self._notified = True
                     try:

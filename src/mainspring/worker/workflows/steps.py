@@ -197,10 +197,11 @@ class Steps:
         step.attempt += 1
         step.due_us = 0
         step.recorded = False
-        function = self._functions.get((call.name, call.call))
+        function = self._functions.get((call.name, call.call)) if call.lasts else None
         if function is None or function.retry != call.retry:
             function = self._substitute(Function(call.name, call.call, call.signature, call.executor, call.retry))
-            self._functions[call.name, call.call] = function
+            if call.lasts:  # another one may be a closure with any values: nothing keeps it after its run
+                self._functions[call.name, call.call] = function
         info = _NO_INFO if step.attempt == 1 else b'{"attempt":%d}' % step.attempt
         key = (b"%d#%d" % (step.run.id, call.number), b"")
         origin = Origin(step.run.link, step.run.key) if step.run.key else None
