@@ -68,9 +68,9 @@ def refusal(message: DecideMessage, largest: int, is_workflow: Callable[[bytes],
     if len(message.retries) > MOST_DECISIONS:
         return f"a report has at most {MOST_DECISIONS} steps that wait"
     for waiting in message.retries:
-        number, attempt, due_us = waiting.number, waiting.attempt, waiting.due_us
-        if not (0 < number <= _MOST_NUMBER and 0 <= attempt <= _MOST_NUMBER and 0 <= due_us <= _MOST_US):
-            return f"step {number} has a number, attempt ({attempt}) or time ({due_us}) out of range"
+        number, attempt, wait_us = waiting.number, waiting.attempt, waiting.wait_us
+        if not (0 < number <= _MOST_NUMBER and 0 <= attempt <= _MOST_NUMBER and 0 <= wait_us <= _MOST_US):
+            return f"step {number} has a number, attempt ({attempt}) or wait ({wait_us}) out of range"
     for decision in message.decisions:
         why = _refused(decision, largest)
         if not why and type(decision) is ScheduleActivityTask and is_workflow(decision.function):

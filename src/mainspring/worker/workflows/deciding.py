@@ -92,7 +92,7 @@ class WorkflowDecider:
             settings,
             self._steps_ended,
             self._step_waits,
-            self._clock.now_us,
+            self._clocks,
             selector=selector,
             task_process=task_process,
             later=later,
@@ -114,7 +114,7 @@ class WorkflowDecider:
             evict=self._evict,
             flush=self.flush,
             clock=clock,
-            now_us=self._clock.now_us,
+            monotonic_us=self._clocks.monotonic_us,
         )
         self._assignments = Assignments(
             workflows,

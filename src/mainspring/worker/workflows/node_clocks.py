@@ -23,6 +23,10 @@ class NodeClocks:
         """Set the time of a node, in microseconds since 1970, by a decision that has just come."""
         self._ahead_us[link] = now_us - to_us(self._monotonic())
 
+    def monotonic_us(self) -> int:
+        """Return monotonic microseconds: no node's time has a part in them."""
+        return to_us(self._monotonic())
+
     def now_us(self, link: Link) -> int:
         """Return the time of a node in microseconds since 1970; an early one if it has assigned no decision yet."""
         return to_us(self._monotonic()) + self._ahead_us.get(link, 0)

@@ -35,15 +35,15 @@ class Next(Enum):
     """Give the decision back: the worker ends, and nothing of the decision is to be recorded."""
 
 
-def next_act(run: Run, now_us: Callable[[], int], *, draining: bool) -> Next:
-    """Return the next act for a run; ``now_us`` returns the time of its node."""
+def next_act(run: Run, monotonic_us: Callable[[], int], *, draining: bool) -> Next:
+    """Return the next act for a run."""
     if run.reporting or not (run.key or run.settlements):
         return Next.NOTHING
     if run.reading:
         return Next.HAND_BACK if draining else Next.NOTHING
     if run.finished or not run.waits:
         return Next.COMPLETE
-    if run.may_rest(now_us, draining=draining):
+    if run.may_rest(monotonic_us, draining=draining):
         return Next.REST
     if run.starts and not draining:
         return Next.RECORD if run.unrecorded else Next.START

@@ -83,8 +83,8 @@ class RunningStep:
         self.run = run
         self.call = call
         self.attempt = call.attempt
-        self.due_us = call.due_us
-        """The time of its next attempt while it waits for that, by the node's clock; 0: an attempt runs, or it has ended."""
+        self.due_us = 0
+        """The time of its next attempt while it waits for that, monotonic; 0: an attempt runs, or it has ended."""
         self.recorded = bool(call.due_us)
         """Whether the history has this time."""
         self.delivery: Delivery | None = None
@@ -210,7 +210,7 @@ class Run:
         """Whether steps run, or have ended without being reported."""
         return bool(self.running or self.outcomes)
 
-    def may_rest(self, now_us: Callable[[], int], *, draining: bool) -> bool:
+    def may_rest(self, monotonic_us: Callable[[], int], *, draining: bool) -> bool:
         """Return whether its decision may be given back, because all of its steps wait for their next attempts.
 
         Those waits take events of the history. Short ones are not worth them, and a long history has no room for them.
@@ -221,7 +221,7 @@ class Run:
             return False
         if draining:
             return True
-        wait_us = min(step.due_us for step in self.running.values()) - now_us()
+        wait_us = min(step.due_us for step in self.running.values()) - monotonic_us()
         return wait_us >= REST_AFTER_US and self.instance.position < REST_EVENTS
 
     @property

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mainspring.worker.execution import Settlement
     from mainspring.worker.job_log import LogLine
     from mainspring.worker.settings import WorkerSettings
+    from mainspring.worker.workflows.node_clocks import NodeClocks
     from mainspring.worker.workflows.runs import Cancellable, Run
 
     Ended = Callable[[Sequence[tuple[Run, StepOutcome]]], None]
@@ -79,7 +80,7 @@ class Steps:
     """Runs local steps.
 
     ``ended`` gets those that have ended. ``waits`` is called with a run after a step of it has begun to wait for its next
-    attempt. ``now_us`` returns the time of the nodes. Processes import the App by its ``selector``; ``task_process`` is the
+    attempt. Processes import the App by its ``selector``; ``task_process`` is the
     command that starts one.
 
     ``later`` calls a function after so many seconds, for the next attempt; by default the running loop does.
@@ -91,7 +92,7 @@ class Steps:
         settings: WorkerSettings,
         ended: Ended,
         waits: Callable[[Run], None],
-        now_us: Callable[[], int],
+        clocks: NodeClocks,
         *,
         selector: str | None,
         task_process: Sequence[str],
@@ -103,7 +104,7 @@ class Steps:
         self._settings = settings
         self._ended = ended
         self._waits = waits
-        self._now_us = now_us
+        self._clocks = clocks
         self._selector = selector
         self._task_process = task_process
         self._executors: dict[str, Executor] = {}
@@ -142,7 +143,9 @@ class Steps:
         deliveries: dict[str, list[Delivery]] = {}
         for call in calls:
             step = run.running[call.number] = RunningStep(run, call)
-            if step.due_us:
+            if call.due_us:
+                wait_us = max(call.due_us - self._clocks.now_us(run.link), 0)
+                step.due_us = max(self._clocks.monotonic_us() + wait_us, 1)
                 self._plan(step)
             elif call.executor == "coroutine":
                 outcome = self._begin(step)
@@ -168,7 +171,8 @@ class Steps:
                 step.timer = None
             if not step.recorded:
                 step.recorded = True
-                found.append(StepRetry(step.call.number, step.attempt, step.due_us))
+                wait_us = max(step.due_us - self._clocks.monotonic_us(), 0)
+                found.append(StepRetry(step.call.number, step.attempt, wait_us))
         return tuple(found)
 
     def _begin(self, step: RunningStep) -> StepOutcome | None:
@@ -283,7 +287,7 @@ class Steps:
         return StepOutcome(number, bytes(detail.error), failed=True, attempt=step.attempt)
 
     def _retry_later(self, step: RunningStep, delay: float) -> None:
-        step.due_us = self._now_us() + max(to_us(delay), 1)
+        step.due_us = self._clocks.monotonic_us() + max(to_us(delay), 1)
         self._plan(step)
         self._loop.call_soon(self._waits, step.run)
 
@@ -299,7 +303,7 @@ class Steps:
             if outcome is not None:
                 self._ended([(step.run, outcome)])
 
-        delay = max(step.due_us - self._now_us(), 0) / 1_000_000
+        delay = max(step.due_us - self._clocks.monotonic_us(), 0) / 1_000_000
         step.timer = (self._later or self._loop.call_later)(delay, begin) if delay else self._loop.call_soon(begin)
 
 

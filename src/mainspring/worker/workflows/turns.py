@@ -56,7 +56,7 @@ class Turns:
     """Runs the code of the runs in ``cache``, starts ``steps``, and collects ``reports``.
 
     ``evict`` drops a run from memory; ``flush`` sends the reports outside of a turn that the worker's connections began;
-    ``clock`` returns seconds, to measure activations; ``now_us`` returns the time of the nodes.
+    ``clock`` returns seconds, to measure activations; ``monotonic_us`` returns microseconds.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Turns:
         evict: Callable[[Run], None],
         flush: Callable[[], None],
         clock: Callable[[], float],
-        now_us: Callable[[], int],
+        monotonic_us: Callable[[], int],
     ) -> None:
         self._cache = cache
         self._reports = reports
@@ -80,7 +80,7 @@ class Turns:
         self._evict = evict
         self._flush = flush
         self._clock = clock
-        self._now_us = now_us
+        self._monotonic_us = monotonic_us
         self._first_report = 0.0
         """The time of the first report that is not sent."""
         self.draining = False
@@ -209,7 +209,7 @@ class Turns:
         self.end_steps(run)
 
     def _act(self, run: Run) -> None:
-        act = next_act(run, self._now_us, draining=self.draining)
+        act = next_act(run, self._monotonic_us, draining=self.draining)
         if act is Next.COMPLETE or act is Next.RECORD:
             self._report(run, more=act is Next.RECORD)
         elif act is Next.START:

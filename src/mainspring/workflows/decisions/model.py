@@ -198,5 +198,5 @@ class StepRetry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     number: int
     attempt: int
     """Attempts that were made."""
-    due_us: int
-    """The time of the next one."""
+    wait_us: int
+    """Microseconds until the next one."""

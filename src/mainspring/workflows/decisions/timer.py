@@ -61,7 +61,7 @@ def wait_for_attempt(draft: Draft, retry: StepRetry) -> None:
     earlier = draft.state.timers.get(timer_id)
     if earlier is not None:
         draft.record(TimerCanceled, decision_completed=0, timer_id=timer_id, started=earlier.started)
-    seconds = min(max((retry.due_us - draft.now_us) / 1_000_000, 0.0), YEAR)
+    seconds = min(retry.wait_us / 1_000_000, YEAR)
     draft.record(
         TimerStarted,
         decision_completed=0,

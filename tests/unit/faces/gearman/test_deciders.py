@@ -205,8 +205,7 @@ def test_a_step_that_waits_for_its_next_attempt_has_a_timer_in_place_of_a_decisi
     start(node)
     decision = decider.assigned()
     assert decision.info["retries"] is True
-    due_us = decision.info["now_us"] + 60_000_000
-    answer, assigned = decider.ask(report(decision, retries=(StepRetry(1, 3, due_us),)))
+    answer, assigned = decider.ask(report(decision, retries=(StepRetry(1, 3, 60_000_000),)))
     assert (answer.verdict, answer.lease, assigned) == ("recorded", Lease.NONE, [])
     assert kinds(answer.events) == ["DecisionTaskStarted", "TimerStarted", "DecisionTaskCompleted"]
     timer = decode_events(answer.events)[1]
