@@ -140,7 +140,7 @@ def is_part(started: WorkflowExecutionStarted) -> bool:
     """Return whether a run is a part of a map."""
     if started.tags:
         return PART_TAG in started.tags and not started.full
-    # A worker of an earlier version gives its children no tags. Its maps have to go on; other runs of it were never told apart.
+    # A worker of an earlier version gives its children no tags. Its maps have to go on.
     is_child = started.parent_run != 0 and (not started.continued_run or started.attempt > 1)
     return is_child and started.input.startswith(PART)
 

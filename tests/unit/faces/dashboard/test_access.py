@@ -53,6 +53,7 @@ def test_a_worker_of_another_node_says_where_its_jobs_are_and_how_old_its_number
             silent_since="2030-03-17T17:46:00Z",
             functions=None,
             jobs=None,
+            decisions=None,
         )
         node: dict[str, Any] = dict.fromkeys(NodeInfo.__struct_fields__) | dict.fromkeys(("jobs", "weight", "beats"), 0)
         node |= {"name": "b", "term": 2, "state": "live", "version": "1", "functions": [], "recoveries": []}

@@ -213,8 +213,8 @@ def test_a_step_that_waits_for_its_next_attempt_has_a_timer_in_place_of_a_decisi
     node.wait(59)
     assert not decider.take()
     node.wait(1.1)
-    again = decider.assigned()
-    assert kinds(again.events) == ["TimerFired", "DecisionTaskScheduled"]
+    next_one = decider.assigned()
+    assert kinds(next_one.events) == ["TimerFired", "DecisionTaskScheduled"]
 
 
 @pytest.mark.parametrize("retry", [StepRetry(0, 1, 1), StepRetry(1, -1, 1), StepRetry(1, 1, -1)])

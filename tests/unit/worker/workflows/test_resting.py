@@ -27,7 +27,7 @@ class Failing:
     def __init__(self, *, initial: float = HOUR, error: type[Exception] = OSError) -> None:
         self.app = app = App()
         self.attempts: list[int] = []
-        self.news: list[str] = []
+        self.received: list[str] = []
 
         @app.task(retry=Retry(max_attempts=3, initial=initial, factor=1, jitter=0))
         async def price() -> int:
@@ -40,7 +40,7 @@ class Failing:
         async def order() -> int:
             async def receive() -> None:
                 async for one in app.signal("news", str):
-                    self.news.append(one)
+                    self.received.append(one)
 
             reader = asyncio.create_task(receive())
             try:
@@ -105,7 +105,7 @@ def test_events_during_the_wait_leave_its_time(cache: int) -> None:
         host.node.signal("news", "a")
         assign(host)
         report = await host.report()
-        assert failing.news == ["a"]
+        assert failing.received == ["a"]
         assert (report.only.more, report.only.retries) == (False, ())
         host.answer(report)
         await host.settle()
