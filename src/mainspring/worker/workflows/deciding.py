@@ -19,6 +19,7 @@ happens to its run waits for the answer.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from random import random
 from typing import TYPE_CHECKING
@@ -104,6 +105,7 @@ class WorkflowDecider:
         self._places = DecisionPlaces(self._cache)
         self._checks = checks or ReplayChecks(each=settings.check_replay, chance=chance)
         self._reports = DecideReports()
+        self._fuse_delays = fusing.FuseDelays()
         self._activities = Activities(self._cache, self._clocks)
         self._turns = Turns(
             self._cache,
@@ -286,6 +288,8 @@ class WorkflowDecider:
             if answer.verdict == "refused":
                 _log.error("a decision was refused", run=run.id, why=answer.why)
                 settlement = failure("RefusedDecision", answer.why, final=True)  # counts: the replay makes the same one
+            if message.settlements and answer.verdict == "stale":
+                self._fuse_delays.overtaken(run.link, run.id, asyncio.get_running_loop().time())
             key = self._cache.release(run)
             if key is not None and message.more:
                 run.link.session.settle(key, settlement)  # if the lease has ended, this changes nothing
@@ -339,6 +343,7 @@ class WorkflowDecider:
     def _take_ended(self, run: Run) -> None:
         """Decide about activities that have ended, or settle them alone."""
         fuses = run in self._cache and run.key is None and not self._turns.draining and run.may_fuse(run.ended)
+        fuses = fuses and self._fuse_delays.allow(run.link, run.id, asyncio.get_running_loop().time())
         if fuses and not self._checks.prevent_fusing(run):
             self._turns.decide_fused(run, self._clocks.now_us(run.link))
         else:

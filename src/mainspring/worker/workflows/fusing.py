@@ -2,7 +2,7 @@
 
 The worker predicts the events of the activity's end, and goes on with the code. That is right only if nothing else happens to the
 run meanwhile: so it fuses while no other activity of the run is open elsewhere. If the prediction was wrong all the same, the
-node takes the activity's result alone, and the worker evicts the run.
+node takes the activity's result alone, and the worker evicts the run. A run that gets many signals is not fused for a time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.worker.delivery import Delivery
+    from mainspring.worker.link import Link
     from mainspring.workflows.history import Event
 
-__all__ = ["EndedActivity", "came_true", "events_of", "latest", "message_of", "run_of"]
+__all__ = ["EndedActivity", "FuseDelays", "came_true", "events_of", "latest", "message_of", "run_of"]
 
+FIRST_DELAY: Final = 1.0
+LONGEST_DELAY: Final = 60.0
+MOST_DELAYS: Final = 10_000
+"""Runs of which such a time is kept."""
 ANSWER_TIME: Final = 1.0
 """Seconds for which an end waits for the answer to a report, at most: with the connection, it would be lost."""
 TIME_LEFT: Final = 1.0
@@ -80,3 +85,29 @@ def came_true(predicted: Sequence[Event], recorded: Sequence[Event]) -> bool:
 def message_of(ended: EndedActivity) -> SettlementMessage:
     """Return an activity's end as DECIDE carries it."""
     return SettlementMessage(*ended.key, ended.settlement.data)
+
+
+class FuseDelays:
+    """Runs whose decisions are not fused for a time, because other events have overtaken them.
+
+    Each such decision costs a replay of the whole history. The time begins with ``FIRST_DELAY`` seconds, and doubles up to
+    ``LONGEST_DELAY`` with each one that is overtaken soon after it. Runs are named by connection and number, as they leave the
+    memory.
+    """
+
+    def __init__(self) -> None:
+        self._delays: dict[tuple[Link, int], tuple[float, float]] = {}
+        """The time until which a run's decisions are not fused, and the delay that led to it."""
+
+    def overtaken(self, link: Link, run: int, now: float) -> None:
+        """Note that a fused decision was stale."""
+        until, delay = self._delays.pop((link, run), (now, 0.0))
+        delay = min(2 * delay, LONGEST_DELAY) if delay and now < until + 2 * delay else FIRST_DELAY
+        self._delays[link, run] = now + delay, delay
+        if len(self._delays) > MOST_DELAYS:
+            del self._delays[next(iter(self._delays))]
+
+    def allow(self, link: Link, run: int, now: float) -> bool:
+        """Return whether decisions of a run may be fused."""
+        found = self._delays.get((link, run)) if self._delays else None
+        return found is None or now >= found[0]

@@ -179,6 +179,61 @@ def test_a_decision_that_a_signal_has_overtaken_is_stale_but_its_settlement_stan
     Host(charges.app).run(test)
 
 
+def test_a_run_whose_decisions_are_overtaken_is_not_fused_for_a_time_that_grows() -> None:
+    """Each one that is overtaken costs a replay."""
+    app = App()
+
+    @app.task
+    async def charge() -> None: ...
+
+    @app.workflow
+    async def order() -> None:
+        while True:
+            await charge.submit()
+
+    async def decide(host: Host) -> None:
+        host.has = 0
+        host.assign()
+        report = await host.report()
+        assert report.only.handle
+        host.answer(report)
+
+    async def is_fused(host: Host, *, overtaken: bool) -> bool:
+        """Let the worker execute the activity, and return whether it reports a decision with its end."""
+        before = len(host.settled)
+        host.assign_activities()
+        reports = await host.reports()
+        if not reports:
+            handle, outcome = host.settled[before]
+            assert outcome == b"succeeded"
+            host.node.end(host.node.job_of(handle), b"")
+            await decide(host)
+            return False
+        if overtaken:
+            host.node.signal("ping")
+            assert host.answer(reports[0]).verdict == "stale"
+            await host.settle()
+            await decide(host)
+        else:
+            host.answer(reports[0])
+        return True
+
+    async def test(host: Host) -> None:
+        await decide(host)
+        for delay in (1.0, 2.0, 4.0):
+            assert await is_fused(host, overtaken=True)
+            host.advance(delay - 0.1)
+            assert not await is_fused(host, overtaken=False)
+            host.advance(0.2)
+        assert await is_fused(host, overtaken=False)
+        host.advance(10)
+        assert await is_fused(host, overtaken=True)
+        host.advance(1.1)
+        assert await is_fused(host, overtaken=False), "the time begins anew"
+
+    Host(app).run(test)
+
+
 def test_a_run_whose_activity_was_recorded_otherwise_than_predicted_leaves_the_memory() -> None:
     app = App()
 
