@@ -124,6 +124,17 @@ def test_a_blocking_coroutine_becomes_a_dead_letter_and_costs_others_no_attempt(
     assert [line["left_out"] for line in fleet.logged("frozen worker replaced")] == [{"blocks": 0.5}, {"blocks": 1.0}]
 
 
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stop a process, and let it go on afterwards if nothing has killed it."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_a_thread_may_block_for_longer(fleet: Fleet) -> None:
     before = len(fleet.logged("blocked"))
     job = fleet.submit("blocks_its_thread", 5.0)
@@ -135,8 +146,8 @@ def test_a_thread_may_block_for_longer(fleet: Fleet) -> None:
 def test_a_stopped_process_is_killed_and_its_jobs_run_again(fleet: Fleet) -> None:
     job = fleet.submit("waits_for", "resumed")
     pid = fleet.waiting_in("resumed")
-    os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: len(list(fleet.directory.glob("waits resumed *"))) == 2, "it runs elsewhere", TIMEOUT)
+    with stopped(pid):
+        eventually(lambda: len(list(fleet.directory.glob("waits resumed *"))) == 2, "it runs elsewhere", TIMEOUT)
     (fleet.directory / "resumed").touch()
     assert int(job.result(TIMEOUT)) != pid
     assert fleet.attempt(job) == 1
@@ -165,9 +176,9 @@ def test_a_stop_does_not_wait_out_the_grace_for_frozen_processes(tmp_path: Path)
         tmp_path, "--processes", "2", "--concurrency", "1", "--frozen-after", "10m", "--grace", "10m"
     ) as fleet:
         jobs = [fleet.submit("waits_for", "never"), fleet.submit("blocks")]
-        os.kill(fleet.waiting_in("never"), signal.SIGSTOP)
-        fleet.until_there("blocks")
-        assert fleet.workers.stop() == 0
+        with stopped(fleet.waiting_in("never")):
+            fleet.until_there("blocks")
+            assert fleet.workers.stop() == 0
         assert len(fleet.logged("the event loop is blocked")) == len(fleet.logged("is frozen and is killed")) == 1
         eventually(lambda: {job.info()["state"] for job in jobs} == {"pending"}, "they wait again", TIMEOUT)
         assert [fleet.attempt(job) for job in jobs] == [0, 0]
