@@ -155,7 +155,8 @@ class Calls:
         if command.number != number:
             command = msgspec.structs.replace(command, number=number, activity_id=str(number))
         mode = call.options.cancel or "try"
-        self.children.lasting += mode == "abandon"
+        if mode == "abandon":
+            self.children.count_lasting()
         job: WorkflowJob[Any] = WorkflowJob(
             self.loop, call.connections, call.name, number, call.decode, self._cancel_activity, mode
         )
@@ -263,8 +264,7 @@ class Calls:
         code = self.state.code
         payload = encode_arguments(code.signature, args, kwargs)
         check_size(payload, self.state.limits.largest, f"the input of the next run of {code.name}")
-        continuation = ContinueAsNew(code.name, payload)
-        continuation.same = self.same(code.signature, args, kwargs)
+        continuation = ContinueAsNew(code.name, payload, self.same(code.signature, args, kwargs))
         self._continuations.append(continuation)
         return continuation
 

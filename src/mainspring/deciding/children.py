@@ -87,6 +87,10 @@ class Children:
         self.lasting = 0
         """The number of the code's calls whose effects go on after the end of the run."""
 
+    def count_lasting(self) -> None:
+        """Count a call of another part of the code's interface whose effect goes on after the end of the run."""
+        self.lasting += 1
+
     # ---- called by the code ----
 
     def submit(

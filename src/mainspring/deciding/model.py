@@ -41,11 +41,11 @@ class ContinueAsNew(BaseException):
     It is no Exception: ``except Exception`` lets it pass.
     """
 
-    def __init__(self, workflow: str, payload: bytes) -> None:
+    def __init__(self, workflow: str, payload: bytes, same: Callable[[bytes], bool] | None = None) -> None:
         super().__init__(f"{workflow} continues as new: let this leave the workflow function")
         self.payload = payload
         """The encoded arguments of the next run."""
-        self.same: Callable[[bytes], bool] | None = None
+        self.same = same
         """In a replay: whether recorded arguments are these."""
         self.version = ""
         """Its version; empty: that of this run."""

@@ -220,7 +220,7 @@ class Peer:
     def expect_beats(self, seconds: float) -> None:
         """Take this peer's worker for silent if its heartbeats do not come."""
         self.as_worker()
-        self.silence.beats = seconds
+        self.silence.expect_beats(seconds)
 
     def give_back(self, deliveries: list[tuple[str, str]], blocking: tuple[str, str] | None, error: JobFailure) -> int:
         """Give back the jobs of a frozen worker of this peer's namespace, see `frozen.give_back`. Raises ForbiddenError."""

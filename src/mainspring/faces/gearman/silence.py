@@ -45,6 +45,10 @@ class Silence:
         self.since_us = 0
         """When the silence began; 0 if the peer is not silent."""
 
+    def expect_beats(self, seconds: float) -> None:
+        """Check that heartbeats come at these intervals from now on."""
+        self.beats = seconds
+
     def begin(self, now_us: int) -> None:
         """Take the peer for silent until it sends something."""
         self._last_read = self._reading.last_read
