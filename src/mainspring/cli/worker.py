@@ -166,7 +166,8 @@ class WorkerOptions:
         flag(
             "--check-replay",
             "Replay a run of a workflow from its start for each of its decisions while it has up to 1,000 events, and not for one"
-            " decision in 1,000. If the code differs from the history, the run is parked. For development: it takes time.",
+            " decision in 1,000; also in a second process, in which sets of strings have other orders. If the code differs from"
+            " the history, the run is parked. For development: it takes time and memory.",
             group=WORKERS_GROUP,
         ),
     ] = False

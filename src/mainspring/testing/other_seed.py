@@ -1,8 +1,6 @@
-"""Replays of histories in another process, whose strings have other hashes.
+"""Replays of the histories of tests in another process, whose strings have other hashes: see `mainspring.worker.other_seed`.
 
-The order of a set of strings follows from their hashes. All replays of one process see the same order, so code that depends on it
-agrees with its history there, and differs in the next process. The child imports the App by its module, once, and replays what
-it gets. It stays for further blocks of the tests.
+The child imports the App by its module, once, and replays what it gets. It stays for further blocks of the tests.
 """
 
 from __future__ import annotations
@@ -12,14 +10,14 @@ import contextlib
 import importlib
 import importlib.util
 import os
-import select
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from mainspring.testing.histories import differences
+from mainspring.worker import other_seed
+from mainspring.worker.other_seed import OtherSeed
 from mainspring.workflows.history import decode_events, encode_events
 from mainspring.workflows.history_files import HistoryFile
 
@@ -29,13 +27,7 @@ if TYPE_CHECKING:
 
     from mainspring.app import App
 
-SEEDS: Final = ("1", "2", "3", "4")
-"""Values of PYTHONHASHSEED. The first one that this process does not have is used; the others confirm a difference."""
-LIMIT: Final = 30.0
-"""Seconds of real time for the answer of a child, its start included."""
 _COMMAND: Final = "from mainspring.testing.other_seed import serve; serve()"
-_ANSWERS: Final = "MAINSPRING_TEST_REPLAYS"
-"""The environment variable with the file descriptor of a child's answers: what user code prints does not disturb them."""
 
 
 class _Place(msgspec.Struct, array_like=True):
@@ -65,52 +57,14 @@ class _Answer(msgspec.Struct, array_like=True):
     """Why the child could not replay, such as an import that fails."""
 
 
-class _Child:
-    """A process that replays histories."""
-
-    def __init__(self, seed: str) -> None:
-        reading, writing = os.pipe()
-        environment = {**os.environ, "PYTHONHASHSEED": seed, _ANSWERS: str(writing)}
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - this interpreter
-                (sys.executable, "-c", _COMMAND),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                pass_fds=(writing,),
-            )
-        finally:
-            os.close(writing)
-        self._answers = os.fdopen(reading, "rb", buffering=0)
-
-    def ask(self, request: bytes) -> _Answer:
-        """Return the answer to a request; raise OSError or EOFError if the child ends or takes too long."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(len(request).to_bytes(8, "big") + request)
-        self._process.stdin.flush()
-        if not select.select([self._answers], [], [], LIMIT)[0]:
-            raise TimeoutError("the replays in another process take too long")
-        return msgspec.msgpack.decode(_read(self._answers), type=_Answer)
-
-    def end(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._answers.close()
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
-
-
-_children: dict[str, _Child] = {}
+_children: dict[str, OtherSeed] = {}
 
 
 def begin(app: App) -> None:
     """Start the child in time, so that a later check does not wait for its start; do nothing for an App without workflows."""
     if app.registry.workflows and _place(app) is not None:
         with contextlib.suppress(OSError):
-            _child(_seeds()[0])
+            _child(other_seed.other_seeds()[0])
 
 
 def find_differences(app: App, histories: Sequence[HistoryFile]) -> str:
@@ -129,7 +83,7 @@ def find_differences(app: App, histories: Sequence[HistoryFile]) -> str:
             [_History(one.name, one.type, one.version, encode_events(one.events)) for one in histories],
         )
     )
-    first, *others = _seeds()
+    first, *others = other_seed.other_seeds()[:3]
     found = _ask(first, request)
     if not found:
         return ""
@@ -142,28 +96,24 @@ def find_differences(app: App, histories: Sequence[HistoryFile]) -> str:
 def _ask(seed: str, request: bytes) -> str:
     """Return the differences under a seed; empty if the child cannot tell."""
     try:
-        return _child(seed).ask(request).differences
+        return msgspec.msgpack.decode(_child(seed).ask(request), type=_Answer).differences
     except (OSError, EOFError, msgspec.DecodeError):
         if seed in _children:
             _children.pop(seed).end()
         return ""
 
 
-def _child(seed: str) -> _Child:
+def _child(seed: str) -> OtherSeed:
     if not _children:
         atexit.register(_end_all)
     if seed not in _children:
-        _children[seed] = _Child(seed)
+        _children[seed] = OtherSeed(seed, _COMMAND)
     return _children[seed]
 
 
 def _end_all() -> None:
     while _children:
         _children.popitem()[1].end()
-
-
-def _seeds() -> Sequence[str]:
-    return [seed for seed in SEEDS if seed != os.environ.get("PYTHONHASHSEED")][:3]
 
 
 def _place(app: App) -> _Place | None:
@@ -197,13 +147,8 @@ def refuse_blocks() -> None:
 
 def serve() -> None:
     """Answer requests until the input ends."""
-    requests, _serving[:] = sys.stdin.buffer, [True]
-    with os.fdopen(int(os.environ.pop(_ANSWERS)), "wb") as answers:
-        while head := requests.read(8):
-            request = msgspec.msgpack.decode(requests.read(int.from_bytes(head, "big")), type=_Request)
-            answer = msgspec.msgpack.encode(_answer(request))
-            answers.write(len(answer).to_bytes(8, "big") + answer)
-            answers.flush()
+    _serving[:] = [True]
+    other_seed.serve(lambda request: msgspec.msgpack.encode(_answer(msgspec.msgpack.decode(request, type=_Request))))
 
 
 def _answer(request: _Request) -> _Answer:
@@ -236,20 +181,3 @@ def _module(place: _Place) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
-
-
-def _read(stream: Any) -> bytes:
-    """Return one answer."""
-    head = _read_all(stream, 8)
-    return _read_all(stream, int.from_bytes(head, "big"))
-
-
-def _read_all(stream: Any, number: int) -> bytes:
-    parts: list[bytes] = []
-    while number:
-        part = stream.read(number)
-        if not part:
-            raise EOFError("the process has ended")
-        parts.append(part)
-        number -= len(part)
-    return b"".join(parts)

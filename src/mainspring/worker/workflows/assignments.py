@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.worker.session import Assigned, Key
     from mainspring.worker.workflows.activities import Activities
     from mainspring.worker.workflows.node_clocks import NodeClocks
+    from mainspring.worker.workflows.other_replays import OtherReplays
     from mainspring.worker.workflows.replay_checks import ReplayChecks
     from mainspring.worker.workflows.run_cache import RunCache
     from mainspring.worker.workflows.turns import Turns
@@ -42,6 +43,7 @@ class Assignments:
         activities: Activities,
         turns: Turns,
         checks: ReplayChecks,
+        others: OtherReplays,
         clocks: NodeClocks,
         *,
         evict: Callable[[Run], None],
@@ -53,6 +55,7 @@ class Assignments:
         self._activities = activities
         self._turns = turns
         self._checks = checks
+        self._others = others
         self._clocks = clocks
         self._evict = evict
         self._flush = flush
@@ -81,7 +84,7 @@ class Assignments:
         elif self._checks.choose(run, info.last):
             run.restart()
         run.takes_retries = info.retries
-        self._histories.drop(run)
+        self.drop(run)
         position = run.instance.position
         if events and events[0].id <= position + 1:
             self._decide(run, key, info.now_us, events)
@@ -98,18 +101,26 @@ class Assignments:
             self._histories.received(run, decode_events(page))
 
     def drop(self, run: Run) -> None:
-        """Forget a run that leaves the memory."""
+        """Forget what the decision of a run waits for."""
         self._histories.drop(run)
+        self._others.drop(run)
 
     def _history_read(self, run: Run, events: Sequence[Event], now_us: int) -> None:
         """Go on with a decision whose missing events have come."""
-        assert run.key is not None  # a run that loses its delivery is evicted, and its request is forgotten
-        self._decide(run, run.key, now_us, events)
-        self._flush()
 
-    def _decide(self, run: Run, key: Key, now_us: int, events: Sequence[Event]) -> None:
+        def decide(difference: Parked | None) -> None:
+            assert run.key is not None  # a run that loses its delivery is evicted, and forgotten here
+            self._decide(run, run.key, now_us, events, difference)
+            self._flush()
+
+        if not self._others.compare(run, events, decide):
+            decide(None)
+
+    def _decide(
+        self, run: Run, key: Key, now_us: int, events: Sequence[Event], difference: Parked | None = None
+    ) -> None:
         is_new = not run.instance.position
-        self._turns.guard(run, self._turns.decide, run, key, now_us, events)
+        self._turns.guard(run, self._turns.decide, run, key, now_us, events, difference)
         if is_new:
             for copy in self._cache.copies(run):  # of a decision that another node of the store has lost
                 self._evict(copy)

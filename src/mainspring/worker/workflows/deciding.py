@@ -14,6 +14,7 @@ happens to its run waits for the answer.
 | `run_cache`, `runs`, `cache_view` | the runs in memory |
 | `decision_places` | the decisions that the worker takes at a time |
 | `replay_checks` | decisions that are made by a replay, to compare the code with the whole history |
+| `other_replays` | the same comparison in another process, whose strings have other hashes |
 | `watchdog` | code that blocks the worker |
 """
 
@@ -38,6 +39,7 @@ from mainspring.worker.workflows.cache_view import CacheView
 from mainspring.worker.workflows.decide_reports import DecideReports
 from mainspring.worker.workflows.decision_places import DECISIONS, DecisionPlaces
 from mainspring.worker.workflows.node_clocks import NodeClocks
+from mainspring.worker.workflows.other_replays import OtherReplays
 from mainspring.worker.workflows.replay_checks import ReplayChecks
 from mainspring.worker.workflows.run_cache import RunCache
 from mainspring.worker.workflows.steps import Steps
@@ -104,6 +106,7 @@ class WorkflowDecider:
         self._view = CacheView(self._cache)
         self._places = DecisionPlaces(self._cache)
         self._checks = checks or ReplayChecks(each=settings.check_replay, chance=chance)
+        self._others = OtherReplays(selector if settings.check_replay else None)
         self._reports = DecideReports()
         self._fuse_delays = fusing.FuseDelays()
         self._activities = Activities(self._cache, self._clocks)
@@ -125,6 +128,7 @@ class WorkflowDecider:
             self._activities,
             self._turns,
             self._checks,
+            self._others,
             self._clocks,
             evict=self._evict,
             flush=self.flush,
@@ -136,6 +140,7 @@ class WorkflowDecider:
         """Use the running loop."""
         self._steps.attach()
         self._view.attach()
+        self._others.start()
         self._watchdog.start()
 
     def activation(self) -> tuple[str, Origin | None] | None:
@@ -253,6 +258,7 @@ class WorkflowDecider:
         self._view.close()
         for run in self._cache:
             self._evict(run)
+        self._others.close()
         self._watchdog.stop()
         await self._steps.close()
 

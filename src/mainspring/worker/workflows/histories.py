@@ -54,6 +54,5 @@ class Histories:
 
     def drop(self, run: Run) -> None:
         """Forget the request for a run."""
-        if run.reading:
+        if self._requests.pop(run, None) is not None:
             run.reading = False
-            del self._requests[run]

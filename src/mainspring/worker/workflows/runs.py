@@ -163,7 +163,7 @@ class Run:
         self.expected = False
         """Whether its next decision is on its way to this worker, according to the node's last answer."""
         self.reading = False
-        """Whether a request for events that its decision needs is under way."""
+        """Whether its decision waits for events, or for their replay in another process."""
         self.takes_retries = False
         """Whether the node records steps that wait for their next attempts."""
         self.check = False

@@ -105,14 +105,19 @@ class Turns:
 
     # ---- activations ----
 
-    def decide(self, run: Run, key: Key, now_us: int, events: Sequence[Event]) -> None:
-        """Make a decision under its delivery."""
+    def decide(
+        self, run: Run, key: Key, now_us: int, events: Sequence[Event], difference: Parked | None = None
+    ) -> None:
+        """Make a decision under its delivery; park the run if another process has found a difference."""
         self._cache.hold(run, key)
         run.note(events)
         last = events[-1].id if events else run.instance.position
         was_here = run.instance.position > 0
         self._cache.count_decision(was_here=was_here, replayed=not was_here and any(map(_completes, events)))
-        self._take(run, self._activate(run, run.instance.deliver, events, now_us), given=last)
+        turn = self._activate(run, run.instance.deliver, events, now_us)
+        if difference is not None and turn.parked is None:
+            turn = Turn(parked=difference)
+        self._take(run, turn, given=last)
         self.end_steps(run)
 
     def decide_fused(self, run: Run, now_us: int) -> None:
