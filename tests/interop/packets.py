@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
 PACKET_TIMEOUT = 30.0
@@ -111,9 +112,15 @@ def encode(kind: int, *arguments: bytes, magic: bytes = REQUEST) -> bytes:
 class Peer:
     """One connection to a server, as client, worker or administrator."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PACKET_TIMEOUT)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, port: int | Path) -> None:
+        """``port`` is a TCP port, or the path of a Unix socket."""
+        if isinstance(port, int):
+            self.socket = socket.create_connection(("127.0.0.1", port), timeout=PACKET_TIMEOUT)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(PACKET_TIMEOUT)
+            self.socket.connect(str(port))
         self._buffer = bytearray()
         self._echoes = 0
 

@@ -14,8 +14,9 @@ from tests.postgres.server import PostgresServer, memory_directory, name_of
 
 from mainspring.jobs.recording import EVERY
 
-from .extension import ExtensionKind, FaultError
+from .extension import ExtensionKind, ExtensionPeer, FaultError
 from .fleet import Fleet, FleetNode, ForkServer
+from .leaving import assert_leaving_workers_keep_no_job
 from .processes import mainspring
 from .servers import eventually
 from .stores import on_each_store
@@ -196,6 +197,20 @@ def test_a_node_that_shuts_down_leaves_nothing_behind(fleet: Fleet, stack: ExitS
     successor = stack.enter_context(n2.worker(b"f"))
     assert successor.job().info["attempt"] == 1
     assert client.show(handle)["attempt"] == 1
+
+
+# ---- workers that leave
+
+
+@on_each_store
+def test_workers_that_leave_with_a_pending_request_keep_no_job(
+    fork_server: ForkServer, tmp_path: Path, store: Store
+) -> None:
+    """Over TCP and a Unix socket."""
+    with Fleet(fork_server, tmp_path, store.url, lease=30) as fleet:
+        node = fleet.launch("n1", socket="unix:n1.s").ready()
+        assert_leaving_workers_keep_no_job(node.peer, b"f")
+        assert_leaving_workers_keep_no_job(lambda: ExtensionPeer(tmp_path / "n1.s"), b"g")
 
 
 # ---- figures
