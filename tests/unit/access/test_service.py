@@ -13,7 +13,7 @@ from mainspring.access.caller import Caller
 from mainspring.access.credential_cache import MOST_UNKNOWN, STALE_AFTER, UNKNOWN_FOR
 from mainspring.access.credentials import Kind, secret_of
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
-from mainspring.access.service import LINK_LIFE, SESSION_LIFE, TOUCH_INTERVAL, AccessService
+from mainspring.access.service import LINK_LIFE, SESSION_LIFE, SWEEP_INTERVAL, TOUCH_INTERVAL, AccessService
 from mainspring.access.store import CountRevocations, Credential, FindCredential
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreUnavailableError
@@ -32,9 +32,11 @@ GRANTS = (Grant(Role.OPERATOR, "shop", ("pay*",)),)
 class Clock:
     def __init__(self) -> None:
         self.now = 1_000_000.0
+        self.error = 0.0
+        """By how much the wall clock is ahead."""
 
     def wall(self) -> float:
-        return self.now
+        return self.now + self.error
 
     def monotonic(self) -> float:
         return self.now
@@ -310,6 +312,37 @@ def test_a_session_is_valid_on_all_nodes_until_its_end() -> None:
         assert await fleet.b.caller_of_session(session) is not None
         fleet.clock.now += 1
         assert await fleet.b.caller_of_session(session) is None
+
+    run(test)
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_after_a_wrong_clock_tokens_are_valid_again_and_sessions_unless_they_were_deleted(*, swept: bool) -> None:
+    """While the clock is ahead, what will have expired then is refused."""
+
+    async def test(fleet: Fleet) -> None:
+        lasting, _ = await fleet.token("lasting")
+        secret, token = await fleet.token(life=86_400.0)
+        session, link = await fleet.a.sign_in(secret), await fleet.a.new_link("ann")
+        assert session is not None
+        for node in (fleet.a, fleet.b):
+            assert await node.caller_of_session(session) is not None
+        fleet.clock.error = 10 * 366 * 86_400.0
+        for node in (fleet.a, fleet.b):
+            assert await node.caller_of_token(secret) is None
+            assert await node.caller_of_session(session) is None
+            assert await node.caller_of_token(lasting) is not None
+        assert await fleet.a.sign_in(secret) is None
+        if swept:
+            await fleet.pass_time(SWEEP_INTERVAL)
+        fleet.clock.error = 0.0
+        await fleet.pass_time(UNKNOWN_FOR)
+        for node in (fleet.a, fleet.b):
+            assert await node.caller_of_token(secret) == Caller("ci", GRANTS, token)
+            assert (await node.caller_of_session(session) is None) == swept
+            assert await node.caller_of_token(lasting) is not None
+        assert await fleet.b.sign_in(secret) is not None
+        assert (await fleet.b.sign_in_by_link(link) is None) == swept
 
     run(test)
 

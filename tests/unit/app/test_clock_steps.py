@@ -5,11 +5,12 @@ While the clock is wrong, due times come early or late with it. Afterwards, noth
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
-from mainspring import App, workflow
+from mainspring import App, JobTimedOut, NotFoundError, workflow
 from mainspring.testing import InMemory, in_memory
 
 HOUR, DAY, YEAR = 3600, 86_400, 366 * 86_400
@@ -105,3 +106,75 @@ def test_after_the_correction_nothing_waits_for_the_wrong_time(error: int) -> No
         assert delayed.state == ("succeeded" if error > 2 * HOUR else "scheduled")
         fleet.advance("2h")
         assert delayed.state == "succeeded"
+
+
+@app.task
+def hold(gate: int) -> int:
+    """Wait until the test opens a gate."""
+    HELD.release()
+    assert GATES[gate].wait(60)
+    return gate
+
+
+HELD, GATES = threading.Semaphore(0), [threading.Event(), threading.Event()]
+
+
+@STEPS
+def test_attempts_that_run_while_the_clock_is_wrong_have_their_time(error: int) -> None:
+    for gate in GATES:
+        gate.clear()
+    with in_memory(app, schedules=False) as fleet:
+        jobs = [hold.options(run_timeout="40s").submit(gate) for gate in range(2)]
+        try:
+            for _ in jobs:
+                assert HELD.acquire(timeout=60)
+            for step in (error, -error):
+                fleet.clock.step(step)
+                fleet.advance("15s", settle=False)
+                assert [job.state for job in jobs] == ["running"] * 2
+            GATES[0].set()
+            assert jobs[0].result(60) == 0
+            fleet.advance("20s", settle=False)
+            with pytest.raises(JobTimedOut):
+                jobs[1].result(60)
+        finally:
+            for gate in GATES:
+                gate.set()
+
+
+def test_a_clock_that_is_ahead_deletes_what_will_be_old_then_and_nothing_else() -> None:
+    """The node keeps ended jobs for a day, and runs for 14 days."""
+    with in_memory(app, schedules=False) as fleet:
+
+        def ended() -> list[Any]:
+            jobs: list[Any] = [quick.submit(1), until_deadline.submit()]
+            fleet.settle()
+            jobs[1].signal(go, "on")
+            fleet.advance("2m")
+            assert [job.state for job in jobs] == ["succeeded", "succeeded"]
+            return jobs
+
+        def kept(*jobs: Any) -> list[bool]:
+            fleet.advance("1h")  # until all has been swept
+            return [_is_kept(job) for job in jobs]
+
+        before, delayed, open_run = ended(), quick.options(delay="300d").submit(7), waiting(fleet, naps, 30)
+        fleet.clock.step(-YEAR)
+        behind = ended()
+        assert kept(*before, *behind) == [True] * 4
+        fleet.clock.step(YEAR)
+        assert kept(*before, *behind) == [True, True, False, False]
+        for error, expected in ((20 * HOUR, [True, True]), (2 * DAY, [False, True]), (20 * DAY, [False, False])):
+            fleet.clock.step(error)
+            ahead = ended()
+            assert kept(*before, *ahead) == [*expected, True, True]
+            fleet.clock.step(-error)
+            assert kept(*ahead, *ended(), delayed, open_run) == [True] * 6
+        assert (delayed.state, open_run.details()["status"]) == ("scheduled", "open")
+
+
+def _is_kept(job: Any) -> bool:
+    try:
+        return bool(job.info())
+    except NotFoundError:
+        return False
