@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.interop.packets import Kind, encode, packet_of
+
+from mainspring import App, RefusedError
 
 from .extension import ExtensionKind
 from .fleet import Fleet, FleetNode
@@ -384,3 +386,25 @@ def test_a_dead_letter_is_redriven_from_another_node(nodes: list[FleetNode], fun
     assert other.call("jobs.retry", handle=handle.decode())["state"] == "pending"
     worker.ready()
     assert worker.job().handle == handle
+
+
+def test_a_request_key_joins_at_each_node_or_is_refused(nodes: list[FleetNode], request: pytest.FixtureRequest) -> None:
+    """No submit with a key is ever taken without it."""
+    handles = []
+    for node in nodes[:2]:
+        with closing(App(node.address)) as app:
+            keyed = app.function("keyed").options(request_key="k")
+            if "zookeeper" in request.node.name:
+                with pytest.raises(
+                    RefusedError, match=r"this node's store keeps no request keys .*: leave out request_key"
+                ):
+                    keyed.submit(b"x")
+            else:
+                handles.append(keyed.submit(b"x").handle)
+    with nodes[0].extended() as peer:
+        for key in ("", "k" * 256):
+            peer.request(b"keyed", options={"request_key": key})
+            assert peer.next().kind is Kind.ERROR
+    stored = [job["handle"] for job in nodes[0].ask("jobs.list", function="keyed")["jobs"]]
+    assert stored == handles[:1]
+    assert len(set(handles)) == len(stored)

@@ -183,10 +183,6 @@ class Submission(Generic[P, R]):
         Raises UsageError if an option is wrong, or the App's store does not support it.
         """
         self._check({"concurrency_key": concurrency_key, "connection": connection, "request_key": request_key})
-        if request_key is not None and (connection is not None or self._inbox is not None):
-            raise UsageError(
-                "request_key and connection exclude each other: the transaction decides whether the job exists"
-            )
         newer = build_options(
             priority=priority,
             delay=delay,
@@ -215,6 +211,11 @@ class Submission(Generic[P, R]):
         if concurrency_key is not None:
             key = check_text_or_function(concurrency_key, "concurrency_key", check_key)
         merged = replace(self._options.merged(newer), concurrency_key=None)
+        if merged.request_key is not None and inbox is not None:
+            raise UsageError(
+                f"{self.name}: request_key and connection exclude each other: the transaction decides whether the job exists, so"
+                " leave out request_key="
+            )
         if not chosen:
             merged = replace(merged, keep_unique=None)
         limited = next((name for name in ACTIVITY_OPTIONS if getattr(newer, name) is not None), self._activity_option)

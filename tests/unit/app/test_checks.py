@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy.orm import Session
 
 from mainspring import App, Rate, Retry, UsageError
 from mainspring.testing import in_memory
@@ -157,6 +158,14 @@ def test_other_things_of_a_wrong_type() -> None:
         one.results([], timeout=[])
     with pytest.raises(UsageError, match=r"schema needs a connection .* give connection= too"):
         one.function("f").options(schema="jobs")
+    for first, second in (
+        ({"request_key": "k"}, {"connection": Session()}),
+        ({"connection": Session()}, {"request_key": "k"}),
+    ):
+        with pytest.raises(UsageError, match="f: request_key and connection exclude each other"):
+            one.function("f").options(**first).options(**second)
+        with pytest.raises(UsageError, match="f: request_key and connection exclude each other"):
+            one.function("f").options(**first, **second)
     with pytest.raises(UsageError, match="unique has 65 bytes: give it at most 64"):
         one.function("f").options(unique="x" * 65)
     with pytest.raises(UsageError, match="unique cannot be encoded in UTF-8"):

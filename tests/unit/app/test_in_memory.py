@@ -16,6 +16,7 @@ from mainspring import (
     JobExpired,
     JobFailed,
     Progress,
+    RefusedError,
     Retry,
     Snooze,
     Warned,
@@ -211,3 +212,19 @@ def test_tasks_that_wait_for_tasks_leave_places_for_them() -> None:
         jobs = waits_for_many.submit_many([([1, 2, 3],)] * 5)
         fleet.settle()
         assert [job.result(5) for job in jobs] == [9] * 5
+
+
+def test_a_request_key_joins_the_job_of_the_first_submit() -> None:
+    """Also after the job has ended."""
+    keyed, other = add.options(request_key="k"), add.options(request_key="other")
+    with in_memory(app) as fleet:
+        first = keyed.submit(1)
+        assert (keyed.submit(1).handle, keyed.submit(1).joined) == (first.handle, True)
+        assert first.result(5) == 2
+        fleet.settle()
+        assert keyed.submit(1).handle == first.handle
+        with pytest.raises(RefusedError, match="another submit"):
+            keyed.submit(2)
+        assert other.submit(1).handle != first.handle
+        fleet.advance("25h")
+        assert keyed.submit(2).handle != first.handle, "a key is kept for a day"

@@ -101,6 +101,7 @@ def double(number: int) -> int:
             "has no limits: leave out concurrency_key=, or use a store on SQLite or PostgreSQL",
         ),
         ({"connection": sqlite3}, "leave out connection= and submit after the commit, or use a store on PostgreSQL"),
+        ({"request_key": "k"}, "keeps no request keys: leave out request_key=, or give a unique="),
     ],
 )
 def test_jobs_of_an_app_on_zookeeper_refuse_keys_and_transactions(way: str, option: dict[str, Any], words: str) -> None:

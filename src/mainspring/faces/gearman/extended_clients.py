@@ -35,8 +35,8 @@ def submit(peer: Peer, args: list[bytes]) -> None:
         if options.version and (problem := _version_problem(peer, function, options.version)):
             peer.submits.refuse(b"INVALID_ARGUMENTS", problem.encode())
             return
-        if options.request_key:
-            _submit_keyed(peer, options, args)
+        if options.request_key is not None:
+            _submit_keyed(peer, options.request_key, options, args)
             return
         job = _job(peer, function, unique, options, payload)
     except (ValueError, UsageError) as error:
@@ -46,12 +46,12 @@ def submit(peer: Peer, args: list[bytes]) -> None:
         peer.submits.gather(job, wait=options.wait)
 
 
-def _submit_keyed(peer: Peer, options: SubmitOptions, args: list[bytes]) -> None:
+def _submit_keyed(peer: Peer, key: str, options: SubmitOptions, args: list[bytes]) -> None:
     keyed = peer.face.keyed_submits
     if keyed is None:
         peer.submits.refuse(b"UNSUPPORTED", KEYS_NOT_KEPT.encode())
     else:
-        submit = partial(keyed.start, peer.caller, peer.namespace, options.request_key, args, options)
+        submit = partial(keyed.start, peer.caller, peer.namespace, key, args, options)
         peer.end_with_connection(peer.submits.keyed(submit, args, wait=options.wait))
 
 

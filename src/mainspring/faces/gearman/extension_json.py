@@ -14,7 +14,7 @@ class SubmitOptions(JobOptions, frozen=True, forbid_unknown_fields=True):
     """The options of SUBMIT."""
 
     wait: bool = False
-    request_key: str = ""
+    request_key: str | None = None
 
 
 class WorkflowOptions(msgspec.Struct, forbid_unknown_fields=True):

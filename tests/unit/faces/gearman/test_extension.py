@@ -583,3 +583,12 @@ def test_peers_that_wait_for_one_job_share_its_result(node: Node) -> None:
         client.wire.protocol.resume_writing()
         ((fields, args),) = client.received()
         assert (fields, args[4]) == ("RESULT", "r" * 300_000)
+
+
+@pytest.mark.parametrize("key", ["k", "", "k" * 256])
+def test_a_node_that_keeps_no_request_keys_takes_no_submit_with_one(node: Node, key: str) -> None:
+    client = node.connect(extended=True)
+    name, args = client.ask(Type.SUBMIT, F, b"", options(request_key=key), b"load")
+    assert (name, args[0]) == ("ERROR", "UNSUPPORTED")
+    assert "leave out request_key" in args[1]
+    assert F not in node.service.dispatch.queues
