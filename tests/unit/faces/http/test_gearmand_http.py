@@ -258,7 +258,7 @@ def test_a_background_submit_that_the_store_does_not_answer_is_refused_in_time(m
     jobs.api = Api({Submit: never})
 
     async def run() -> bytes:
-        async with listening(jobs) as address:
+        async with asyncio.timeout(30), listening(jobs) as address:
             reader, writer = await asyncio.open_connection(*address)
             writer.write(b"POST /f HTTP/1.1\r\nX-Gearman-Background: true\r\n\r\n")
             answer = await reader.read()
