@@ -21,6 +21,7 @@ from mainspring import (
     workflow,
 )
 from mainspring.testing import in_memory
+from mainspring.workflows.model import PART_TAG
 from mainspring.workflows.service import WorkflowService
 
 if TYPE_CHECKING:
@@ -249,3 +250,18 @@ def test_activities_that_start_or_end_late_raise_errors_that_name_the_clock(flee
     assert [one["function"] for one in run.details()["activities"]] == ["nobody"]
     fleet.advance("3m")
     assert run.result(5) == ["schedule_to_start", "schedule_to_close"]
+
+
+def test_the_tags_of_a_submit_are_none_of_the_run() -> None:
+    """Tags of a run are given by code of workers alone: one of them tells that a run is a part of a map."""
+    own = App()
+
+    @own.workflow
+    async def tagged(value: int) -> int:
+        return value
+
+    with in_memory(own) as fleet:
+        job = own.function(tagged.name).options(tags=[PART_TAG]).submit(b"[5]")
+        assert fleet.result(job) == b"5"
+        assert job.info()["tags"] == [PART_TAG]
+        assert not fleet.history(job).events[0].get("tags")
