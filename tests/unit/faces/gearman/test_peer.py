@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from mainspring.faces.gearman.peer import ENDING_LIMIT
 from mainspring.faces.gearman.submits import DROP_DELAY
+from mainspring.jobs.held import Ability
 from mainspring.wire.gearman.packets import Type, request
 
 from .a_face import F, G, Node, Peer, configure
@@ -147,6 +148,27 @@ def test_a_half_closed_worker_of_the_extension_gets_its_answers_and_no_job(node:
     assert not worker.received()
     other = node.worker()
     assert [other.ask(Type.GRAB_JOB)[1][0] for _ in range(2)] == [handle, following]
+
+
+def test_a_worker_that_has_gone_gets_nothing_whatever_is_still_done_for_it(node: Node) -> None:
+    """A check of its rights or of its workflow may end only after its connection has."""
+    plain, stream = node.worker(), node.stream(places=0)
+    gone = plain.wire.peer.worker
+    assert gone is not None
+    (streaming,) = node.service.dispatch.workers.keys() - {gone}
+    plain.leave()
+    stream.leave()
+    node.service.register(gone, F, Ability())
+    node.service.register(streaming, F, Ability())
+    assert not node.service.sleep(gone)
+    handle = node.connect().background()
+    assert not node.service.grab(gone)
+    assert not node.service.sleep(gone)
+    node.service.ready(streaming, 1)
+    assert not streaming.credit
+    node.commit()
+    assert not node.service.dispatch.workers
+    assert node.worker().ask(Type.GRAB_JOB)[1][0] == handle
 
 
 def test_a_half_closed_peer_gets_the_answers_to_its_calls(node: Node) -> None:
