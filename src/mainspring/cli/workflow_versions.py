@@ -96,7 +96,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "worker": row["worker"],
         "versions": " ".join(row["versions"]),
-        "state": "draining" if row["draining"] else "full" if row["full"] else None,
+        "state": "draining" if row["draining"] else "full" if row.get("full") else None,
         **{name: cache.get(name) for name in ("runs", "hits", "replays", "evictions")},
         **{name: None if size is None else format_size(size) for name, size in sizes.items()},
     }

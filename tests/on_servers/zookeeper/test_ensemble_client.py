@@ -203,7 +203,7 @@ def test_a_watch_is_called_if_all_happens_before_its_request_returns(
                     stranger.set(packet.path, b"new")
                     stranger.create(f"{packet.path}/new")
                 else:
-                    client._connection._socket.hang_up()  # noqa: SLF001
+                    client._connection._socket.hang_up()  # noqa: SLF001 - the connection breaks there
                 until(lambda: not watched(client, packet.path))
             return result
 
@@ -221,7 +221,7 @@ def test_a_watch_is_called_if_all_happens_before_its_request_returns(
             stranger.close()
 
     def watched(client: KazooClient, path: str) -> object:
-        return client._data_watchers.get(path) or client._child_watchers.get(path)  # noqa: SLF001
+        return client._data_watchers.get(path) or client._child_watchers.get(path)  # noqa: SLF001 - what kazoo watches
 
     def until(is_so: Callable[[], object]) -> None:
         deadline = time.monotonic() + TIMEOUT
@@ -335,7 +335,7 @@ def test_a_client_whose_thread_fails_is_replaced(run: Any) -> None:
         def fail(*_: Any) -> None:
             raise KeyError("an error that kazoo does not know")
 
-        tree._client._connection._read_response = fail  # noqa: SLF001
+        tree._client._connection._read_response = fail  # noqa: SLF001 - a defect in the thread of kazoo
         with structlog.testing.capture_logs() as logs:
             with pytest.raises(StoreUnavailableError):
                 await tree.get("/a")
