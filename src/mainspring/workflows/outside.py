@@ -98,8 +98,12 @@ async def move(changes: RunChanges, operation: MoveRun) -> Moved:
         return Moved("unbegun", 0, found.job.id)
     if not isinstance(found, RunDraft):
         return Moved("closed", found.id, found.root, found.status)
+    return await _move_open(changes, found, operation.version)
+
+
+async def _move_open(changes: RunChanges, found: RunDraft, version: str) -> Moved:
     state = found.run.state
-    run, root, version = state.run, state.root, operation.version
+    run, root = state.run, state.root
     versions = sorted(one.version for one in await changes.tables.definitions(state.namespace, state.type))
     if state.status:
         return Moved("closed", run, root, Status(state.status))
