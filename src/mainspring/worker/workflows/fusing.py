@@ -26,7 +26,7 @@ __all__ = ["EndedActivity", "FuseDelays", "came_true", "events_of", "latest", "m
 FIRST_DELAY: Final = 1.0
 LONGEST_DELAY: Final = 60.0
 MOST_DELAYS: Final = 10_000
-"""Runs of which such a time is kept."""
+"""The most runs whose times are kept."""
 ANSWER_TIME: Final = 1.0
 """Seconds for which an end waits for the answer to a report, at most: with the connection, it would be lost."""
 TIME_LEFT: Final = 1.0

@@ -96,7 +96,7 @@ class Turns:
             self._park(run, error)
 
     def _park(self, run: Run, error: BaseException) -> None:
-        """Ask to park a run of which the worker could not do something. Without a decision, evict it."""
+        """Request that a run is parked, because the worker failed at it. Without a decision, evict it."""
         _log.error("a run cannot go on here", run=run.id, error=text_of(error), exc_info=error)
         if run not in self._cache or run.reporting or not (run.key or run.settlements):
             self._evict(run)
