@@ -12,10 +12,13 @@ import pytest
 
 from mainspring import App, JobFailed, Rate, Retry, UsageError, workflow
 from mainspring.testing import InMemory, assert_replays, in_memory
+from mainspring.worker.workflows.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from mainspring.worker.workflows.runs import RunningStep
 
 app = App()
 approved = app.signal("approved", str)
@@ -104,6 +107,23 @@ def test_a_result_skips_over_the_backoffs_of_steps(fleet: InMemory) -> None:
         fleet.result(steps.submit(1))
     assert executed == ["flaky"] * 3
     assert timedelta(hours=2) <= fleet.now - before < timedelta(hours=2, minutes=1)
+
+
+def test_a_step_that_begins_in_the_next_turn_of_the_loop_is_no_pause(
+    fleet: InMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, seen = Steps._plan, []  # noqa: SLF001 - there is no other way into this turn of the loop
+
+    def plan_now(self: Steps, step: RunningStep) -> None:
+        step.due_us = -1
+        plan(self, step)
+        assert fleet._decider is not None  # noqa: SLF001
+        seen.append(fleet._decider.pausing())  # noqa: SLF001
+
+    monkeypatch.setattr(Steps, "_plan", plan_now)
+    with pytest.raises(JobFailed, match="OSError"):
+        fleet.result(steps.submit(1))
+    assert seen == [None, None]
 
 
 def test_a_result_skips_to_the_time_out_of_a_wait_and_to_delayed_jobs(fleet: InMemory) -> None:

@@ -239,7 +239,7 @@ class WorkflowDecider:
             return None
         pausing = 0
         for run in self._cache:
-            if any(step.delivery is not None for step in run.running.values()):
+            if any(step.delivery is not None or step.begins for step in run.running.values()):
                 return None
             pausing += bool(run.running) and run.key is not None
         return pausing

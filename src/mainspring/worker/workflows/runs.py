@@ -77,7 +77,7 @@ class Cancellable(Protocol):
 class RunningStep:
     """A step between its start and its outcome; it may take several attempts."""
 
-    __slots__ = ("attempt", "call", "delivery", "due_us", "over", "recorded", "run", "timer")
+    __slots__ = ("attempt", "begins", "call", "delivery", "due_us", "over", "recorded", "run", "timer")
 
     def __init__(self, run: Run, call: StepCall) -> None:
         self.run = run
@@ -91,6 +91,8 @@ class RunningStep:
         """Its present attempt."""
         self.timer: Cancellable | None = None
         """Of its timeout, or of the next attempt."""
+        self.begins = False
+        """Whether the next attempt begins in the next turn of the loop."""
         self.over = False
 
 

@@ -169,6 +169,7 @@ class Steps:
             if step.timer is not None:
                 step.timer.cancel()
                 step.timer = None
+                step.begins = False
             if not step.recorded:
                 step.recorded = True
                 wait_us = max(step.due_us - self._clocks.monotonic_us(), 0)
@@ -296,6 +297,7 @@ class Steps:
 
         def begin() -> None:
             step.timer = None
+            step.begins = False
             if step.call.executor != "coroutine":
                 self._executors[step.call.executor].start([self._attempt(step)], brief=True)
                 return
@@ -304,6 +306,7 @@ class Steps:
                 self._ended([(step.run, outcome)])
 
         delay = max(step.due_us - self._clocks.monotonic_us(), 0) / 1_000_000
+        step.begins = not delay
         step.timer = (self._later or self._loop.call_later)(delay, begin) if delay else self._loop.call_soon(begin)
 
 
