@@ -291,6 +291,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     workflows.Signal: _runs(workflows.Signal, name="signal"),
     workflows.Cancel: _runs(workflows.Cancel),
     workflows.Terminate: _runs(workflows.Terminate),
+    workflows.Move: _runs(workflows.Move, version="2"),
     workflows.Unpark: lambda world: [*_runs(workflows.Unpark)(world), workflows.Unpark(all=True)],
     workflows.Start: _named(workflows.Start, function="flow", unique="id"),
     workflow_versions.Versions: lambda _: [workflow_versions.Versions(), workflow_versions.Versions("flow")],

@@ -17,6 +17,7 @@ from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
+from mainspring.engines.zookeeper.refreshing import RefreshedTree
 from mainspring.jobs import store as ops
 from mainspring.testing.conformance.machine import EngineMachine
 from tests.postgres.server import memory_directory
@@ -113,8 +114,9 @@ class ZookeeperMachine(EngineMachine):
     def tree(self) -> MemoryTree:
         engine = self.store.engine
         assert isinstance(engine, ZookeeperEngine)
-        assert isinstance(engine._tree, MemoryTree)
-        return engine._tree
+        assert isinstance(engine._tree, RefreshedTree)
+        assert isinstance(engine._tree._tree, MemoryTree)
+        return engine._tree._tree
 
     def publish(self) -> None:
         self.store._run(self._published())

@@ -132,7 +132,7 @@ class Reader:
         self._background.append(process)
         self._logs[process] = log
         deadline = time.monotonic() + START_TIMEOUT
-        while not _fits(_without_taken_port(log.read_text()), expected):
+        while not (_fits(_without_taken_port(log.read_text()), expected) and _has_its_worker(command, log.read_text())):
             assert process.poll() is None, f"{block}: ended with {process.returncode}: {log.read_text()}"
             assert time.monotonic() < deadline, f"{block}: not ready: {log.read_text()}"
             time.sleep(0.02)
@@ -167,6 +167,11 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
+
+
+def _has_its_worker(command: str, log: str) -> bool:
+    """Return whether the worker of ``mainspring run`` is at its node: before that, a submit warns that there is none."""
+    return not command.startswith("mainspring run ") or re.search(r"\bconnected\b", log) is not None
 
 
 def _without_taken_port(text: str) -> str:
