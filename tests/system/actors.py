@@ -26,7 +26,6 @@ TASKS = (b"work", b"look", b"count")
 UNIQUE_COUNT = 6
 LEAVE_PROBABILITY = 0.01
 HOP_PROBABILITY = 0.05
-"""That a worker of plain Gearman ends its connection right after its next request for a job, and goes to another node."""
 RESULT = b"result"
 DISCONNECTS = (ConnectionError, TimeoutError)
 ACTOR_TIMEOUT = 40.0
@@ -77,6 +76,8 @@ class Pace(NamedTuple):
     """Of a submitter, after each batch."""
     works: Sequence[float] = (0.0,)
     """Of a streaming worker, for each job."""
+    hops: float = HOP_PROBABILITY
+    """The probability that a plain worker ends its connection right after its next request for a job."""
 
 
 class Actor(threading.Thread):
@@ -191,7 +192,7 @@ class PlainWorker(Actor):
             peer.send(Kind.CAN_DO, function)
         while self.stays():
             peer.send(Kind.GRAB_JOB_UNIQ)
-            if self.random.random() < HOP_PROBABILITY / 2:
+            if self.random.random() < self.pace.hops / 2:
                 self._hop(peer)
                 return
             packet = peer.next()
@@ -207,7 +208,7 @@ class PlainWorker(Actor):
             try:
                 if not self.stays():
                     return
-                if self.random.random() < HOP_PROBABILITY:
+                if self.random.random() < self.pace.hops:
                     peer.write(encode(Kind.WORK_COMPLETE, handle, RESULT) + encode(Kind.GRAB_JOB_UNIQ))
                     self._hop(peer)
                     return

@@ -121,6 +121,7 @@ def test_a_blocking_coroutine_becomes_a_dead_letter_and_costs_others_no_attempt(
     blocked = fleet.logged("the event loop is blocked")
     assert [line["blocked_by"] for line in blocked] == ["task blocks"] * 2
     assert "time.sleep(1000)" in blocked[0]["stack"]
+    eventually(lambda: len(fleet.logged("frozen worker replaced")) == 2, "both are replaced", TIMEOUT)
     assert [line["left_out"] for line in fleet.logged("frozen worker replaced")] == [{"blocks": 0.5}, {"blocks": 1.0}]
 
 
