@@ -98,7 +98,7 @@ def test_missing_fencing_by_the_nodes_own_clock_is_detected(monkeypatch: Plant) 
 
 def test_assigning_jobs_after_the_end_of_the_lease_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(LeaseManager, "lease_valid", lambda _: True)
-    is_caught(400, by="after the end of the node's lease")
+    is_caught(400, by="after the end of the node's lease", first=100)
 
 
 def test_releasing_jobs_before_their_term_is_ended_is_detected(monkeypatch: Plant) -> None:
@@ -142,7 +142,7 @@ def test_accepting_settlements_of_any_term_is_detected(monkeypatch: Plant) -> No
         return jobs.settle(tables, operation)
 
     monkeypatch.setitem(engine._HANDLERS, ops.Settle, careless)
-    is_caught(400, by="is taken")
+    is_caught(400, by="is taken", first=10)
 
 
 def test_a_window_without_the_new_term_is_detected(monkeypatch: Plant) -> None:
@@ -216,7 +216,7 @@ def test_reporting_an_unknown_job_twice_is_detected(monkeypatch: Plant) -> None:
                 self._look_up(job_id)
 
     monkeypatch.setattr(Subscriptions, "_found", found)
-    is_caught(200, by="for which it does not wait")
+    is_caught(200, by="for which it does not wait", first=118)
 
 
 # ---- answers ----
@@ -255,7 +255,7 @@ def test_answers_out_of_order_without_a_worker_are_detected(monkeypatch: Plant) 
 def test_hints_about_all_waiting_jobs_are_detected(monkeypatch: Plant) -> None:
     tell = SharedMemoryEngine._tell
     monkeypatch.setattr(SharedMemoryEngine, "_tell", lambda self, waits, _: tell(self, waits, {}))
-    is_caught(60, by="busy for ever|come to rest", kind=Hashed, first=90)
+    is_caught(60, by="busy for ever|come to rest", kind=Hashed, first=110)
 
 
 # ---- workers that leave ----

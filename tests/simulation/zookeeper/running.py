@@ -15,7 +15,7 @@ from .loop import VirtualLoop
 from .world import World
 
 SECONDS = 12.0
-BUCKETS = (4, 4, 4, len(paths.BUCKETS))
+BUCKETS = (4, 4, 4, len(paths.BUCKETS), 4, 4, 4, 4)
 """The buckets of successive seeds: mostly few, because a master lists all of them repeatedly, but more than one."""
 REFUSED_GROUP_EVENT = "the store refused a group"
 """The log message of a node whose term ends while the outcome of a group is unknown."""
