@@ -26,7 +26,7 @@ from mainspring.api.submitting import (
 )
 from mainspring.byte_names import name_bytes
 from mainspring.clock import to_us
-from mainspring.errors import MainspringError, UsageError
+from mainspring.errors import MainspringError, StoreError, UsageError
 from mainspring.jobs.functions import KEY_NOT_KEPT
 from mainspring.jobs.model import Job, State
 from mainspring.namespaces import name_of
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from mainspring.access.once import Once
     from mainspring.api.answers.end_listener import End
     from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.waiting import Done, Failed
     from mainspring.api.submitting import NewJob
+    from mainspring.jobs import store as ops
     from mainspring.jobs.roots import Stored
     from mainspring.jobs.service import JobService
 
@@ -57,7 +59,7 @@ class SubmitCalls:
 
     async def _submit(self, request: Submit) -> Submitted:
         job = self.job(request.namespace, request.function, request.payload, request.unique, request.options)
-        job_id: int = await Later(lambda done, failed: self._service.submit([job], lambda ids, _: done(ids[0]), failed))
+        (job_id,) = await self._put([job])
         return Submitted(self._service.handle_of(job_id).decode())
 
     async def _submit_job(self, request: SubmitJob, caller: Caller, once: Once | None) -> Submission:
@@ -67,9 +69,7 @@ class SubmitCalls:
     async def stored(self, job: Job, once: Once | None = None) -> Submission:
         """Store a job, and return its handle or that of the job that it joined. Raises RepeatedError if ``once`` was done."""
         if once is None:
-            job_id: int = await Later(
-                lambda done, failed: self._service.submit([job], lambda ids, _: done(ids[0]), failed)
-            )
+            (job_id,) = await self._put([job])
             return Submission(self._service.handle_of(job_id).decode(), job_id != job.id)
 
         def answer(stored: Stored) -> Submission:
@@ -78,6 +78,22 @@ class SubmitCalls:
             return self._submission(job, stored)
 
         return await act_once(once, partial(self._service.submit_once, [job], once.key), answer)
+
+    async def _put(self, jobs: list[Job]) -> list[int]:
+        """Store jobs, and return their ids. If the call ends before the store has them, they are dropped."""
+        operation: ops.Submit | None = None
+
+        def ask(done: Done, failed: Failed) -> None:
+            nonlocal operation
+            operation = self._service.submit(jobs, lambda ids, _: done(ids), failed)
+
+        try:
+            ids: list[int] = await Later(ask)
+        except GeneratorExit:
+            if operation is not None:
+                self._service.withdraw_submits({operation}, StoreError("the client has given up the request"))
+            raise
+        return ids
 
     def _submission(self, job: Job, stored: Stored) -> Submission:
         if (why := stored.refused.get(job.id)) is not None:
@@ -113,8 +129,7 @@ class SubmitCalls:
             for place, job in zip(places, batch, strict=True):
                 answers[place] = await self._stored_or_refused(job)
         elif batch:
-            submit, handle_of = self._service.submit, self._service.handle_of
-            ids: list[int] = await Later(lambda done, failed: submit(batch, lambda ids, _: done(ids), failed))
+            handle_of, ids = self._service.handle_of, await self._put(batch)
             for place, job, job_id in zip(places, batch, ids, strict=True):
                 answer = answers[place]
                 answer.handle, answer.joined = handle_of(job_id).decode(), job_id != job.id

@@ -58,6 +58,9 @@ REQUEST_ID: Final = b"x-request-id"
 ANSWER_LIMIT: Final = 90.0
 """Seconds until a request without an answer is refused; 30 more than the longest wait that a client can request."""
 
+WATCH_AFTER: Final = 1.0
+"""Seconds after which a request ends with its client's connection: clients that do not read their answers close at once."""
+
 log = structlog.get_logger("mainspring.http")
 
 
@@ -110,6 +113,41 @@ class _Exchange:
         """Whether it occupies a place of its caller."""
 
 
+class _Watch:
+    """Cancels the running task if the client of its request disconnects after `WATCH_AFTER`: nobody waits for the answer."""
+
+    def __init__(self, exchange: _Exchange) -> None:
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._exchange = exchange
+        self._gone: asyncio.Future[None] | None = None
+        self._timer = loop.call_later(WATCH_AFTER, self._begin)
+        self._is_over = False
+        self._has_cancelled = False
+
+    def _begin(self) -> None:
+        self._gone = asyncio.ensure_future(disconnected(self._exchange.receive))
+        self._gone.add_done_callback(self._end)
+
+    def _end(self, gone: asyncio.Future[None]) -> None:
+        if not (self._is_over or gone.cancelled()) and self._task is not None:
+            self._has_cancelled = True
+            self._task.cancel()
+
+    def take_back(self) -> bool:
+        """Return whether this has cancelled the task, which goes on then."""
+        if self._has_cancelled and self._task is not None:
+            self._task.uncancel()
+        return self._has_cancelled
+
+    def stop(self) -> None:
+        """Cancel the task no more."""
+        self._is_over = True
+        self._timer.cancel()
+        if self._gone is not None:
+            self._gone.cancel()
+
+
 class RestApp:
     """The application. ``prefix`` is the path under which a proxy shows it, such as ``/mainspring``, or empty.
 
@@ -142,7 +180,7 @@ class RestApp:
         exchange = _Exchange(scope, receive, send)
         try:
             answer = await self._answer(scope, exchange)
-            if answer is not None:  # else it was a stream, which is sent
+            if answer is not None:  # else it was a stream, which is sent, or the client has gone
                 await self._send(exchange, answer)
         finally:
             if exchange.has_place:
@@ -201,9 +239,12 @@ class RestApp:
             error = None
         return refusal(error, exchange.id)
 
-    async def _in_time(self, exchange: _Exchange) -> Encoded:
-        """Answer a request within `ANSWER_LIMIT`. Raises HttpError after that, for example if the store is away."""
-        timer = asyncio.timeout(ANSWER_LIMIT)
+    async def _in_time(self, exchange: _Exchange) -> Encoded | None:
+        """Answer a request within `ANSWER_LIMIT`; return None if its client has gone meanwhile. Raises HttpError after that time.
+
+        So a request that has waited for the store in vain is not done later.
+        """
+        timer, watch = asyncio.timeout(ANSWER_LIMIT), _Watch(exchange)
         try:
             async with timer:
                 return await self._once(exchange)
@@ -215,6 +256,12 @@ class RestApp:
                 f"the store has not answered within {ANSWER_LIMIT:.0f} s: look whether the request was done, or repeat it with "
                 "its Idempotency-Key",
             ) from None
+        except asyncio.CancelledError:
+            if not watch.take_back():
+                raise
+            return None
+        finally:
+            watch.stop()
 
     async def _once(self, exchange: _Exchange) -> Encoded:
         route = exchange.found.route

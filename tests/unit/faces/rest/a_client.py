@@ -115,7 +115,7 @@ class Client:
     ) -> Answer:
         """Return the answer to one request; a body that is not bytes is sent as JSON.
 
-        The client disconnects after the request, unless it is ``connected``. ``receive`` replaces what the client sends.
+        The client disconnects once the answer begins, unless it stays ``connected``. ``receive`` replaces what the client sends.
         """
         sent = [(b"host", host.encode())] if host else []
         if token is not None:
@@ -136,21 +136,24 @@ class Client:
             "client": ("127.0.0.1", 9),
         }
         messages: list[dict[str, Any]] = []
-        received = False
+        received, begun = False, asyncio.Event()
 
         async def given() -> dict[str, Any]:
             nonlocal received
             if received or method == "GET":
                 if connected:
                     await asyncio.Event().wait()
+                await begun.wait()
                 return {"type": "http.disconnect"}
             received = True
             return {"type": "http.request", "body": body or b"", "more_body": False}
 
         async def keep(message: Any) -> None:
             messages.append(message)
+            begun.set()
 
         await self.app(scope, receive or given, keep)
+        assert messages, "no answer"
         head = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
         content = b"".join(one.get("body", b"") for one in messages[1:])
         assert "content-length" not in head or int(head["content-length"]) == len(content)

@@ -1,0 +1,95 @@
+"""Requests whose clients have disconnected: those that still wait for the store are not done later."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.api.a_node import Store, run
+
+from mainspring.engines.memory.bulk import MemoryBulkSlice
+from mainspring.engines.memory.schedules import MemoryScheduleSlice
+from mainspring.faces.rest import app
+
+from .a_client import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.storage.engine import Answer, Committed
+    from mainspring.storage.operation import Operation
+
+JOBS = "/api/v1/namespaces/default/jobs"
+ONE = b'{"function":"f"}'
+
+
+class AwayStore(Store):
+    """A store that commits nothing until it is ``back``."""
+
+    def __init__(self) -> None:
+        super().__init__([MemoryBulkSlice(), MemoryScheduleSlice()])
+        self.is_away = False
+        self.asked = asyncio.Event()
+        self._held: list[Callable[[], None]] = []
+
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
+        if not self.is_away:
+            super().commit(group, committed, answer)
+            return
+        self._held.append(partial(super().commit, group, committed, answer))
+        self.asked.set()
+
+    def back(self) -> None:
+        self.is_away = False
+        for commit in self._held:
+            commit()
+
+
+class Leaving:
+    """The input of a client that sends a request, and disconnects when it is told to."""
+
+    def __init__(self, body: bytes) -> None:
+        self._messages = [{"type": "http.request", "body": body, "more_body": False}]
+        self.goes = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        if self._messages:
+            return self._messages.pop()
+        await self.goes.wait()
+        return {"type": "http.disconnect"}
+
+
+@pytest.mark.parametrize(("path", "body"), [("", ONE), ("/batch", b"[%s,%s]" % (ONE, ONE))], ids=["one", "batch"])
+@pytest.mark.parametrize("late", [True, False])
+def test_jobs_of_a_client_that_gave_them_up_are_not_stored(
+    monkeypatch: pytest.MonkeyPatch, path: str, body: bytes, late: bool
+) -> None:
+    """A client that disconnects at once does not read answers, as some programs do."""
+    monkeypatch.setattr(app, "WATCH_AFTER", 0 if late else 3600)
+
+    async def test() -> None:
+        store = AwayStore()
+        async with serving(store=store) as (client, _):
+            store.is_away = True
+            first = asyncio.ensure_future(client.send("POST", JOBS, {"function": "f"}))
+            await store.asked.wait()  # its group is under way: the next one waits for that
+            leaving = Leaving(body)
+            headers = [("content-type", "application/json")]
+            second = asyncio.ensure_future(
+                client.send("POST", JOBS + path, body, headers=headers, receive=leaving.receive)
+            )
+            leaving.goes.set()
+            if late:
+                with pytest.raises(AssertionError, match="no answer"):
+                    await second
+            store.back()
+            assert (await first).status == 201
+            if not late:
+                assert (await second).status in (200, 201)
+            listed = (await client.get(JOBS)).json["items"]
+            assert len(listed) == 1 or not late
+            assert len(listed) > 1 or late
+
+    run(test())
