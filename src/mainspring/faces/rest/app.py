@@ -242,7 +242,7 @@ class RestApp:
     async def _in_time(self, exchange: _Exchange) -> Encoded | None:
         """Answer a request within `ANSWER_LIMIT`; return None if its client has gone meanwhile. Raises HttpError after that time.
 
-        So a request that has waited for the store in vain is not done later.
+        So a request that has waited for the store without an answer is not done later.
         """
         timer, watch = asyncio.timeout(ANSWER_LIMIT), _Watch(exchange)
         try:

@@ -48,7 +48,7 @@ class AwayStore(Store):
 
 
 class Leaving:
-    """The input of a client that sends a request, and disconnects when it is told to."""
+    """The input of a client that sends a request, and disconnects when it `goes`."""
 
     def __init__(self, body: bytes) -> None:
         self._messages = [{"type": "http.request", "body": body, "more_body": False}]
