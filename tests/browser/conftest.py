@@ -34,8 +34,9 @@ def chromium() -> Iterator[Browser]:
     """Start Chromium once for a file: an open one keeps an event loop, which other files may not see."""
     program = find_program("chromium")
     with sync_playwright() as playwright:
-        # Debian's Chromium refuses its sandbox to root, as which CI runs. It opens pages of the tests alone.
-        browser = playwright.chromium.launch(executable_path=str(program), args=["--no-sandbox"])
+        # Debian's Chromium refuses its sandbox to root, as which CI runs; it opens pages of the tests alone. Without a GPU it
+        # would emulate one, which takes half of its time.
+        browser = playwright.chromium.launch(executable_path=str(program), args=["--no-sandbox", "--disable-gpu"])
         try:
             yield browser
         finally:

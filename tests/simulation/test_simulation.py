@@ -14,7 +14,7 @@ from .stores import simulate
 CHUNK = 50
 
 
-@pytest.mark.parametrize("first", range(0, 400, CHUNK))
+@pytest.mark.parametrize("first", range(0, 250, CHUNK))
 def test_a_node_in_memory_keeps_all_invariants(first: int) -> None:
     assert simulate("memory", range(first, first + CHUNK)) > CHUNK
 

@@ -13,7 +13,7 @@ from .workflows.running import simulate_flows
 
 
 def test_runs_on_a_node_in_memory_end_as_they_must() -> None:
-    assert simulate_flows("memory", range(60)) > 180
+    assert simulate_flows("memory", range(40)) > 120
 
 
 def test_runs_on_a_node_on_disk_end_as_they_must() -> None:

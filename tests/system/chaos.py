@@ -287,8 +287,8 @@ def _position(node: FleetNode, handle: bytes) -> Position:
     try:
         job: dict[str, Any] = node.ask("jobs.show", handle=handle.decode())
         function: dict[str, Any] = node.ask("functions.show", function=job["function"])
-    except FaultError as error:  # on a busy machine, a node with a short lease may be between two terms at each look
-        return Position(str(error), str(error))
+    except (FaultError, OSError) as error:  # on a busy machine, a node with a short lease may be between two terms
+        return Position(str(error), f"the node does not say: {error}")
     due = job["run_at"]
     due_in = datetime.fromisoformat(due).timestamp() - time.time() if due else 0.0
     why = why_waiting(

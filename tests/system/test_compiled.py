@@ -28,7 +28,7 @@ SUITES = (
     "tests/interop/test_workers.py",
 )
 """Tests that exercise the compiled modules: bytes, packets, SQLite's statements, and jobs and runs from end to end."""
-SELECTION = "not postgres and not zookeeper and not [gearmand and not -gearmand"
+SELECTION = "not postgres and not zookeeper and not memory and not [gearmand and not -gearmand"
 """Excludes other engines, which are not compiled, and gearmand, which the interop tests also run against."""
 
 

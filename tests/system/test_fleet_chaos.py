@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from .stores import Store
 
 NODES = 3
-SEEDS = 10
-SEEDS_OF_OTHER_STORES = 5
+SEEDS = 6
+SEEDS_OF_OTHER_STORES = 3
 """Seeds on the stores after the first, which share most of the code."""
-SLOW_SEEDS = 4
+SLOW_SEEDS = 3
+PLANTED_SEEDS = 30
+"""Seeds until one of them shows a planted fault, at most."""
 LONG_SEEDS = 300
 KILLS = 6
-CREW_SECONDS = 15.0
+CREW_SECONDS = 8.0
 """Seconds of the disturbances of a run with worker processes."""
 LONG_CREW_SECONDS = 60.0
 PARALLEL_SEEDS = 5
@@ -154,9 +156,9 @@ def test_many_minutes_of_everything_lose_nothing_and_leave_nothing(
 
 
 def test_an_early_acknowledgement_is_found(seed_runner: SeedRunner) -> None:
-    assert any(seed_runner.survive(kill, seed, plant="acknowledgement").lost for seed in range(SEEDS))
+    assert any(seed_runner.survive(kill, seed, plant="acknowledgement").lost for seed in range(PLANTED_SEEDS))
 
 
 def test_an_early_confirmation_is_found(seed_runner: SeedRunner) -> None:
-    findings = (seed_runner.survive(kill, seed, plant="confirmation") for seed in range(SEEDS))
+    findings = (seed_runner.survive(kill, seed, plant="confirmation") for seed in range(PLANTED_SEEDS))
     assert any("ran again" in violation for found in findings for violation in found.violations)

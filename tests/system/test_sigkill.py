@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from .fleet import ForkServer
 
-SEEDS = 20
+SEEDS = 12
 LONG_SEEDS = 500
 KILLS = 8
-CREW_SECONDS = 15.0
+CREW_SECONDS = 8.0
 """Seconds of the disturbances of a run with worker processes."""
 LONG_CREW_SECONDS = 60.0
 PARALLEL_SEEDS = 4
@@ -87,11 +87,11 @@ def test_many_minutes_of_everything_lose_nothing_and_leave_nothing(
 
 
 def test_an_early_acknowledgement_is_found(fork_server: ForkServer, tmp_path: Path) -> None:
-    assert any(survive(fork_server, tmp_path, seed, plant="acknowledgement").lost for seed in range(SEEDS))
+    assert any(survive(fork_server, tmp_path, seed, plant="acknowledgement").lost for seed in range(3 * SEEDS))
 
 
 def test_an_early_confirmation_is_found(fork_server: ForkServer, tmp_path: Path) -> None:
-    findings = (survive(fork_server, tmp_path, seed, plant="confirmation") for seed in range(SEEDS))
+    findings = (survive(fork_server, tmp_path, seed, plant="confirmation") for seed in range(3 * SEEDS))
     assert any("ran again" in violation for found in findings for violation in found.violations)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
 
-LEASE = 2.0
+LEASE = 4.0
 SLICES = (ZookeeperScheduleSlice(),)
 """The slices that a server registers."""
 
