@@ -258,6 +258,21 @@ async def _start_another(_letter: str) -> None:
     await act.options(cancel="abandon").submit(1)
 
 
+def _beside(ends: Any, collect: Any, *, in_group: bool) -> Any:
+    """Return a workflow that runs ``ends`` beside ``collect``: both in a group, or the latter as a task that it leaves."""
+
+    async def run() -> None:
+        if in_group:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(ends())
+                group.create_task(collect())
+        task = asyncio.create_task(collect())
+        await ends()
+        assert not task.done()
+
+    return run
+
+
 @pytest.mark.parametrize("in_group", [False, True])
 @pytest.mark.parametrize("first", ["timer", "signal"])
 @pytest.mark.parametrize(("deals", "goes_along"), [(_handle, True), (_keep, False), (_start_another, False)])
@@ -272,16 +287,7 @@ def test_a_signal_with_which_a_task_has_only_begun_goes_to_the_next_run(
         await workflow.sleep(10)
         raise workflow.continue_as_new()
 
-    async def run() -> None:
-        if in_group:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(ends())
-                group.create_task(collect())
-        task = asyncio.create_task(collect())
-        await ends()
-        assert not task.done()
-
-    worker = start(run)
+    worker = start(_beside(ends, collect, in_group=in_group))
     if first == "timer":
         worker.node.fire()
     worker.node.signal("letters", "a")
@@ -305,16 +311,7 @@ def test_a_task_gets_no_signal_after_the_code_has_raised(in_group: bool) -> None
         await app.signal("stop", None).receive()
         raise workflow.continue_as_new()
 
-    async def run() -> None:
-        if in_group:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(ends())
-                group.create_task(collect())
-        task = asyncio.create_task(collect())
-        await ends()
-        assert not task.done()
-
-    worker = start(run)
+    worker = start(_beside(ends, collect, in_group=in_group))
     worker.node.signal("stop")
     worker.node.signal("letters", "a")
     worker.node.signal("letters", "b")
