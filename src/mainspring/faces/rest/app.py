@@ -61,6 +61,9 @@ ANSWER_LIMIT: Final = 90.0
 WATCH_AFTER: Final = 1.0
 """Seconds after which a request ends with its client's connection: clients that do not read their answers close at once."""
 
+LOOK_INTERVAL: Final = 0.5
+"""Seconds between two looks at the requests under way."""
+
 log = structlog.get_logger("mainspring.http")
 
 
@@ -113,39 +116,69 @@ class _Exchange:
         """Whether it occupies a place of its caller."""
 
 
-class _Watch:
-    """Cancels the running task if the client of its request disconnects after `WATCH_AFTER`: nobody waits for the answer."""
+class _Waiting:
+    """The wait of the running task for an answer: until `ANSWER_LIMIT`, or until its client disconnects after `WATCH_AFTER`."""
+
+    __slots__ = ("_exchange", "_gone", "_since", "_task", "ended_by")
 
     def __init__(self, exchange: _Exchange) -> None:
-        loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
         self._exchange = exchange
+        self._task = asyncio.current_task()
+        self._since = 0.0
         self._gone: asyncio.Future[None] | None = None
-        self._timer = loop.call_later(WATCH_AFTER, self._begin)
-        self._is_over = False
-        self._has_cancelled = False
+        self.ended_by = ""
+        """Why the task was cancelled: ``time`` or ``client``; empty if this has not cancelled it."""
 
-    def _begin(self) -> None:
-        self._gone = asyncio.ensure_future(disconnected(self._exchange.receive))
-        self._gone.add_done_callback(self._end)
+    def look(self, now: float) -> None:
+        """End the wait if it has taken too long. ``now`` is the loop's time."""
+        waited = now - (self._since or now)
+        self._since = self._since or now
+        if waited >= ANSWER_LIMIT:
+            self._end("time")
+        elif waited >= WATCH_AFTER and self._gone is None:
+            self._gone = asyncio.ensure_future(disconnected(self._exchange.receive))
+            self._gone.add_done_callback(lambda gone: None if gone.cancelled() else self._end("client"))
 
-    def _end(self, gone: asyncio.Future[None]) -> None:
-        if not (self._is_over or gone.cancelled()) and self._task is not None:
-            self._has_cancelled = True
+    def _end(self, why: str) -> None:
+        if not self.ended_by and self._task is not None:
+            self.ended_by = why
             self._task.cancel()
 
-    def take_back(self) -> bool:
-        """Return whether this has cancelled the task, which goes on then."""
-        if self._has_cancelled and self._task is not None:
-            self._task.uncancel()
-        return self._has_cancelled
-
     def stop(self) -> None:
-        """Cancel the task no more."""
-        self._is_over = True
-        self._timer.cancel()
+        """Forget the task."""
         if self._gone is not None:
             self._gone.cancel()
+        if self.ended_by and self._task is not None:
+            self._task.uncancel()
+        self._task = None
+
+
+class _Waits:
+    """The requests that wait for their answers. One timer looks at all of them: most are answered before it does."""
+
+    def __init__(self) -> None:
+        self._all: dict[_Waiting, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, exchange: _Exchange) -> _Waiting:
+        """Begin a wait of the running task."""
+        waiting = _Waiting(exchange)
+        self._all[waiting] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
+        return waiting
+
+    def end(self, waiting: _Waiting) -> None:
+        """End a wait."""
+        del self._all[waiting]
+        waiting.stop()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(LOOK_INTERVAL, self._look) if self._all else None
+        now = loop.time()
+        for waiting in self._all:
+            waiting.look(now)
 
 
 class RestApp:
@@ -173,6 +206,7 @@ class RestApp:
         self._streams = streams
         self._prefix = prefix
         self._shares = Shares(per_caller)
+        self._waits = _Waits()
         self.table = Table(routes, _Compiled)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -244,24 +278,21 @@ class RestApp:
 
         So a request that has waited for the store without an answer is not done later.
         """
-        timer, watch = asyncio.timeout(ANSWER_LIMIT), _Watch(exchange)
+        waiting = self._waits.begin(exchange)
         try:
-            async with timer:
-                return await self._once(exchange)
-        except TimeoutError:
-            if not timer.expired():
+            return await self._once(exchange)
+        except asyncio.CancelledError:
+            if not waiting.ended_by:
                 raise
+            if waiting.ended_by == "client":
+                return None
             raise HttpError(
                 "outcome_unknown",
                 f"the store has not answered within {ANSWER_LIMIT:.0f} s: look whether the request was done, or repeat it with "
                 "its Idempotency-Key",
             ) from None
-        except asyncio.CancelledError:
-            if not watch.take_back():
-                raise
-            return None
         finally:
-            watch.stop()
+            self._waits.end(waiting)
 
     async def _once(self, exchange: _Exchange) -> Encoded:
         route = exchange.found.route

@@ -67,6 +67,7 @@ def test_jobs_of_a_client_that_gave_them_up_are_not_stored(
     monkeypatch: pytest.MonkeyPatch, path: str, body: bytes, late: bool
 ) -> None:
     """A client that disconnects at once does not read answers, as some programs do."""
+    monkeypatch.setattr(app, "LOOK_INTERVAL", 0.01)
     monkeypatch.setattr(app, "WATCH_AFTER", 0 if late else 3600)
 
     async def test() -> None:

@@ -268,6 +268,8 @@ def test_a_store_beside_the_jobs_reserves_keys() -> None:
 
 
 def test_a_request_that_the_store_does_not_answer_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "LOOK_INTERVAL", 0.01)
+    monkeypatch.setattr(app, "WATCH_AFTER", 0.05)
     monkeypatch.setattr(app, "ANSWER_LIMIT", 0.05)
 
     async def test() -> None:
