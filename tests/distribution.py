@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 ENSEMBLE: Final = frozenset(
     {
-        "tests/conformance/test_schedules_zookeeper.py",
-        "tests/conformance/test_zookeeper.py",
         "tests/system/test_zookeeper_access.py",
         "tests/system/test_zookeeper_ensemble.py",
         "tests/system/test_zookeeper_tree.py",
@@ -48,7 +46,9 @@ LONG: Final = (
     "tests/docs/test_pages.py",
     "tests/system/test_compiled.py",
     "tests/browser/",
+    "tests/conformance/test_zookeeper.py",
     "tests/system/test_cli.py",
+    "tests/conformance/test_schedules_zookeeper.py",
     "tests/system/test_logs.py",
     "tests/simulation/test_fleet.py",
     "tests/conformance/test_engines.py",

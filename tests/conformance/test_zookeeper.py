@@ -1,8 +1,6 @@
-"""A real ensemble of three passes the suite that every engine passes, without limits."""
+"""A real server passes the suite that every engine passes, without limits. Ensembles of three are for faults and chaos."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,15 +8,12 @@ from mainspring.testing.conformance import Make, SharedJobsSuite, Store
 from mainspring.testing.conformance.operations import recover
 from tests.zookeeper.driving import on
 
-if TYPE_CHECKING:
-    from tests.zookeeper.server import Ensemble
-
 
 @pytest.mark.usefixtures("unhurried")
 class TestZookeeper(SharedJobsSuite):
     @pytest.fixture
-    def make(self, ensemble: Ensemble, chroot: str) -> Make:
-        return on(ensemble.url(chroot))
+    def make(self, zookeeper: str, chroot: str) -> Make:
+        return on(f"zookeeper://{zookeeper}{chroot}")
 
     def test_a_node_that_leaves_while_it_holds_jobs_is_waited_for(self, store: Store, other: Store) -> None:
         """It is not: its session ends with it, and so does its term."""
