@@ -19,6 +19,7 @@ from mainspring.client.reconnect_policy import (
     ReconnectPolicy,
     unreachable_message,
 )
+from mainspring.client.request_limits import Deadlines
 from mainspring.client.session import Request, Session
 from mainspring.client.sockets import connect, reset, tune
 from mainspring.client.streaming import EventBuffer
@@ -59,6 +60,7 @@ class AsyncClient:
         self._tls = tls
         self._connect_timeout = connect_timeout
         self._request_timeout = request_timeout
+        self._deadlines = Deadlines()
         self._reconnect_policy = ReconnectPolicy(reconnect_timeout)
         self._session = Session(token, namespace)
         self._current: _Wire | None = None  # the session's connection, with or without an agreed extension
@@ -175,16 +177,20 @@ class AsyncClient:
 
     async def _answered(self, reply: PendingReply[T], limit: float | None, more: float = 0.0) -> T:
         """Wait for the answer to a request until its limit; ``more`` seconds longer if the server itself waits."""
-        limit = (self._request_timeout if limit is None else limit) + more
-        timer = asyncio.timeout(limit)
+        if not reply.done:
+            await self._arrival(reply, (self._request_timeout if limit is None else limit) + more)
+        return reply.result()
+
+    async def _arrival(self, reply: PendingReply[Any], limit: float) -> None:
+        answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._deadlines.add(answered, limit)
+        reply.listen(lambda: None if answered.done() else answered.set_result(True))
+        self._wake()
         try:
-            async with timer:
-                return await self._await(reply)
-        except TimeoutError:
-            if not timer.expired():
-                raise
-            raise no_answer_error(limit, sent=self._give_up(reply)) from None
+            if not await answered:
+                raise no_answer_error(limit, sent=self._give_up(reply))
         finally:
+            self._deadlines.remove(answered)
             if not reply.done and not reply.given_up:  # cancelled
                 self._give_up(reply)
 

@@ -86,6 +86,8 @@ def check_text(value: object, what: str, accepted: str = "text") -> str:
     """Return a text.  Raises UsageError for any other value, and for text that UTF-8 cannot encode."""
     if not isinstance(value, str):
         raise refusal(what, accepted, value)
+    if value.isascii():
+        return value
     try:
         value.encode()
     except UnicodeEncodeError as error:
