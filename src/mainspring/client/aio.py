@@ -178,27 +178,28 @@ class AsyncClient:
     async def _answered(self, reply: PendingReply[T], limit: float | None, more: float = 0.0) -> T:
         """Wait for the answer to a request until its limit; ``more`` seconds longer if the server itself waits."""
         if not reply.done:
-            await self._arrival(reply, (self._request_timeout if limit is None else limit) + more)
+            loop = asyncio.get_running_loop()
+            answered: asyncio.Future[bool] = loop.create_future()
+            limit = (self._request_timeout if limit is None else limit) + more
+            self._deadlines.add(answered, limit, loop)
+            reply.listen(lambda: None if answered.done() else answered.set_result(True))
+            self._wake()
+            try:
+                if not await answered:
+                    raise no_answer_error(limit, sent=self._give_up(reply))
+            finally:
+                self._deadlines.remove(answered)
+                if answered.cancelled() or not answered.done():
+                    self._give_up(reply)
         return reply.result()
-
-    async def _arrival(self, reply: PendingReply[Any], limit: float) -> None:
-        answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._deadlines.add(answered, limit)
-        reply.listen(lambda: None if answered.done() else answered.set_result(True))
-        self._wake()
-        try:
-            if not await answered:
-                raise no_answer_error(limit, sent=self._give_up(reply))
-        finally:
-            self._deadlines.remove(answered)
-            if not reply.done and not reply.given_up:  # cancelled
-                self._give_up(reply)
 
     def _give_up(self, reply: PendingReply[Any]) -> bool:
         """Drop a request whose caller waits no longer; return whether it was sent.
 
         A connection without other requests is reset, so that the server drops what it has not begun.
         """
+        if reply.done:
+            return True
         sent = self._session.give_up(reply)
         if sent and self._current is not None and self._session.is_stale:
             self._current.reset()

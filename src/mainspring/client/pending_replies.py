@@ -77,7 +77,9 @@ class SubmitBatch(PendingReply[list[Answer]]):
 
 def longest_wait(params: dict[str, Any] | None) -> float:
     """Return the seconds for which the server itself may wait before it answers a call."""
-    wait = None if params is None else params.get("wait")
+    if params is None or "wait" not in params:
+        return 0.0
+    wait = params["wait"]
     return float(wait) if isinstance(wait, (int, float)) else 0.0
 
 

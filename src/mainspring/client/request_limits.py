@@ -46,9 +46,8 @@ class Deadlines:
         self._all: dict[asyncio.Future[bool], float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, answered: asyncio.Future[bool], seconds: float) -> None:
-        """Set the result of a future to False after some seconds, unless it is done."""
-        loop = asyncio.get_running_loop()
+    def add(self, answered: asyncio.Future[bool], seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Set the result of a future of the running loop to False after some seconds, unless it is done."""
         self._all[answered] = at = loop.time() + seconds
         if self._timer is None or at < self._timer.when():
             self._call_at(at, loop)

@@ -286,6 +286,8 @@ class Calls:
 
     def ends_anew(self) -> bool:
         """Return whether code has raised ContinueAsNew in this activation: signals are for the next run from then on."""
+        if not self._continuations:
+            return False
         raised = any(one.__traceback__ is not None for one in self._continuations)
         return raised and self.state.semantics >= 1 and not (self.closing.begun or SHIELDED.get())
 
