@@ -9,7 +9,7 @@ from tests.unit.client.extension_server import ExtensionServer
 from mainspring.client.addresses import Address
 from mainspring.client.aio import AsyncClient
 from mainspring.client.outcomes import Submitted
-from mainspring.client.session import Request
+from mainspring.client.session import Request, Session
 from mainspring.errors import ConnectionLostError, NotFoundError, RefusedError, ServerError
 from mainspring.wire.gearman.packets import Type
 
@@ -173,5 +173,30 @@ def test_closing_fails_pending_requests(server: ExtensionServer) -> None:
         await client.close()
         with pytest.raises(ConnectionLostError, match="closed"):
             await waiting
+
+    run(server, body)
+
+
+def test_a_cancelled_request_is_given_up(server: ExtensionServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is not sent later, and the server drops what it has not begun."""
+    given_up, give_up = [], Session.give_up
+
+    def noted(self: Session, reply: Any) -> bool:
+        given_up.append(reply)
+        return give_up(self, reply)
+
+    monkeypatch.setattr(Session, "give_up", noted)
+
+    async def body(client: AsyncClient) -> None:
+        asking = asyncio.ensure_future(client.submit(request()))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        (reply,) = given_up
+        assert reply.given_up
+        await client.submit(request(b"later"))
+        assert len(given_up) == 1
+        assert [job.payload for job in server.jobs.values()] == [b"later"]
 
     run(server, body)
