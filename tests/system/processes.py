@@ -36,6 +36,20 @@ class Node:
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
+    def await_functions(self, *names: str) -> None:
+        """Wait until a worker has registered each function: before that, `submit` warns that none has."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            with socket.create_connection(("127.0.0.1", self.port), START_TIMEOUT) as admin:
+                admin.sendall(b"status\n")
+                with admin.makefile("rb") as lines:
+                    rows = [line.decode().split("\t") for line in iter(lines.readline, b".\n")]
+            missing = set(names) - {name for name, *_, workers in rows if int(workers)}
+            if not missing:
+                return
+            assert time.monotonic() < deadline, f"no worker of {sorted(missing)} within {START_TIMEOUT} s"
+            time.sleep(0.02)
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 

@@ -42,7 +42,7 @@ SHORT_ATTACKS: dict[str, Callable[[Server], None]] = {
     "schedules": partial(naming.schedules, count=3000),
     "empty function": naming.empty_function,
     "second node": swapping.second_node,
-    "foreground jobs": partial(hoarding.foreground_jobs, count=100_000, left=48 * MIB),
+    "foreground jobs": partial(hoarding.foreground_jobs, count=60_000, left=32 * MIB),
 }
 SMALL_ATTACKS: dict[str, Callable[[Server], None]] = SHORT_ATTACKS | {
     "unread results": partial(hoarding.unread_results, connections=20, waits=4, result=2 * MIB),
