@@ -58,7 +58,7 @@ layers: .venv/.check ## import-linter: permitted imports between layers; and no 
 PYTEST = PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile
 
 test: .venv/.check interop ## set up and run the tests; list the slowest 25
-	$(PYTEST) --durations 25 $(ARGS)
+	$(PYTEST) --durations 25 --failed-alone $(ARGS)
 
 # Compiles the tests once, in parallel with the type checker; otherwise each test process compiles them.
 bytecode: .venv/.check

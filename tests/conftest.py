@@ -17,6 +17,8 @@ import pytest
 
 from mainspring.engines.sqlite import opening
 from mainspring.version import core
+from tests import alone
+from tests.alone import pytest_sessionfinish
 from tests.distribution import LongFirst, place
 from tests.postgres.proxy import Proxy
 from tests.postgres.server import NotInstalledError, PostgresServer, memory_directory, programs
@@ -39,7 +41,11 @@ hypothesis.settings.load_profile("unhurried")
 PROGRAM_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
+__all__ = ["pytest_sessionfinish"]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    alone.add_option(parser)
     parser.addoption("--long", action="store_true", help="also run the long form of chaos, soak and fuzz tests")
     parser.addoption("--minutes", type=float, default=30.0, help="the duration of each long form of chaos on one store")
     parser.addoption(
