@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 30.0
@@ -98,15 +98,29 @@ def mainspring(
 @contextlib.contextmanager
 def node(*arguments: str, cwd: Path, faces: tuple[str, ...] = ("gearman",), **variables: str) -> Iterator[Node]:
     """Run a command that listens on the named faces, and wait until it is ready."""
+    with started(command(*arguments), cwd=cwd, faces=faces, env=environment(**variables)) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def started(
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    faces: tuple[str, ...] = ("gearman",),
+    env: Mapping[str, str] | None = None,
+    stderr: int | None = None,
+) -> Iterator[Node]:
+    """Run a program that listens on the named faces, and wait until it is ready. ``stderr``: instead of a file."""
     log = cwd / f"node-{time.monotonic_ns()}.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            command(*arguments),
+            arguments,
             cwd=cwd,
-            env=environment(**variables),
+            env=environment() if env is None else env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=errors if stderr is None else stderr,
             start_new_session=True,
         )
     running = Node(process, log)

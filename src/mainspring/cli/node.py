@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from mainspring.cli.failures import EXPECTED_ERRORS, exit_code, explain, print_error
 from mainspring.server.addresses import TcpAddress
 from mainspring.server.event_loop import new_event_loop
+from mainspring.server.log_writer import unblock_standard_error
 from mainspring.server.process import DaemonProcess, PidFile, raise_limits, switch_user
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def run_node(settings: ServerSettings, main: Main | None = None) -> int:
     """
     settings = replace(settings, store=settings.store.absolute())
     process = settings.process
+    unblock_standard_error()
     raise_limits(process.max_files, core_dumps=process.core_dumps)
     detachment = DaemonProcess() if process.daemon else None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from mainspring.server.log_settings import LogSettings
+from mainspring.server.log_writer import unblock_standard_error
 from mainspring.server.logs import start_logging
 from mainspring.server.standard_logging import importing
 from mainspring.worker.executors import child
@@ -24,7 +25,11 @@ def task_process(log: LogSettings) -> list[str]:
 
 
 def start_task_logging(log: LogSettings) -> None:
-    """Start the log of a process that runs tasks: its lines carry the job. Raises SettingsError if the file cannot be opened."""
+    """Start the log of a process that runs tasks: its lines carry the job. Raises SettingsError if the file cannot be opened.
+
+    Standard error does not block either: tasks may have handlers of `logging` that write there.
+    """
+    unblock_standard_error()
     start_logging(log, context=[add_job_fields], follow=True)
 
 

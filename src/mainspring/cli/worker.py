@@ -32,6 +32,7 @@ from mainspring.errors import SettingsError
 from mainspring.namespaces import check
 from mainspring.quantities import format_duration, parse_size
 from mainspring.server.log_settings import LogSettings
+from mainspring.server.log_writer import unblock_standard_error
 from mainspring.server.logs import start_logging
 from mainspring.server.stopping import ReportedStop, show_released, show_waiting, stop_signals
 from mainspring.worker.settings import FROZEN_AFTER, WAITING_PLACES, WORKFLOW_CACHE
@@ -246,6 +247,7 @@ def worker(
         namespace=check(server.namespace),
         named=workers.processes > 1,
     )
+    unblock_standard_error()
     start_logging(log)
     return run_loop(_supervise(order, workers.processes))
 

@@ -29,6 +29,7 @@ from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES
 from mainspring.client.tokens import TOKEN_VARIABLE, token_of_environment
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.quantities import format_size
+from mainspring.server.log_writer import exit_now
 from mainspring.server.standard_logging import importing
 from mainspring.worker import selector
 from mainspring.worker.children import ignore_interrupts
@@ -186,9 +187,7 @@ def _watch(worker: Worker, counters: JobCounters, order: WorkerOrder, namespace:
             client.close()
 
     def end() -> None:
-        with contextlib.suppress(Exception):
-            sys.stderr.flush()
-        os._exit(FROZEN_EXIT)
+        exit_now(FROZEN_EXIT)
 
     watch = LoopWatch(worker, counters, order.frozen_after, report, end)
     watch.start()
@@ -205,7 +204,7 @@ def _force_exit(code: int) -> None:
         print_error(f"worker {os.getpid()}: ends although threads or processes that its tasks started still run")
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        os._exit(code)
+        exit_now(code)
 
     timer = threading.Timer(LEFT_BEHIND_GRACE, end)
     timer.daemon = True

@@ -57,7 +57,7 @@ from mainspring.server.connection_limits import connection_limits
 from mainspring.server.engines import lacks, run_limits, run_slice
 from mainspring.server.failed_attempts import FailedAttempts
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
-from mainspring.server.log_measures import log_measures
+from mainspring.server.log_measures import log_measures, own_log_measures
 from mainspring.server.metrics import Metrics
 from mainspring.server.node import Node
 from mainspring.server.oldest import Oldest, OldestByNamespace
@@ -336,7 +336,7 @@ async def open_node(
         checks=checks,
         last_writes=last_writes,
     )
-    others: list[Callable[[], Iterable[Measure]]] = [watch.metrics]
+    others: list[Callable[[], Iterable[Measure]]] = [watch.metrics, own_log_measures]
     if fleet is not None:
         others.append(fleet.metrics)
     if workflows is not None:

@@ -1,10 +1,11 @@
-"""The measures of the logs of jobs on the page ``/metrics``."""
+"""The measures of logs on the page ``/metrics``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from mainspring.faces.http.figures import Measure
+from mainspring.server.log_writer import dropped_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,3 +20,9 @@ def log_measures(logs: LogService) -> Iterable[Measure]:
         ("mainspring_log_lines_dropped_total", "Lines of them that a busy store could not take.", logs.dropped),
     ):
         yield Measure(name, "counter", text, [({}, float(number))])
+
+
+def own_log_measures() -> Iterable[Measure]:
+    """Return the number of lines of the node's own log that were lost."""
+    text = "Lines of the node's own log that were dropped, because nothing read them."
+    yield Measure("mainspring_node_log_lines_dropped_total", "counter", text, [({}, float(dropped_lines()))])

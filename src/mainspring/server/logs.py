@@ -7,18 +7,20 @@ libraries write with `logging`.
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import io
 import logging
 import os
 import re
 import sys
-import syslog
-from typing import TYPE_CHECKING, Final, Protocol, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, cast
 
 import structlog
 
 from mainspring.errors import SettingsError
 from mainspring.private_files import open_private
+from mainspring.server.log_writer import OPEN_FLAGS, LogWriter, SyslogOutlet, UnblockedStream, outlet_of
 from mainspring.server.standard_logging import StandardLogHandler, install
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.server.log_settings import LogSettings
+    from mainspring.server.log_writer import Outlet
 
 _CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -47,7 +50,7 @@ class LogSink(Protocol):
 
 
 class StreamSink:
-    """Writes lines to a stream that stays open until the process ends."""
+    """Writes lines to a stream that an embedding program or a test has given."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -73,12 +76,32 @@ class StreamSink:
         """Do nothing."""
 
 
-class FileSink(StreamSink):
+class WriterSink:
+    """Passes lines to a writer, which never blocks the thread that logs."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        self.writer = writer
+
+    def write(self, text: str, /) -> None:
+        """Write one or more whole lines."""
+        self.writer.write(text.encode("utf-8", "backslashreplace"))
+
+    def flush(self) -> None:
+        """Do nothing: lines that can be written now are written, and the others must not delay the thread."""
+
+    def reopen(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class FileSink(WriterSink):
     """Appends lines to a file, which log rotation may move."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        super().__init__(self._open())
+        super().__init__(LogWriter(self._open()))
 
     def reopen(self) -> None:
         """Reopen the path; if that fails, keep the old file in use and log a warning there."""
@@ -89,19 +112,19 @@ class FileSink(StreamSink):
 
     def close(self) -> None:
         """Close the file."""
-        self._stream.close()
+        self.writer.close()
 
     def _reopen(self) -> None:
-        fresh = self._open()
-        old, self._stream = self._stream, fresh
-        old.close()
+        self.writer.replace(self._open())
 
-    def _open(self) -> TextIO:
+    def _open(self) -> Outlet:
         try:
             # This follows links: a log may be on another disk, or be /dev/stdout.
-            return open(self._path, "a", encoding="utf-8", buffering=1, opener=open_private)
+            self._descriptor = open_private(self._path, OPEN_FLAGS | os.O_APPEND | os.O_CREAT)
         except OSError as error:
-            raise SettingsError(f"cannot open the log file {self._path}: {error.strerror}") from error
+            reason = "no process reads it" if error.errno == errno.ENXIO else error.strerror
+            raise SettingsError(f"cannot open the log file {self._path}: {reason}") from error
+        return outlet_of(self._descriptor, owned=True)
 
 
 class FollowedFileSink(FileSink):
@@ -110,34 +133,13 @@ class FollowedFileSink(FileSink):
     def write(self, text: str, /) -> None:
         """Write one or more whole lines."""
         try:
-            moved = not os.path.samestat(self._path.stat(), os.fstat(self._stream.fileno()))
+            moved = not os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
         except OSError:
             moved = True
         if moved:
             with contextlib.suppress(SettingsError):  # the old file stays in use; a log line here would recurse
                 self._reopen()
         super().write(text)
-
-
-class SyslogSink:
-    """Sends lines to the system's log."""
-
-    def __init__(self) -> None:
-        syslog.openlog("mainspring", syslog.LOG_PID, syslog.LOG_DAEMON)
-
-    def write(self, text: str, /) -> None:
-        """Send one or more whole lines."""
-        for line in text.splitlines():
-            syslog.syslog(line)
-
-    def flush(self) -> None:
-        """Do nothing: each line is sent immediately."""
-
-    def reopen(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def start_logging(
@@ -171,14 +173,29 @@ def start_logging(
         cache_logger_on_first_use=False,
     )
     install(StandardLogHandler(out(), context, rendering), threshold)
+    if isinstance(sink, WriterSink):
+        sink.writer.notice = functools.partial(_notice, rendering)
     return sink
+
+
+def _notice(rendering: Sequence[structlog.typing.Processor], lines: int) -> str:
+    """Return the line that stands for a number of dropped lines."""
+    event: Any = {
+        "event": "lines of this log were dropped, because nothing read them",
+        "lines": lines,
+        "level": "warning",
+    }
+    event = structlog.processors.TimeStamper(fmt="iso", utc=True)(None, "warning", event)
+    for processor in rendering:
+        event = processor(None, "warning", event)
+    return f"{event}\n"
 
 
 def _open_sink(settings: LogSettings, stream: TextIO, *, follow: bool) -> LogSink:
     if settings.syslog:
-        return SyslogSink()
+        return WriterSink(LogWriter(SyslogOutlet()))
     if settings.file is None:
-        return StreamSink(stream)
+        return WriterSink(stream.writer) if isinstance(stream, UnblockedStream) else StreamSink(stream)
     return FollowedFileSink(settings.file) if follow else FileSink(settings.file)
 
 

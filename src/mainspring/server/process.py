@@ -17,6 +17,7 @@ from typing import Self
 
 from mainspring.errors import SettingsError
 from mainspring.private_files import open_own, refusal_reason
+from mainspring.server.log_writer import UnblockedStream
 
 SPARE_FILES = 32
 """Open files kept free for the store, HTTP and child processes: they are not for connections of clients and workers."""
@@ -150,6 +151,8 @@ class DaemonProcess:
         for standard in (0, 1, 2):
             os.dup2(null, standard)
         os.close(null)
+        if isinstance(sys.stderr, UnblockedStream):
+            sys.stderr.follow()
         self._report(0)
 
     def failed(self, code: int) -> None:
