@@ -58,6 +58,7 @@ _OF_STATE: Final = {
     "canceled": "stopped",
     "terminated": "stopped",
     "continued_as_new": "good",
+    "not needed": "later",
     # everything together
     "well": "good",
     "trouble": "bad",

@@ -136,7 +136,10 @@ async def wait_until(condition: Callable[[], object], timeout: Duration | None =
     if timeout is None:
         await calls.wait_until(condition)
         return
-    async with asyncio.timeout(seconds(timeout, "timeout")):
+    limit = seconds(timeout, "timeout")
+    calls.loop.guarded = "a condition"
+    async with asyncio.timeout(limit):
+        calls.loop.guarded = ""  # a timeout of 0 has no timer
         await calls.wait_until(condition)
 
 

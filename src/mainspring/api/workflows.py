@@ -81,6 +81,10 @@ class TimerInfo(msgspec.Struct):
 
     number: str
     fires_at: str | None
+    duration: float | None = None
+    """Seconds; None: not known."""
+    guards: str | None = None
+    """The wait that it ends, such as ``signal approved``; None: it is a sleep, or an older worker started it."""
 
 
 class ChildInfo(msgspec.Struct):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EVENT_COLUMNS: Final = ("id", "time", "event", "what")
 ACTIVITY_COLUMNS: Final = ("number", "function", "state", "attempt", "worker", "scheduled_at", "handle", "error")
 CHILD_COLUMNS: Final = ("number", "type", "workflow_id", "handle", "policy")
-TIMER_COLUMNS: Final = ("number", "fires_at")
+TIMER_COLUMNS: Final = ("number", "fires_at", "duration", "guards")
 MISMATCH_COLUMNS: Final = ("recorded", "code")
 LONGEST_TEXT: Final = 200
 """Characters of a payload in a line; ``--json`` prints all."""

@@ -60,7 +60,10 @@ class Channel(Generic[T]):
         queue = calls.signals(self.name)
         if timeout is None or not queue.empty():
             return self.decode(await self._next(calls, queue))
-        async with asyncio.timeout(seconds(timeout, "timeout")):
+        limit = seconds(timeout, "timeout")
+        calls.loop.guarded = f"signal {self.name}"
+        async with asyncio.timeout(limit):
+            calls.loop.guarded = ""  # a timeout of 0 has no timer
             data = await self._next(calls, queue)
         return self.decode(data)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.deciding.job import WorkflowJob
 from mainspring.deciding.loop import WorkflowFuture, WorkflowLoop
 from mainspring.deciding.model import ContinueAsNew
 
@@ -98,7 +99,8 @@ def _value_of(future: asyncio.Future[Any]) -> Any:
 
 async def wait_for(fut: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 - asyncio's function
     """Run ``asyncio.wait_for``."""
-    if _workflow_loop() is None:
+    loop = _workflow_loop()
+    if loop is None:
         return await _WAIT_FOR(fut, timeout)
     if timeout is not None and timeout <= 0:
         fut = asyncio.ensure_future(fut)
@@ -109,7 +111,9 @@ async def wait_for(fut: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 - 
             return fut.result()
         except asyncio.CancelledError as error:
             raise TimeoutError from error
+    loop.guarded = fut.handle if isinstance(fut, WorkflowJob) else ""
     async with asyncio.timeout(timeout):
+        loop.guarded = ""  # without a limit there is no timer
         return await fut
 
 

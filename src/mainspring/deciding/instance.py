@@ -406,7 +406,7 @@ class Instance(RunState):
             timer.number = calls.next_number()
             calls.timers[str(timer.number)] = timer
             delay = max(round(timer.when() - loop.time(), 6), 0.0)
-            self._commands.issue(StartTimer(timer.number, str(timer.number), delay))
+            self._commands.issue(StartTimer(timer.number, str(timer.number), delay, timer.guards))
 
     def _give_held(self, calls: Calls) -> bool:
         """Give the code the signals that were held back, unless it ends. Return whether it does not."""

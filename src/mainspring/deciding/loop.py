@@ -148,13 +148,15 @@ class WorkflowTask(asyncio.Task[Any]):
 class DurableTimer(asyncio.TimerHandle):
     """A timer of a run; ``number`` is that of its command, 0 before the command is issued."""
 
-    __slots__ = ("closed", "number")
+    __slots__ = ("closed", "guards", "number")
 
     def __init__(
         self, when: float, callback: Callable[..., object], args: Any, loop: WorkflowLoop, context: Context | None
     ) -> None:
         super().__init__(when, callback, args, loop, context)
         self.number = 0
+        self.guards = ""
+        """The wait that it ends, for people; empty: it is a sleep."""
         self.closed = False
         """Whether it has fired, or its start was refused, so that there is nothing to cancel."""
         self._scheduled = True  # so that its cancellation is reported to the loop
@@ -180,6 +182,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """The behaviour of the decision; see ``workflows.model.SEMANTICS``."""
         self.silent = False
         """Whether errors of callbacks are not logged, because an earlier execution has logged them."""
+        self.guarded = ""
+        """The wait that the next timer ends; see `DurableTimer`."""
         self.new_timers: list[DurableTimer] = []
         """Timers without a command, in order."""
         self.tasks: dict[WorkflowTask, None] = {}
@@ -333,6 +337,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override] # typed by the base class
         """Run a callback at a time of the loop: a durable timer, unless the time has come."""
         timer = DurableTimer(when, callback, args, self, context)
+        is_timeout = isinstance(getattr(callback, "__self__", None), asyncio.Timeout)
+        timer.guards, self.guarded = self.guarded or ("a timeout" if is_timeout else ""), ""
         if when <= self._now:
             self.ring(timer)
         else:

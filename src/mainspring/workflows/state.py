@@ -55,6 +55,9 @@ class OpenTimer(msgspec.Struct, array_like=True, gc=False):
     started: int
     timer_id: str
     fire_us: int
+    start_to_fire: float = 0
+    """Seconds; 0 in snapshots of older nodes."""
+    control: str = ""
 
 
 class OpenChild(msgspec.Struct, array_like=True, gc=False):

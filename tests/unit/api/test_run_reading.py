@@ -23,7 +23,8 @@ def test_a_run_is_shown_with_its_activities() -> None:
             await node.committed()
             job = node.service.id_of(handle.encode())
             assert job is not None
-            timers = {"4": OpenTimer(7, "4", START_US + 2_000_000), "3": OpenTimer(6, "3", START_US + 1_000_000)}
+            timers = {"4": OpenTimer(7, "4", START_US + 2_000_000)}
+            timers["3"] = OpenTimer(6, "3", START_US + 1_000_000, 60, "signal approved")
             state = RunState(
                 activities={5: activity(job)}, timers=timers, close_by_us=START_US + 5_000_000, cancel_requested=9
             )
@@ -35,7 +36,10 @@ def test_a_run_is_shown_with_its_activities() -> None:
             assert shown.activities == [
                 workflows.ActivityInfo("2", "charge", handle, "running", "w", 1, "2023-11-14T22:13:20.000000Z", None)
             ]
-            assert [timer.number for timer in shown.timers] == ["3", "4"]
+            assert [(timer.number, timer.duration, timer.guards) for timer in shown.timers] == [
+                ("3", 60, "signal approved"),
+                ("4", None, None),
+            ]
             assert shown.parked == workflows.ParkingInfo("mismatch", "other code", ["charge"], ["refund"], 0, ["b1"])
             assert (shown.receives, shown.unread, shown.steps) == (["approved"], {"approved": 2}, ["price"])
             assert (shown.input_size, shown.history_size, shown.cancel_requested) == (12, 345, True)

@@ -50,7 +50,7 @@ DETAILS = RUN | {
     ],
     "parent": None,
     "children": [{"number": "4", "type": "part", "workflow_id": "part-1", "handle": HANDLE, "policy": "abandon"}],
-    "timers": [{"number": "3", "fires_at": TIME}],
+    "timers": [{"number": "3", "fires_at": TIME, "duration": 60.0, "guards": "signal approved"}],
     "steps": [],
     "receives": ["approved", "shipped"],
     "unread": {"note": 2},
@@ -231,7 +231,7 @@ def test_a_run_is_shown(server: Server, capsys: pytest.CaptureFixture[str]) -> N
     assert found["progress:"] == "30 of 1,000: resizing"
     assert (found["input_size:"], found["history_size:"]) == ("2.0 KiB", "300 B")
     assert activities.splitlines()[-1].split("\t")[:5] == ["2", "charge", "running", "3", "w"]
-    assert timers.splitlines()[-1] == f"3\t{TIME}"
+    assert timers.splitlines()[-1] == f"3\t{TIME}\t60\tsignal approved"
     assert sides.splitlines()[1:] == ["\trecorded\tcode", "-\ta #1\ta #1", ">\tb #2\tc #2"]
     assert server.calls == [("workflows.show", {"key": "order-17"})]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -135,6 +136,48 @@ def test_steps_recorded_together_start_without_a_record() -> None:
 
 async def waiting() -> None:
     await asyncio.gather(approved.receive(), price.step(1), workflow.wait_until(lambda: False), workflow.sleep(5))
+
+
+def test_a_timer_records_the_wait_that_it_ends() -> None:
+    async def all_waits() -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(8):
+                await asyncio.Event().wait()
+
+        await asyncio.gather(
+            approved.receive(timeout=3),
+            workflow.wait_until(lambda: False, timeout=4),
+            asyncio.wait_for(charge.submit(1, 2), 5),
+            asyncio.wait_for(approved.receive(), 6),
+            workflow.sleep(7),
+            limited(),
+            return_exceptions=True,
+        )
+
+    worker = start(all_waits)
+    worker.decide()
+    timers = [event for event in worker.node.events if isinstance(event, h.TimerStarted)]
+    assert {(timer.start_to_fire, timer.control) for timer in timers} == {
+        (3, "signal approved"),
+        (4, "a condition"),
+        (5, "charge #1"),
+        (6, "a timeout"),
+        (7, ""),
+        (8, "a timeout"),
+    }
+
+
+def test_a_timeout_that_is_over_at_once_gives_its_words_to_no_other_timer() -> None:
+    async def run() -> None:
+        for wait in (approved.receive(timeout=0), workflow.wait_until(lambda: False, timeout=0)):
+            with contextlib.suppress(TimeoutError):
+                await wait
+        await asyncio.wait_for(label.submit("a"), None)
+        await workflow.sleep(7)
+
+    worker = start(run)
+    worker.until_closed()
+    assert [event.control for event in worker.node.events if isinstance(event, h.TimerStarted)] == [""]
 
 
 def test_a_turn_reports_the_things_that_the_code_waits_for() -> None:

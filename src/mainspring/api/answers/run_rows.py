@@ -106,7 +106,10 @@ def run_details(
         parent=parent,
         activities=activities,
         children=[_child(child, handle_of(child.run).decode()) for child in state.children.values()],
-        timers=[TimerInfo(timer.timer_id, rfc3339(timer.fire_us)) for timer in timers],
+        timers=[
+            TimerInfo(timer.timer_id, rfc3339(timer.fire_us), timer.start_to_fire or None, timer.control or None)
+            for timer in timers
+        ],
         steps=list(about.steps),
         receives=list(about.channels),
         unread=about.unread,

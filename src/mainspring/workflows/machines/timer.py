@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def _started(state: State, event: TimerStarted) -> None:
     if event.timer_id in state.timers:
         raise illegal(event, f"uses the id {event.timer_id!r} of an open timer")
-    state.timers[event.timer_id] = OpenTimer(event.id, event.timer_id, event.fire_us)
+    state.timers[event.timer_id] = OpenTimer(
+        event.id, event.timer_id, event.fire_us, event.start_to_fire, event.control
+    )
 
 
 def _closed(state: State, event: TimerFired | TimerCanceled) -> None:

@@ -53,7 +53,11 @@ def test_waits_attempts_and_backoffs_follow_each_other() -> None:
     attempts = (attempt(1, 4, 10), attempt(2, 16, 20, "lost"), attempt(3, 25, 30, "succeeded"))
     shown = drawn(job("succeeded"), *attempts)
     assert [bar.outcome for bar in shown.bars] == ["failed", "lost", "succeeded"]
-    assert [(wait.text, wait.is_delay) for wait in shown.waits] == [("4.0 s", False), ("6.0 s", True), ("5.0 s", True)]
+    assert [(wait.text, wait.kind == "delay") for wait in shown.waits] == [
+        ("4.0 s", False),
+        ("6.0 s", True),
+        ("5.0 s", True),
+    ]
     pieces = sorted([(bar.x, bar.width) for bar in shown.bars] + [(wait.x, wait.width) for wait in shown.waits])
     assert pieces[0][0] == LEFT
     for (x, width), (following, _) in zip(pieces, [*pieces[1:], (WIDTH, 0)], strict=True):
@@ -92,17 +96,60 @@ def test_a_long_wait_is_cut_short_and_its_attempt_is_still_seen() -> None:
     assert shown.waits[1].width < shown.waits[0].width
 
 
+def test_the_width_of_a_wait_and_of_an_attempt_is_its_time() -> None:
+    shown = drawn(job("succeeded"), attempt(1, 0.001, 4, "succeeded"))
+    assert (shown.breaks, shown.bars[0].width > 900) == ([], True)
+    halves = drawn(job("succeeded"), attempt(1, 7200, 14400, "succeeded"))
+    assert halves.breaks == []
+    assert halves.bars[0].width == pytest.approx(halves.waits[0].width, abs=0.2)
+    later = drawn(job("succeeded"), attempt(1, 86400, 86404, "succeeded"))
+    assert (later.bars[0].width > 900, later.waits[0].width < 50, later.waits[0].text) == (True, True, "1 d")
+
+
+def test_the_time_up_to_the_death_of_a_node_is_no_wait_for_a_worker() -> None:
+    lost = attempt(1, 0, 10, "lost")
+    lost.started_at = lost.duration = None
+    attempts = (lost, attempt(2, 12, 16, "succeeded"))
+    shown = drawn(job("succeeded"), *attempts)
+    assert [(wait.kind, wait.text) for wait in shown.waits] == [("lost", "10 s"), ("delay", "2.0 s")]
+    assert [(mark.text, mark.x) for mark in shown.marks] == [("node lost", shown.waits[1].x)]
+    assert [bar.number for bar in shown.bars] == [2]
+    only = drawn(job("pending"), lost, now=11)
+    assert [(wait.kind, wait.text) for wait in only.waits] == [("lost", "10 s"), ("due", "1.0 s")]
+    many = drawn(job("succeeded"), *(attempt(number, number, number + 0.5) for number in range(MOST)), *attempts)
+    assert many.left_out == 2
+
+    async def test() -> None:
+        answers = {"/attempts": {"handle": "H:n:1", "attempts": attempts}, "/jobs/H:n:1": job("succeeded")}
+        page = await browser_of(answers, NOON.timestamp() + 60).open("/jobs/H:n:1")
+        assert page.rows()[0][2:4] == ["\N{EN DASH}", "not known: its node died"]
+        text = "It waited 10 s with an attempt that was lost with its node, then 2.0 s until it was due."
+        assert page.main.one("p", id="waits").text == text
+        legend = next(one for one in page.main.all("p") if "due, waits for a worker" in one.text)
+        assert "its node died" in legend.text
+        assert (
+            "lost"
+            not in (
+                await browser_of({**answers, "/attempts": {"handle": "H:n:1", "attempts": attempts[1:]}}, 0.0).open(
+                    "/jobs/H:n:1"
+                )
+            ).main.text
+        )
+
+    run(test())
+
+
 def test_a_waiting_job_shows_when_it_is_due_and_expires() -> None:
     shown = drawn(job("scheduled", run_at=at(60), expires_at=at(90)), now=20)
-    assert [(wait.text, wait.is_delay) for wait in shown.waits] == [("1 min", True)]
+    assert [(wait.text, wait.kind == "delay") for wait in shown.waits] == [("1 min", True)]
     assert [mark.text for mark in shown.marks] == ["expires", "now"]
     for state in ("pending", "leased"):
         late = drawn(job(state, run_at=at(60)), now=100)
-        assert [(wait.text, wait.is_delay) for wait in late.waits] == [("1 min", True), ("40 s", False)]
+        assert [(wait.text, wait.kind == "delay") for wait in late.waits] == [("1 min", True), ("40 s", False)]
     expires, now = shown.marks
     assert (expires.x, now.x) == (WIDTH, round(LEFT + (WIDTH - LEFT) * 20 / 90, 1))
     retried = drawn(job("pending", run_at=at(50)), attempt(1, 5, 10), now=20)
-    assert [(wait.text, wait.is_delay) for wait in retried.waits] == [("5.0 s", False), ("40 s", True)]
+    assert [(wait.text, wait.kind == "delay") for wait in retried.waits] == [("5.0 s", False), ("40 s", True)]
 
 
 def test_a_running_attempt_is_open_and_has_its_time_limit() -> None:

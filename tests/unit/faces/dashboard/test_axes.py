@@ -47,12 +47,33 @@ def test_ticks_after_a_change_of_the_clock_have_the_new_time() -> None:
     assert [tick.at for tick in ticks] == [0, 100, 200, 300, 400, 500, 600]
 
 
-def test_of_many_gaps_the_longest_are_cut_short() -> None:
-    times, gaps = [0.0], [1000.0 + number for number in range(MOST_BREAKS + 3)]
-    for gap in gaps:
-        times += [times[-1] + 1, times[-1] + 1 + gap]
-    scale = CompressedScale(times, 0, 1000)
-    assert [length for _, length in scale.gaps] == gaps[3:]
+def test_width_is_time_and_only_gaps_that_hide_the_rest_are_cut_short() -> None:
+    for times, work, lengths in (
+        ([0.0, 0.001, 4.0], [(0.001, 4.0)], []),
+        ([0.0, 3000.0, 3600.0], [(3000.0, 3600.0)], []),
+        ([0.0, 3600.0, 3604.0], [(3600.0, 3604.0)], [3600.0]),
+        ([0.0, 50.0, 50.001], [(50.0, 50.001)], []),  # a gap of some seconds is no long one
+        ([0.0, 1.0, 90_000.0, 90_001.0], [(1.0, 90_000.0)], []),  # work is never cut short
+        ([0.0, 1.0, 90_000.0, 90_001.0], [(0.0, 1.0), (90_000.0, 90_001.0)], [89_999.0]),
+        ([0.0, 1.0, 90_000.0, 90_001.0], [(0.0, 100_000.0), (1.0, 2.0)], []),
+        ([0.0, 10.0, 90_000.0], [], [89_990.0]),
+        ([0.0, 90_000.0], [], []),
+    ):
+        scale = CompressedScale(times, 0, 1000, work)
+        assert [length for _, length in scale.gaps] == lengths, times
+        span = times[-1] - sum(lengths)
+        for begin, end in work:
+            if not lengths and end <= times[-1]:
+                assert abs(scale(end) - scale(begin) - 1000 * (end - begin) / span) < 0.2, times
+
+
+def test_many_long_gaps_are_cut_short_together_or_not_at_all() -> None:
+    for number, cut in ((MOST_BREAKS, MOST_BREAKS), (MOST_BREAKS + 3, 0)):
+        times, work = [0.0], []
+        for gap in range(number):
+            work.append((times[-1], times[-1] + 1))
+            times += [times[-1] + 1, times[-1] + 1001 + gap]
+        assert len(CompressedScale(times, 0, 1000, work).gaps) == cut
 
 
 def test_places_that_are_too_near_are_left_out() -> None:

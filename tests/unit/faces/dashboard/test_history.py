@@ -46,7 +46,7 @@ EVENTS = [
     _event(2, 100.0, "DecisionTaskCompleted", scheduledEventId=1, startedEventId=1),
     *_activity(3, 100.0),
     *_activity(6, 104.0, "Failed", "ship"),
-    _event(9, 108.0, "TimerStarted", timerId="2"),
+    _event(9, 108.0, "TimerStarted", timerId="2", startToFireTimeout="60", control="signal approved"),
     _event(10, 108.5, "WorkflowExecutionSignaled", signalName="approved"),
     _event(11, 109.0, "TimerCanceled", timerId="2", startedEventId=9),
     _event(12, 109.0, "StartChildWorkflowExecutionInitiated", workflowType={"name": "sub"}),
@@ -59,11 +59,24 @@ def test_each_activity_timer_and_child_has_a_lane() -> None:
     assert [(lane.kind, lane.name, lane.state) for lane in lanes] == [
         ("activity", "charge", "succeeded"),
         ("activity", "ship", "failed"),
-        ("timer", "timer 2", "cancelled"),
+        ("timer", "timer 2: 1 min for signal approved", "not needed"),
         ("child", "sub", "running"),
     ]
     assert (lanes[0].scheduled, lanes[0].started, lanes[0].ended) == (100.0, 101.0, 103.0)
     assert lanes[3].ended is None
+
+
+def test_a_timer_says_how_long_it_is_and_what_it_guards() -> None:
+    for given, name in (
+        ({"timerId": "2"}, "timer 2"),
+        ({"timerId": "2", "startToFireTimeout": "259200"}, "timer 2: 3 d"),
+        ({"timerId": "2", "startToFireTimeout": "0.5", "control": "a condition"}, "timer 2: 500 ms for a condition"),
+        (
+            {"timerId": "step-3", "startToFireTimeout": "4", "control": "2"},
+            "timer step-3: 4.0 s for attempt 2 of the step",
+        ),
+    ):
+        assert [lane.name for lane in lanes_of([_event(1, 0.0, "TimerStarted", **given)])] == [name]
 
 
 def test_open_lanes_reach_the_present_and_flags_are_signals() -> None:
@@ -109,7 +122,11 @@ def test_very_many_lanes_become_bands() -> None:
     assert drawn is not None
     assert (drawn.is_banded, drawn.failures, len(drawn.bars)) == (True, 80, 3)
     assert drawn.bars[0].label == "2\N{NARROW NO-BREAK SPACE}667 f0"
-    assert {bar.lane.state for bar in drawn.bars} == {"failed"}
+    assert {bar.lane.state for bar in drawn.bars} == {"succeeded"}
+    for bar in drawn.bars:
+        assert bar.failures.count("M") == 1, "the few failures are the last part of a band"
+        width = float(bar.failures.partition("h")[2].partition("v")[0])
+        assert 3.0 <= width < 0.02 * (bar.ended - bar.started)
     assert 4 * MOST_LANES + len(drawn.ticks) + len(drawn.flags) + 2 * len(drawn.breaks) <= 500
 
 
@@ -204,14 +221,17 @@ def test_the_start_of_an_activity_is_unknown_where_it_is_recorded_with_the_end()
 def test_failures_come_first_in_the_legend_and_among_bands() -> None:
     drawn = history(EVENTS, 110.0, is_open=True)
     assert drawn is not None
-    assert drawn.legend == [("failed", 1), ("cancelled", 1), ("running", 1), ("succeeded", 1)]
+    assert drawn.legend == [("failed", 1), ("running", 1), ("succeeded", 1), ("not needed", 1)]
     events: list[dict[str, Any]] = []
     for number in range(100):
         name = "rare" if number == 50 else "often"
         events += _activity(3 * number + 1, float(number), "Failed" if name == "rare" else "Completed", name)
     banded = history(events, 200.0, is_open=False)
     assert banded is not None
-    assert [bar.lane.name for bar in banded.bars] == ["rare", "often"]
+    assert [(bar.lane.name, bar.lane.state, bar.failures) for bar in banded.bars] == [
+        ("rare", "failed", ""),
+        ("often", "succeeded", ""),
+    ]
 
 
 def test_a_drawing_has_the_newest_signals_the_sums_of_states_and_ticks_with_room_between_them() -> None:
@@ -341,7 +361,8 @@ def test_a_history_of_25_000_events_has_a_light_page() -> None:
         page = await browser_of_events(events, 9e9, status="completed", closed_at="2030-01-31T12:00:00Z").open(
             "/workflows/order-17"
         )  # which counts the shapes
-        assert len(page.main.one("svg").all("path")) == MOST_LANES
+        shapes = [one.attributes["d"] for one in page.main.one("svg").all("path")]
+        assert MOST_LANES < len(shapes) <= 2 * MOST_LANES, "some have failures"
         ticks = [float(one.attributes["x1"]) for one in page.main.one("svg").all("line", class_="axis")]
         assert max(ticks) - min(ticks) > (WIDTH - LEFT) * 0.98, "ticks are everywhere, not at the end alone"
         assert "without 30 further types" in page.main.text
@@ -358,7 +379,7 @@ def test_the_page_of_a_run_has_its_legend_its_signals_and_its_events() -> None:
         browser = browser_of_events(events, 300.0)
         page = await browser.open("/workflows/order-17?namespace=team")
         legend = next(one.text for one in page.main.all("p") if "A line is a wait" in one.text)
-        assert legend.startswith("✖ failed 1 · ■ cancelled 1 · ▶ running 1 · ✔ succeeded 1 · ")
+        assert legend.startswith("✖ failed 1 · ▶ running 1 · ✔ succeeded 1 · ◷ not needed 1 · ")
         lanes, signals, table = page.main.all("table", class_="rows")
         assert [row.text.split()[0] for row in lanes.one("tbody").all("tr")] == [
             "activity",
@@ -392,6 +413,6 @@ def test_a_band_names_the_number_of_its_failures() -> None:
         for number in range(100):
             events += _activity(3 * number + 1, float(number), "Failed" if number < 7 else "Completed", "ship")
         page = await browser_of_events(events, 300.0).open("/workflows/order-17")
-        assert page.rows()[0][:3] == ["activity", "100 ship", "✖ failed 7 of them"]
+        assert page.rows()[0][:3] == ["activity", "100 ship", "✔ succeeded , ✖ failed 7 of them"]
 
     run(test())

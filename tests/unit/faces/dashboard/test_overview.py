@@ -315,7 +315,7 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
         assert drawn.attributes["aria-label"] == "134 submitted and 3 not succeeded in the last hour"
         points = [point.split(",") for point in drawn.one("polyline").attributes["points"].split()]
         assert (len(points), points[0], points[-1]) == (60, ["1", "20.0"], ["119", "2.0"])
-        assert drawn.one("path").attributes["d"] == "M119 20v10.0"
+        assert drawn.one("path").attributes["d"] == "M119 20v1.5", "3 of 99 are no full bar"
         assert [line.attributes["x1"] for line in drawn.all("line", class_="now")] == ["58.3"]
 
     run(test())

@@ -6,6 +6,7 @@ import datetime as dt
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
 from tests.unit.api.a_node import run
 
 from mainspring.api.fires import ScheduleLine, Timeline, TimelineBucket
@@ -42,26 +43,37 @@ def _run(time: int, **given: Any) -> Run:
     return Run(**(values | given))
 
 
-def test_the_day_shows_failures_before_everything_else() -> None:
+def test_a_part_of_the_day_is_failed_if_most_of_it_failed_and_else_has_a_mark_of_that_length() -> None:
     line = ScheduleLine(
         "nightly",
         "f",
         "active",
         complete=True,
         buckets=[
-            _bucket(1, fired=3, succeeded=2, failed=1),
+            _bucket(1, fired=3, succeeded=1, failed=2),
             _bucket(2, fired=2, succeeded=2),
             _bucket(3, fired=1),
             _bucket(12, due=4),
+            _bucket(14, fired=309, succeeded=303, failed=6),
+            _bucket(16, fired=9, succeeded=4, failed=4),
+            _bucket(18, fired=9, succeeded=5, failed=3),
         ],
     )
     other = ScheduleLine("hourly", "f", "active", complete=True, buckets=[_bucket(1, skipped=1)])
     drawn = day(_timeline(line, other), MIDNIGHT.timestamp() + 6 * 3600, dt.UTC)
     assert drawn is not None
-    assert [cell.kind for cell in drawn.lines[0].cells] == ["failed", "succeeded", "running", "scheduled"]
-    assert drawn.lines[0].cells[0].words == "2 succeeded, 1 failed"
+    assert [cell.kind for cell in drawn.lines[0].cells] == [
+        *("failed", "succeeded", "running", "scheduled"),
+        *("succeeded", "failed", "running"),
+    ]
+    assert drawn.lines[0].cells[0].words == "1 succeeded, 2 failed"
+    parts = [cell.failed for cell in drawn.lines[0].cells]
+    assert parts == [0, 0, 0, 0, pytest.approx(6 / 309), 0, pytest.approx(3 / 8)]
+    few, some = (float(mark.rpartition("h")[2]) for mark in drawn.failures.split("M")[1:])
+    assert few == 3.0
+    assert some == pytest.approx(drawn.cell * 3 / 8, abs=0.1)
     assert drawn.lines[1].cells[0].kind == "skipped"
-    assert (drawn.most, drawn.fires) == (4, 11)
+    assert (drawn.most, drawn.fires) == (309, 338)
     assert drawn.now == LEFT + (WIDTH - LEFT) / 4
 
 

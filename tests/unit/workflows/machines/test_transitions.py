@@ -131,7 +131,10 @@ def test_an_end_names_the_activity_s_start() -> None:
     assert not legal(state, history.ActivityTaskTimedOut, scheduled=2, started=0)
 
 
-TIMER = (history.TimerStarted, {"timer_id": "t", "fire_us": 5})
+TIMER = (
+    history.TimerStarted,
+    {"timer_id": "t", "fire_us": 5, "start_to_fire": 60.0, "control": "signal approved"},
+)
 
 
 @pytest.mark.parametrize("kind", [history.TimerFired, history.TimerCanceled])
@@ -140,6 +143,7 @@ def test_timers(kind: type[EventBase]) -> None:
     assert not legal(run(TIMER), kind, timer_id="t", started=1)
     assert not legal(run(TIMER), history.TimerStarted, timer_id="t")
     state = run(TIMER)
+    assert [(timer.start_to_fire, timer.control) for timer in state.timers.values()] == [(60.0, "signal approved")]
     assert legal(state, kind, timer_id="t", started=2)
     assert not state.timers
     assert not legal(state, kind, timer_id="t", started=2)

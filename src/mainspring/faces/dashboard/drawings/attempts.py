@@ -23,6 +23,12 @@ ROOM: Final = 44
 OPEN: Final = frozenset({"scheduled", "pending", "leased"})
 """States in which a job waits."""
 STOP: Final = "asked to stop"
+NODE_LOST: Final = "node lost"
+DUE: Final = "due"
+DELAY: Final = "delay"
+"""It is not due, or it waits for its next attempt."""
+LOST: Final = "lost"
+"""An attempt with the wait before it: its node died with it, and nobody knows when it began."""
 _NOTES: Final = {"cancelled": "cancelled", "lost": "worker lost", "timed_out": "time limit"}
 _ENDS: Final = frozenset({"cancelled", "expired"})
 """States that a waiting job ends in."""
@@ -45,8 +51,8 @@ class Wait(NamedTuple):
     width: float
     text: str
     """Its length; empty if there is no room."""
-    is_delay: bool
-    """It is not due: a delay, or the time until the next attempt."""
+    kind: str
+    """`DUE`, `DELAY` or `LOST`."""
 
 
 class Mark(NamedTuple):
@@ -106,87 +112,117 @@ def notes_of(attempts: Sequence[Attempt]) -> list[str]:
     return found
 
 
+class _Course:
+    """The course of a job, in seconds since 1970."""
+
+    def __init__(self, job: JobDetails, created: float, now: float) -> None:
+        self._due = _seconds(job.run_at)
+        self._now = now
+        self._before = created
+        """The end of all that is known so far."""
+        self.spans: list[tuple[Attempt, float, float]] = []
+        """Attempts with their begins and ends."""
+        self.waits: list[tuple[float, float, str]] = []
+        """With their kinds."""
+        self.happened: list[tuple[float, str]] = []
+
+    def add(self, attempt: Attempt) -> None:
+        """Add the next attempt."""
+        started, ended = _seconds(attempt.started_at), _seconds(attempt.ended_at)
+        if started is None:
+            assert ended is not None
+            ended = max(ended, self._before)
+            self._wait(ended, [(self._before, ended, LOST)])
+            self.happened.append((ended, NODE_LOST))
+            return
+        is_first = not (self.spans or self.waits)
+        self._wait(started, self._until(started) if is_first else [(self._before, started, DELAY)])
+        self._before = max(started, ended if ended is not None else self._now)
+        self.spans.append((attempt, started, self._before))
+        if attempt.outcome in _NOTES and (attempt.stop_requested_at is None or attempt.outcome != "cancelled"):
+            self.happened.append((self._before, _NOTES[attempt.outcome]))
+        if (asked := _seconds(attempt.stop_requested_at)) is not None:
+            self.happened.append((asked, STOP))
+
+    def skip(self, attempt: Attempt) -> None:
+        """Leave an attempt out: the course begins with its end."""
+        self._before = _seconds(attempt.ended_at) or self._before
+
+    def wait_on(self) -> None:
+        """The job still waits."""
+        self._wait(end := max(self._now, self._due or self._now), self._until(end))
+
+    def end(self, time: float, state: str) -> None:
+        """The job has ended while it waited."""
+        if time > self._before:
+            self._wait(time, self._until(time))
+        self.happened.append((time, state))
+
+    def _wait(self, end: float, parts: list[tuple[float, float, str]]) -> None:
+        self.waits += parts
+        self._before = end
+
+    def _until(self, end: float) -> list[tuple[float, float, str]]:
+        """Return the part of a wait before the job is due, and the part after it."""
+        begin, due = self._before, self._due
+        if due is None or not begin < due <= end:
+            return [(begin, end, DUE)]
+        return [(begin, due, DELAY), *([(due, end, DUE)] if due < end else [])]
+
+
 def lane(job: JobDetails, attempts: Sequence[Attempt], now: float, zone: dt.tzinfo) -> Lane | None:
     """Return the drawing of a job; None if the times of its attempts are not known."""
     created = _seconds(job.created_at)
     dropped = _seconds(job.ended_at) if job.state in _ENDS else None
-    timed = [(one, started) for one in attempts if (started := _seconds(one.started_at)) is not None]
+    timed = [one for one in attempts if one.started_at or (one.outcome == "lost" and one.ended_at)]
     if created is None or (not timed and job.state not in OPEN and dropped is None):
         return None
     left_out = max(len(timed) - MOST, 0)
-    timed = timed[left_out:]
-    due, deadline = _seconds(job.run_at), _seconds(job.expires_at)
-    spans: list[tuple[Attempt, float, float]] = []
-    for attempt, started in timed:
-        ended = _seconds(attempt.ended_at)
-        spans.append((attempt, started, max(started, ended if ended is not None else now)))
-    last = max((span[2] for span in spans), default=created)
-    waiting: list[tuple[float, float, bool]] = []  # from, to, whether it is a delay
-    before = created
-    for number, (_, started, ended) in enumerate(spans):
-        if number:
-            waiting.append((before, started, True))
-        elif not left_out:
-            waiting += _split(created, started, due)
-        before = ended
+    course = _Course(job, created, now)
+    for attempt in timed[:left_out]:
+        course.skip(attempt)
+    for attempt in timed[left_out:]:
+        course.add(attempt)
     if job.state in OPEN:
-        waiting += _split(before, max(now, due or now), due)
-        last = max(last, waiting[-1][1])
-    elif dropped is not None and dropped > before and (not timed or timed[-1][0].outcome != "cancelled"):
-        waiting += _split(before, dropped, due)
-        last = max(last, dropped)
+        course.wait_on()
+    elif dropped is not None and (not timed or timed[-1].outcome != "cancelled"):
+        course.end(dropped, job.state)
+    return _drawn(job, course, created, now, zone, left_out)
+
+
+def _drawn(job: JobDetails, course: _Course, created: float, now: float, zone: dt.tzinfo, left_out: int) -> Lane:
+    spans, is_open = course.spans, job.state in OPEN
     ends: list[tuple[float, str]] = []
     """Times up to which something has to be done."""
-    if deadline is not None and job.state in OPEN:
+    if is_open and (deadline := _seconds(job.expires_at)) is not None:
         ends.append((deadline, "expires"))
-    if timed and timed[-1][0].ended_at is None and job.timeout:
-        ends.append((timed[-1][1] + job.timeout, "time limit"))
-    happened = [
-        (ended, _NOTES[one.outcome])
-        for one, _, ended in spans
-        if one.outcome in _NOTES and (one.stop_requested_at is None or one.outcome != "cancelled")
-    ]
-    happened += [(time, STOP) for one, _, _ in spans if (time := _seconds(one.stop_requested_at)) is not None]
-    if dropped is not None and (not timed or timed[-1][0].outcome != "cancelled"):
-        happened.append((dropped, job.state))
-    times = {spans[0][1] if left_out else created, last}
-    times |= {time for span in spans for time in span[1:]} | {time for one in waiting for time in one[:2]}
-    if job.state in OPEN and before <= now <= last:
+    if spans and spans[-1][0].ended_at is None and job.timeout:
+        ends.append((spans[-1][1] + job.timeout, "time limit"))
+    times = {time for span in spans for time in span[1:]} | {time for wait in course.waits for time in wait[:2]}
+    if not left_out:
+        times.add(created)
+    if is_open and any(begin <= now <= end for begin, end, _ in course.waits):
         times.add(now)
-    times |= {time for time, _ in (*ends, *happened) if time > created}
+    times |= {time for time, _ in (*ends, *course.happened) if time > created}
     ordered = sorted(times)
-    place = CompressedScale(ordered, LEFT, WIDTH)
+    place = CompressedScale(ordered, LEFT, WIDTH, [span[1:] for span in spans])
     bars = [
         Bar(place(begin), max(round(place(end) - place(begin), 1), 3.0), one.number, one.outcome, one.ended_at is None)
         for one, begin, end in spans
     ]
-    marked = [(place(time), text) for time, text in sorted((*happened, *ends))]
-    if job.state in OPEN:
+    marked = [(place(time), text) for time, text in sorted((*course.happened, *ends))]
+    if is_open:
         marked.append((place(now), "now"))
     marks = [Mark(x, text, row == 0) for (x, text), row in zip(marked, rows_of(marked), strict=True)]
     waits = []
-    for begin, end, is_delay in waiting:
+    for begin, end, kind in course.waits:
         width = round(place(end) - place(begin), 1)
         if width > 0:
             x = place(begin)
             has_text = width >= ROOM or any(x <= gap <= x + width for gap, _ in place.gaps)
-            waits.append(Wait(x, width, duration(end - begin) if has_text else "", is_delay))
-    return Lane(
-        bars,
-        waits,
-        marks,
-        [round(x, 1) for x, _ in place.gaps],
-        _clock(ordered[0], zone),
-        _clock(ordered[-1], zone),
-        left_out,
-    )
-
-
-def _split(begin: float, end: float, due: float | None) -> list[tuple[float, float, bool]]:
-    """Return the part of a wait before the job is due, and the part after it."""
-    if due is None or not begin < due <= end:
-        return [(begin, end, False)]
-    return [(begin, due, True), *([(due, end, False)] if due < end else [])]
+            waits.append(Wait(x, width, duration(end - begin) if has_text else "", kind))
+    breaks = [round(x, 1) for x, _ in place.gaps]
+    return Lane(bars, waits, marks, breaks, _clock(ordered[0], zone), _clock(ordered[-1], zone), left_out)
 
 
 def _seconds(text: str | None) -> float | None:

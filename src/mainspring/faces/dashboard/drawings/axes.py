@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 _NICE: Final = (1, 2, 5, 10)
 _STEPS: Final = (1, 5, 15, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 """Seconds between ticks of time."""
-GAP: Final = 0.05
-"""A time without events that is longer than this part of the whole is compressed."""
+LONG: Final = 60.0
+"""Seconds: shorter gaps are never cut short."""
+TIMES_LONGER: Final = 10
+"""How many times longer than all the rest together each gap is that is cut short: with it, the rest could not be seen."""
 BREAK: Final = 0.03
-"""The part of the width that it gets."""
+"""The part of the width that such a gap gets."""
 MOST_BREAKS: Final = 12
 SHORTEST: Final = 1e-6
 """Seconds."""
@@ -49,16 +51,19 @@ class Scale(NamedTuple):
 
 
 class CompressedScale:
-    """A scale of time without the long gaps between some times, which are sorted."""
+    """A scale of time: width is time, except for long gaps, which are cut short.
 
-    def __init__(self, times: Sequence[float], start: float, end: float) -> None:
+    ``times`` are those of all events, sorted. A gap is a time between two of them in which no work was done; ``work`` has the
+    begins and ends of all work.
+    """
+
+    def __init__(
+        self, times: Sequence[float], start: float, end: float, work: Iterable[tuple[float, float]] = ()
+    ) -> None:
         span = max(times[-1] - times[0], SHORTEST)
-        gaps = [(first, second) for first, second in itertools.pairwise(times) if second - first > span * GAP]
-        gaps = sorted(sorted(gaps, key=lambda gap: gap[0] - gap[1])[:MOST_BREAKS])
+        gaps = _cut(_gaps(times, work), span)
         width = end - start
         kept = span - sum(second - first for first, second in gaps)
-        if kept < SHORTEST:  # nothing but gaps: they are the picture
-            gaps, kept = [], span
         per_second = width * (1 - BREAK * len(gaps)) / kept
         self._times = [times[0]]
         self._places = [start]
@@ -78,6 +83,34 @@ class CompressedScale:
         """Return the place of a time."""
         at = max(bisect_right(self._times, time) - 1, 0)
         return round(min(self._places[at] + max(time - self._times[at], 0.0) * self._rates[at], self._end), 1)
+
+
+def _gaps(times: Sequence[float], work: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the long times between two events without work, the longest first."""
+    busy: list[tuple[float, float]] = []
+    """The times of work, without overlaps."""
+    for begin, end in sorted(work):
+        if busy and begin <= busy[-1][1]:
+            busy[-1] = busy[-1][0], max(end, busy[-1][1])
+        else:
+            busy.append((begin, end))
+    ends = [end for _, end in busy]
+    found = []
+    for first, second in itertools.pairwise(times):
+        at = bisect_right(ends, first)  # the first work that ends after the gap has begun
+        if second - first >= LONG and (at == len(busy) or busy[at][0] >= second):
+            found.append((first, second))
+    return sorted(found, key=lambda gap: gap[0] - gap[1])
+
+
+def _cut(gaps: Sequence[tuple[float, float]], span: float) -> list[tuple[float, float]]:
+    """Return the gaps to cut short, in order: each hides the rest. If there is no rest, the gaps are the picture."""
+    kept, number = span, 0
+    for place, (first, second) in enumerate(gaps[:MOST_BREAKS], start=1):
+        kept -= second - first
+        if kept >= SHORTEST and second - first >= TIMES_LONGER * kept:
+            number = place
+    return sorted(gaps[:number])
 
 
 def rows_of(labels: Sequence[tuple[float, str]]) -> list[int]:

@@ -31,7 +31,9 @@ STEPS: Final = (900, 1800, 3600, 7200, 14400, 21600)
 
 
 KINDS: Final = ("failed", "skipped", "running", "succeeded", "scheduled")
-"""The states of a part of the day: the first one that it has stands for it."""
+"""The states of a part of the day: the first one that it has stands for it, but failures only if they are most of its ends."""
+SHORTEST: Final = 3.0
+"""The length of a mark for failures."""
 
 
 class Cell(NamedTuple):
@@ -40,6 +42,8 @@ class Cell(NamedTuple):
     x: float
     kind: str
     """The state that its look is of."""
+    failed: float
+    """The part of its ended fires that failed, if another state stands for it; else 0."""
     clock: str
     """The time of day of its begin, in the zone of the viewer."""
     words: str
@@ -97,6 +101,17 @@ class Day(NamedTuple):
         return [kind for kind in KINDS if kind in found]
 
     @property
+    def failures(self) -> str:
+        """A path with a mark below each cell of which some fires failed, as long as their part of the cell."""
+        marks = []
+        for line in self.lines:
+            for cell in line.cells:
+                if cell.failed:
+                    length = round(max(cell.failed * self.cell, SHORTEST), 1)
+                    marks.append(f"M{round(cell.x + (self.cell - length) / 2, 1)} {line.y + ROW - 2}h{length}")
+        return "".join(marks)
+
+    @property
     def height(self) -> int:
         """The height of all."""
         return HEAT + ROW * len(self.lines) + 24
@@ -117,12 +132,12 @@ def step_of(lines: Iterable[Iterable[float]]) -> int:
 
 
 def kind_of(bucket: TimelineBucket) -> str:
-    """Return the state that stands for a part of the day: failures first."""
-    if bucket.failed:
+    """Return the state that stands for a part of the day: failures first, if they are not fewer than successes."""
+    if bucket.failed and bucket.failed >= bucket.succeeded:
         return "failed"
     if bucket.skipped:
         return "skipped"
-    if bucket.fired > bucket.succeeded:
+    if bucket.fired > bucket.succeeded + bucket.failed:
         return "running"
     if bucket.succeeded:
         return "succeeded"
@@ -146,7 +161,9 @@ def day(timeline: Timeline, now: float, zone: dt.tzinfo) -> Day | None:
             sums[x] = sums.get(x, 0) + count
             span = (_minute(start), _minute(min(start + step, end))) if bucket.fired + bucket.skipped else None
             clock = dt.datetime.fromtimestamp(start, zone).strftime("%H:%M")
-            cells.append(Cell(x, kind_of(bucket), clock, _words(bucket), span))
+            kind, ended = kind_of(bucket), bucket.succeeded + bucket.failed
+            failed = bucket.failed / ended if bucket.failed and kind != "failed" else 0.0
+            cells.append(Cell(x, kind, failed, clock, _words(bucket), span))
         lines.append(Line(HEAT + ROW * number, one.schedule, cells))
     if not sums:
         return None

@@ -1,6 +1,7 @@
 """The history of a run: a lane for each activity, timer and child, ticks for decisions, flags for signals.
 
-Long times in which nothing happens are compressed. A history with very many lanes is drawn as one band for each type.
+Width is time; only long times in which no activity and no child is open are cut short. A history with very many lanes is drawn as
+one band for each type.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.faces.dashboard.drawings.axes import CompressedScale, apart, rows_of
 from mainspring.faces.dashboard.words import duration, number
+from mainspring.workflows.history import STEP_TIMER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,9 +30,13 @@ MOST_SIGNALS: Final = 40
 """In the table: the newest."""
 MOST_PARTS: Final = 12
 """Of a bar: with more attempts they would be too narrow."""
+LEAST_FAILURES: Final = 3.0
+"""The width of the failures of a band, so that a few among many are seen."""
 NARROWEST: Final = 4.0
 """A part of a bar, with the space after it."""
 
+UNNEEDED: Final = "not needed"
+"""The state of a cancelled timer: the wait that it guards has ended in time."""
 _BEGINS: Final = {
     "ActivityTaskScheduled": "activity",
     "TimerStarted": "timer",
@@ -43,7 +49,7 @@ _ENDS: Final = {
     "ActivityTaskTimedOut": "timed_out",
     "ActivityTaskCanceled": "cancelled",
     "TimerFired": "succeeded",
-    "TimerCanceled": "cancelled",
+    "TimerCanceled": UNNEEDED,
     "ChildWorkflowExecutionCompleted": "succeeded",
     "ChildWorkflowExecutionFailed": "failed",
     "ChildWorkflowExecutionTimedOut": "timed_out",
@@ -53,7 +59,7 @@ _ENDS: Final = {
 }
 _FIRST: Final = ("scheduledEventId", "initiatedEventId", "startedEventId")
 """The attributes with the event that begins a lane. ``startedEventId`` of activities is another event, so it comes last."""
-_LEGEND: Final[Sequence[str]] = ("failed", "timed_out", "cancelled", "running", "open", "succeeded")
+_LEGEND: Final[Sequence[str]] = ("failed", "timed_out", "cancelled", "running", "open", "succeeded", UNNEEDED)
 """States in the order of the legend: failures first."""
 
 
@@ -104,7 +110,20 @@ class Bar(NamedTuple):
         step = width / parts
         part = round(step - (1.5 if parts > 1 else 0.0), 1)
         begins = (round(self.started + step * at, 1) for at in range(parts))
-        return "".join(f"M{x} {self.y + 4}h{part}v{BAR}h-{part}z" for x in begins)
+        return "".join(self._block(x, part) for x in begins)
+
+    @property
+    def failures(self) -> str:
+        """The outline of the part of a band that stands for its failures, at its end; empty for other lanes."""
+        lane = self.lane
+        if not lane.failures or lane.failures == lane.number:
+            return ""
+        whole = max(self.ended - self.started, 2.0)
+        width = round(max(whole * lane.failures / lane.number, min(LEAST_FAILURES, whole)), 1)
+        return self._block(round(self.started + whole - width, 1), width)
+
+    def _block(self, x: float, width: float) -> str:
+        return f"M{x} {self.y + 4}h{width}v{BAR}h-{width}z"
 
 
 class History(NamedTuple):
@@ -153,13 +172,31 @@ def name_of(event: dict[str, Any]) -> str:
     return str(given.get("signalName") or given.get("timerId") or given.get("markerName") or given.get("reason") or "")
 
 
+def timer_words(name: str, seconds: float | None, guards: str | None) -> str:
+    """Return a timer in words, such as ``timer 2: 8 h for signal approved``."""
+    length = "" if seconds is None else f": {duration(seconds)}"
+    return f"timer {name}{length}{' for ' if guards else ''}{guards or ''}"
+
+
+def _timer(event: dict[str, Any]) -> str:
+    given = attributes_of(event)
+    name, control = name_of(event), str(given.get("control", ""))
+    if name.startswith(STEP_TIMER) and control:
+        control = f"attempt {control} of the step"
+    try:
+        seconds = float(given.get("startToFireTimeout", ""))
+    except ValueError:
+        seconds = None
+    return timer_words(name, seconds, control)
+
+
 def lanes_of(events: Iterable[dict[str, Any]]) -> list[Lane]:
     """Return the lanes of events in order. Those that began before the first event are left out."""
     lanes: dict[int, Lane] = {}
     for event in events:
         kind, time = event["eventType"], event["eventTimestamp"]
         if kind in _BEGINS:
-            name = f"timer {name_of(event)}" if kind == "TimerStarted" else name_of(event)
+            name = _timer(event) if kind == "TimerStarted" else name_of(event)
             lanes[event["eventId"]] = Lane(_BEGINS[kind], name, time, None, None, "running", event["eventId"])
             continue
         if kind not in _STARTS and kind not in _ENDS:
@@ -192,8 +229,9 @@ def bands_of(lanes: Sequence[Lane]) -> list[Lane]:
         ended = None if band.ended is None or lane.ended is None else max(band.ended, lane.ended)
         failures = band.failures + lane.failures
         open_state = band.state if band.ended is None else lane.state
-        state = "failed" if failures else open_state if ended is None else "succeeded"
-        bands[lane.kind, name] = band._replace(number=band.number + 1, failures=failures, ended=ended, state=state)
+        count = band.number + 1
+        state = "failed" if failures == count else open_state if ended is None else "succeeded"
+        bands[lane.kind, name] = band._replace(number=count, failures=failures, ended=ended, state=state)
     return sorted(bands.values(), key=lambda band: (not band.failures, -band.number))
 
 
@@ -218,8 +256,9 @@ def history(events: Sequence[dict[str, Any]], now: float, *, is_open: bool) -> H
     times = sorted({event["eventTimestamp"] for event in events})
     if is_open and now > times[-1]:
         times.append(now)
-    scale = CompressedScale(times, LEFT, WIDTH)
     last = times[-1]
+    work = [(lane.scheduled, last if lane.ended is None else lane.ended) for lane in lanes if lane.kind != "timer"]
+    scale = CompressedScale(times, LEFT, WIDTH, work)
     bars = [
         Bar(
             lane,

@@ -38,13 +38,13 @@ def spark(function: TroubledFunction, marks: Sequence[MarkInfo], now: float) -> 
     if submitted is None or bad is None:
         return None
     step = WIDTH / max(len(submitted), 1)
-    top, bottom = max(*submitted, 1), max(*bad, 1)
+    top = max(*submitted, *bad, 1)  # one scale: a few failures among many jobs are a short bar
     line = " ".join(
         f"{(place + 0.5) * step:.0f},{MIDDLE - number / top * (MIDDLE - 2):.1f}"
         for place, number in enumerate(submitted)
     )
     bars = "".join(
-        f"M{(place + 0.5) * step:.0f} {MIDDLE}v{max(number / bottom * (HEIGHT - MIDDLE), 1.5):.1f}"
+        f"M{(place + 0.5) * step:.0f} {MIDDLE}v{max(number / top * (HEIGHT - MIDDLE), 1.5):.1f}"
         for place, number in enumerate(bad)
         if number
     )
