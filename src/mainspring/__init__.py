@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mainspring.app import App
     from mainspring.client.job import Job
     from mainspring.client.job_logs import LogLine
+    from mainspring.client.json_types import register_type
     from mainspring.client.options import Rate, Retry
     from mainspring.client.run import Run
     from mainspring.client.streaming import Data, Missed, Progress, Warned
@@ -48,6 +49,7 @@ _MODULES = {
     "mainspring.app": ("App",),
     "mainspring.client.job": ("Job",),
     "mainspring.client.job_logs": ("LogLine",),
+    "mainspring.client.json_types": ("register_type",),
     "mainspring.client.options": ("Rate", "Retry"),
     "mainspring.client.run": ("Run",),
     "mainspring.client.streaming": ("Data", "Missed", "Progress", "Warned"),
@@ -124,6 +126,7 @@ __all__ = [
     "ZooKeeper",
     "add_job_fields",
     "current_job",
+    "register_type",
 ]
 
 

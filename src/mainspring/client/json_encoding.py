@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mainspring.client.json_types import finite_hook, write_hook
 from mainspring.errors import PayloadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=write_hook).encode
+_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, PayloadError)
 
 
 def encode_json(value: Any, what: str, name: Callable[[int | str], str] | None = None) -> bytes:
@@ -25,7 +27,9 @@ def encode_json(value: Any, what: str, name: Callable[[int | str], str] | None =
     """
     try:
         written = _encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except _ERRORS as error:
+        if name is not None and (place := _unwritable(value)) is not None:
+            what = name(place)
         raise PayloadError(f"{what} cannot be written as JSON: {error}") from error
     # The encoder writes null for numbers that are not finite, so most values need no second check.
     if b"null" in written and (found := _not_finite(value)) is not None:
@@ -39,10 +43,20 @@ def encode_json(value: Any, what: str, name: Callable[[int | str], str] | None =
     return written
 
 
+def _unwritable(value: Any) -> int | str | None:
+    """Return the index or key of the first part that JSON cannot represent; None if no single part is to blame."""
+    parts: Iterable[tuple[int | str, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
+    for place, part in parts:
+        try:
+            _encode(part)
+        except _ERRORS:
+            return place
+    return None
+
+
 def _not_finite(value: Any) -> tuple[tuple[int | str, ...], float] | None:
     """Return the path to a NaN or an infinity in an encodable value, and that number; None if there is none."""
-    # Only msgspec's Raw, which is JSON already, can be encoded but not converted to builtins.
-    plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_nothing)
+    plain = msgspec.to_builtins(value, str_keys=True, enc_hook=finite_hook)
     unchecked: list[tuple[tuple[int | str, ...], Any]] = [((), plain)]
     while unchecked:
         path, one = unchecked.pop()
@@ -53,8 +67,4 @@ def _not_finite(value: Any) -> tuple[tuple[int | str, ...], float] | None:
             inner: Iterable[tuple[int | str, Any]] = one.items() if isinstance(one, dict) else enumerate(one)
             parts = [((*path, key), part) for key, part in inner if isinstance(part, (float, dict, list, tuple))]
             unchecked += reversed(parts)  # the first is checked next
-    return None
-
-
-def _nothing(_: object) -> None:
     return None

@@ -12,7 +12,7 @@ any bytes               the argument of a function whose only parameter is ``byt
 
 A result is JSON; ``bytes`` stay as they are, and ``None`` is empty. Values are decoded by their annotations, which may be all
 types that msgspec can decode (dataclasses, Structs, datetimes, UUIDs, Decimals, Enums, collections of them, …). Decoding
-is strict: a string is not accepted as a number.
+is strict: a string is not accepted as a number. `json_types` has other types: those of `register_type`, and models of Pydantic.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ import msgspec
 from msgspec import UNSET
 
 from mainspring.client.json_encoding import encode_json
+from mainspring.client.json_types import Reader, read_hook, reader_of, to_plain
+from mainspring.client.pydantic_models import ModelError, is_named_in
 from mainspring.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -71,10 +73,12 @@ class Signature:
         self._positional_suffices = not self._variadic and all(p.kind is not _Kind.KEYWORD_ONLY for p in required)
         self._only_by_position = any(p.kind is _Kind.POSITIONAL_ONLY for p in required)
         self._hints: dict[str, Any] | None = None
-        self._array: msgspec.json.Decoder[Any] | None = None
-        self._object: msgspec.json.Decoder[Any] | None = None
+        self._array: _Arguments | None = None
+        self._object: _Arguments | None = None
         self._result: Callable[[bytes], Any] | None = None
         self._raw: bool | None = None
+        self._has_models: bool | None = None
+        """Whether a parameter's annotation names a model of Pydantic; None: not looked up."""
 
     def without_function(self) -> Self:
         """Forget the function, which has no annotations, so that nothing keeps it in memory."""
@@ -93,10 +97,40 @@ class Signature:
         """Encode the arguments of a call.
 
         Raises TypeError like the call itself if they do not fit the parameters, and PayloadError if JSON cannot represent one
-        of them.
+        of them, or if a dict does not fit the model of its parameter.
         """
+        payload = self._encode(args, kwargs)
+        if self._has_models is not False:
+            for one in (*args, *kwargs.values()) if kwargs else args:
+                kind = type(one)
+                if kind is dict or (kind is list and one and type(one[0]) is dict):  # it may stand for models
+                    self._check_models(payload)
+                    break
+        return payload
+
+    def encode_recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Encode the arguments of a call for a history, the same in every process: members of sets and keys of dicts are sorted.
+
+        Raises as ``encode``, but does not compare dicts with models: a replay must not depend on their newest version.
+        """
+        if self.raw or any(isinstance(one, (bytes, bytearray, memoryview)) for one in args):
+            return self._encode(args, kwargs)
+        return self._encode(*sorted_arguments(args, kwargs))
+
+    def _check_models(self, payload: bytes) -> None:
+        """Raise PayloadError for a payload that does not fit the models which annotations name."""
+        if self._has_models is None:
+            try:
+                hints = self._resolved()
+            except PayloadError:
+                return  # its module may still load; a worker does not start with such a function
+            self._has_models = any(is_named_in(hints.get(one.name, Any)) for one in self._parameters)
+        if self._has_models:
+            self.decode(payload)
+
+    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         if kwargs or not self._positional_suffices or not self._needed <= len(args) <= len(self._positional):
-            self._bindable.bind(*args, **kwargs)
+            self._check_call(args, kwargs)
         if self.raw:
             return self._encode_raw(next(iter((*args, *kwargs.values())), b""))
         if not kwargs:
@@ -104,6 +138,13 @@ class Signature:
         if not args:
             return self._encode_json(kwargs)
         return self._encode_mixed(args, kwargs)
+
+    def _check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self._bindable.bind(*args, **kwargs)
+        except TypeError as error:
+            # From here, and not from the innards of inspect: the last line of users in the traceback is the one at fault.
+            raise TypeError(f"{self.name}: {error}") from None
 
     def bound(self, args: Iterable[Any], kwargs: Any) -> dict[str, Any]:
         """Return the arguments of a call by the names of their parameters. Raises TypeError if they do not fit."""
@@ -147,7 +188,7 @@ class Signature:
         """Decode a result by the return annotation.  Raises PayloadError."""
         if self._result is None:
             hints = self._resolved()
-            self._result = result_decoder(hints.get("return", Any), self.name)
+            self._result = result_decoder(hints.get("return", Any), f"{self.name}: its result")
         return self._result(data)
 
     # The worker's side: decode arguments.
@@ -174,26 +215,27 @@ class Signature:
         start = payload[:1] if payload[:1] not in _WHITESPACE else payload.lstrip(_WHITESPACE)[:1]
         if not start:
             start, payload = b"[", b"[]"
-        if start == b"[":
-            return self._decode_array(payload), {}
-        if start == b"{":
-            return (), self._decode_object(payload)
-        try:
-            msgspec.json.decode(payload)  # refuses 1,2, which the brackets would turn into [1,2]
-        except _DECODE_ERRORS:
-            raise PayloadError(
-                f"{self.name}: a payload is a JSON array (positional arguments), a JSON object (keyword arguments), another "
-                f"JSON value (a single argument) or empty (no arguments); this one begins with {payload[:20]!r}"
-            ) from None
-        return self._decode_array(b"[%b]" % payload), {}
+        if start not in (b"[", b"{"):
+            try:
+                msgspec.json.decode(payload)  # refuses 1,2, which the brackets would turn into [1,2]
+            except _DECODE_ERRORS:
+                raise PayloadError(
+                    f"{self.name}: a payload is a JSON array (positional arguments), a JSON object (keyword arguments), another "
+                    f"JSON value (a single argument) or empty (no arguments); this one begins with {payload[:20]!r}"
+                ) from None
+            start, payload = b"[", b"[%b]" % payload
+        if self._variadic:
+            given = self._read(payload, list if start == b"[" else dict)
+            return self._convert(given, {}) if start == b"[" else self._convert([], given)
+        return (self._decode_array(payload), {}) if start == b"[" else ((), self._decode_object(payload))
 
     def _decode_array(self, payload: bytes) -> tuple[Any, ...]:
-        if self._variadic:
-            return self._convert(self._read(payload, list), {})[0]
         if self._array is None:
             self._array = self._decoder(self._positional, array=True)
         try:
-            values: tuple[Any, ...] = msgspec.structs.astuple(self._array.decode(payload))
+            values: tuple[Any, ...] = self._array.read(payload)
+        except ModelError as error:
+            raise self._model_misfit(error) from error.__cause__
         except _DECODE_ERRORS as error:
             self._check_length(len(self._read(payload, list)))
             raise self._misfit(error) from None
@@ -204,13 +246,13 @@ class Signature:
         return values
 
     def _decode_object(self, payload: bytes) -> dict[str, Any]:
-        if self._variadic:
-            return self._convert([], self._read(payload, dict))[1]
         if self._object is None:
             named = [p for p in self._parameters if p.kind is not _Kind.POSITIONAL_ONLY]
             self._object = self._decoder(named, array=False)
         try:
-            decoded = self._object.decode(payload)
+            decoded = self._object.read(payload)
+        except ModelError as error:
+            raise self._model_misfit(error) from error.__cause__
         except _DECODE_ERRORS as error:
             self._bind((), self._read(payload, dict))
             raise self._misfit(error) from None
@@ -218,7 +260,7 @@ class Signature:
             p.name: value
             for p, value in zip(
                 (p for p in self._parameters if p.kind is not _Kind.POSITIONAL_ONLY),
-                msgspec.structs.astuple(decoded),
+                decoded,
                 strict=True,
             )
             if value is not UNSET
@@ -227,12 +269,16 @@ class Signature:
             self._bind((), values)
         return values
 
-    def _decoder(self, parameters: list[inspect.Parameter], *, array: bool) -> msgspec.json.Decoder[Any]:
+    def _decoder(self, parameters: list[inspect.Parameter], *, array: bool) -> _Arguments:
         """Build a decoder of a struct with a field for each parameter; omitted arguments keep their defaults."""
         hints = self._resolved()
         fields: list[Any] = []
+        finish: list[tuple[int, str, Callable[[bytes], Any]]] = []
         for number, parameter in enumerate(parameters):
-            kind = hints.get(parameter.name, Any)
+            reader = reader_of(hints.get(parameter.name, Any))
+            kind = reader.kind
+            if reader.finish is not None:
+                finish.append((number, parameter.name, reader.finish))
             field = f"p{number}"  # msgspec does not accept every parameter's name
             optional = parameter.default is not parameter.empty
             fields.append(
@@ -247,7 +293,7 @@ class Signature:
                 kw_only=not array,
                 rename={f"p{number}": p.name for number, p in enumerate(parameters)},
             )
-            return msgspec.json.Decoder(struct)
+            return _Arguments(msgspec.json.Decoder(struct, dec_hook=read_hook), finish)
         except TypeError as error:
             raise PayloadError(f"{self.name}: a parameter's type cannot be read from JSON: {error}") from error
 
@@ -264,7 +310,15 @@ class Signature:
             elif parameter.kind is _Kind.VAR_KEYWORD:
                 kind = dict[str, kind]  # type: ignore[valid-type]
             try:
-                bound.arguments[parameter.name] = msgspec.convert(value, kind)
+                reader = reader_of(kind)
+                if reader.finish is not None:
+                    converted = reader.finish(msgspec.json.encode(value))
+                else:
+                    converted = msgspec.convert(value, kind, dec_hook=read_hook)
+                bound.arguments[parameter.name] = converted
+            except ModelError as error:
+                error.parameter = parameter.name
+                raise self._model_misfit(error) from error.__cause__
             except msgspec.ValidationError as error:
                 raise PayloadError(f"{self.name}: parameter {parameter.name!r}: {error}") from None
         return bound.args, bound.kwargs
@@ -295,6 +349,10 @@ class Signature:
         where = f" at {inner}" if inner else ""
         return PayloadError(f"{self.name}: parameter {parameter!r}{where}: {text[: found.start()]}")
 
+    def _model_misfit(self, error: ModelError) -> PayloadError:
+        where = f" at {error.where}" if error.where else ""
+        return PayloadError(f"{self.name}: parameter {error.parameter!r}{where}: {error.text}")
+
     def _resolved(self) -> dict[str, Any]:
         if self._hints is None:
             function = self._function
@@ -314,30 +372,67 @@ def _forgotten() -> None:
     """Stand for a function that a signature does not need."""
 
 
+class _Arguments:
+    """A decoder of arguments. ``finish`` has the readers of those that msgspec leaves raw: index, parameter and function."""
+
+    __slots__ = ("_decode", "_finish")
+
+    def __init__(
+        self, decoder: msgspec.json.Decoder[Any], finish: list[tuple[int, str, Callable[[bytes], Any]]]
+    ) -> None:
+        self._decode = decoder.decode
+        self._finish = finish
+
+    def read(self, payload: bytes) -> tuple[Any, ...]:
+        """Return the arguments, with UNSET for omitted ones.  Raises the errors of msgspec, and ModelError."""
+        values: tuple[Any, ...] = msgspec.structs.astuple(self._decode(payload))
+        if not self._finish:
+            return values
+        finished = list(values)
+        for index, parameter, read in self._finish:
+            if (raw := finished[index]) is not UNSET:
+                try:
+                    finished[index] = read(bytes(raw))
+                except ModelError as error:
+                    error.parameter = parameter
+                    raise
+        return tuple(finished)
+
+
+def sorted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments as JSON has them, with sorted sets and keys; unchanged if JSON cannot represent one."""
+    try:
+        return tuple(map(to_plain, args)), to_plain(kwargs) if kwargs else kwargs
+    except (TypeError, ValueError, OverflowError, RecursionError, PayloadError):
+        return args, kwargs  # the encoder raises an error that names the argument
+
+
 def _can_be_unset(kind: Any) -> bool:
-    """Return whether msgspec accepts a union of this type and UNSET. Any includes UNSET already."""
-    return kind is not Any
+    """Return whether msgspec accepts a union of this type and UNSET. Any includes UNSET already; Raw excludes all others."""
+    return kind is not Any and kind is not msgspec.Raw
 
 
-def result_decoder(kind: Any, name: str) -> Callable[[bytes], Any]:
-    """Return a decoder of results of a type: raw for bytes, None for empty, JSON otherwise.  It raises PayloadError."""
+def result_decoder(kind: Any, what: str) -> Callable[[bytes], Any]:
+    """Return a decoder of values: raw for bytes, None for empty, JSON otherwise.  It raises PayloadError; ``what`` names them."""
     alternatives = set(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else {kind}
     if bytes in alternatives and alternatives <= {bytes, type(None)}:
         return (lambda data: data or None) if len(alternatives) == 2 else (lambda data: data)
+    reader = Reader(Any) if kind is type(None) else reader_of(kind)
     try:
-        decode = msgspec.json.Decoder(Any if kind is type(None) else kind).decode
+        decode = reader.finish or msgspec.json.Decoder(reader.kind, dec_hook=read_hook).decode
     except TypeError as error:
-        raise PayloadError(f"{name}: its result's type cannot be read from JSON: {error}") from error
+        raise PayloadError(f"{what} cannot be read from JSON: {error}") from error
+
+    title = str(kind).replace("typing.", "") if get_args(kind) else getattr(kind, "__name__", kind)
 
     def read(data: bytes) -> Any:
         if not data:
             return None
         try:
             return decode(data)
+        except ModelError as error:
+            raise PayloadError(f"{what} cannot be read as {title}: {error}") from error.__cause__
         except _DECODE_ERRORS as error:
-            raise PayloadError(
-                f"{name}: its result cannot be read as {getattr(kind, '__name__', kind)}: {error}; it begins with "
-                f"{data[:20]!r}"
-            ) from None
+            raise PayloadError(f"{what} cannot be read as {title}: {error}; it begins with {data[:20]!r}") from None
 
     return read

@@ -10,6 +10,7 @@ from mainspring.client.job import Job, SubmittedJob, check_handle
 from mainspring.client.json_encoding import encode_json
 from mainspring.client.options import ACTIVITY_OPTIONS, CancelMode, Duration, Options, Priority, Retry, build_options
 from mainspring.client.outcomes import Submitted
+from mainspring.client.payload import sorted_arguments
 from mainspring.client.request_limits import check_limit
 from mainspring.client.session import Request
 from mainspring.client.transactional import DEFAULT_SCHEMA, Inbox
@@ -72,6 +73,9 @@ class Codec(Protocol):
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> bytes:
         """Encode a call's payload.  Raises TypeError or PayloadError."""
 
+    def encode_recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> bytes:
+        """Encode a call's payload for a history, the same in every process.  Raises TypeError or PayloadError."""
+
     def decode_result(self, data: bytes, /) -> Any:
         """Decode a result.  Raises PayloadError."""
 
@@ -92,6 +96,12 @@ class Verbatim:
         if isinstance(payload, (bytes, bytearray, memoryview)):
             return bytes(payload)
         return encode_json(payload, f"a payload of {self._name}")
+
+    def encode_recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Encode like ``encode``, with sorted members of sets and keys of dicts."""
+        if any(isinstance(one, (bytes, bytearray, memoryview)) for one in args):
+            return self.encode(args, kwargs)
+        return self.encode(*sorted_arguments(args, kwargs))
 
     def decode_result(self, data: bytes) -> bytes:
         """Return the result unchanged."""

@@ -19,7 +19,7 @@ from mainspring.client.validation import check_short
 from mainspring.deciding import guards
 from mainspring.deciding.cancelling import Closing
 from mainspring.deciding.children import Children
-from mainspring.deciding.commands import Numbers, build_activity, check_size, encode_arguments
+from mainspring.deciding.commands import Numbers, build_activity, check_size
 from mainspring.deciding.job import WorkflowJob
 from mainspring.deciding.local_steps import LocalSteps
 from mainspring.deciding.loop import SHIELDED
@@ -262,7 +262,7 @@ class Calls:
     def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ContinueAsNew:
         """Return the exception that continues the run as new with these arguments."""
         code = self.state.code
-        payload = encode_arguments(code.signature, args, kwargs)
+        payload = code.signature.encode_recorded(args, kwargs)
         check_size(payload, self.state.limits.largest, f"the input of the next run of {code.name}")
         continuation = ContinueAsNew(code.name, payload, self.same(code.signature, args, kwargs))
         self._continuations.append(continuation)

@@ -27,7 +27,7 @@ class Channel(Generic[T]):
         if not check_text(name, "a signal's name"):
             raise UsageError("a signal's name must not be empty")
         self.name = name
-        self._decode = result_decoder(kind, f"signal {name}")
+        self._decode = result_decoder(kind, f"signal {name}: its value")
 
     def __repr__(self) -> str:
         return f"Channel({self.name!r})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.client.run import encode_signal
-from mainspring.deciding.commands import PRIORITIES, check_size, encode_arguments
+from mainspring.deciding.commands import PRIORITIES, check_size
 from mainspring.deciding.job import WorkflowJob, error_of
 from mainspring.deciding.model import Evicted
 from mainspring.errors import JobFailed, JobTimedOut, NotFoundError, UsageError, WorkflowUsageError
@@ -110,7 +110,7 @@ class Children:
             raise WorkflowUsageError(
                 f"{call.name}: a child has neither delay nor run_at: write `await workflow.sleep(…)` before it"
             )
-        payload = encode_arguments(call.codec, args, kwargs)
+        payload = call.codec.encode_recorded(args, kwargs)
         number = self._numbers.next()
         title = f"{call.name} #{number}"
         check_size(payload, limits.largest, f"the input of {title}")

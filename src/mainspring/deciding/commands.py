@@ -8,8 +8,6 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-import msgspec
-
 from mainspring.client.payload import Signature
 from mainspring.client.validation import check_key, check_short
 from mainspring.deciding.model import StepCall
@@ -31,22 +29,6 @@ def check_size(data: bytes, largest: int, what: str, remedy: str = _ELSEWHERE) -
     """Raise PayloadError for a value that no history of the store can hold."""
     if len(data) > largest:
         raise PayloadError(f"{what} has {len(data):,} bytes, and the store takes at most {largest:,}: {remedy}")
-
-
-def encode_arguments(codec: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Encode the arguments of a call, the same in every process: members of sets and keys of dicts are sorted.
-
-    Raises TypeError or PayloadError if they do not fit.
-    """
-    if getattr(codec, "raw", False) or any(isinstance(one, (bytes, bytearray, memoryview)) for one in args):
-        data: bytes = codec.encode(args, kwargs)
-        return data
-    try:
-        sorted_args = tuple(msgspec.to_builtins(one, order="deterministic", str_keys=True) for one in args)
-        sorted_kwargs = msgspec.to_builtins(kwargs, order="deterministic", str_keys=True) if kwargs else kwargs
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        sorted_args, sorted_kwargs = args, kwargs  # the codec raises an error that names the argument
-    return codec.encode(sorted_args, sorted_kwargs)  # type: ignore[no-any-return] # all codecs return bytes
 
 
 class Numbers:
@@ -72,7 +54,7 @@ def build_activity(
     """Return the command for an activity. Raises WorkflowUsageError for options of jobs that no activity has."""
     _check_options(call)
     title = f"{call.name} #{number}"
-    payload = encode_arguments(call.codec, args, kwargs)
+    payload = call.codec.encode_recorded(args, kwargs)
     check_size(payload, largest, f"the input of {title}")
     given = call.options
     options = Options(
@@ -236,7 +218,7 @@ def build_step(
         raise WorkflowUsageError(f"{call!r} has no __name__: give the step a name, workflow.step(f, …, name=…)")
     check_short(title, "a step's name")
     signature, lasts = signatures.of(call, title) if defined is None else (defined.signature, True)
-    payload = encode_arguments(signature, args, kwargs)
+    payload = signature.encode_recorded(args, kwargs)
     check_size(payload, largest, f"the input of step {title} #{number}")
     if defined is None:
         executor: Any = "coroutine" if inspect.iscoroutinefunction(call) else "thread"

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from mainspring.client import pydantic_models
 from mainspring.client.json_encoding import encode_json
+from mainspring.client.json_types import to_plain
 from mainspring.client.payload import Signature
+from mainspring.errors import PayloadError
 from mainspring.workflows.payloads import RedactedPayload, same_values
 
 if TYPE_CHECKING:
@@ -22,11 +25,11 @@ if TYPE_CHECKING:
 
 _MOST: Final = 500
 """Payloads that are tried for a digest."""
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, ValueError)
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, ValueError, PayloadError)
 
 
 class _Field(NamedTuple):
-    """A field of a dataclass or Struct."""
+    """A field of a dataclass, a Struct or a model."""
 
     name: str
     key: str
@@ -78,8 +81,9 @@ def _fits(recorded: Any, value: Any) -> bool:
         tag = _tag_of(value)
         if tag.keys() - recorded.keys() or any(recorded[key] != one for key, one in tag.items()):
             return False
+        written = to_plain(value) if pydantic_models.is_known(type(value)) else {}
         return recorded.keys() <= {field.key for field in fields} | tag.keys() and all(
-            _fits(recorded[field.key], getattr(value, field.name))
+            _fits(recorded[field.key], _part(value, field, written))
             if field.key in recorded
             else field.is_default(getattr(value, field.name))
             for field in fields
@@ -88,15 +92,20 @@ def _fits(recorded: Any, value: Any) -> bool:
         return len(value) == len(recorded) and all(map(_fits, recorded, value))
     if isinstance(value, dict) and isinstance(recorded, dict) and all(isinstance(key, str) for key in value):
         return value.keys() == recorded.keys() and all(_fits(recorded[key], value[key]) for key in value)
-    return same_values(recorded, _plain(value))
+    return same_values(recorded, to_plain(value))
 
 
-def _plain(value: Any) -> Any:
-    return msgspec.to_builtins(value, order="deterministic", str_keys=True)
+def _part(value: Any, field: _Field, written: dict[str, Any]) -> Any:
+    """Return the value of a field to be compared. A model may have written it in its own way: then, what it has written."""
+    part = getattr(value, field.name)
+    has_own_form = field.key in written and not isinstance(part, (list, tuple, dict)) and not _fields_of(part)
+    return written[field.key] if has_own_form else part
 
 
 def _fields_of(value: Any) -> list[_Field]:
-    """Return the fields of a dataclass or Struct that is written as an object; nothing for other values."""
+    """Return the fields of a dataclass, Struct or model that is written as an object; nothing for other values."""
+    if pydantic_models.is_model(type(value)):
+        return [_Field(*one) for one in pydantic_models.fields_of(value)]
     if isinstance(value, msgspec.Struct):
         if value.__struct_config__.array_like:
             return []
@@ -169,18 +178,18 @@ def _written(value: Any, without: frozenset[tuple[type[Any], str]]) -> Any:
     """Return a value as JSON has it, without these fields."""
     fields = _fields_of(value)
     if fields:
-        plain = _plain(value)
+        plain = to_plain(value)
         for field in fields:
             if (type(value), field.key) in without:
                 plain.pop(field.key, None)
             elif field.key in plain:
-                plain[field.key] = _written(getattr(value, field.name), without)
+                plain[field.key] = _written(_part(value, field, plain), without)
         return plain
     if isinstance(value, (list, tuple)):
         return [_written(one, without) for one in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _written(value[key], without) for key in sorted(value)}
-    return _plain(value)
+    return to_plain(value)
 
 
 def _as_is(value: Any) -> Any:

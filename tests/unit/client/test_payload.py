@@ -219,7 +219,7 @@ def test_a_wrong_call_raises_the_error_of_the_function() -> None:
 
 
 def test_values_without_json_form_are_refused_at_encoding() -> None:
-    with pytest.raises(PayloadError, match="argument of plain cannot be written as JSON"):
+    with pytest.raises(PayloadError, match="plain: parameter 'path' cannot be written as JSON"):
         Signature(plain, "plain").encode((object(),), {})
     with pytest.raises(PayloadError, match="the result cannot be written"):
         encode_result(object())

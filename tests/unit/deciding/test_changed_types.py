@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 import pytest
+from pydantic import BaseModel, Field
 
 from mainspring import App, workflow
 from mainspring.deciding.replays import replay
@@ -45,6 +47,17 @@ class OldOuter(msgspec.Struct, tag="outer"):
 class NewOuter(msgspec.Struct, tag="outer"):
     inner: list[New]
     note: str | None = None
+
+
+class OldModel(BaseModel):
+    id: str
+
+
+class NewModel(BaseModel):
+    id: str
+    its_currency: str = Field("EUR", alias="itsCurrency")
+    weights: list[Decimal] = [Decimal(1)]
+    inner: OldModel | None = None
 
 
 class Strict(msgspec.Struct):
@@ -121,11 +134,23 @@ SAFE: dict[str, tuple[Any, Any]] = {
         build(Old, lambda: Old("p-2"), lambda task, value: task(payment=value)),
         build(Old, lambda: Old("p-2"), lambda task, value: task(value)),
     ),
+    "model": (
+        build(OldModel, lambda: OldModel(id="p-2")),
+        build(NewModel, lambda: NewModel.model_validate({"id": "p-2"})),
+    ),
+    "from dataclass to model": (
+        build(Old, lambda: Old("p-2")),
+        build(NewModel, lambda: NewModel.model_validate({"id": "p-2"})),
+    ),
     "from dataclass to Struct": (build(Old, lambda: Old("p-2")), build(NewStruct, lambda: NewStruct("p-2"))),
 }
 UNSAFE: dict[str, tuple[Any, Any]] = {
     "another value": (build(Old, lambda: Old("p-2")), build(Old, lambda: Old("p-3"))),
     "a new field with another value": (build(Old, lambda: Old("p-2")), build(New, lambda: New("p-2", ["new"]))),
+    "a new field of a model with another value": (
+        build(OldModel, lambda: OldModel(id="p-2")),
+        build(NewModel, lambda: NewModel(id="p-2", itsCurrency="USD")),
+    ),
     "a field less": (build(New, lambda: New("p-2")), build(Old, lambda: Old("p-2"))),
     "a new field without a default": (
         build(OldStruct, lambda: OldStruct("p")),
