@@ -25,7 +25,7 @@ from mainspring.errors import UsageError
 from mainspring.jobs.argument_rules import MOST_KEPT
 from mainspring.stores import ZooKeeper, check_options, check_store
 from mainspring.tasks import CoroutineTask, Define, Definitions, Schedule, Task
-from mainspring.worker.functions import check_definition
+from mainspring.worker.functions import check_annotations, check_definition
 from mainspring.worker.inclusion import import_included
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
@@ -385,9 +385,11 @@ class App(AppClient):
 
         ``selector`` (``FILE.py[:name]`` or ``module[:name]``) names the App for processes of ``executor="process"``.
 
-        Raises SettingsError if a module that the App includes cannot be imported.
+        Raises SettingsError if a module that the App includes cannot be imported, or if the annotations of a function cannot be
+        used.
         """
         self.load_tasks()
+        check_annotations(self.registry)
         check_workflows(self.registry)
         addresses, tls = (self.servers(), self.tls()) if servers is None else (tuple(servers), self._tls)
         connectors = {str(address): connector(address, tls) for address in addresses}

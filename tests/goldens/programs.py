@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+from pydantic import BaseModel, Field
 
 from mainspring import App, CompensationFailed, JobCancelled, JobError, JobFailed, Retry, workflow
 
@@ -494,3 +497,48 @@ async def map_continued(rounds: int) -> list[int]:
         return number
 
     return await workflow.map(one, range(3))
+
+
+# ---- models and declared types of results ----
+
+
+class Item(BaseModel):
+    sku: str
+    price: Decimal = Decimal("0.10")
+
+
+class Basket(BaseModel):
+    number: int = Field(alias="basketNumber")
+    items: list[Item] = []
+    tags: set[str] = set()
+
+
+@app.task
+def priced(basket: Basket) -> Decimal:
+    return sum((item.price for item in basket.items), Decimal(0))
+
+
+@app.task
+def refilled(basket: Basket, *items: Item) -> Basket:
+    return basket.model_copy(update={"items": [*basket.items, *items]})
+
+
+baskets = app.signal("baskets", Basket)
+
+
+@golden(
+    Basket(basketNumber=1, items=[Item(sku="a")], tags={"one", "two", "three"}),
+    drive=lambda _fleet, run: run.signal(baskets, Basket(basketNumber=2)),
+)
+async def models(basket: Basket) -> Basket:
+    full = await refilled.submit(basket, Item(sku="b"), Item(sku="c"))
+    cost = await priced.step(full)
+    other = await baskets.receive()
+    await workflow.map(priced, [full, other])
+    return full.model_copy(update={"number": int(cost * 100) + other.number})
+
+
+@golden()
+async def wrong_result() -> int:
+    await workflow.sleep(1)
+    return "text"  # type: ignore[return-value]

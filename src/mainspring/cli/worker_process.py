@@ -35,6 +35,7 @@ from mainspring.worker import selector
 from mainspring.worker.children import ignore_interrupts
 from mainspring.worker.declaration import keep_declaring
 from mainspring.worker.forks import disown
+from mainspring.worker.functions import check_annotations
 from mainspring.worker.job_counters import JobCounters
 from mainspring.worker.link import connector
 from mainspring.worker.loop_watch import Frozen, LoopWatch, params_of
@@ -83,6 +84,7 @@ def work(order: WorkerOrder) -> int:
         selector.show_cause(error)
         raise
     registry = _chosen(app.registry, order)
+    check_annotations(registry)
     check_workflows(registry, strict=order.strict)
     _check_memory(order.max_memory, resident_bytes())
     settings = settings_of(order)

@@ -21,14 +21,14 @@ import functools
 import inspect
 import re
 import types
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET
 
 from mainspring.client.json_encoding import encode_json
-from mainspring.client.json_types import Reader, read_hook, reader_of, to_plain
-from mainspring.client.pydantic_models import ModelError, is_named_in
+from mainspring.client.json_types import Reader, problem_of, read_hook, reader_of, to_plain
+from mainspring.client.pydantic_models import ModelError, is_model, is_named_in
 from mainspring.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ class Signature:
         self._object: _Arguments | None = None
         self._result: Callable[[bytes], Any] | None = None
         self._raw: bool | None = None
+        self._sure: frozenset[type[Any]] = frozenset()
+        """Classes whose instances have the declared type of results."""
+        self._checks_results: bool | None = None
+        """Whether other results are checked; None: not looked up."""
         self._has_models: bool | None = None
         """Whether a parameter's annotation names a model of Pydantic; None: not looked up."""
 
@@ -191,7 +195,69 @@ class Signature:
             self._result = result_decoder(hints.get("return", Any), f"{self.name}: its result")
         return self._result(data)
 
-    # The worker's side: decode arguments.
+    # The worker's side: decode arguments, encode results.
+
+    def encode_result(self, value: Any) -> bytes:
+        """Encode a result.
+
+        Raises PayloadError if JSON cannot represent it, or if it cannot be read as the declared type: a caller could not use it.
+        """
+        data = encode_result(value)
+        checks = self._prepare_results() if self._checks_results is None else self._checks_results
+        if checks and type(value) not in self._sure:
+            self._check_result(value, data)
+        return data
+
+    def _prepare_results(self) -> bool:
+        """Find out once how results are checked. Where nothing is declared, or None, they are not. Return whether they are."""
+        try:
+            kind = self._resolved().get("return", Any)
+            self.decode_result(b"")  # builds the decoder
+        except PayloadError:  # a worker does not start with such a function, unless it ignores results
+            self._checks_results = False
+            return False
+        kinds = _alternatives(kind)
+        sure = {one for one in kinds if one in _SURE or is_model(one)}
+        if float in sure:
+            sure.add(int)
+        self._sure = frozenset(sure)
+        self._checks_results = kind not in _NOTHING and not any(one is Any or one is object for one in kinds)
+        return self._checks_results
+
+    def _check_result(self, value: Any, data: bytes) -> None:
+        """Raise PayloadError for a result that does not have the declared type."""
+        kind = self._resolved()["return"]
+        remedy = "return a value of the declared type, or correct the annotation"
+        is_bytes = isinstance(value, (bytes, bytearray, memoryview))
+        if value is None or (is_raw(kind) and not is_bytes):
+            if value is None and _takes_null(kind):
+                return
+            shown = "None" if value is None else f"of the type {type(value).__name__}"
+            raise PayloadError(f"{self.name}: its result is {shown}, and not {type_name(kind)}: {remedy}")
+        try:
+            self.decode_result(data)
+        except PayloadError as error:
+            raise PayloadError(f"{error}: {remedy}") from error.__cause__
+
+    def problem(self, *, results: bool = True) -> str:
+        """Return why some of its arguments or results can never be read from JSON; empty if all can.
+
+        Parameters with defaults may have any annotation. ``results``: whether somebody reads them.
+        """
+        try:
+            hints = self._resolved()
+            if not self.raw and not self._variadic:
+                self._decoder(self._positional, array=True)
+        except PayloadError as error:
+            return str(error)
+        for one in self._parameters:
+            optional = one.default is not one.empty or one.kind in (_Kind.VAR_POSITIONAL, _Kind.VAR_KEYWORD)
+            if not optional and not self.raw and (problem := problem_of(hints.get(one.name, Any))):
+                return f"{self.name}: parameter {one.name!r}: {problem}"
+        kind = hints.get("return", Any)
+        if results and kind not in _NOTHING and not is_raw(kind) and (problem := problem_of(kind)):
+            return f"{self.name}: its result: {problem}"
+        return ""
 
     @property
     def raw(self) -> bool:
@@ -407,6 +473,34 @@ def sorted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tup
         return args, kwargs  # the encoder raises an error that names the argument
 
 
+_NOTHING = (type(None), NoReturn, Never)
+"""Declared types of results that nobody reads. Values in spite of it are kept."""
+_SURE = frozenset({int, str, bool, float, bytes, list, dict, type(None)})
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def is_raw(kind: Any) -> bool:
+    """Return whether results of a type are bytes, which are no JSON."""
+    kinds = _alternatives(kind)
+    return bytes in kinds and all(one in (bytes, type(None)) for one in kinds)
+
+
+def type_name(kind: Any) -> str:
+    """Return an annotation as code has it."""
+    return str(kind).replace("typing.", "") if get_args(kind) else str(getattr(kind, "__name__", kind))
+
+
+def _takes_null(kind: Any) -> bool:
+    try:
+        result_decoder(kind, "")(b"null")
+    except PayloadError:
+        return False
+    return True
+
+
 def _can_be_unset(kind: Any) -> bool:
     """Return whether msgspec accepts a union of this type and UNSET. Any includes UNSET already; Raw excludes all others."""
     return kind is not Any and kind is not msgspec.Raw
@@ -414,16 +508,15 @@ def _can_be_unset(kind: Any) -> bool:
 
 def result_decoder(kind: Any, what: str) -> Callable[[bytes], Any]:
     """Return a decoder of values: raw for bytes, None for empty, JSON otherwise.  It raises PayloadError; ``what`` names them."""
-    alternatives = set(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else {kind}
-    if bytes in alternatives and alternatives <= {bytes, type(None)}:
-        return (lambda data: data or None) if len(alternatives) == 2 else (lambda data: data)
-    reader = Reader(Any) if kind is type(None) else reader_of(kind)
+    if is_raw(kind):
+        return (lambda data: data or None) if kind is not bytes else (lambda data: data)
+    reader = Reader(Any) if kind in _NOTHING else reader_of(kind)
     try:
         decode = reader.finish or msgspec.json.Decoder(reader.kind, dec_hook=read_hook).decode
     except TypeError as error:
         raise PayloadError(f"{what} cannot be read from JSON: {error}") from error
 
-    title = str(kind).replace("typing.", "") if get_args(kind) else getattr(kind, "__name__", kind)
+    title = type_name(kind)
 
     def read(data: bytes) -> Any:
         if not data:

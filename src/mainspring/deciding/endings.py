@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mainspring.client.payload import encode_result
 from mainspring.deciding.commands import check_size
 from mainspring.deciding.continuing import another_attempt, continuation_of, continue_as_new, leaves_of
 from mainspring.deciding.same_arguments import same_result
@@ -25,6 +24,7 @@ from mainspring.workflows.model import Parked
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from mainspring.deciding.api import Calls
     from mainspring.deciding.matching import Same
@@ -42,8 +42,10 @@ _PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
 _encode = msgspec.json.Encoder().encode
 
 
-def close_of(main: asyncio.Task[object], calls: Calls, *, cancel_requested: bool) -> Decision:
-    """Return the decision that closes the run of a finished main task."""
+def close_of(
+    main: asyncio.Task[object], calls: Calls, encode: Callable[[object], bytes], *, cancel_requested: bool
+) -> Decision:
+    """Return the decision that closes the run of a finished main task. ``encode`` encodes its result, or raises PayloadError."""
     number, largest = calls.next_number(), calls.state.limits.largest
     failure = calls.closing.failure
     error = failure or (None if main.cancelled() else main.exception())
@@ -58,7 +60,7 @@ def close_of(main: asyncio.Task[object], calls: Calls, *, cancel_requested: bool
         )
     if error is None:
         try:
-            result = encode_result(main.result())
+            result = encode(main.result())
             check_size(result, largest, "the workflow's result", "store it elsewhere and return its name")
         except PayloadError as refused:
             error = refused

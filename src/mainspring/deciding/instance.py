@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.client.payload import encode_result
 from mainspring.deciding import guards
 from mainspring.deciding.activation import Activation
 from mainspring.deciding.api import Calls
@@ -431,7 +432,10 @@ class Instance(RunState):
         assert self._main is not None
         if self._close is None:
             loop.drop_timers()
-            self._close = close_of(self._main, calls, cancel_requested=self._cancel_requested)
+            # The result of a part of a map does not have the type of its workflow.
+            is_checked = self.semantics >= 2 and not is_part(calls.started)
+            encode = self.code.signature.encode_result if is_checked else encode_result
+            self._close = close_of(self._main, calls, encode, cancel_requested=self._cancel_requested)
         self._commands.issue_close(self._close, same_close(self._main) if self.replaying else None)
 
     def _check_timer(self, delay: float) -> None:

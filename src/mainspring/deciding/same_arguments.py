@@ -23,6 +23,7 @@ from mainspring.workflows.payloads import RedactedPayload, same_values
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _MOST: Final = 500
 """Payloads that are tried for a digest."""
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, ValueError, PayloadError)
@@ -90,6 +91,11 @@ def _fits(recorded: Any, value: Any) -> bool:
         )
     if isinstance(value, (list, tuple)) and isinstance(recorded, list):
         return len(value) == len(recorded) and all(map(_fits, recorded, value))
+    if isinstance(value, (set, frozenset)) and isinstance(recorded, list):  # results have them in any order
+        plain = to_plain(value)
+        return len(plain) == len(recorded) and all(
+            map(same_values, *(sorted(one, key=_encode) for one in (recorded, plain)))
+        )
     if isinstance(value, dict) and isinstance(recorded, dict) and all(isinstance(key, str) for key in value):
         return value.keys() == recorded.keys() and all(_fits(recorded[key], value[key]) for key in value)
     return same_values(recorded, to_plain(value))
@@ -98,7 +104,9 @@ def _fits(recorded: Any, value: Any) -> bool:
 def _part(value: Any, field: _Field, written: dict[str, Any]) -> Any:
     """Return the value of a field to be compared. A model may have written it in its own way: then, what it has written."""
     part = getattr(value, field.name)
-    has_own_form = field.key in written and not isinstance(part, (list, tuple, dict)) and not _fields_of(part)
+    has_own_form = (
+        field.key in written and not isinstance(part, (list, tuple, set, frozenset, dict)) and not _fields_of(part)
+    )
     return written[field.key] if has_own_form else part
 
 

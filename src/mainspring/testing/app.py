@@ -49,6 +49,7 @@ from mainspring.testing.mocks import Mocks
 from mainspring.testing.passing_time import SETTLE_TIMEOUT, PassingTime, until
 from mainspring.testing.replay_checks import GrowingChecks
 from mainspring.worker.executors.process import TASK_PROCESS
+from mainspring.worker.functions import check_annotations
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
@@ -349,6 +350,7 @@ def in_memory(app: App, *, concurrency: int = 4, schedules: bool = True) -> Iter
         before = app.connect_to(f"unix:{socket}")
         try:
             app.load_tasks()
+            check_annotations(app.registry)
             check_workflows(app.registry)
             other_seed.begin(app)
             fleet = InMemory(app, socket, concurrency, schedules=schedules)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.client.awaited_jobs import waiter
-from mainspring.client.payload import encode_result
 from mainspring.jobs.failures import encodable, text_of, traceback_of
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_job
 
@@ -49,7 +48,7 @@ def execute(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
         result = function.call(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 - every error of a task is its outcome, including SystemExit
         return error_settlement(function, error, job)
-    return _result_settlement(result)
+    return _result_settlement(function, result)
 
 
 async def execute_coroutine(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
@@ -65,12 +64,12 @@ async def execute_coroutine(function: Function, payload: bytes, job: CurrentJob)
         result = await function.call(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001
         return error_settlement(function, error, job)
-    return _result_settlement(result)
+    return _result_settlement(function, result)
 
 
-def _result_settlement(result: Any) -> Settlement:
+def _result_settlement(function: Function, result: Any) -> Settlement:
     try:
-        return Settlement(b"succeeded", b"", encode_result(result))
+        return Settlement(b"succeeded", b"", function.signature.encode_result(result))
     except BaseException as error:  # noqa: BLE001
         return failure_of(error, final=True)  # a retry would fail in the same way
 

@@ -10,9 +10,9 @@ from mainspring.client.options import Options
 from mainspring.client.payload import Signature
 from mainspring.client.validation import check_text, refusal
 from mainspring.deciding.model import Code
-from mainspring.errors import UsageError
+from mainspring.errors import SettingsError, UsageError
 from mainspring.resources.model import UNLIMITED, Limits
-from mainspring.worker.registry import Function, WorkflowFunction
+from mainspring.worker.registry import Function, Registry, WorkflowFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +89,17 @@ def build_workflow(
     if function.executor != "coroutine":
         raise UsageError(f"{function.name} is no coroutine function: a workflow is an `async def`, or make it a task")
     return WorkflowFunction(Code(function.name, version, function.call, function.signature, park_on, retry), timeout)
+
+
+def check_annotations(registry: Registry) -> None:
+    """Raise SettingsError for functions with arguments or results that can never be read from JSON, all of them at once.
+
+    A worker calls it at its start, when the modules of its App are loaded: annotations may name types that are defined later.
+    """
+    problems = [function.signature.problem() for function in registry]
+    problems += [workflow.signature.problem() for workflow in registry.workflows.values()]
+    if found := [problem for problem in problems if problem]:
+        raise SettingsError(f"no job could be run, because annotations cannot be used: {'; '.join(found)}")
 
 
 def _function_of(given: Any, kind: str) -> Callable[..., Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket  # noqa: TC003 - annotations are resolved at run time
+from collections.abc import Iterator  # noqa: TC003 - as above
 from decimal import Decimal
 
 import pytest
 from pydantic import BaseModel, Field
 
-from mainspring import App, JobFailed, PayloadError, workflow
+from mainspring import App, JobFailed, PayloadError, Retry, SettingsError, workflow
 from mainspring.testing import in_memory
 
 
@@ -97,6 +99,64 @@ def test_tasks_are_submitted_with_models_or_what_fits_them() -> None:
             JobFailed, match=r"PayloadError: place: parameter 'order' at .number: Input should be a valid"
         ):
             app.function("place").submit({"order": {"number": "x"}}).result(5)
+
+
+wrong = App()
+retry = Retry(max_attempts=3, initial=60)
+
+
+@wrong.task(retry=retry)
+def count() -> int:
+    return "3"  # type: ignore[return-value]
+
+
+@wrong.task
+async def total(number: int) -> int:
+    return number or None  # type: ignore[return-value]
+
+
+@wrong.workflow
+async def summing(how: str) -> int:
+    match how:
+        case "activity":
+            await total.submit(0)
+        case "step":
+            await total.step(0)
+    return how  # type: ignore[return-value]
+
+
+def test_a_result_of_a_wrong_type_fails_its_job_and_is_not_tried_again() -> None:
+    with in_memory(wrong) as fleet:
+        with pytest.raises(
+            JobFailed, match="at attempt 1: PayloadError: count: its result cannot be read as int: Expected"
+        ):
+            count.submit().result(5)
+        with pytest.raises(JobFailed, match="PayloadError: total: its result is None, and not int: return a value"):
+            total.submit(0).result(5)
+        for how, message in {
+            "activity": "total #1 failed at attempt 1: PayloadError: total: its result is None",
+            "step": "total #1 failed at attempt 1: PayloadError: total: its result is None",
+            "result": "PayloadError: summing: its result cannot be read as int: Expected `int`, got `str`",
+        }.items():
+            with pytest.raises(JobFailed, match=message):
+                fleet.result(summing.submit(how))
+
+
+def test_functions_whose_annotations_cannot_be_used_are_refused_at_the_start() -> None:
+    app = App()
+
+    @app.task
+    def peer(to: socket.socket) -> None: ...
+
+    @app.workflow
+    async def numbers() -> Iterator[int]:
+        raise NotImplementedError
+
+    expected = "peer: parameter 'to': JSON has no values .*; numbers: its result: JSON has no values of type Iterator"
+    with pytest.raises(SettingsError, match=expected), in_memory(app):
+        pass
+    with pytest.raises(SettingsError, match=expected):
+        app.worker()
 
 
 def test_a_mock_returns_models() -> None:

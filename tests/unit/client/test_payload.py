@@ -3,10 +3,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import socket  # noqa: TC003 - annotations are resolved at run time
 import uuid
+from collections.abc import Hashable, Iterator, Sequence  # noqa: TC003 - as above
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -297,3 +299,123 @@ def test_results() -> None:
             Signature(late, "late").decode_result(result)
     with pytest.raises(PayloadError, match=r"untyped: its result cannot be read as .*Any: maximum recursion depth"):
         Signature(untyped, "untyped").decode_result(b"[" * 100_000)
+
+
+# ---- results and their declared types ----
+
+
+def returning(kind: Any) -> Signature:
+    def function() -> Any: ...
+
+    function.__annotations__["return"] = kind
+    return Signature(function, "f")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (int, 3),
+        (float, 3),
+        (list[int], (1, 2)),
+        (tuple[int, ...], [1, 2]),
+        (set[str], ["a"]),
+        (Size, {"width": 3}),
+        (datetime, "2030-01-01T00:00:00Z"),
+        (dict[int, Decimal], {1: Decimal("1.5")}),
+        (Colour, "red"),
+        (int | None, None),
+        (Any, None),
+        (object, 3),
+        (bytes | None, None),
+        (bytes, bytearray(b"\xff")),
+        (None, 5),
+        (NoReturn, None),
+    ],
+)
+def test_a_result_that_can_be_read_as_the_declared_type_is_encoded(kind: Any, value: Any) -> None:
+    assert returning(kind).encode_result(value) == encode_result(value)
+    assert Signature(untyped, "untyped").encode_result(value) == encode_result(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (
+            int,
+            "3",
+            "f: its result cannot be read as int: Expected `int`, got `str`; it begins with b'\"3\"': return a value",
+        ),
+        (int, True, "got `bool`"),
+        (
+            int,
+            None,
+            "f: its result is None, and not int: return a value of the declared type, or correct the annotation",
+        ),
+        (Size, None, "is None, and not Size"),
+        (list[int], [1, "2"], "f: its result cannot be read as list[int]: Expected `int`, got `str` - at `$[1]`"),
+        (Point, Point("a", 2), "Expected `int`, got `str` - at `$.x`"),  # type: ignore[arg-type]
+        (str, b"abc", "cannot be read as str"),
+        (bytes, "abc", "f: its result is of the type str, and not bytes"),
+        (dict, [], "Expected `object`, got `array`"),
+        (Colour, "blue", "Invalid enum value 'blue'"),
+    ],
+)
+def test_a_result_of_another_type_is_refused(kind: Any, value: Any, message: str) -> None:
+    signature = returning(kind)
+    for _ in range(2):
+        with pytest.raises(PayloadError) as error:
+            signature.encode_result(value)
+        assert message in str(error.value)
+
+
+def needs_a_socket(name: str, peer: socket.socket) -> None: ...
+def may_have_a_socket(name: str, peer: socket.socket | None = None, other: object = 1) -> None: ...
+def has_them_inside(peers: dict[str, list[Peers]]) -> None: ...
+def gives_a_socket() -> list[socket.socket]:
+    raise NotImplementedError
+
+
+def gives_numbers() -> Iterator[int]:
+    raise NotImplementedError
+
+
+def is_lost(a: Nowhere) -> None: ...  # type: ignore[name-defined] # noqa: F821
+def has_two_arrays(a: list[int] | set[int]) -> None: ...
+def takes_anything(a: object, b: Hashable, c: Sequence[int], *rest: socket.socket) -> object: ...
+
+
+@dataclasses.dataclass
+class Peers:
+    name: str
+    peer: socket.socket
+    inner: Peers | None = None
+
+
+@pytest.mark.parametrize("function", [plain, untyped, rich, raw, variadic, late, may_have_a_socket, takes_anything])
+def test_annotations_that_json_has_values_for_are_no_problem(function: Any) -> None:
+    assert Signature(function, "f").problem() == ""
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            needs_a_socket,
+            "f: parameter 'peer': JSON has no values of type socket; use a dataclass, or give the class a form",
+        ),
+        (has_them_inside, "f: parameter 'peers': JSON has no values of type socket"),
+        (gives_a_socket, "f: its result: JSON has no values of type socket"),
+        (gives_numbers, "f: its result: JSON has no values of type Iterator"),
+        (is_lost, "f: an annotation cannot be resolved (name 'Nowhere' is not defined)"),
+        (
+            has_two_arrays,
+            "f: a parameter's type cannot be read from JSON: Type unions may not contain more than one array",
+        ),
+    ],
+)
+def test_annotations_that_json_has_no_values_for_are_problems(function: Any, message: str) -> None:
+    assert message in Signature(function, "f").problem()
+
+
+def test_ignored_results_may_have_any_annotation() -> None:
+    assert Signature(gives_numbers, "f").problem(results=False) == ""

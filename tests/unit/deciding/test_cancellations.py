@@ -350,5 +350,5 @@ def test_a_replay_repeats_each_decision_with_the_behaviour_that_it_had(monkeypat
         worker.node.request_cancel()
         worker.decide()
     assert trace == []  # the cancellation took the place of the result
-    assert [one.semantics for one in worker.node.events if isinstance(one, h.DecisionTaskCompleted)] == [1, 0]
+    assert [one.semantics for one in worker.node.events if isinstance(one, h.DecisionTaskCompleted)] == [2, 0]
     replays(worker)

@@ -379,3 +379,25 @@ def test_map_still_collects_errors() -> None:
 
     assert start(run).node.closed is not None
     assert trace == [3]
+
+
+def test_a_result_of_a_wrong_type_fails_a_run_and_completes_one_of_earlier_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> int:
+        await act.submit(1)
+        return "1"  # type: ignore[return-value]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mainspring.deciding.instance.SEMANTICS", 1)
+        earlier = start(run)
+        earlier.node.end_activity("1", result=1)
+        earlier.decide()
+    assert isinstance(earlier.node.closed, h.WorkflowExecutionCompleted)
+    assert compare(earlier) is None
+    worker = start(run)
+    worker.node.end_activity("1", result=1)
+    worker.decide()
+    assert isinstance(worker.node.closed, h.WorkflowExecutionFailed)
+    assert worker.node.closed.reason == "PayloadError"
+    assert compare(worker) is None

@@ -245,8 +245,8 @@ def test_cancelling_a_run_cancels_its_activity() -> None:
 
 
 def test_a_refused_close_is_issued_again() -> None:
-    async def run() -> int:
-        return await charge.submit(1, 2)  # type: ignore[return-value]
+    async def run() -> str:
+        return await charge.submit(1, 2)
 
     worker = start(run)
     worker.decide()
