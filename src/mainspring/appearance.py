@@ -51,6 +51,7 @@ _OF_STATE: Final = {
     "active": "good",
     "skipped": "late",
     "finished": "stopped",
+    "set_aside": "bad",
     # runs of workflows
     "open": "running",
     "parked": "bad",

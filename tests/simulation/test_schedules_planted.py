@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.owners import Ended, Notice, Notices
     from mainspring.schedules.model import Fire
     from mainspring.schedules.reconcile import Stored
-    from mainspring.schedules.store import Change, FireSchedules, TriggerSchedule, Writes
+    from mainspring.schedules.store import Change, FireSchedules, Refused, TriggerSchedule, Writes
     from mainspring.storage.plan import Plan
 
 Plant = pytest.MonkeyPatch
@@ -106,11 +106,9 @@ def test_missing_uniqueness_and_compare_and_swap_is_detected(monkeypatch: Plant)
 def test_edits_of_changed_schedules_are_detected(monkeypatch: Plant) -> None:
     refusal = saving._refusal
 
-    def trusting(changes: Sequence[Change], stored: dict[str, Stored | None]) -> MainspringError | None:
-        now = {name: one.state.version for name, one in stored.items() if one is not None}
-        return refusal(
-            [one._replace(version=one.version and now.get(one.name, one.version)) for one in changes], stored
-        )
+    def trusting(changes: Sequence[Change], draft: ScheduleChanges) -> MainspringError | None:
+        now = {name: one.state.version for name, one in draft.schedules.items() if one is not None}
+        return refusal([one._replace(version=one.version and now.get(one.name, one.version)) for one in changes], draft)
 
     monkeypatch.setattr(saving, "_refusal", trusting)
     is_caught(20, by="an edit of .* is lost")
@@ -192,7 +190,7 @@ def test_not_starting_waiting_runs_is_detected(monkeypatch: Plant) -> None:
 def test_triggering_at_the_fire_time_of_a_relative_is_detected(monkeypatch: Plant) -> None:
     trigger = firing.trigger
 
-    async def of_itself_alone(draft: ScheduleChanges, operation: TriggerSchedule) -> Fire | None:
+    async def of_itself_alone(draft: ScheduleChanges, operation: TriggerSchedule) -> Fire | Refused | None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Graph, "ancestors", lambda _self, _name: [])
             patch.setattr(Graph, "descendants", lambda _self, _name: [])

@@ -38,6 +38,8 @@ class ScheduleInfo(msgspec.Struct):
     origin: str
     app: str | None
     parents: list[str]
+    fault: str | None
+    """Why the answering node has set it aside: it does not fire there. None: it has not."""
 
 
 class ScheduleDetails(ScheduleInfo):

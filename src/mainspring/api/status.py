@@ -51,6 +51,16 @@ class WorkflowStatus(msgspec.Struct):
     stranded: int
 
 
+class SetAsideStatus(msgspec.Struct):
+    """A stored object that the node cannot handle: a schedule, a run, an errand or an operation."""
+
+    kind: str
+    name: str
+    since: str | None
+    """When the node met it first, in RFC 3339."""
+    fault: str
+
+
 class NodeStatus(msgspec.Struct):
     """A node; docs/reference/cli.md explains the keys."""
 
@@ -69,6 +79,8 @@ class NodeStatus(msgspec.Struct):
     commits: CommitNumbers | None
     functions: list[FunctionStatus]
     workflows: list[WorkflowStatus] = []
+    set_aside: list[SetAsideStatus] = []
+    """Empty, for callers who may not see all namespaces."""
 
 
 class Show(Request[NodeStatus]):

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from mainspring.byte_names import name_text
 from mainspring.namespaces import name_of
 from mainspring.schedules import consequences
+from mainspring.schedules.firing import is_set_aside
 from mainspring.schedules.model import Fire, FireState, Overlap
 from mainspring.schedules.past_times import Backfilled, past_times
 from mainspring.schedules.reconcile import Stored
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 async def backfill(changes: ScheduleChanges, step: Backfill) -> Backfilled:
     """Fire the next past fire times of a schedule."""
     stored = await changes.read_schedule(step.name)
-    error = _refusal(stored, step)
+    error = str(is_set_aside(changes, step.name)) if step.name in changes.set_aside else _refusal(stored, step)
     if stored is None or error:
         return Backfilled([], step.after_us, error=error)
-    schedule, state = stored
+    schedule, state, _ = stored
     await changes.read_unfinished_of(stored)
     steps = past_times(stored, step.after_us, step.until_us)
     times = list(islice((at for at in steps if at is not None), step.limit + 1))

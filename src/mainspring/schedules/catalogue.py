@@ -17,8 +17,19 @@ if TYPE_CHECKING:
 class Catalogue:
     """The specifications of all schedules by name, at one moment. Engines cache it until a specification changes."""
 
-    def __init__(self, schedules: Mapping[str, Schedule]) -> None:
+    def __init__(self, schedules: Mapping[str, Schedule], unread: Mapping[str, str] | None = None) -> None:
         self.schedules = schedules
+        self.unread: Mapping[str, str] = unread or {}
+        """The schedules that could not be read whole (``Stored.unread``), by name."""
+
+    def changed(self, changes: Mapping[str, Schedule | None]) -> Catalogue:
+        """Return the catalogue after some schedules were replaced or, with None, removed."""
+        schedules = {name: one for name, one in {**self.schedules, **changes}.items() if one is not None}
+        return Catalogue(schedules, {name: why for name, why in self.unread.items() if name not in changes})
+
+    def differs(self, name: str, schedule: Schedule | None) -> bool:
+        """Return whether a specification has to be written: it is another one than the stored one."""
+        return name in self.unread or self.schedules.get(name) != schedule
 
     @cached_property
     def graph(self) -> Graph:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.rules import duration_us
+from mainspring.schedules.faults import fault_of
 from mainspring.schedules.model import Fire, FireState, Overlap
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.store import Writes
@@ -39,7 +40,9 @@ class ScheduleChanges:
     def __init__(self, tables: ScheduleTables) -> None:
         self.tables = tables
         self.schedules: dict[str, Stored | None] = {}
-        """Schedules that were read, by name; None for one that does not exist."""
+        """Schedules that were read, by name; None for one that does not exist or is set aside."""
+        self.set_aside: dict[str, tuple[Stored, str]] = {}
+        """Those among them that cannot be decided here, with their faults: nothing changes them but a request that names them."""
         self.fires: dict[str, dict[int, Fire | None]] = {}
         """Rows that were read, by schedule and fire time; None for one that does not exist."""
         self._complete: set[str] = set()
@@ -62,7 +65,11 @@ class ScheduleChanges:
         missing = sorted({name for name in names if name not in self.schedules})
         if missing:
             found = await self.tables.schedules(missing)
-            self.schedules |= {name: found.get(name) for name in missing}
+            for name in missing:
+                stored = found.get(name)
+                if stored is not None and (fault := fault_of(stored)):
+                    self.set_aside[name], stored = (stored, fault), None
+                self.schedules[name] = stored
 
     async def read_schedule(self, name: str) -> Stored | None:
         """Return a schedule, read if necessary."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State
 from mainspring.schedules import rules
-from mainspring.schedules.model import Fire, FireState, Reason
+from mainspring.schedules.model import Cause, Fire, FireState, Reason
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.reopening import reopen_descendants
 
@@ -143,6 +144,8 @@ async def _spread(changes: ScheduleChanges, row: Fire, now_us: int, *, succeeded
 
 async def _start_child(changes: ScheduleChanges, name: str, parent: Fire, now_us: int) -> None:
     stored = await changes.read_schedule(name)
+    if name in changes.set_aside and await changes.row(name, parent.fire_us) is None:
+        await _miss(changes, name, parent, now_us)
     if stored is None or await changes.row(name, parent.fire_us) is not None:
         return
     await changes.read_unfinished_of(stored)
@@ -150,6 +153,25 @@ async def _start_child(changes: ScheduleChanges, name: str, parent: Fire, now_us
     await apply_step(
         changes, stored, rules.decide_child(stored.schedule, stored.state, parent, now_us, live=live), now_us
     )
+
+
+async def _miss(changes: ScheduleChanges, name: str, parent: Fire, now_us: int) -> None:
+    """Skip the occasion of a child that is set aside here: its history says why it did not run."""
+    _, fault = changes.set_aside[name]
+    row = Fire(
+        schedule=name,
+        fire_us=parent.fire_us,
+        state=FireState.SKIPPED,
+        reason=Reason.MISFIRE,
+        cause=Cause.PARENT,
+        root=parent.root,
+        parent=parent.schedule,
+        decided_us=now_us,
+        error=failure("SetAside", fault),
+    )
+    changes.put(row)
+    await finish(changes, row, now_us)
+    await _spread(changes, row, now_us, succeeded=False)
 
 
 async def finish(changes: ScheduleChanges, row: Fire, now_us: int) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.errors import ConflictError
 from mainspring.schedules import consequences, rules
 from mainspring.schedules.model import Overlap
-from mainspring.schedules.store import Fired
+from mainspring.schedules.store import Fired, Refused
 
 if TYPE_CHECKING:
     from mainspring.schedules.changes import ScheduleChanges
@@ -26,7 +27,13 @@ async def fire(changes: ScheduleChanges, operation: FireSchedules) -> dict[str, 
         if stored is not None and stored.state.version == version:
             won.append(stored)
     await changes.read_unfinished({one.schedule.name for one in won if one.schedule.overlap is not Overlap.ALLOW})
-    steps = [(stored, decide(changes, stored, now_us, operation.limit)) for stored in won]
+    steps: list[tuple[Stored, Step | None]] = []
+    faults = {name: fault for name, version in due if (fault := _fault(changes, name, version))}
+    for stored in won:
+        try:
+            steps.append((stored, decide(changes, stored, now_us, operation.limit)))
+        except Exception as error:  # noqa: BLE001 - whatever one schedule's times lead to, the others fire; nothing was changed
+            faults[stored.schedule.name] = repr(error)
     await changes.read_fires((row.schedule, row.fire_us) for _, step in steps if step for row in step.fires)
     more: set[str] = set()
     for stored, step in steps:
@@ -35,7 +42,18 @@ async def fire(changes: ScheduleChanges, operation: FireSchedules) -> dict[str, 
             if step.more:
                 more.add(stored.schedule.name)
     names = {stored.schedule.name for stored in won}
-    return {name: Fired(name in names, changes.schedules[name], name in more) for name, _ in due}
+    return {
+        name: Fired(False, None, fault=faults[name])
+        if name in faults
+        else Fired(name in names, changes.schedules[name], name in more)
+        for name, _ in due
+    }
+
+
+def _fault(changes: ScheduleChanges, name: str, version: int) -> str:
+    """Return the fault of a due schedule; empty if it has none, or if another node was first."""
+    stored, fault = changes.set_aside.get(name, (None, ""))
+    return fault if stored is not None and stored.state.version == version else ""
 
 
 def decide(changes: ScheduleChanges, stored: Stored, now_us: int, limit: int) -> Step | None:
@@ -44,10 +62,12 @@ def decide(changes: ScheduleChanges, stored: Stored, now_us: int, limit: int) ->
     return rules.decide(stored.schedule, stored.state, now_us, live=live, limit=limit)
 
 
-async def trigger(changes: ScheduleChanges, operation: TriggerSchedule) -> Fire | None:
+async def trigger(changes: ScheduleChanges, operation: TriggerSchedule) -> Fire | Refused | None:
     """Run a schedule by hand."""
     name, now_us = operation.name, operation.now_us
     stored = await changes.read_schedule(name)
+    if name in changes.set_aside:
+        return Refused(is_set_aside(changes, name))
     if stored is None:
         return None
     await changes.read_unfinished_of(stored)
@@ -64,3 +84,9 @@ async def trigger(changes: ScheduleChanges, operation: TriggerSchedule) -> Fire 
         now_us = row.fire_us + 1
     await consequences.apply_step(changes, stored, step, now_us)
     return changes.fires[name][row.fire_us]
+
+
+def is_set_aside(changes: ScheduleChanges, name: str) -> ConflictError:
+    """Return the error of a request about a schedule that this node has set aside."""
+    _, fault = changes.set_aside[name]
+    return ConflictError(f"schedule {name!r} is set aside on this node: {fault}; replace or remove the schedule")

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from mainspring import namespaces
 from mainspring.namespaces import DEFAULT, key_of_text, split_text
-from mainspring.schedules.reconcile import Stored
 
 if TYPE_CHECKING:
     from mainspring.schedules.model import Fire, Schedule
+    from mainspring.schedules.reconcile import Stored
 
 
 def with_keys(schedule: Schedule, namespace: str) -> Schedule:
@@ -50,7 +50,7 @@ def stored_with_names(stored: Stored) -> Stored:
     schedule = with_names(stored.schedule)
     if schedule is stored.schedule:
         return stored
-    return Stored(schedule, replace(stored.state, app=split_text(stored.state.app)[1]))
+    return stored._replace(schedule=schedule, state=replace(stored.state, app=split_text(stored.state.app)[1]))
 
 
 def row_with_names(row: Fire) -> Fire:

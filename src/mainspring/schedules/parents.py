@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from mainspring.errors import UsageError
 from mainspring.schedules import triggers
+from mainspring.schedules.faults import fault
 from mainspring.schedules.model import Cause, Fire, FireState, Reason
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Graph:
     def may_fire_at(self, name: str, instant_us: int) -> bool:
         """Return whether an instant is a fire time of a root that a schedule runs after."""
         roots = [self._schedules[root] for root in self._roots.get(name, ()) if root in self._schedules]
-        return any(triggers.fires_at(root, instant_us) for root in roots)
+        return any(_fires_at(root, instant_us) for root in roots)
 
     def takes_part(self, name: str, fire: Fire) -> bool:
         """Return whether a schedule takes part in the occasion of a row."""
@@ -162,7 +163,7 @@ class Graph:
             return bool(parents) and all(self.takes_part(parent, fire) for parent in parents)
         roots = self._roots[name]
         return len(roots) == 1 or all(
-            root in self._schedules and triggers.fires_at(self._schedules[root], fire.fire_us) for root in roots
+            root in self._schedules and _fires_at(self._schedules[root], fire.fire_us) for root in roots
         )
 
     def children_of(self, fire: Fire) -> list[Schedule]:
@@ -255,6 +256,11 @@ def arrive(join: Join | None, child: Schedule, fire_us: int, *, succeeded: bool)
         join = Join(child.name, fire_us, len(child.parents))
     first_stop = not succeeded and not join.stopped
     return Join(join.child, join.fire_us, max(join.left - 1, 0), join.stopped or not succeeded), first_stop
+
+
+def _fires_at(root: Schedule, instant_us: int) -> bool:
+    """Return whether a root fires at an instant, as far as this node knows: one that is set aside here does not."""
+    return not fault(root) and triggers.fires_at(root, instant_us)
 
 
 def _stopped(child: Schedule, parent: Fire, now_us: int) -> Fire:

@@ -50,7 +50,7 @@ class Backfilled(NamedTuple):
 
 def past_times(stored: Stored, after_us: int, until_us: int) -> Iterator[int | None]:
     """Yield the decided fire times after an instant up to another, and None for each excluded day; see ``running_steps``."""
-    schedule, state = stored
+    schedule, state, _ = stored
     if state.next_us is not None:
         until_us = min(until_us, state.next_us - 1)  # the schedule itself decides later times
     return triggers.running_steps(schedule, after_us, until_us)

@@ -68,6 +68,8 @@ class Stored(NamedTuple):
 
     schedule: Schedule
     state: ScheduleState
+    unread: str = ""
+    """Why some of its values could not be read: they are missing or have their defaults. See ``codecs``."""
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -127,7 +129,7 @@ def _declared(app: str, schedule: Schedule, stored: Stored | None) -> Change | N
         return Change(
             Kind.ADDED, schedule.name, None, schedule, f"added {schedule.name}: {triggers.describe(schedule)}"
         )
-    before, state = stored
+    before, state, _ = stored
     if not _belongs(app, state):
         owner = "by hand" if state.origin is Origin.CLI else f"by the App {state.app!r}"
         return _left(before, schedule, f"code declares it, but it was made {owner}")

@@ -37,7 +37,7 @@ def check(schedule: Schedule) -> None:
 
 
 def _check(schedule: Schedule) -> None:
-    triggers.time_zone(schedule.timezone)
+    triggers.iana_zone(schedule.timezone)
     _check_times(schedule)
     for day in schedule.exclude:
         try:

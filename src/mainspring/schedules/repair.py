@@ -44,7 +44,7 @@ async def repair(changes: ScheduleChanges, operation: RepairSchedules) -> int:
 async def _recount(changes: ScheduleChanges, row: Fire, now_us: int) -> bool:
     stored = await changes.read_schedule(row.schedule)
     stored_row = await changes.row(row.schedule, row.fire_us)
-    if stored_row is None or stored_row.finished or stored_row.outcome == "":
+    if stored_row is None or stored_row.finished or stored_row.outcome == "" or row.schedule in changes.set_aside:
         return False  # it was finished meanwhile
     counted = replace(stored_row, children_left=0)
     if stored is not None:

@@ -54,6 +54,8 @@ async def forget(tables: HistoryTables, operation: ForgetFires) -> Forgotten:
         bounds[name] = min(bounds[name], float("inf") if one.state.next_us is None else one.state.next_us)
     gone: dict[str, list[int]] = {}
     for name, times in old.items():
+        if name in stored and stored[name].unread:
+            continue  # the write would lose what this version cannot read
         bound = min(bounds[source] for source in sources[name])
         if may_go := [fire_us for fire_us in times if fire_us < bound]:
             gone[name] = may_go

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from mainspring.errors import ConflictError, MainspringError, NotFoundError, UsageError
 from mainspring.schedules import consequences, rules
 from mainspring.schedules.catalogue import Catalogue
-from mainspring.schedules.firing import decide
+from mainspring.schedules.firing import decide, is_set_aside
 from mainspring.schedules.model import Origin, Reason
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.store import Saved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from mainspring.schedules.changes import ScheduleChanges
     from mainspring.schedules.store import Change, SaveSchedules
@@ -29,7 +29,7 @@ async def save(changes: ScheduleChanges, operation: SaveSchedules) -> Saved:
     requested, now_us = operation.changes, operation.now_us
     before = await changes.tables.catalogue(lock=True)
     await changes.read_schedules({change.name for change in requested})
-    error = _refusal(requested, changes.schedules) or _misfit(requested, before, now_us)
+    error = _refusal(requested, changes) or _misfit(requested, before, now_us)
     if error is None:
         error = await _catch_up(changes, [change.name for change in requested if change.kind == "put"], now_us)
     if error is None:
@@ -44,7 +44,7 @@ def _misfit(requested: Sequence[Change], before: Catalogue, now_us: int) -> Usag
         if change.schedule is not None:
             after[change.name] = change.schedule
         elif change.kind == "remove":
-            del after[change.name]
+            after.pop(change.name, None)
     try:
         Catalogue(after).check([change.name for change in requested], now_us)
     except UsageError as error:
@@ -72,7 +72,7 @@ async def _catch_up(changes: ScheduleChanges, names: Iterable[str], now_us: int)
 
 
 async def _change(changes: ScheduleChanges, change: Change, now_us: int) -> None:
-    stored, schedule = changes.schedules[change.name], change.schedule
+    stored, schedule = _now(changes, change.name), change.schedule
     match change.kind:
         case "put":
             assert schedule is not None
@@ -106,15 +106,23 @@ async def _change(changes: ScheduleChanges, change: Change, now_us: int) -> None
             if state is not stored.state:
                 changes.save(Stored(stored.schedule, state))
         case "rewind":
-            if stored is not None and (state := rules.rewound(*stored, now_us, change.before_us)) is not stored.state:
-                changes.save(Stored(stored.schedule, state))
+            if stored is not None and change.name not in changes.set_aside:
+                state = rules.rewound(stored.schedule, stored.state, now_us, change.before_us)
+                if state is not stored.state:
+                    changes.save(Stored(stored.schedule, state))
 
 
-def _refusal(requested: Sequence[Change], stored: Mapping[str, Stored | None]) -> MainspringError | None:
+def _now(changes: ScheduleChanges, name: str) -> Stored | None:
+    """Return a schedule that was read, also one that is set aside: requests that name it may replace, pause and remove it."""
+    stored, _ = changes.set_aside.get(name, (None, ""))
+    return changes.schedules[name] or stored
+
+
+def _refusal(requested: Sequence[Change], changes: ScheduleChanges) -> MainspringError | None:
     if len({change.name for change in requested}) < len(requested):
         return UsageError("a schedule is named twice in one request")
     for change in requested:
-        name, now = change.name, stored[change.name]
+        name, now = change.name, _now(changes, change.name)
         if now is None:
             if change.kind == "rewind" or (change.kind == "put" and not change.version):
                 continue
@@ -123,4 +131,6 @@ def _refusal(requested: Sequence[Change], stored: Mapping[str, Stored | None]) -
             return ConflictError(f"there is a schedule {name!r} already")
         if change.version is not None and change.version != now.state.version:
             return ConflictError(f"schedule {name!r} was changed meanwhile: read it again")
+        if change.kind in {"pause", "resume"} and now.unread:
+            return is_set_aside(changes, name)  # the write would lose what this version cannot read
     return None

@@ -13,6 +13,7 @@ import structlog
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
 from mainspring.schedules import reconcile, registration, rules, triggers
+from mainspring.schedules.faults import fault_of
 from mainspring.schedules.model import Origin
 from mainspring.schedules.namespaced import with_names
 from mainspring.schedules.store import (
@@ -29,6 +30,7 @@ from mainspring.schedules.store import (
 )
 from mainspring.slices import Slices
 from mainspring.storage.agenda import Agenda
+from mainspring.storage.set_aside import Kind, SetAside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.model import Schedule
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.store import Declared, Fired, Forgotten, Saved
+    from mainspring.storage.agenda import Upcoming
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
 
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("mainspring.schedules")
 
+SCHEDULE = Kind("schedule", "replace the schedule, or remove it; a node that can read it goes on firing it")
+DUE_AT_ONCE = 10_000
+"""Due schedules that one fetch finds."""
 REPAIR_INTERVAL = 5.0
 """Seconds between two repairs."""
 REPAIR_KEY = "mending"
@@ -83,7 +89,8 @@ class ScheduleService:
     first to fire a schedule. It is None if no other node shares the store: then code that was declared before now counts as
     running only if it is declared again. ``retention`` is the minimum age in seconds of deleted history. If ``fires`` is False,
     the node fires no due times. It still stores changes and declarations, runs schedules by hand, and starts the children and
-    waiting rows of ended runs, because the transaction that ends a run includes these.
+    waiting rows of ended runs, because the transaction that ends a run includes these. ``set_aside`` has the schedules that this
+    node cannot decide.
     """
 
     def __init__(
@@ -97,10 +104,12 @@ class ScheduleService:
         first: Callable[[str], bool] | None = None,
         retention: float = 14 * 86_400.0,
         fires: bool = True,
+        set_aside: SetAside | None = None,
     ) -> None:
         self.fires = fires
         self._commits = commits
         self._reads = reads
+        self._set_aside = SetAside(clock) if set_aside is None else set_aside
         self._clock = clock
         self._timers = timers
         self._paused = paused
@@ -108,7 +117,7 @@ class ScheduleService:
         self._agenda = Agenda(
             clock,
             timers,
-            lambda until_us, found, failed: commits.put(FindDue(until_us), found, failed),
+            self._find_due,
             self._fire,
             lambda due: due.name,
             first=self._first,
@@ -175,9 +184,18 @@ class ScheduleService:
         if self.fires:  # without a fetch nothing fires
             self._agenda.fetch()
 
+    def _find_due(
+        self, until_us: int, found: Callable[[Upcoming[Due]], None], failed: Callable[[StoreError], None]
+    ) -> None:
+        # Schedules that are set aside stay due: they must not fill the answer.
+        self._commits.put(FindDue(until_us, DUE_AT_ONCE + self._set_aside.number(SCHEDULE)), found, failed)
+
     def _fire(self, due: Iterable[Due]) -> None:
         """Fire schedules, together with those that wait for the store already."""
         for one in due:
+            if self._set_aside.waits(SCHEDULE, one.name):
+                self._agenda.done([one.name])
+                continue
             operation = self._open
             if operation is None or not operation.open or len(operation.due) >= BATCH:
                 operation = self._open = self._operation()
@@ -193,6 +211,10 @@ class ScheduleService:
 
     def _fired(self, outcome: dict[str, Fired]) -> None:
         self._agenda.done(outcome)
+        for name, one in outcome.items():
+            if one.fault:
+                self._set_aside.note(SCHEDULE, name, one.fault)
+        self._set_aside.handled(SCHEDULE, (name for name, one in outcome.items() if not one.fault))
         stored = [one.stored for one in outcome.values() if one.stored is not None]
         self._agenda.add((_due(one), one.state.next_us) for one in stored if one.state.next_us is not None)
 
@@ -233,9 +255,9 @@ class ScheduleService:
         def rewind(stored: Iterable[Stored]) -> Iterator[None]:
             now_us = self._now_us()
             names = []
-            for schedule, state in stored:
-                if rules.rewound(schedule, state, now_us, before_us) is not state:
-                    names.append(schedule.name)
+            for one in stored:
+                if not fault_of(one) and rules.rewound(one.schedule, one.state, now_us, before_us) is not one.state:
+                    names.append(one.schedule.name)
                 yield
             for start in range(0, len(names), BATCH):
                 changes = [Change("rewind", name, before_us=before_us) for name in names[start : start + BATCH]]
@@ -328,7 +350,7 @@ class ScheduleService:
         act: Act | None = None,
         keyed_act: KeyedAct | None = None,
     ) -> None:
-        """Run a schedule now; ``done`` gets the row as `Fire`, or None if the schedule does not exist.
+        """Run a schedule now; ``done`` gets the row as `Fire`, None if the schedule does not exist, or `Refused`.
 
         It gets the earlier `Reservation` if a request with the key was made before; then the schedule does not run.
         """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from mainspring.access.acts import Act
-    from mainspring.errors import MainspringError
+    from mainspring.errors import ConflictError, MainspringError
     from mainspring.jobs.owners import Ended
     from mainspring.schedules.catalogue import Catalogue
     from mainspring.schedules.model import Fire, Origin, Schedule
@@ -130,10 +130,15 @@ class Fired(NamedTuple):
     """The current schedule; None if it does not exist any more, or if another node has locked it."""
     more: bool = False
     """More fire times are due: fire again immediately."""
+    fault: str = ""
+    """Why this node cannot decide them: nothing was done, and the schedule is set aside."""
 
 
 class TriggerSchedule(Acting):
-    """Run a schedule now, by hand; see ``rules.trigger_now``. Outcome: ``Fire | None``: the row; None for an unknown name."""
+    """Run a schedule now, by hand; see ``rules.trigger_now``.
+
+    Outcome: ``Fire | Refused | None``: the row; why a schedule that is set aside does not run; None for an unknown name.
+    """
 
     __slots__ = ("name", "now_us")
 
@@ -143,6 +148,12 @@ class TriggerSchedule(Acting):
         super().__init__()
         self.name = name
         self.now_us = now_us
+
+
+class Refused(NamedTuple):
+    """The outcome of a request about a schedule that is set aside."""
+
+    error: ConflictError
 
 
 class RepairSchedules(Operation):

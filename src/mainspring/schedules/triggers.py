@@ -5,6 +5,7 @@ All of this depends only on the schedule, so every node computes the same fire t
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -27,6 +28,20 @@ LAST_US = 253_370_764_800_000_000
 """The year 9999: `datetime` ends soon after, and no schedule fires from here on."""
 
 
+_AREA_NAMES = (
+    "Africa America Antarctica Arctic Asia Atlantic Australia Brazil Canada Chile Etc Europe Indian Mexico Pacific US"
+)
+_OTHER_NAMES = (
+    "CET CST6CDT Cuba EET EST EST5EDT Egypt Eire GB GB-Eire GMT GMT+0 GMT-0 GMT0 Greenwich HST Hongkong Iceland Iran Israel "
+    "Jamaica Japan Kwajalein Libya MET MST MST7MDT NZ NZ-CHAT Navajo PRC PST8PDT Poland Portugal ROC ROK Singapore Turkey UCT "
+    "UTC Universal W-SU WET Zulu"
+)
+_AREAS = frozenset(_AREA_NAMES.split())
+_ZONES_WITHOUT_AREA = frozenset(_OTHER_NAMES.split())
+"""The names without an area. IANA adds no further ones: new zones have one of the areas above."""
+_ZONE_NAME = re.compile(r"[A-Za-z0-9_+\-]+(/[A-Za-z0-9_+\-]+)*")
+
+
 @lru_cache(maxsize=1000)
 def time_zone(name: str) -> ZoneInfo:
     """Return a time zone by its IANA name. Raises UsageError if this system has none of that name."""
@@ -34,9 +49,23 @@ def time_zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # also for 'Europe' (a directory) and '../x'
         raise UsageError(
-            f"no time zone {name!r} is known here: use an IANA name such as 'Europe/Berlin' or 'UTC' (a system without time "
+            f"no time zone {name!r} is known here: use a name of IANA's such as 'Europe/Berlin' or 'UTC' (a system without time "
             "zones gets them with `pip install tzdata`)"
         ) from None
+
+
+def iana_zone(name: str) -> None:
+    """Raise UsageError unless a name is one of IANA's for a time zone, and this system has it.
+
+    Other names (``localtime``, ``posix/…``, ``right/…``, a file of one's own) mean another zone on another machine, or none.
+    """
+    area, _, place = name.partition("/")
+    if (area not in _AREAS if place else area not in _ZONES_WITHOUT_AREA) or not _ZONE_NAME.fullmatch(name):
+        raise UsageError(
+            f"no time zone {name[:100]!r} is known: use a name of IANA's such as 'Europe/Berlin' or 'UTC' (others, such as "
+            "'localtime', may mean something else on another machine)"
+        )
+    time_zone(name)
 
 
 def next_after(schedule: Schedule, after_us: int) -> int | None:
@@ -128,7 +157,7 @@ def describe(schedule: Schedule) -> str:
         case At(at_us):
             return f"at {isoformat(at_us)}"
         case None:
-            return "after " + " and ".join(schedule.parents)
+            return "after " + " and ".join(schedule.parents) if schedule.parents else "unknown"
 
 
 def isoformat(instant_us: int) -> str:

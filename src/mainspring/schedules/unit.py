@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.jobs.owners import Ended
 from mainspring.schedules import backfill, consequences, firing, repair, saving
 from mainspring.schedules.changes import ScheduleChanges
+from mainspring.schedules.model import Fire
 from mainspring.schedules.retention import forget
 from mainspring.schedules.store import (
     Declare,
@@ -60,7 +61,7 @@ class ScheduleUnit:
                 outcome = await firing.fire(changes, operation)
             case TriggerSchedule():
                 row = await firing.trigger(changes, operation)
-                return lambda: row and changes.now(row)  # the row has its job by then
+                return lambda: changes.now(row) if isinstance(row, Fire) else row  # the row has its job by then
             case RepairSchedules():
                 outcome = await repair.repair(changes, operation)
             case Declare():

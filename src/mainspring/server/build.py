@@ -58,7 +58,7 @@ from mainspring.server.engines import lacks, run_limits, run_slice
 from mainspring.server.failed_attempts import FailedAttempts
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.log_measures import log_measures, own_log_measures
-from mainspring.server.metrics import Metrics
+from mainspring.server.metrics import Metrics, set_aside_measures
 from mainspring.server.node import Node
 from mainspring.server.oldest import Oldest, OldestByNamespace
 from mainspring.server.status import Status
@@ -69,6 +69,7 @@ from mainspring.server.workflow_measures import workflow_measures
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
+from mainspring.storage.set_aside import SetAside
 from mainspring.version import version
 from mainspring.wire.gearman.connection import MAX_BODY
 from mainspring.workflows.run_progress import ProgressReports
@@ -177,6 +178,7 @@ async def open_node(
     )
     if workflows is not None:
         workflows.attach(service)
+    set_aside = SetAside(job_clock)
     schedules = ScheduleService(
         commits,
         reads,
@@ -186,6 +188,7 @@ async def open_node(
         first=None if fleet is None else fleet.first_in_line,
         retention=jobs.dead_retention,
         fires=jobs.schedules,
+        set_aside=set_aside,
     )
     if runs is not None:
         runs.subscribe(ProgressReports(service.report_root))
@@ -207,7 +210,7 @@ async def open_node(
     service.begin(opened.term)
 
     access = await build_access(engine, commits, reads, job_clock, retention=jobs.audit_retention)
-    status = Status(settings, service, peers, commits, schedules, clock, started, workflows)
+    status = Status(settings, service, peers, commits, schedules, clock, started, workflows, set_aside)
     if fleet is None:
         worker_calls = WorkerCalls(
             workers, settings.name, lambda: service.term, tuple, lambda _, __: None, access.record
@@ -336,7 +339,11 @@ async def open_node(
         checks=checks,
         last_writes=last_writes,
     )
-    others: list[Callable[[], Iterable[Measure]]] = [watch.metrics, own_log_measures]
+    others: list[Callable[[], Iterable[Measure]]] = [
+        watch.metrics,
+        own_log_measures,
+        partial(set_aside_measures, set_aside),
+    ]
     if fleet is not None:
         others.append(fleet.metrics)
     if workflows is not None:

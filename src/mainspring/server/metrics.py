@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from mainspring.faces.http.figures import Distribution, Measure
@@ -10,6 +11,7 @@ from mainspring.jobs.attempts import BOUNDS, OUTCOMES
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority
 from mainspring.namespaces import DEFAULT, namespace_of
+from mainspring.storage.set_aside import KINDS
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.service import JobService
     from mainspring.server.oldest import Oldest
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.set_aside import SetAside
 
 METRIC_FUNCTIONS: Final = 1000
 """Functions with their own measures, at most; any client can create more functions."""
@@ -121,6 +124,13 @@ class Metrics:
         waited = [(labels, one.waited_counts.counts, one.waited_counts.total_us / 1e6) for labels, one in measured]
         text = "How long jobs had been due when an attempt started."
         yield Distribution("mainspring_wait_seconds", text, BOUNDS, waited)
+
+
+def set_aside_measures(set_aside: SetAside) -> Iterable[Measure]:
+    """Return how many stored objects the node has set aside."""
+    counts = Counter(one.kind for one in set_aside.entries())
+    text = "Stored objects that this node cannot handle, by kind; the log names them."
+    yield Measure("mainspring_set_aside", "gauge", text, [({"kind": kind}, float(counts[kind])) for kind in KINDS])
 
 
 def _labels(name: bytes) -> dict[str, str]:

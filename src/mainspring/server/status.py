@@ -6,7 +6,17 @@ import heapq
 import os
 from typing import TYPE_CHECKING, Final
 
-from mainspring.api.status import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, Waiting, WorkflowStatus
+from mainspring.api.answers.text import rfc3339
+from mainspring.api.status import (
+    CommitNumbers,
+    FunctionStatus,
+    JobNumbers,
+    NodeStatus,
+    SetAsideStatus,
+    Waiting,
+    WorkflowStatus,
+)
+from mainspring.clock import to_us
 from mainspring.jobs.held import FunctionQueue
 from mainspring.namespaces import namespace_of
 from mainspring.version import version
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.service import ScheduleService
     from mainspring.server.settings import ServerSettings
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.set_aside import SetAside
     from mainspring.workflows.service import WorkflowService
 
 STATUS_FUNCTIONS: Final = 1000
@@ -40,6 +51,7 @@ class Status:
         clock: Clock,
         started: float,
         workflows: WorkflowService | None,
+        set_aside: SetAside,
     ) -> None:
         self._settings = settings
         self._service = service
@@ -49,6 +61,7 @@ class Status:
         self._clock = clock
         self._started = started
         self._workflows = workflows
+        self._set_aside = set_aside
 
     def read(self, namespace: str, sees: Callable[[str], bool] | None, everything: bool) -> NodeStatus:
         """Return the current status, with the functions and workflows of a namespace that a predicate accepts, or all of them.
@@ -81,6 +94,12 @@ class Status:
             workflows=[]
             if self._workflows is None
             else [one for one in self._versions(self._workflows, namespace) if sees is None or sees(one.type)],
+            set_aside=[
+                SetAsideStatus(one.kind, one.name.replace("\x1f", "/"), rfc3339(to_us(one.since)), one.fault)
+                for one in self._set_aside.entries()
+            ]
+            if everything
+            else [],
         )
 
     @staticmethod

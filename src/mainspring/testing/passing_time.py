@@ -86,7 +86,7 @@ class PassingTime:
     def _pass_over_schedules(self) -> None:
         """Drop the fire times that have passed."""
         now_us, stored = to_us(self._clock.wall()), self._tables.schedules
-        for name, (schedule, state) in list(stored.items()):
+        for name, (schedule, state, _) in list(stored.items()):
             if state.next_us is not None and state.next_us <= now_us:
                 state = replace(state, version=state.version + 1, next_us=next_after(schedule, now_us))
                 stored[name] = Stored(schedule, state)

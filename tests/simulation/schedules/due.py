@@ -147,7 +147,7 @@ class DueTimes:
         self._before.clear()
 
     def _check_state(self, expected: Expected, stored: Stored) -> None:
-        schedule, state = stored
+        schedule, state, _ = stored
         rows = self._tables.fires.get(schedule.name, {})
         assert schedule == expected.schedule, f"{schedule} is stored, and {expected.schedule} was saved"
         if expected.stored is not None:

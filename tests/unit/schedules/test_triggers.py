@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zoneinfo
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -179,8 +180,32 @@ def test_without_jitter_a_job_is_due_at_its_fire_time() -> None:
     "name", ["Europe/Nowhere", "Europe", "../etc/passwd", "", "/etc/localtime", "a\0b", "x" * 5000]
 )
 def test_an_unknown_time_zone_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="use an IANA name such as 'Europe/Berlin'"):
-        triggers.time_zone(name)
+    for check in (triggers.time_zone, triggers.iana_zone):
+        with pytest.raises(UsageError, match="use a name of IANA's such as 'Europe/Berlin'"):
+            check(name)
+
+
+def test_a_name_that_is_not_of_iana_is_refused() -> None:
+    for name in (
+        "localtime",
+        "posix/Europe/Berlin",
+        "right/UTC",
+        "posixrules",
+        "Factory",
+        "Site/Local",
+        "utc",
+        "SystemV/EST5",
+    ):
+        with pytest.raises(UsageError, match="may mean something else on another machine"):
+            triggers.iana_zone(name)
+    for name in ("UTC", "Etc/GMT+5", "America/Argentina/Buenos_Aires", "EST5EDT", "GB-Eire", "Asia/Kolkata"):
+        triggers.iana_zone(name)
+
+
+def test_all_names_of_iana_have_a_known_area() -> None:
+    others = {"localtime", "Factory", "posixrules"}
+    for name in zoneinfo.available_timezones() - others:
+        triggers.iana_zone(name)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from mainspring.namespaces import key_of_text
 from mainspring.queries import schedules as queries
 from mainspring.schedules import triggers
 from mainspring.schedules.computed_times import ComputedTimes
+from mainspring.schedules.faults import fault_of
 from mainspring.schedules.model import FireState
 from mainspring.schedules.namespaced import row_with_names, stored_with_names
 from mainspring.schedules.store import ListSchedules
@@ -311,7 +312,7 @@ class _Line:
         """Count fire times to come, before a time; return the number of steps."""
         schedule, number = self._stored.schedule, 0
         after_us = max(self._since_us, self._stored.state.next_us or now_us) - 1
-        if self._stored.state.paused or after_us >= until_us:
+        if self._stored.state.paused or after_us >= until_us or fault_of(self._stored):
             return number
         times = computed.find(schedule, after_us, until_us)
         if times is None:
@@ -333,7 +334,7 @@ class _Line:
 
     def answer(self) -> ScheduleLine:
         """Return the line as the API describes it."""
-        schedule, state = self._stored
+        schedule, state, _ = self._stored
         buckets = [bucket for _, bucket in sorted(self._buckets.items())]
         return ScheduleLine(
             self.name, name_text(schedule.function), "paused" if state.paused else "active", self.complete, buckets

@@ -45,11 +45,12 @@ from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.namespaces import DEFAULT, key_of_text, split_text
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import triggers
+from mainspring.schedules.faults import fault_of
 from mainspring.schedules.model import Fire, Origin
 from mainspring.schedules.namespaced import row_with_names, stored_with_names, text_with_names, with_keys
 from mainspring.schedules.reconcile import digest
 from mainspring.schedules.specification import specify
-from mainspring.schedules.store import Change, ListSchedules
+from mainspring.schedules.store import Change, ListSchedules, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -127,11 +128,13 @@ class ScheduleCalls:
     async def _next(self, request: Next) -> Times:
         check_number("count", request.count)
         stored = await self._schedule(request.namespace, request.name)
+        if fault := fault_of(stored):
+            raise ApiError(Code.CONFLICT, f"schedule {request.name!r} is set aside on this node: {fault}")
         times = await in_slices(self._service.run_sliced, self._look_ahead(stored, request.count))
         return Times(stored.schedule.name, stored.state.paused, times)
 
     def _look_ahead(self, stored: Stored, count: int) -> Generator[None, None, list[str | None]]:
-        schedule, state = stored
+        schedule, state, _ = stored
         after_us = round(self._clock.wall() * 1_000_000)
         if state.next_us is not None:
             after_us = max(after_us, state.next_us - 1)
@@ -214,7 +217,9 @@ class ScheduleCalls:
         act = _act(request, caller)
         name = key_of_text(request.namespace, request.name)
 
-        def answer(row: Fire | None) -> Run:
+        def answer(row: Fire | Refused | None) -> Run:
+            if isinstance(row, Refused):
+                raise ConflictError(text_with_names(str(row.error), request.namespace))
             if row is None:
                 raise _unknown(f"there is no schedule {request.name!r}")
             return self._run(row_with_names(row))
@@ -293,20 +298,22 @@ def _unknown(message: str) -> ApiError:
 
 
 def _info(stored: Stored) -> ScheduleInfo:
-    schedule, state = stored
+    schedule, state, _ = stored
+    fault = fault_of(stored)
     will_fire = schedule.parents or state.next_us is not None
     return ScheduleInfo(
         name=schedule.name,
         function=name_text(schedule.function),
         when=triggers.describe(schedule),
         timezone=schedule.timezone,
-        state="paused" if state.paused else "active" if will_fire else "finished",
+        state="set_aside" if fault else "paused" if state.paused else "active" if will_fire else "finished",
         next_at=rfc3339(state.next_us or 0),
         last_at=rfc3339(state.last_us),
         waiting=state.queued,
         origin=state.origin.value,
         app=state.app or None,
         parents=list(schedule.parents),
+        fault=fault or None,
     )
 
 
@@ -321,7 +328,7 @@ def _infos(found: Sequence[Stored]) -> Generator[None, None, list[ScheduleInfo]]
 
 
 def _details(stored: Stored) -> ScheduleDetails:
-    schedule, state = stored
+    schedule, state, _ = stored
     fields = {key: None if value is UNSET else value for key, value in asdict(specify(schedule)).items()}
     del fields["namespace"]
     details: dict[str, Any] = (

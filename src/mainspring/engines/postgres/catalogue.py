@@ -28,13 +28,15 @@ class CatalogueCache:
         """Read the changes up to a version. The transaction holds a lock, so the version stays current until it ends."""
         if version == self._version:
             return
-        schedules = dict(self.catalogue.schedules)
+        schedules, unread = dict(self.catalogue.schedules), dict(self.catalogue.unread)
         for name, schedule in await connection.fetch(_SQL["specifications_since"], self._version):
-            if schedule is None:
-                schedules.pop(name, None)
-            else:
-                schedules[name] = decode_schedule(schedule)
-        self.catalogue = Catalogue(schedules)
+            schedules.pop(name, None)
+            unread.pop(name, None)
+            if schedule is not None:
+                schedules[name], why = decode_schedule(name, schedule)
+                if why:
+                    unread[name] = why
+        self.catalogue = Catalogue(schedules, unread)
         self._leaders = leaders(schedules)
         self._version = version
 

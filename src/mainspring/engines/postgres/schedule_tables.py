@@ -13,8 +13,7 @@ from mainspring.engines.postgres.statements import load
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
 from mainspring.schedules import store as ops
-from mainspring.schedules.catalogue import Catalogue
-from mainspring.schedules.codecs import decode_fire, decode_state, encode
+from mainspring.schedules.codecs import decode_fires, decode_state, encode
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
 from mainspring.schedules.retention import MIN_ROWS, NAMES_PER_STEP
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres import rows
     from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.schedules.catalogue import Catalogue
     from mainspring.schedules.model import Fire, ScheduleState
 
 SQL: Final = load("schedules.sql")
@@ -50,6 +50,8 @@ class PostgresSchedules(PostgresGround):
         self._locked: set[str] = set()
         self._states: dict[str, ScheduleState] = {}
         """The existing ones of the locked schedules. Schedules that another session has locked are missing."""
+        self._unread: dict[str, str] = {}
+        """The unreadable parts of some of these states."""
         self._oldest: dict[tuple[str, int, int], tuple[list[str], list[Fire]]] = {}
         self.repairs = False
         """Whether there is something to repair and this node shall repair it."""
@@ -74,16 +76,21 @@ class PostgresSchedules(PostgresGround):
         if not wanted:
             return False
         for name, state in await self._tx.connection.fetch(SQL["lock"], sorted(wanted)):
-            self._states[name] = decode_state(state)
+            self._add_state(name, state)
         self._locked |= wanted
         return True
+
+    def _add_state(self, name: str, state: bytes) -> None:
+        self._states[name], why = decode_state(state)
+        if why:
+            self._unread[name] = why
 
     async def lock_free(self, names: Iterable[str]) -> None:
         """Lock those of some schedules that no other session has locked. The others count as missing."""
         wanted = set(names) - self._locked
         if wanted:
             for name, state in await self._tx.connection.fetch(SQL["lock_free"], sorted(wanted)):
-                self._states[name] = decode_state(state)
+                self._add_state(name, state)
             self._locked |= wanted
 
     async def lock_ends(self, names: Iterable[str]) -> bool:
@@ -100,8 +107,14 @@ class PostgresSchedules(PostgresGround):
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
         """Read and lock schedules."""
         await self.lock(names)
-        schedules = (await self.enter()).schedules
-        return {name: Stored(schedules[name], self._states[name]) for name in names if name in self._states}
+        catalogue, unread = await self.enter(), self._unread
+        return {
+            name: Stored(
+                catalogue.schedules[name], self._states[name], catalogue.unread.get(name, "") or unread.get(name, "")
+            )
+            for name in names
+            if name in self._states
+        }
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
         """Read fire times; their schedules, or the families of these, are locked."""
@@ -155,17 +168,14 @@ class PostgresSchedules(PostgresGround):
             await fetch(SQL["remove_joins"], *_columns(arrived, 2))
 
     async def _specify(self, schedules: Mapping[str, Stored | None]) -> None:
-        before = (await self.enter(exclusive=True)).schedules
-        after = {**before, **{name: stored.schedule for name, stored in schedules.items() if stored is not None}}
-        for name, stored in schedules.items():
-            if stored is None:
-                after.pop(name, None)
-        changed = [name for name in sorted(schedules) if before.get(name) != after.get(name)]
+        before = await self.enter(exclusive=True)
+        after = {name: None if stored is None else stored.schedule for name, stored in schedules.items()}
+        changed = [name for name in sorted(after) if before.differs(name, after[name])]
         if changed:
             version = await self._tx.connection.fetchval(SQL["respecify"])
-            encoded = [encode(after[name]) if name in after else None for name in changed]
+            encoded = [None if after[name] is None else encode(after[name]) for name in changed]
             await self._tx.connection.fetch(SQL["specify"], version, changed, encoded)
-        self._catalogue = Catalogue(after)
+        self._catalogue = before.changed(after)
 
     async def _write_schedules(self, schedules: Mapping[str, Stored | None]) -> None:
         connection, states, floor = self._tx.connection, self._states, self._tx.memory(DueFloor)
@@ -182,6 +192,7 @@ class PostgresSchedules(PostgresGround):
             else:
                 added.append(row)
             states[name] = state
+            self._unread.pop(name, None)
             if state.next_us is not None:
                 floor.lower(state.next_us)
         removed = [name for name, stored in schedules.items() if stored is None]
@@ -252,7 +263,7 @@ class PostgresSchedules(PostgresGround):
 
 def fires_of(records: Iterable[Record]) -> list[Fire]:
     """Decode the fire times in the rows of a statement."""
-    return [decode_fire(row[0]) for row in records]
+    return decode_fires(row[0] for row in records)
 
 
 def _row(fire: Fire) -> Sequence[Any]:

@@ -33,8 +33,7 @@ from mainspring.jobs.slices import of_kind, settled_keys
 from mainspring.queries.schedules import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
-from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state
-from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.codecs import decode_fire, decode_stored
 from mainspring.schedules.retention import ripe
 from mainspring.schedules.unit import ScheduleUnit
 from mainspring.storage.query import in_parts
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.owners import Notice
     from mainspring.queries.schedules import Stretch
     from mainspring.schedules.model import Fire
+    from mainspring.schedules.reconcile import Stored
     from mainspring.storage.operation import Operation
     from mainspring.storage.plan import Plan
     from mainspring.storage.query import Meter, Page, Query
@@ -156,7 +156,7 @@ async def list_schedules(tx: Transaction, query: ops.ListSchedules, meter: Meter
 
     async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
         found = await tx.connection.fetch(statement, after or "", most, *values)
-        return [(name, Stored(decode_schedule(schedule), decode_state(state))) for name, schedule, state in found]
+        return [(name, decode_stored(name, schedule, state)) for name, schedule, state in found]
 
     return await in_parts(query, meter, behind)
 
@@ -166,7 +166,7 @@ async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fi
 
     async def behind(after: int | None, most: int) -> Sequence[tuple[int, Fire]]:
         found = await tx.connection.fetch(SQL["history"], query.name, LARGEST_ID if after is None else after, most)
-        return [(fire_us, decode_fire(row)) for fire_us, row in found]
+        return [(fire_us, decode_fire(query.name, fire_us, row)) for fire_us, row in found]
 
     page = await in_parts(query, meter, behind)
     await tx.nodes.load(row.job for row in page.items if row.job)

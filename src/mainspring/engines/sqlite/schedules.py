@@ -13,7 +13,7 @@ from mainspring.queries.schedules import AMONG, LastOutcomes, ListFires, NewestF
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
 from mainspring.schedules.catalogue import Catalogue
-from mainspring.schedules.codecs import decode_fire, decode_schedule, decode_state, encode
+from mainspring.schedules.codecs import decode_fire, decode_fires, decode_schedule, decode_stored, encode
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
 from mainspring.schedules.retention import MIN_ROWS, NAMES_PER_STEP
@@ -43,24 +43,26 @@ class SqliteSchedules(SqliteGround):
         """Return all specifications."""
         del lock
         if self._tx.catalogue is None:
-            self._tx.catalogue = Catalogue({name: decode_schedule(row) for name, row in self._rows("specifications")})
+            decoded = {name: decode_schedule(name, row) for name, row in self._rows("specifications")}
+            unread = {name: why for name, (_, why) in decoded.items() if why}
+            self._tx.catalogue = Catalogue({name: schedule for name, (schedule, _) in decoded.items()}, unread)
         return self._tx.catalogue
 
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
         """Read schedules."""
-        return {name: stored for name in names for stored in _stored(self._rows("schedule", name))}
+        return {name: decode_stored(name, *row) for name in names for row in self._rows("schedule", name)}
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
         """Read fire times."""
-        return {key: decode_fire(row) for key in keys for (row,) in self._rows("fire", *key)}
+        return {key: decode_fire(*key, row) for key in keys for (row,) in self._rows("fire", *key)}
 
     async def unfinished(self, names: Collection[str]) -> list[Fire]:
         """Read the fire times that are not finished."""
-        return [decode_fire(row) for name in names for (row,) in self._rows("unfinished", name)]
+        return decode_fires(row for name in names for (row,) in self._rows("unfinished", name))
 
     async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
         """Read the fire times of jobs."""
-        return [decode_fire(row) for job_id in ids for (row,) in self._rows("fires_of_job", job_id)]
+        return decode_fires(row for job_id in ids for (row,) in self._rows("fires_of_job", job_id))
 
     async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
         """Read joins."""
@@ -74,10 +76,9 @@ class SqliteSchedules(SqliteGround):
         tx.cursor.executemany(SQL["save_schedule"], [_row(name, stored) for name, stored in saved])
         tx.cursor.executemany(SQL["remove_schedule"], removed)
         if writes.respecified and tx.catalogue is not None:
-            schedules = {**tx.catalogue.schedules, **{name: stored.schedule for name, stored in saved}}
-            for (name,) in removed:
-                schedules.pop(name, None)
-            tx.catalogue = Catalogue(schedules)
+            tx.catalogue = tx.catalogue.changed(
+                {name: None if stored is None else stored.schedule for name, stored in writes.schedules.items()}
+            )
         tx.cursor.executemany(SQL["remove_fire"], writes.removed)
         tx.cursor.executemany(SQL["new_fire"], [_columns(row) for row in writes.new])
         tx.cursor.executemany(SQL["save_fire"], [_columns(row) for row in writes.changed])
@@ -89,10 +90,11 @@ class SqliteSchedules(SqliteGround):
         """Find fire times that joined a job which has ended."""
         return [
             (
-                decode_fire(row),
+                fire,
                 Ended(job_id, state, term, attempt, "", started, ended, error or b"") if job_id is not None else None,
             )
             for row, job_id, state, term, attempt, started, ended, error in self._rows("joined", limit)
+            for fire in decode_fires([row])
         ]
 
     async def queued(self, limit: int) -> list[str]:
@@ -101,7 +103,7 @@ class SqliteSchedules(SqliteGround):
 
     async def stuck(self, limit: int) -> list[Fire]:
         """Find fire times that wait for children."""
-        return [decode_fire(row) for (row,) in self._rows("stuck", limit)]
+        return decode_fires(row for (row,) in self._rows("stuck", limit))
 
     async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
         """Find the oldest fire times of some schedules."""
@@ -109,10 +111,8 @@ class SqliteSchedules(SqliteGround):
         old: list[Fire] = []
         for name in names:
             if len(old) < limit:
-                old += [
-                    decode_fire(row)
-                    for (row,) in self._rows("oldest_fires", name, MIN_ROWS - 1, before_us, limit - len(old))
-                ]
+                rows = self._rows("oldest_fires", name, MIN_ROWS - 1, before_us, limit - len(old))
+                old += decode_fires(row for (row,) in rows)
         return names, old
 
     async def forget(self, until: Mapping[str, int]) -> None:
@@ -140,10 +140,6 @@ def _row(name: str, stored: Stored) -> tuple[Any, ...]:
 
 def _columns(row: Fire) -> tuple[Any, ...]:
     return (ops.standing(row), row.job or None, encode(row), row.schedule, row.fire_us)
-
-
-def _stored(rows: Iterable[Sequence[Any]]) -> list[Stored]:
-    return [Stored(decode_schedule(schedule), decode_state(state)) for schedule, state in rows]
 
 
 # ---- reading ----
@@ -180,7 +176,7 @@ async def list_schedules(tx: Transaction, query: ops.ListSchedules, meter: Meter
 
 def _listed(row: Sequence[Any]) -> tuple[str, Stored]:
     name, schedule, state = row
-    return name, Stored(decode_schedule(schedule), decode_state(state))
+    return name, decode_stored(name, schedule, state)
 
 
 async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fire]:
@@ -188,7 +184,7 @@ async def list_fires(tx: Transaction, query: ListFires, meter: Meter) -> Page[Fi
 
     async def behind(after: int | None, most: int) -> list[tuple[int, Fire]]:
         found = tx.cursor.execute(SQL["history"], (query.name, LARGEST_ID if after is None else after, most))
-        return [(fire_us, decode_fire(row)) for fire_us, row in found]
+        return [(fire_us, decode_fire(query.name, fire_us, row)) for fire_us, row in found]
 
     return await in_parts(query, meter, behind)
 
@@ -198,7 +194,7 @@ async def read_newest_fires(tx: Transaction, query: NewestFires, meter: Meter) -
 
     async def read(wanted: Sequence[Stretch], most: int) -> list[Fire]:
         found = tx.cursor.execute(SQL["newest_fires"], (json.dumps(wanted), query.each - 1, most))
-        return [decode_fire(row) for (row,) in found]
+        return decode_fires(row for (row,) in found)
 
     return await newest_fires(query, meter, read)
 
@@ -207,7 +203,7 @@ async def last_outcomes(tx: Transaction, query: LastOutcomes, meter: Meter) -> l
     """Read the last outcomes of some schedules."""
     del meter  # all their rows are fewer than a read may examine
     found = tx.cursor.execute(SQL["last_outcomes"], (json.dumps(query.names), AMONG))
-    return [decode_fire(row) for (row,) in found if row is not None]
+    return decode_fires(row for (row,) in found if row is not None)
 
 
 class SqliteScheduleSlice:

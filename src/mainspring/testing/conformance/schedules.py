@@ -16,12 +16,13 @@ from mainspring.testing.conformance.registering import Registering
 from mainspring.testing.conformance.relating import Relating
 from mainspring.testing.conformance.running import Running
 from mainspring.testing.conformance.scheduling import MINUTE, START, ScheduleFixtures, Scheduling, named
+from mainspring.testing.conformance.set_aside_schedules import SettingAside
 
 if TYPE_CHECKING:
     from mainspring.storage.engine import Engine
 
 
-class ScheduleSuite(Registering, Firing, Running, Relating, ScheduleFixtures):
+class ScheduleSuite(Registering, Firing, SettingAside, Running, Relating, ScheduleFixtures):
     """The contract of ``mainspring.schedules.store``. After each test the whole content is checked."""
 
     def test_everything_is_there_after_a_restart(self, s: Scheduling) -> None:

@@ -92,7 +92,7 @@ def test_a_schedule_is_decoded_as_it_was_encoded(schedule: Schedule) -> None:
     st.lists(st.tuples(NAMES, times), max_size=3),
 )
 def test_a_row_is_decoded_with_its_joined_rows(fire: Fire, joined: list[tuple[str, int]]) -> None:
-    row = contents.decode_row(Row(fire, joined).encode())
+    row = contents.decode_row(fire.schedule, fire.fire_us, Row(fire, joined).encode())
     assert (row.fire, row.joined) == (fire, joined)
     assert (places.repair_mark(fire) is not None) == (standing(fire) in {Standing.JOINED, Standing.ENDED})
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.engines.zookeeper.schedules import contents, places
 from mainspring.schedules.catalogue import Catalogue, leaders
-from mainspring.schedules.model import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from mainspring.engines.zookeeper.session import Session
     from mainspring.engines.zookeeper.tree import Tree
+    from mainspring.schedules.model import Schedule
 
 
 class CatalogueCache(NamedTuple):
@@ -70,15 +70,19 @@ class Specifications:
                 return
             before = self._cache
             names = None if before.version < 0 else contents.changes_since(node.data, before.version)
-            schedules = {} if names is None else dict(before.catalogue.schedules)
+            schedules: dict[str, Schedule] = {} if names is None else dict(before.catalogue.schedules)
+            unread: dict[str, str] = {} if names is None else dict(before.catalogue.unread)
             paths = await self._all() if names is None else [places.spec(name) for name in sorted(names)]
             for name in names or ():
                 schedules.pop(name, None)
-            for found in await self._tree.get_many(paths):
+                unread.pop(name, None)
+            for path, found in zip(paths, await self._tree.get_many(paths), strict=True):
                 if found is not None:
-                    schedule = contents.decode(found.data, Schedule)
-                    schedules[schedule.name] = schedule
-            self._cache = CatalogueCache(node.version, Catalogue(schedules), leaders(schedules))
+                    name = places.name_of(path.rpartition("/")[2])
+                    schedules[name], why = contents.decode_schedule(name, found.data)
+                    if why:
+                        unread[name] = why
+            self._cache = CatalogueCache(node.version, Catalogue(schedules, unread), leaders(schedules))
         except BaseException:
             self._stale = True
             raise

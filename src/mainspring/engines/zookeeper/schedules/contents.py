@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from mainspring.engines.zookeeper import records
-from mainspring.schedules.model import Fire, Schedule, ScheduleState
+from mainspring.schedules.codecs import UNREADABLE, readable_part
+from mainspring.schedules.model import Fire, FireState, Schedule, ScheduleState
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment
 from mainspring.schedules.store import Declared
@@ -46,6 +47,25 @@ def _convert(fields: dict[str, Any], kind: type[T]) -> T:
     return msgspec.convert(fields, kind, builtin_types=(bytes,))
 
 
+def decode_schedule(name: str, data: bytes) -> tuple[Schedule, str]:
+    """Return a schedule, and what could not be read of it; see ``schedules.codecs``."""
+    return _decode_part(data, Schedule, {"function": b""}, {"name": name})
+
+
+def decode_state(data: bytes) -> tuple[ScheduleState, str]:
+    """Return the state of a schedule, and what could not be read of it."""
+    return _decode_part(data, ScheduleState, {}, {})
+
+
+def _decode_part(data: bytes, kind: type[T], defaults: dict[str, Any], key: dict[str, Any]) -> tuple[T, str]:
+    fields: dict[str, Any] = {}
+    try:
+        fields = records.decode(data)
+        return _convert(fields, kind), ""
+    except UNREADABLE as error:
+        return readable_part(kind, fields, defaults, key), f"{error}"
+
+
 class Row:
     """A row with the keys of the rows that have joined its job."""
 
@@ -60,11 +80,12 @@ class Row:
         return encode(self.fire, **({"joined": self.joined} if self.joined else {}))
 
 
-def decode_row(data: bytes) -> Row:
-    """Return the row of a node's data."""
-    fields = records.decode(data)
-    joined = [(name, fire_us) for name, fire_us in fields.pop("joined", ())]
-    return Row(_convert(fields, Fire), joined)
+def decode_row(schedule: str, fire_us: int, data: bytes) -> Row:
+    """Return the row of a fire time."""
+    key = {"schedule": schedule, "fire_us": fire_us}
+    fire, unread = _decode_part(data, Fire, {"state": FireState.SKIPPED}, key)
+    joined = () if unread else records.decode(data).get("joined", ())
+    return Row(fire, [(name, at) for name, at in joined])
 
 
 def history(forgotten_us: int) -> bytes:

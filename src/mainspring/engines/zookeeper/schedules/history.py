@@ -88,7 +88,12 @@ async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> OldRows:
         if listed:
             blocks[block] = listed
     found = await tree.get_many([places.row(name, time) for time in times[:limit]])
-    return OldRows([contents.decode_row(node.data).fire for node in found if node is not None], blocks)
+    rows = [
+        contents.decode_row(name, time, node.data).fire
+        for time, node in zip(times, found, strict=False)
+        if node is not None
+    ]
+    return OldRows(rows, blocks)
 
 
 async def _boundary(tree: Tree, parent: str, numbers: Sequence[int]) -> tuple[int, int]:

@@ -96,6 +96,12 @@ def row(name: str, fire_us: int) -> str:
     return f"{paths.FIRES}/{part(name)}/{fire_us // BLOCK_US}/{fire_us}"
 
 
+def key_of_row(path: str) -> tuple[str, int]:
+    """Return the schedule and the fire time of a `row`."""
+    _, name, _, time = path.rsplit("/", 3)
+    return name_of(name), int(time)
+
+
 def unfinished(name: str) -> str:
     """Return the parent of the index nodes of a schedule's unfinished rows."""
     return f"{UNFINISHED}/{part(name)}"

@@ -15,17 +15,17 @@ from mainspring.engines.zookeeper.schedules.catalogue import Specifications
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.queries.schedules import AMONG, newest_fires
 from mainspring.schedules import store as ops
-from mainspring.schedules.model import ScheduleState
 from mainspring.schedules.reconcile import Stored
 from mainspring.storage.query import Page, in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from mainspring.engines.zookeeper.schedules.places import DueName
     from mainspring.engines.zookeeper.session import Session
     from mainspring.queries.schedules import LastOutcomes, ListFires, NewestFires, Stretch
-    from mainspring.schedules.model import Fire, Schedule
+    from mainspring.schedules.catalogue import Catalogue
+    from mainspring.schedules.model import Fire
     from mainspring.storage.query import Meter
 
 SWEEP_MINUTES: Final = 10
@@ -101,22 +101,24 @@ async def _sweep(session: Session, empty: Sequence[str], before: int) -> None:
 
 async def schedules(session: Session, names: Sequence[str]) -> list[Stored]:
     """Return schedules by their names, including the latest commits of other nodes."""
-    specs = (await session.memory(Specifications).now(fresh=True)).catalogue.schedules
-    return [stored for _, stored in await _stored(session, specs, sorted(specs.keys() & set(names)))]
+    catalogue = (await session.memory(Specifications).now(fresh=True)).catalogue
+    return [stored for _, stored in await _stored(session, catalogue, sorted(catalogue.schedules.keys() & set(names)))]
 
 
-async def _stored(session: Session, specs: Mapping[str, Schedule], names: Sequence[str]) -> list[tuple[str, Stored]]:
+async def _stored(session: Session, catalogue: Catalogue, names: Sequence[str]) -> list[tuple[str, Stored]]:
     states = await session.tree.get_many([places.state(name) for name in names])
-    return [
-        (name, Stored(specs[name], contents.decode(node.data, ScheduleState)))
-        for name, node in zip(names, states, strict=True)
-        if node is not None
-    ]
+    found: list[tuple[str, Stored]] = []
+    for name, node in zip(names, states, strict=True):
+        if node is not None:
+            state, unread = contents.decode_state(node.data)
+            found.append((name, Stored(catalogue.schedules[name], state, catalogue.unread.get(name, "") or unread)))
+    return found
 
 
 async def list_schedules(session: Session, query: ops.ListSchedules, meter: Meter) -> Page[Stored]:
     """List schedules by their names, including the latest commits of other nodes."""
-    specs = (await session.memory(Specifications).now(fresh=True)).catalogue.schedules
+    catalogue = (await session.memory(Specifications).now(fresh=True)).catalogue
+    specs = catalogue.schedules
     names = sorted(specs if query.names is None else specs.keys() & set(query.names))
 
     async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
@@ -124,7 +126,7 @@ async def list_schedules(session: Session, query: ops.ListSchedules, meter: Mete
         left = names if after is None else names[bisect_right(names, after) :]
         while left and len(found) < most:
             some, left = left[: most - len(found)], left[most - len(found) :]
-            found += await _stored(session, specs, some)
+            found += await _stored(session, catalogue, some)
         return found
 
     return await in_parts(query, meter, behind)
@@ -152,7 +154,11 @@ async def read_newest_fires(session: Session, query: NewestFires, meter: Meter) 
             while rows and len(found) < most:
                 part, rows = rows[: most - len(found)], rows[most - len(found) :]
                 nodes = await session.tree.get_many(part)
-                found += [contents.decode_row(node.data).fire for node in nodes if node is not None]
+                found += [
+                    contents.decode_row(*places.key_of_row(path), node.data).fire
+                    for path, node in zip(part, nodes, strict=True)
+                    if node is not None
+                ]
         return found
 
     await session.tree.sync()
@@ -211,6 +217,9 @@ async def _history(session: Session, name: str, before_us: int | None, limit: in
         times = [time for time in reversed(listed) if before_us is None or time < before_us]
         wanted = times[: limit - len(rows)]
         found = await session.tree.get_many([places.row(name, time) for time in wanted])
-        decoded = [contents.decode_row(node.data).fire for node in found if node is not None]
-        rows += [(fire.fire_us, fire) for fire in decoded]
+        rows += [
+            (time, contents.decode_row(name, time, node.data).fire)
+            for time, node in zip(wanted, found, strict=True)
+            if node is not None
+        ]
     return rows

@@ -14,8 +14,7 @@ from mainspring.engines.zookeeper.schedules.sizes import too_much_follows
 from mainspring.engines.zookeeper.transaction import OvertakenError
 from mainspring.engines.zookeeper.tree import Create, Delete, Refusal, Write
 from mainspring.errors import UsageError
-from mainspring.schedules.catalogue import Catalogue, leaders
-from mainspring.schedules.model import ScheduleState
+from mainspring.schedules.catalogue import leaders
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.store import Standing, standing
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Ended
     from mainspring.schedules import store as ops
-    from mainspring.schedules.model import Fire
+    from mainspring.schedules.catalogue import Catalogue
+    from mainspring.schedules.model import Fire, ScheduleState
 
 MAX_JOINED: Final = 50
 """Joined rows that end in the transaction of their job's end. Further ones are found by the repair."""
@@ -57,6 +57,8 @@ class ZookeeperSchedules(ZookeeperGround):
         self._cache: CatalogueCache | None = None
         self._states: dict[str, ScheduleState | None] = {}
         """The states of locked schedules; None if there is none."""
+        self._unread: dict[str, str] = {}
+        """The unreadable parts of some of these states."""
         self._rows: dict[ops.Key, Row] = {}
         """The rows that were read or written."""
         self._joins: set[ops.Key] = set()
@@ -105,7 +107,9 @@ class ZookeeperSchedules(ZookeeperGround):
         wanted = [name for name in cache.turns(set(names)) if name not in self._states]
         found = await self.transaction.get_many([places.state(name) for name in wanted])
         for name, node in zip(wanted, found, strict=True):
-            self._states[name] = None if node is None else contents.decode(node.data, ScheduleState)
+            self._states[name], why = (None, "") if node is None else contents.decode_state(node.data)
+            if why:
+                self._unread[name] = why
             if node is not None:
                 self.transaction.touch(places.state(name))
             if (node is None) == (name in cache.catalogue.schedules):
@@ -114,8 +118,12 @@ class ZookeeperSchedules(ZookeeperGround):
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
         """Lock and return schedules."""
         await self._lock(names)
-        specs = (await self._rely()).catalogue.schedules
-        return {name: Stored(specs[name], state) for name in names if (state := self._states[name]) is not None}
+        catalogue, unread = (await self._rely()).catalogue, self._unread
+        return {
+            name: Stored(catalogue.schedules[name], state, catalogue.unread.get(name, "") or unread.get(name, ""))
+            for name in names
+            if (state := self._states[name]) is not None
+        }
 
     # ---- rows and joins ----
 
@@ -127,7 +135,7 @@ class ZookeeperSchedules(ZookeeperGround):
             found = await self.transaction.get_many([places.row(*key) for key in some], check=check)
             for key, node in zip(some, found, strict=True):
                 if node is not None and key not in self._rows:
-                    self._rows[key] = contents.decode_row(node.data)
+                    self._rows[key] = contents.decode_row(*key, node.data)
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
         """Return rows."""
@@ -195,29 +203,25 @@ class ZookeeperSchedules(ZookeeperGround):
         node = await self.transaction.get(places.CATALOGUE)
         if node is None or node.version != cache.version:
             raise OvertakenError
-        before = cache.catalogue.schedules
-        after = dict(before)
-        for name, stored in schedules.items():
-            path, spec = places.spec(name), None if stored is None else stored.schedule
-            if before.get(name) == spec:
-                continue
+        before = cache.catalogue
+        after = {name: None if stored is None else stored.schedule for name, stored in schedules.items()}
+        changed = [name for name in sorted(after) if before.differs(name, after[name])]
+        for name in changed:
+            path, spec = places.spec(name), after[name]
             if spec is None:
-                del after[name]
                 self.transaction.include(Delete(path))
             else:
-                after[name] = spec
                 data = contents.encode(spec)
-                self.transaction.include(Write(path, data) if name in before else Create(path, data))
-        changed = [name for name in sorted(schedules) if before.get(name) != after.get(name)]
+                self.transaction.include(Write(path, data) if name in before.schedules else Create(path, data))
         if changed:
             self.transaction.write(places.CATALOGUE, contents.changed(node.data, cache.version + 1, changed))
-            catalogue = Catalogue(after)
+            catalogue = before.changed(after)
             if (parent := too_much_follows(catalogue, changed)) is not None:
                 raise UsageError(
                     f"too much runs after schedule {parent!r}: the jobs that its end starts have to fit into one transaction of "
                     "about a megabyte on ZooKeeper; give the schedules after it smaller arguments"
                 )
-            self._cache = CatalogueCache(cache.version, catalogue, leaders(after))
+            self._cache = CatalogueCache(cache.version, catalogue, leaders(catalogue.schedules))
 
     async def _write_states(self, schedules: Mapping[str, Stored | None]) -> None:
         added = [name for name, stored in schedules.items() if stored is not None and self._states[name] is None]
@@ -232,6 +236,7 @@ class ZookeeperSchedules(ZookeeperGround):
             due.update(self._move(_due(name, before), _due(name, after)))
             self._move(_queued(name, before), _queued(name, after))
             self._states[name] = after
+            self._unread.pop(name, None)
         await self._session.memory(Parents).ensure({path.rpartition("/")[0] for path in due})
 
     def _move(self, before: str | None, after: str | None) -> list[str]:

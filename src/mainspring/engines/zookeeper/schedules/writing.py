@@ -14,6 +14,7 @@ from mainspring.errors import StoreError, StoreFencedError, UsageError
 from mainspring.jobs.slices import run_alone
 from mainspring.schedules import rules
 from mainspring.schedules import store as ops
+from mainspring.schedules.faults import fault_of
 from mainspring.schedules.unit import ScheduleUnit
 
 if TYPE_CHECKING:
@@ -148,8 +149,10 @@ async def _far_behind(session: Session, names: set[str], now_us: int) -> list[op
     specifications = await session.memory(Specifications).now()
     limit = most_rows(specifications.catalogue, [one.schedule.name for one in stored])
     found = []
-    for schedule, state in stored:
-        step = rules.decide(schedule, state, now_us, live=False, limit=limit)
+    for one in stored:
+        if fault_of(one):
+            continue
+        step = rules.decide(one.schedule, one.state, now_us, live=False, limit=limit)
         if step is not None and step.more:
-            found.append(ops.Due(schedule.name, state.version))
+            found.append(ops.Due(one.schedule.name, one.state.version))
     return found

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
 
 ROWS: Final = SCHEDULES_SHOWN
-STATES: Final = ("active", "paused", "finished")
+STATES: Final = ("active", "paused", "finished", "set_aside")
 MOST_RELATIVES: Final = 5
 MOST_PAST: Final = 100
 """Past times that run without another number in the form."""
@@ -227,7 +227,7 @@ async def schedule(visit: Visit) -> Response:
     runs_of = dict(zip(relatives, of_relatives, strict=True))
     in_order = [*parents, shown.name, *children[:MOST_RELATIVES]]
     zone = known_zone(shown.timezone) or dt.UTC
-    is_paused = shown.state == "paused"
+    is_paused = shown.paused_at is not None
     is_part = is_older or any(span.values())
     fitting = [TRIGGER, RESUME if is_paused else PAUSE, *([BACKFILL] if not shown.parents else []), REMOVE]
     values: dict[str, Any] = {
