@@ -43,7 +43,7 @@ def say(text: str) -> None:
 @app.workflow(timeout="30d")
 async def approval(request: Request) -> bool:
     """Return whether enough people approve. One refusal is enough to refuse, and so is silence after all reminders."""
-    name = workflow.info().workflow_id
+    name = workflow.info().id
     await say.submit(f"{', '.join(request.people)}: {name}: {request.text}?")
     approved: set[str] = set()
     reminders = 0

@@ -29,7 +29,7 @@ def fleet(chat: list[str]) -> Iterator[InMemory]:
 
 
 def test_two_people_approve(fleet: InMemory, chat: list[str]) -> None:
-    run = approval.options(unique="trip-7").submit(TRIP)
+    run = approval.options(id="trip-7").submit(TRIP)
     run.signal(votes, Vote("eva", True))
     run.signal(votes, Vote("eva", True))
     run.signal(votes, Vote("max", True))
@@ -46,7 +46,7 @@ def test_two_people_approve(fleet: InMemory, chat: list[str]) -> None:
 
 
 def test_one_refusal_is_enough(fleet: InMemory, chat: list[str]) -> None:
-    run = approval.options(unique="trip-7").submit(TRIP)
+    run = approval.options(id="trip-7").submit(TRIP)
     run.signal(votes, Vote("eva", True))
     run.signal(votes, Vote("tom", False))
     assert fleet.result(run) is False
@@ -55,6 +55,6 @@ def test_one_refusal_is_enough(fleet: InMemory, chat: list[str]) -> None:
 
 def test_silence_is_a_refusal_after_six_reminders(fleet: InMemory, chat: list[str]) -> None:
     begun = fleet.now
-    assert fleet.result(approval.options(unique="trip-7").submit(TRIP)) is False
+    assert fleet.result(approval.options(id="trip-7").submit(TRIP)) is False
     assert chat[1:] == ["eva, tom, kim: trip-7 waits for you"] * 6 + ["trip-7 has expired"]
     assert fleet.now - begun >= timedelta(hours=28)

@@ -41,7 +41,7 @@ async def region(name: str) -> int:
 async def nightly(day: str = "") -> str:
     """Write the report of a day, by default of the day before, and return its path."""
     day = day or f"{workflow.now() - timedelta(days=1):%Y-%m-%d}"
-    children = {name: region.options(unique=f"{day}-{name}").submit(name) for name in SHOPS}
+    children = {name: region.options(id=f"{day}-{name}").submit(name) for name in SHOPS}
     totals: dict[str, int] = {}
     missing: list[str] = []
     for name, child in children.items():

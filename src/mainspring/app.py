@@ -31,7 +31,7 @@ from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
 from mainspring.worker.workflow_lint import check_workflows
-from mainspring.workflow_definitions import DefineWorkflow, Workflow, check_park_on, no_activity, run_limit
+from mainspring.workflow_definitions import DefineWorkflow, Workflow, check_park_on, no_activity, run_limit, workflow_id
 
 if TYPE_CHECKING:
     import ssl
@@ -298,7 +298,8 @@ class App(AppClient):
         park_on: Sequence[type[BaseException]] = PARK_ON,
         retry: Retry | None = None,
         priority: Priority | None = None,
-        unique: Unique = "",
+        id: Unique | None = None,
+        unique: Unique | None = None,
     ) -> DefineWorkflow: ...
     def workflow(
         self,
@@ -311,7 +312,8 @@ class App(AppClient):
         park_on: Sequence[type[BaseException]] = PARK_ON,
         retry: Retry | None = None,
         priority: Priority | None = None,
-        unique: Unique = "",
+        id: Unique | None = None,  # noqa: A002 - the option's name everywhere
+        unique: Unique | None = None,
     ) -> Any:
         """Define a workflow: a coroutine function whose runs survive the ends of processes.
 
@@ -322,7 +324,7 @@ class App(AppClient):
         With ``retry``, a run that has failed is begun again after a delay, with the same arguments and all its signals, under the
         same handle. ``timeout`` limits all attempts together.
 
-        ``priority`` and ``unique`` are defaults for the runs; see ``Workflow.options``.
+        ``priority`` and ``id`` are defaults for the runs; see ``Workflow.options``.
 
         Raises UsageError if an option is wrong, the name is taken, or the App's store has no workflows.
         """
@@ -332,10 +334,10 @@ class App(AppClient):
         errors = check_park_on(park_on)
         options = build_options(priority=priority)
         check_retry(retry)
-        check_text_or_function(unique, "unique", check_unique)
+        chosen = workflow_id(id, unique) or ""
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._definitions.workflow(call, name, version, limit, errors, options, unique, retry)
+            return self._definitions.workflow(call, name, version, limit, errors, options, chosen, retry)
 
         return define(call) if call is not None else DefineWorkflow(define)
 

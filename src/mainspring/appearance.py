@@ -56,7 +56,6 @@ _OF_STATE: Final = {
     "open": "running",
     "parked": "bad",
     "completed": "good",
-    "canceled": "stopped",
     "terminated": "stopped",
     "continued_as_new": "good",
     "not needed": "later",

@@ -75,6 +75,11 @@ class Info(NamedTuple):
     attempt: int
     """The number of the attempt, from 1 on: see ``retry`` of ``app.workflow``."""
 
+    @property
+    def id(self) -> str:
+        """Return the workflow id. ``workflow_id`` is the former name."""
+        return self.workflow_id
+
 
 def info() -> Info:
     """Return the run."""

@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 class Workflow(Submission[P, R]):
-    """A workflow, with the default options of its runs. ``submit`` starts a run, or joins the open one with the same unique.
+    """A workflow, with the default options of its runs. ``submit`` starts a run, or joins the open one with the same id.
 
     ``function`` is the code of its version, ``add`` defines another version.
     """
@@ -70,6 +70,7 @@ class Workflow(Submission[P, R]):
     def options(  # type: ignore[override] # a run has fewer options than the job of a task
         self,
         *,
+        id: str | Callable[P, str] | None = None,  # noqa: A002 - the option's name everywhere
         unique: str | Callable[P, str] | None = None,
         priority: Priority | None = None,
         delay: Duration | None = None,
@@ -81,10 +82,10 @@ class Workflow(Submission[P, R]):
     ) -> Workflow[P, R]:
         """Return the same workflow with other options for its runs; omitted options stay the same.
 
-        ``unique`` is the workflow id, or a function that computes it from the arguments. A workflow id has one open run, which a
-        submit joins. ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime) sets the earliest start.
-        ``timeout`` limits the whole run, to at most 366 days. ``version`` states the version of the run, by default the newest
-        that has workers; the server refuses one that no worker has registered.
+        ``id`` is the workflow id, or a function that computes it from the arguments; ``unique`` is its former name. A workflow id
+        has one open run, which a submit joins. ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime)
+        sets the earliest start. ``timeout`` limits the whole run, to at most 366 days. ``version`` states the version of the run,
+        by default the newest that has workers; the server refuses one that no worker has registered.
 
         ``child_policy`` and ``cancel`` are for children, which workflows start. ``child_policy`` says what happens to the child
         if its parent is terminated or times out: ``"terminate"``, the default, ``"cancel"`` or ``"abandon"``. ``cancel`` says
@@ -105,7 +106,9 @@ class Workflow(Submission[P, R]):
             cancel=cancel,
             child_policy=child_policy,
         )
-        chosen: Unique = self._unique if unique is None else check_text_or_function(unique, "unique", check_unique)
+        chosen = workflow_id(id, unique)
+        if chosen is None:
+            chosen = self._unique
         return Workflow(self.function, self._connections, self._options.merged(newer), chosen, self._check, self._add)
 
     def version(
@@ -217,6 +220,18 @@ def no_activity(name: str) -> WorkflowUsageError:
     return WorkflowUsageError(
         f"{name} is a workflow, and an activity is a task's: start a child with the workflow itself, {name}.submit(…)"
     )
+
+
+def workflow_id(given: Unique | None, unique: Unique | None) -> Unique | None:
+    """Return a workflow id, or the function that computes it, from the options ``id`` and ``unique``, its former name.
+
+    Raises UsageError if both are given, or it is invalid.
+    """
+    if given is not None and unique is not None:
+        raise UsageError("unique is the former name of id, the workflow id: give only id")
+    if given is not None:
+        return check_text_or_function(given, "id", check_unique)
+    return None if unique is None else check_text_or_function(unique, "unique", check_unique)
 
 
 def run_limit(timeout: Duration) -> float:

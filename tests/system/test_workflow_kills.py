@@ -98,7 +98,7 @@ class Fleet(WorkflowProcesses):
                 cancels = False
             assert time.monotonic() < end, (shown, self.log())
             time.sleep(0.005)
-        assert shown["status"] == ("canceled" if kind == "cancelled" else "completed"), shown
+        assert shown["status"] == ("cancelled" if kind == "cancelled" else "completed"), shown
         root = self.patiently("jobs.show", handle=shown["handle"])
         assert root["state"] == ("cancelled" if kind == "cancelled" else "succeeded"), "the root job has not ended"
         if kind == "cancelled":

@@ -944,7 +944,7 @@ def test_a_schedule_that_replaces_runs_of_a_workflow_waits_for_their_clean_up(tm
             go.set()
             await eventually(lambda: did == ["begin", "end", "begin"])
             second, first = (await fleet.call(app, "workflows.list", type="order"))["runs"]
-            assert first["status"] == "canceled"
+            assert first["status"] == "cancelled"
             assert first["closed_at"] <= second["started_at"]
 
     asyncio.run(main())

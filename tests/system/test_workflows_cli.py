@@ -157,7 +157,7 @@ def test_a_run_is_cancelled(tool: Tool, command: str) -> None:
     ((handle, _),) = tool.lines("workflows", "start", "order", "--args", "[1]")
     tool.wait_for(handle, "approved")
     assert tool.lines(command, "cancel", handle) == [[handle, "open" if command == "workflows" else "running"]]
-    tool.wait_for(handle, "canceled")
+    tool.wait_for(handle, "cancelled")
     assert tool.json("jobs", "show", handle)["state"] == "cancelled"
     done = tool.run("jobs", "retry", handle)
     assert (done.returncode, "mainspring workflows start" in done.stderr) == (1, True)

@@ -71,7 +71,7 @@ def audit(account: Account, executions: list[Execution]) -> Iterator[str]:
             if before not in account.recorded and before not in account.signals:
                 yield f"{one.place} has used a result that was lost: {account.kind(places.get(before, 'end'))}"
     if account.cancelled:
-        if account.status != "canceled" or not str(account.outcome).startswith(JobCancelled.__name__):
+        if account.status != "cancelled" or not str(account.outcome).startswith(JobCancelled.__name__):
             yield f"it is {account.status}, and its root job {account.outcome}"
         return
     expected: list[str] = []

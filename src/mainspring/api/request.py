@@ -5,16 +5,14 @@ The other modules of this package have the requests and the answers of one subje
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotation
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
 from mainspring.access.roles import Permission  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.errors import ApiError, Code
 from mainspring.namespaces import Namespaced
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -37,6 +35,9 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     """Whether it changes nothing and may take long: it ends when its client disconnects."""
     is_small: ClassVar[bool] = False
     """Whether it reads or changes a single thing and has a short answer, so that a client may have many of them under way."""
+    former: ClassVar[Mapping[str, str]] = {}
+    """Former names of fields, with the present ones: ``{"unique": "id"}``. They are read, too, and `params_of` sends them, so
+    that nodes, clients and scripts of this version and of the last one work together."""
 
 
 def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:
@@ -44,10 +45,37 @@ def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:
     kind = requests.get(name)
     if kind is None:
         raise ApiError(Code.UNKNOWN_CALL, f"there is no method {name!r}; there are {', '.join(sorted(requests))}")
+    former = getattr(kind, "former", None)
     try:
-        return msgspec.json.decode(params or b"{}", type=kind)
+        return msgspec.json.decode(with_present_names(former, params) if former else params or b"{}", type=kind)
     except (ValueError, RecursionError) as error:  # a MsgspecError, text that is not UTF-8, or too many levels
         raise ApiError(Code.UNREADABLE, f"the params of {name} cannot be read: {error}") from None
+
+
+def with_present_names(former: Mapping[str, str], params: bytes) -> bytes:
+    """Return the JSON of a request with the present names of its fields. Raises ApiError if one has both of its names."""
+    if not any(name.encode() in params for name in former):
+        return params or b"{}"
+    try:
+        given = msgspec.json.decode(params, type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError):
+        return params  # the reader of the request reports it
+    for name in former.keys() & given.keys():
+        present = former[name]
+        if present in given:
+            raise ApiError(Code.INVALID, f"{name} is the former name of {present}: give only {present}")
+        given[present] = given.pop(name)
+    return msgspec.json.encode(given)
+
+
+def params_of(request: Request[Any]) -> dict[str, Any]:
+    """Return a request's fields as a node of this version or of the last one reads them.
+
+    Those at their defaults are left out, because nodes have the same defaults.
+    """
+    names = {present: name for name, present in request.former.items()}
+    params: dict[str, Any] = msgspec.to_builtins(request)
+    return {names.get(field, field): value for field, value in params.items()}
 
 
 write = msgspec.json.Encoder().encode

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.request import Request
@@ -70,7 +71,9 @@ class ScheduleDetails(ScheduleInfo):
     revision: str = ""
     """Of its description and its pause. The changing requests take it; fire times do not change it, unlike ``version``."""
     payload_size: int = 0
-    """Bytes. ``payload`` is empty for callers who may not see it."""
+    """Bytes. ``payload`` is empty, and ``args`` missing, for callers who may not see them."""
+    args: msgspec.Raw | UnsetType = UNSET
+    """The arguments; missing if they are not JSON."""
 
 
 class Listed(msgspec.Struct):

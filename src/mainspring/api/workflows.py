@@ -6,7 +6,8 @@ same with ``@`` and a number for one run; or its workflow id.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotation
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,14 +15,23 @@ from msgspec import UNSET, UnsetType
 from mainspring.access.roles import Permission
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import Request
-from mainspring.api.submitting import PriorityName  # noqa: TC001 - msgspec reads the annotation
-from mainspring.namespaces import Namespaced
+from mainspring.api.submitting import Arguments, PriorityName
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Status
 
-STATUS_BY_NAME = {status.name.lower(): status for status in Status}
-StatusName = Literal["open", "completed", "failed", "canceled", "terminated", "continued_as_new", "timed_out"]
-"""The keys of `STATUS_BY_NAME`."""
+StatusName = Literal["open", "completed", "failed", "cancelled", "terminated", "continued_as_new", "timed_out"]
+STATUS_NAMES: dict[Status, StatusName] = {
+    Status.OPEN: "open",
+    Status.COMPLETED: "completed",
+    Status.FAILED: "failed",
+    Status.CANCELED: "cancelled",
+    Status.TERMINATED: "terminated",
+    Status.CONTINUED_AS_NEW: "continued_as_new",
+    Status.TIMED_OUT: "timed_out",
+}
+STATUS_BY_NAME: dict[str, Status] = {name: status for status, name in STATUS_NAMES.items()}
+STATUS_BY_NAME["canceled"] = Status.CANCELED
+"""``canceled`` is Amazon's spelling and that of earlier versions."""
 ChildPolicyName = Literal["terminate", "cancel", "abandon"]
 CHILD_POLICIES: dict[ChildPolicyName, ChildPolicy] = {
     "terminate": ChildPolicy.TERMINATE,
@@ -31,6 +41,8 @@ CHILD_POLICIES: dict[ChildPolicyName, ChildPolicy] = {
 UnbegunStatus = Literal["scheduled", "pending"]
 """The state of a job whose run has not begun."""
 AnyStatus = Literal[StatusName, UnbegunStatus]
+GivenStatus = Literal[AnyStatus, "canceled"]
+"""A status in a request: the keys of `STATUS_BY_NAME`, and those of runs that have not begun."""
 SIGNAL_NAME_LIMIT = 256
 """Characters in the name of a signal, as in Amazon SWF."""
 REQUEST_LIMIT = 256
@@ -45,7 +57,8 @@ class RunInfo(msgspec.Struct):
     """A run; docs/reference/protocol.md explains the keys."""
 
     handle: str
-    workflow_id: str
+    id: str
+    """The workflow id."""
     type: str
     version: str
     """Empty if the run has not begun."""
@@ -56,6 +69,8 @@ class RunInfo(msgspec.Struct):
     waits_for: str | None
     run: str
     parked_at: str | None
+    workflow_id: str
+    """The former name of ``id``."""
 
 
 class ActivityInfo(msgspec.Struct):
@@ -93,11 +108,14 @@ class ChildInfo(msgspec.Struct):
     number: str
     """The number of the command in the run."""
     type: str
-    workflow_id: str
+    id: str
+    """The workflow id."""
     handle: str
     """Of the child's root job."""
     policy: ChildPolicyName
     """Its fate if the run is terminated or times out."""
+    workflow_id: str
+    """The former name of ``id``."""
 
 
 class ParkingInfo(msgspec.Struct):
@@ -176,8 +194,11 @@ class Started(msgspec.Struct):
 
     handle: str
     run: str
-    workflow_id: str
+    id: str
+    """The workflow id."""
     joined: bool
+    workflow_id: str
+    """The former name of ``id``."""
 
 
 class Reached(msgspec.Struct):
@@ -212,23 +233,18 @@ class Number(msgspec.Struct):
     number: int
 
 
-class Input(Namespaced, kw_only=True, omit_defaults=True):
-    """Input as any JSON value, or as base64 of its bytes."""
-
-    input: msgspec.Raw | UnsetType = UNSET
-    payload_base64: bytes | UnsetType = UNSET
-
-
-class Start(Input, Request[Started]):
-    """Start a run, or join the open run with the workflow id ``unique``.
+class Start(Arguments, Request[Started]):
+    """Start a run, or join the open run with the workflow id ``id``.
 
     Codes: ``invalid``, ``too_large``, ``workflow_not_found``, ``refused``.
     """
 
     permission = Permission.DEVELOP
     call = "workflows.start"
+    former: ClassVar[Mapping[str, str]] = {"input": "args", "payload_base64": "payload", "unique": "id"}
     function: str
-    unique: str = ""
+    id: str = ""
+    """The workflow id; empty: the handle."""
     version: str = ""
     """Empty: the newest."""
     timeout: float | None = None
@@ -248,7 +264,7 @@ class List(Request[Listed]):
     stranded: bool = False
     type: str | None = None
     id: str | None = None
-    status: AnyStatus | None = None
+    status: GivenStatus | None = None
     since: float | None = None
     """The earliest start, in seconds since 1970."""
     limit: int = 100
@@ -281,15 +297,20 @@ class History(Request[Events], rename={"first": "from"}):
     """Whether to answer with all attributes as they are stored, as in the files of ``mainspring workflows export``."""
 
 
-class Signal(Input, Request[Reached]):
+class Signal(Request[Reached]):
     """Send a signal to an open run. Codes: ``run_not_found``, ``conflict``, ``too_large``, ``invalid``."""
 
     permission = Permission.OPERATE
     call = "workflows.signal"
     is_small = True
+    former: ClassVar[Mapping[str, str]] = {"input": "value", "payload_base64": "payload"}
     key: str
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=SIGNAL_NAME_LIMIT)]
     request: RequestKey | None = None
+    value: msgspec.Raw | UnsetType = UNSET
+    """Any JSON value."""
+    payload: bytes | UnsetType = UNSET
+    """The value as base64 of any bytes, in place of ``value``."""
 
 
 class Cancel(Request[Reached]):

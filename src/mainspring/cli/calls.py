@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 
+from mainspring.api.request import params_of
 from mainspring.byte_names import name_text
 from mainspring.cli.display import print_json
 from mainspring.cli.failures import EXIT_DONE
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 _LONE = re.compile("[\udc80-\udcff]")
 
 
-def params_of(request: Request[Any]) -> dict[str, Any]:
-    """Return a request's fields, without those at their defaults: the server has the same defaults."""
-    params: dict[str, Any] = msgspec.to_builtins(request)
-    return {field: _param(value) for field, value in params.items()}
+def arguments_of(request: Request[Any]) -> dict[str, Any]:
+    """Return a request's params, as `params_of` does, with names as commands read them."""
+    return {field: _param(value) for field, value in params_of(request).items()}
 
 
 def _param(value: Any) -> Any:
@@ -45,7 +44,7 @@ def call(client: Client, request: Request[Any], timeout: float | None = None) ->
 
     The answer is a dict, because a server of another version may send other keys.
     """
-    answer: dict[str, Any] = client.call(request.call, params_of(request), timeout)
+    answer: dict[str, Any] = client.call(request.call, arguments_of(request), timeout)
     return answer
 
 

@@ -14,7 +14,18 @@ from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_json
 from mainspring.cli.failures import EXIT_DONE, exit_code, explain, print_error
 from mainspring.cli.job_selection import DEFAULT_OPTIONS, NO_SELECTION, Handle, JobSelection, OperationOptions, utc
-from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Expires, Json, RunAt, ServerOptions, plain
+from mainspring.cli.options import (
+    ARGS_NAMES,
+    DURATION_OPTION,
+    LOCAL,
+    TIME_OPTION,
+    Expires,
+    Json,
+    RunAt,
+    ServerOptions,
+    args_of,
+    plain,
+)
 from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.tags import check_tags
 
@@ -62,8 +73,14 @@ def retry(
     /,
     *,
     delay: Delay = None,
-    payload: Annotated[
-        str | None, plain("--payload", "Run the jobs with this input in place of their own.", allow_leading_hyphen=True)
+    args: Annotated[
+        str | None,
+        plain(
+            ARGS_NAMES,
+            "Run the jobs with these arguments in place of their own: text, or - for standard input.",
+            metavar="ARGS",
+            allow_leading_hyphen=True,
+        ),
     ] = None,
     selection: JobSelection = NO_SELECTION,
     options: OperationOptions = DEFAULT_OPTIONS,
@@ -83,12 +100,11 @@ def retry(
       mainspring jobs retry --state failed --error TimeoutError --rate 100
     """
     if not handles or reason is not None or _has_options(selection, options):
-        if payload is not None or delay is not None:
-            raise UsageError("--payload and --delay are for jobs that are named by their handles")
+        if args is not None or delay is not None:
+            raise UsageError("--args and --delay are for jobs that are named by their handles")
         return change_jobs(server.client(), "retry", handles, selection, options, reason=reason, json=json)
-    requests = [
-        Retry(handle, delay=delay, payload=UNSET if payload is None else payload.encode()) for handle in handles
-    ]
+    payload = UNSET if args is None else args_of(None, args) or b""
+    requests = [Retry(handle, delay=delay, payload=payload) for handle in handles]
     return _each(requests, server, json=json)
 
 
@@ -119,7 +135,7 @@ def update(
 ) -> int:
     """Change the priority or the times of jobs that have not started.
 
-    All other values of the jobs stay as they are. To change a job's input or tags, cancel the job and clone it.
+    All other values of the jobs stay as they are. To change a job's arguments or tags, cancel the job and clone it.
 
     EXAMPLES
       mainspring jobs update H:node:1000000000001 --priority high
@@ -154,10 +170,13 @@ def clone(
     handle: Handle,
     /,
     *,
-    payload: Annotated[
+    args: Annotated[
         str | None,
         plain(
-            "--payload", "The input of the new job. By default it is that of the other one.", allow_leading_hyphen=True
+            ARGS_NAMES,
+            "The arguments of the new job: text, or - for standard input. By default they are those of the other one.",
+            metavar="ARGS",
+            allow_leading_hyphen=True,
         ),
     ] = None,
     unique: Annotated[str, plain("--unique", "A unique for the new job. By default it has none.")] = "",
@@ -180,8 +199,8 @@ def clone(
 ) -> int:
     """Submit a new job like another one, and print its handle.
 
-    The other job may be in any state. If its input is not kept, as that of a job that has succeeded with more than 1 KiB, give
-    --payload.
+    The other job may be in any state. If its arguments are not kept, as those of a job that has succeeded with more than 1 KiB,
+    give --args.
     """
     if delay is not None and run_at is not None:
         raise UsageError("--delay and --run-at exclude each other: give only one of them")
@@ -194,7 +213,7 @@ def clone(
         expires=expires,
         concurrency_key=concurrency_key,
         tags=None if tag is None else check_tags(tag, "--tag"),
-        payload=UNSET if payload is None else payload.encode(),
+        payload=UNSET if args is None else args_of(None, args) or b"",
     )
     return print_answer(server.client(), request, lambda answer: print(answer["handle"], flush=True), json=json)
 

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from mainspring.api.job_records import ListAttempts, ShowArguments
 from mainspring.api.jobs import List, Show, Watch
-from mainspring.cli.calls import call, params_of
+from mainspring.cli.calls import arguments_of, call
 from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
 from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.following import follow
@@ -21,6 +21,7 @@ from mainspring.cli.job_logs import logs
 from mainspring.cli.job_selection import Handle, State, utc
 from mainspring.cli.list_search import ListSearch
 from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
+from mainspring.cli.results import handle_of
 from mainspring.cli.submit import write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
 from mainspring.errors import MainspringError, UsageError
@@ -157,7 +158,7 @@ def show(
     handle: Handle,
     /,
     *,
-    arguments: Annotated[bool, plain("--arguments", "Show the job's arguments too.", negative="")] = False,
+    args: Annotated[bool, plain(("--args", "--arguments"), "Show the job's arguments too.", negative="")] = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -173,7 +174,7 @@ def show(
     job = call(client, Show(handle))
     with contextlib.suppress(UsageError):  # servers of earlier versions have no records
         job |= {"attempts": call(client, ListAttempts(handle))["attempts"]}
-    if arguments:
+    if args:
         job |= {"arguments": call(client, ShowArguments(handle))}
     if json:
         print_json(job)
@@ -200,7 +201,7 @@ def watch(
     if handle is not None:
         call(client, Show(handle))  # raises NotFoundError for an unknown handle, which would otherwise wait for ever
     try:
-        for event in client.events(Watch.call, params_of(Watch(function, handle))):
+        for event in client.events(Watch.call, arguments_of(Watch(function, handle))):
             if json:
                 print_json(event)
             elif "missed" in event:
@@ -214,7 +215,13 @@ def watch(
 
 @jobs.command
 def result(
-    handle: Handle,
+    key: Annotated[
+        str,
+        Parameter(
+            name="HANDLE|KEY",
+            help="The job's handle, such as H:node:1000000000001; or the workflow id of a run, which then has the result.",
+        ),
+    ],
     /,
     *,
     timeout: Annotated[
@@ -229,10 +236,11 @@ def result(
       0 the job succeeded
       1 it failed, was cancelled or expired
       3 no server
-      4 no such job, or the server no longer has its result
+      4 no such job or run, or the server no longer has its result
       5 --timeout is over; the job continues
     """
-    return write_result(server.client(), handle, timeout, json={} if json else None)
+    client = server.client()
+    return write_result(client, handle_of(client, key), timeout, json={} if json else None)
 
 
 def _one_or_more(states: list[State] | None) -> str | list[str] | None:

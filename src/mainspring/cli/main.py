@@ -79,7 +79,7 @@ COMMANDS = {
 USAGES = {
     "run": "mainspring run FILE.py[:NAME] [OPTIONS]",
     "worker": "mainspring worker FILE.py[:NAME] [OPTIONS]",
-    "submit": "mainspring submit FUNCTION [PAYLOAD | -] [OPTIONS]",
+    "submit": "mainspring submit FUNCTION [ARGS | -] [OPTIONS]",
 }
 
 OPTION_NAME = re.compile("--[A-Za-z]")

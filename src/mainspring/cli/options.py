@@ -5,6 +5,7 @@ Every option can also be set in ``mainspring.toml``, and all except the `plain` 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -15,7 +16,7 @@ from mainspring.client.addresses import DEFAULT_SERVER, parse_servers
 from mainspring.client.reconnect_policy import REQUEST_TIMEOUT
 from mainspring.client.tls import TLS_OPTIONS, TlsFiles
 from mainspring.client.tokens import token_of_environment
-from mainspring.errors import MainspringError, SettingsError
+from mainspring.errors import MainspringError, SettingsError, UsageError
 from mainspring.namespaces import DEFAULT, check
 from mainspring.quantities import format_duration, parse_duration, parse_size, parse_time
 
@@ -113,7 +114,22 @@ Expires = Annotated[
     float | None,
     plain("--expires", "End the job as expired if it has not started within this time.", **DURATION_OPTION),
 ]
+ARGS_NAMES = ("--args", "--payload")
+"""``--payload`` is the former name."""
 FILE_OPTION: dict[str, Any] = {"metavar": "FILE", "show_default": False}
+
+
+def args_of(argument: str | None, option: str | None) -> bytes | None:
+    """Return the arguments of a job or run, which are given as the last argument or as ``--args``; None if they are not given.
+
+    ``-`` reads them from standard input. Raises UsageError if both are given.
+    """
+    if argument is not None and option is not None:
+        raise UsageError("the arguments are given twice: give ARGS or --args")
+    text = argument if option is None else option
+    if text is None:
+        return None
+    return sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
 
 
 @Parameter(name="*")

@@ -6,17 +6,33 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from mainspring.api.workflows import Show
+from mainspring.cli.calls import call
 from mainspring.cli.display import print_json
 from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.client.outcomes import failure
-from mainspring.errors import JobFailed
+from mainspring.errors import JobFailed, NotFoundError, UsageError
 from mainspring.jobs.results import decoded
 from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from mainspring.client.blocking import Client
     from mainspring.client.outcomes import Outcome
+
+
+def handle_of(client: Client, key: str) -> str:
+    """Return the handle of the job or run that a handle, a handle with the number of a run, or a workflow id names.
+
+    Raises NotFoundError if no run has the workflow id.
+    """
+    if key.startswith("H:"):
+        return key.partition("@")[0]
+    try:
+        return str(call(client, Show(key))["handle"])
+    except UsageError:  # a store without workflows
+        raise NotFoundError(f"{key} is no handle of a job: give one, such as H:node:1000000000001") from None
 
 
 def print_raw(data: bytes) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from mainspring.cli.options import DURATION_OPTION, TIME_OPTION, plain, reading
+from mainspring.cli.options import ARGS_NAMES, DURATION_OPTION, TIME_OPTION, args_of, plain, reading
 from mainspring.errors import SettingsError
 from mainspring.quantities import parse_duration, parse_time
 
@@ -130,12 +129,13 @@ class ScheduleOptions:
     function: Annotated[
         str | None, plain("--function", "The function to run; by default the schedule's name.", group=JOB_GROUP)
     ] = None
-    payload: Annotated[
+    args: Annotated[
         str | None,
         plain(
-            ("--payload", "--args"),
-            "The input of the job: text, or - for standard input.",
+            ARGS_NAMES,
+            "The arguments of the jobs: text, or - for standard input.",
             group=JOB_GROUP,
+            metavar="ARGS",
             allow_leading_hyphen=True,
         ),
     ] = None
@@ -192,7 +192,7 @@ class ScheduleOptions:
             "overlap": self.overlap,
             "wait_for_children": self.wait_for_children,
             "function": self.function,
-            "payload": None if self.payload is None else _payload(self.payload),
+            "payload": args_of(None, self.args),
             "priority": self.priority,
             "retry": None if self.max_attempts is None else {"max_attempts": self.max_attempts},
             "unique": self.unique,
@@ -205,7 +205,3 @@ class ScheduleOptions:
 
 
 NO_OPTIONS = ScheduleOptions()
-
-
-def _payload(text: str) -> bytes:
-    return sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")

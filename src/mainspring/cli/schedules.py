@@ -23,7 +23,7 @@ from mainspring.api.schedules import (
     Trigger,
 )
 from mainspring.cli.backfill import backfill
-from mainspring.cli.calls import call, items, params_of, print_answer
+from mainspring.cli.calls import arguments_of, call, items, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
@@ -94,12 +94,12 @@ def add(
     Give --cron, --every, --at or --parent. The schedule stays until you remove it. (Schedules in an App's code are added when
     its workers start.)
 
-    For a task in Python, the payload is JSON: an object is passed as keyword arguments, an array as positional arguments, and
+    For a task in Python, the arguments are JSON: an object is passed as keyword arguments, an array as positional arguments, and
     any other value as the only argument.
 
     EXAMPLES
       mainspring schedules add nightly --cron "30 2 * * *" --timezone Europe/Berlin --function report
-      mainspring schedules add poll --every 10s --overlap forbid --payload '{"full": false}'
+      mainspring schedules add poll --every 10s --overlap forbid --args '{"full": false}'
       mainspring schedules add clean --parent nightly --parent poll
 
     EXIT CODES
@@ -140,7 +140,7 @@ def edit(
     The changes apply from now on. If an App's code declares the schedule, the next change in its code replaces them.
     """
     request = Edit(name=name, **options.fields())
-    if params_of(request).keys() == {"name"}:
+    if arguments_of(request).keys() == {"name"}:
         raise UsageError("no option to change is given; mainspring schedules edit --help lists them")
     return print_answer(server.client(), request, _print_state, json=json)
 
@@ -287,13 +287,14 @@ def timeline(
 
 def _print_schedule(schedule: dict[str, Any]) -> None:
     payload = base64.b64decode(schedule["payload"])
+    described = {key: value for key, value in schedule.items() if key not in {"payload", "payload_size"}}
     lists = {key: " ".join(schedule[key]) for key in ("exclude", "parents")}
     retry = schedule.get("retry")
     shown = {
-        "payload": payload.decode("utf-8", "backslashreplace"),
+        "args": payload.decode("utf-8", "backslashreplace"),
         "retry": retry and with_durations(retry, "initial", "maximum"),
     }
-    print_fields(with_durations(schedule | lists | shown, "every", "jitter", "misfire_after", "timeout", "expires"))
+    print_fields(with_durations(described | lists | shown, "every", "jitter", "misfire_after", "timeout", "expires"))
 
 
 def _print_state(schedule: dict[str, Any]) -> None:

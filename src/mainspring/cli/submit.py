@@ -12,7 +12,17 @@ from mainspring.cli.calls import name_argument
 from mainspring.cli.display import print_json, printable
 from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.following import follow_job, view_of
-from mainspring.cli.options import DURATION_OPTION, LOCAL, Expires, Json, RunAt, ServerOptions, plain
+from mainspring.cli.options import (
+    ARGS_NAMES,
+    DURATION_OPTION,
+    LOCAL,
+    Expires,
+    Json,
+    RunAt,
+    ServerOptions,
+    args_of,
+    plain,
+)
 from mainspring.cli.results import waiting_for, write_outcome
 from mainspring.cli.unregistered import no_worker
 from mainspring.client.options import Options, Retry, check_request_key
@@ -32,14 +42,20 @@ HINT_DELAY = 2.0
 
 def submit(
     function: Annotated[str, Parameter(help="The function to run.")],
-    payload: Annotated[
-        str,
+    argument: Annotated[
+        str | None,
         Parameter(
-            help="The input of the job: text, or - for standard input.", show_default=False, allow_leading_hyphen=True
+            name="ARGS",
+            help="The arguments of the job: text, or - for standard input.",
+            show_default=False,
+            allow_leading_hyphen=True,
         ),
-    ] = "",
+    ] = None,
     /,
     *,
+    args: Annotated[
+        str | None, plain(ARGS_NAMES, "The arguments, in place of ARGS.", metavar="ARGS", allow_leading_hyphen=True)
+    ] = None,
     background: Annotated[
         bool, plain("--background", "Print the job's handle and do not wait for its result.", alias="-b", negative="")
     ] = False,
@@ -98,7 +114,7 @@ def submit(
 
     If no worker has registered the function, a message says so after 2 seconds, or at once with --background.
 
-    For a task in Python, the payload is JSON: an object is passed as keyword arguments, an array as positional arguments, and
+    For a task in Python, the arguments are JSON: an object is passed as keyword arguments, an array as positional arguments, and
     any other value as the only argument.
 
     With --json, the command prints one object with the job's handle, its outcome, and its result or error.
@@ -131,13 +147,12 @@ def submit(
         tags=None if tag is None else check_tags(tag, "--tag"),
         request_key=None if request_key is None else check_request_key(request_key, "--request-key"),
     )
-    body = sys.stdin.buffer.read() if payload == "-" else payload.encode("utf-8", "surrogateescape")
     client = server.client()
     request = Request(
         name_bytes(name_argument(function)),
         name_bytes(name_argument(unique)),
         options.wire(),
-        body,
+        args_of(argument, args) or b"",
         request_key is not None,
     )
     submitted = client.submit(request)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, cast, get_args
 
 from cyclopts import Parameter
 
-from mainspring.api.workflows import AnyStatus, List
+from mainspring.api.workflows import AnyStatus, GivenStatus, List
 from mainspring.cli.display import print_rows
 from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.list_search import ListSearch
-from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, plain
+from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, plain, reading
+from mainspring.cli.run_views import with_id
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, SettingsError
 
 COLUMNS: Final = (
     "handle",
-    "workflow_id",
+    "id",
     "type",
     "version",
     "status",
@@ -39,6 +40,13 @@ SHRINK_STEPS: Final[tuple[Step, ...]] = (
     {"type": 1},
 )
 """The order in which the list shrinks on a terminal. Workflow ids stay whole, so that users can copy them."""
+
+
+def _status(text: str) -> GivenStatus:
+    """Return a status. Raises SettingsError. Scripts for earlier versions write ``canceled``."""
+    if text not in get_args(GivenStatus):
+        raise SettingsError(f"{text!r} is no status of a run: use one of {', '.join(get_args(AnyStatus))}")
+    return cast("GivenStatus", text)
 
 
 def list_runs(
@@ -65,6 +73,7 @@ def list_runs(
             "--status",
             "List only runs with this status; scheduled and pending runs have not begun, because their start is delayed or"
             " the workflow is paused.",
+            converter=reading(_status),
         ),
     ] = None,
     since: Annotated[
@@ -102,8 +111,8 @@ def list_runs(
         search.run()
     except (KeyboardInterrupt, MainspringError):
         if search.next is not None:
-            print_rows(COLUMNS, search.found, json=json, steps=SHRINK_STEPS)
+            print_rows(COLUMNS, [with_id(run) for run in search.found], json=json, steps=SHRINK_STEPS)
             print_error(f"searched back to runs of {search.searched_to}; continue with --before {search.next}")
         raise
-    print_rows(COLUMNS, search.found, json=json, steps=SHRINK_STEPS)
+    print_rows(COLUMNS, [with_id(run) for run in search.found], json=json, steps=SHRINK_STEPS)
     return EXIT_DONE

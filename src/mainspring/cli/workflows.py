@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from cyclopts import App, Parameter
+from msgspec import UNSET, UnsetType
 
 from mainspring.api.workflows import (
     Cancel,
@@ -22,8 +23,9 @@ from mainspring.api.workflows import (
 from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_json, printable
 from mainspring.cli.failures import EXIT_DONE
-from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
-from mainspring.cli.run_views import print_run
+from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, args_of, plain
+from mainspring.cli.results import handle_of
+from mainspring.cli.run_views import print_run, with_id
 from mainspring.cli.submit import write_result
 from mainspring.cli.workflow_following import follow_run
 from mainspring.cli.workflow_histories import Key, export, history, replay
@@ -36,9 +38,11 @@ Reason = Annotated[str, plain("--reason", "A text to store in the history.")]
 workflows = App(name="workflows", help="Start, list, show, signal, cancel and end runs of workflows.", version_flags=())
 
 
-def parse_json(text: str) -> bytes:
-    """Return JSON unchanged; ``-`` reads it from standard input. Raises UsageError for other text."""
-    data = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
+def json_of(argument: str | None, option: str | None = None) -> bytes | UnsetType:
+    """Return JSON unchanged, as `args_of` returns arguments. Raises UsageError for other text."""
+    data = args_of(argument, option)
+    if data is None:
+        return UNSET
     try:
         msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -48,9 +52,18 @@ def parse_json(text: str) -> bytes:
     return data
 
 
-@workflows.command
+@workflows.command(usage="mainspring workflows start NAME [ARGS | -] [OPTIONS]")
 def start(
     name: Annotated[str, Parameter(help="The workflow to run.")],
+    argument: Annotated[
+        str | None,
+        Parameter(
+            name="ARGS",
+            help="The arguments as JSON, or - for standard input.",
+            show_default=False,
+            allow_leading_hyphen=True,
+        ),
+    ] = None,
     /,
     *,
     id: Annotated[  # noqa: A002 - the option's name
@@ -62,8 +75,7 @@ def start(
         ),
     ] = "",
     args: Annotated[
-        str | None,
-        plain("--args", "The arguments as JSON, or - for standard input.", metavar="JSON", allow_leading_hyphen=True),
+        str | None, plain("--args", "The arguments, in place of ARGS.", metavar="ARGS", allow_leading_hyphen=True)
     ] = None,
     version: Annotated[str, plain("--version", "The version of the workflow, by default the newest.")] = "",
     timeout: Annotated[
@@ -85,7 +97,7 @@ def start(
     If you interrupt the command while it waits, the run goes on.
 
     EXAMPLES
-      mainspring workflows start order --id order-17 --args '[17, ["cat", "owl"]]'
+      mainspring workflows start order '[17, ["cat", "owl"]]' --id order-17
       mainspring workflows start report --wait
 
     EXIT CODES
@@ -95,18 +107,43 @@ def start(
       3 no server
       4 no worker has ever registered the workflow, or its version
     """
-    payload = msgspec.UNSET if args is None else parse_json(args)
-    request = Start(name, id, version, timeout, priority, payload_base64=payload)
+    request = Start(name, id, version, timeout, priority, payload=json_of(argument, args))
     client = server.client()
     started = call(client, request)
     if wait:
-        more = {key: started[key] for key in ("run", "workflow_id", "joined")}
+        more: dict[str, Any] = {key: started[key] for key in ("run", "id", "workflow_id", "joined") if key in started}
         return write_result(client, started["handle"], None, json=more if json else None)
     if json:
         print_json(started)
     else:
-        print(f"{started['handle']}\t{printable(started['workflow_id'])}", flush=True)
+        print(f"{started['handle']}\t{printable(with_id(started)['id'])}", flush=True)
     return EXIT_DONE
+
+
+@workflows.command
+def result(
+    key: Key,
+    /,
+    *,
+    timeout: Annotated[
+        float | None, plain("--timeout", "Wait at most this long for the run to end.", **DURATION_OPTION)
+    ] = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Wait for a run to end and write its raw result to standard output.
+
+    If the run continues as new, or another attempt follows, the result is that of the last one.
+
+    EXIT CODES
+      0 the run succeeded
+      1 it failed, was cancelled or was ended
+      3 no server
+      4 no such run, or the server no longer has its result
+      5 --timeout is over; the run goes on
+    """
+    client = server.client()
+    return write_result(client, handle_of(client, key), timeout, json={} if json else None)
 
 
 @workflows.command
@@ -167,7 +204,7 @@ def signal(
     """
     if not name:
         raise UsageError("the signal has no name: give the name with which the code declares it")
-    request = Signal(key, name, payload_base64=msgspec.UNSET if value is None else parse_json(value))
+    request = Signal(key, name, payload=json_of(value))
     return print_answer(server.client(), request, _print_unbegun, json=json)
 
 
@@ -178,7 +215,7 @@ def cancel(key: Key, /, *, reason: Reason = "", json: Json = False, server: Serv
     The run's code can clean up: it stays "open" until it has ended. To end it at once, use mainspring workflows terminate.
 
     EXIT CODES
-      0 asked, or canceled, 1 the run is closed, 3 no server, 4 no such run
+      0 asked, or cancelled, 1 the run is closed, 3 no server, 4 no such run
     """
     return print_answer(server.client(), Cancel(key, reason), _print_reached, json=json)
 

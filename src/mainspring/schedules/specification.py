@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from mainspring.byte_names import name_bytes, name_text
@@ -30,8 +30,10 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
 
     name: str
     function: str | UnsetType = UNSET
+    args: Raw | UnsetType = UNSET
+    """The arguments of its jobs: any JSON value."""
     payload: bytes | UnsetType = UNSET
-    """Base64 in JSON."""
+    """The arguments as base64 of any bytes, in place of ``args``."""
     cron: str | UnsetType = UNSET
     every: float | UnsetType = UNSET
     at: float | UnsetType = UNSET
@@ -86,6 +88,13 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
             raise UsageError(f"schedule {self.name!r}: cron, every and at exclude each other: give one of them")
         return triggers[0] if triggers else None
 
+    def _payload(self) -> bytes | UnsetType:
+        if self.args is UNSET:
+            return self.payload
+        if self.payload is not UNSET:
+            raise UsageError(f"schedule {self.name!r}: give args or payload, not both")
+        return bytes(self.args)
+
     def _fields(self) -> dict[str, Any]:
         values = (
             ("timezone", self.timezone),
@@ -96,7 +105,7 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
             ("retry", self.retry),
             ("timeout", self.timeout),
             ("expires", self.expires),
-            ("args", self.payload),
+            ("args", self._payload()),
         )
         fields: dict[str, Any] = {key: value for key, value in values if value is not UNSET}
         for key, text in (("function", self.function), ("unique", self.unique)):

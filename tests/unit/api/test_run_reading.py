@@ -70,7 +70,7 @@ def test_a_child_and_its_parent_are_shown() -> None:
         async with with_runs(a_run(state=RunState(children={5: child}, parent_run=ROOT - 4))) as (node, _):
             shown = await node.api.call(workflows.Show("order-17"))
             handle = node.service.handle_of(ROOT + 1).decode()
-            assert shown.children == [workflows.ChildInfo("3", "part", "part-1", handle, "abandon")]
+            assert shown.children == [workflows.ChildInfo("3", "part", "part-1", handle, "abandon", "part-1")]
             assert shown.waits_for == "part #3"
             assert shown.parent is not None
             assert shown.parent.endswith(f"@{ROOT - 4}")

@@ -410,6 +410,7 @@ def waiting(text: str) -> str:
         [
             RunInfo(
                 handle="h",
+                id="w",
                 workflow_id="w",
                 type="t",
                 version="1",

@@ -40,12 +40,16 @@ def test_a_run_is_started_or_joined() -> None:
             assert (job.function, job.payload, job.unique) == (b"order", b'[17, ["cat"]]', b"order-17")
             assert (version, timeout) == ("2", 60.0)
             handle = node.service.handle_of(job.id).decode()
-            assert started == workflows.Started(handle, f"{handle}@{job.id}", "order-17", joined=False)
+            assert started == workflows.Started(
+                handle, f"{handle}@{job.id}", "order-17", joined=False, workflow_id="order-17"
+            )
 
             second = call("workflows.start", '{"function": "order", "payload_base64": "eA==", "unique": "order-17"}')
             fake.begun = lambda job: Begun({job.id: Found(ROOT, 4, 0)}, {})
             handle = f"H:laptop:{ROOT}"
-            assert await node.api.call(second) == workflows.Started(handle, f"{handle}@{ROOT}", "order-17", joined=True)
+            assert await node.api.call(second) == workflows.Started(
+                handle, f"{handle}@{ROOT}", "order-17", joined=True, workflow_id="order-17"
+            )
 
     run(test())
 
@@ -161,9 +165,9 @@ def test_a_run_is_moved_to_another_version() -> None:
         (workflows.Start("order", timeout=0.0), Code.INVALID),
         (workflows.Start("order", timeout=1e9), Code.INVALID),
         (workflows.Start(""), Code.INVALID),
-        (workflows.Start("order", payload_base64=b"x" * (PAYLOAD_LIMIT + 1)), Code.TOO_LARGE),
-        (workflows.Signal("x", "s", payload_base64=b"x" * (PAYLOAD_LIMIT + 1)), Code.TOO_LARGE),
-        (workflows.Signal("x", "s", payload_base64=b"x", input=msgspec.Raw(b"1")), Code.INVALID),
+        (workflows.Start("order", payload=b"x" * (PAYLOAD_LIMIT + 1)), Code.TOO_LARGE),
+        (workflows.Signal("x", "s", payload=b"x" * (PAYLOAD_LIMIT + 1)), Code.TOO_LARGE),
+        (workflows.Signal("x", "s", payload=b"x", value=msgspec.Raw(b"1")), Code.INVALID),
     ],
 )
 def test_problems_have_codes(request_: Request[object], code: Code) -> None:

@@ -209,7 +209,7 @@ async def with_policies() -> None:
 
 @pytest.mark.parametrize(
     ("override", "statuses"),
-    [(None, ["terminated", "canceled", "open"]), ("abandon", ["open", "open", "open"])],
+    [(None, ["terminated", "cancelled", "open"]), ("abandon", ["open", "open", "open"])],
 )
 def test_child_policies(fleet: InMemory, override: Any, statuses: list[str]) -> None:
     run = parent.submit("with_policies")

@@ -132,7 +132,7 @@ def test_a_cancelled_map_cancels_its_parts(fleet: InMemory) -> None:
     fleet.settle()
     with pytest.raises(JobCancelled):
         run.result(5)
-    assert {one["status"] for one in parts(fleet, run)} == {"canceled"}
+    assert {one["status"] for one in parts(fleet, run)} == {"cancelled"}
     assert app.connections.blocking().call("jobs.list", {"function": "away"})["jobs"] == []
 
 

@@ -156,7 +156,7 @@ def test_runs_end_without_a_result(fleet: InMemory) -> None:
     fleet.advance("1m")
     with pytest.raises(JobCancelled, match="was cancelled: changed"):
         cancelled.result(5)
-    with pytest.raises(ConflictError, match=r"is closed \(canceled\) and takes no requests"):
+    with pytest.raises(ConflictError, match=r"is closed \(cancelled\) and takes no requests"):
         cancelled.cancel("once more")
     assert cancelled.details()["cancel_reason"] == "changed"
     with pytest.raises(JobFailed, match="WorkflowTerminated: the run was terminated: wrong"):
@@ -166,7 +166,7 @@ def test_runs_end_without_a_result(fleet: InMemory) -> None:
     with pytest.raises(JobFailed, match="LookupError: no order 4"):
         failed.result(5)
     details = [run.details() for run in (cancelled, terminated, late, failed)]
-    assert [one["status"] for one in details] == ["canceled", "terminated", "timed_out", "failed"]
+    assert [one["status"] for one in details] == ["cancelled", "terminated", "timed_out", "failed"]
     assert [(one["error"] or "").partition(":")[0] for one in details] == [
         "Cancelled",
         "WorkflowTerminated",
@@ -265,3 +265,22 @@ def test_the_tags_of_a_submit_are_none_of_the_run() -> None:
         assert fleet.result(job) == b"5"
         assert job.info()["tags"] == [PART_TAG]
         assert not fleet.history(job).events[0].get("tags")
+
+
+def test_id_is_the_workflow_id_and_unique_its_former_name() -> None:
+    app = App()
+
+    @app.workflow(id=lambda number: f"own-{number}")
+    async def own(number: int) -> str:
+        return workflow.info().id
+
+    with in_memory(app) as fleet:
+        assert fleet.result(own.submit(1)) == "own-1"
+        for renamed in (own.options(id="a"), own.options(unique="a"), own.options(id=lambda number: "a")):
+            run = renamed.submit(2)
+            assert fleet.result(run) == "a"
+            assert (run.details()["id"], run.details()["workflow_id"]) == ("a", "a")
+        with pytest.raises(UsageError, match="unique is the former name of id"):
+            own.options(id="a", unique="a")
+        with pytest.raises(UsageError, match="id has 65 bytes"):
+            own.options(id="a" * 65)

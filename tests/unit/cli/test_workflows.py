@@ -15,6 +15,7 @@ from mainspring.cli.main import main
 from mainspring.cli.workflow_lists import COLUMNS
 from mainspring.client.blocking import Client
 from mainspring.client.outcomes import Outcome
+from mainspring.errors import UsageError
 from mainspring.jobs.failures import failure
 from mainspring.workflows import history
 from mainspring.workflows.swf_events import swf_event
@@ -26,6 +27,7 @@ TIME = "2030-01-31T12:00:00.123456Z"
 TIME_US = 1_896_091_200_123_456
 RUN = {
     "handle": HANDLE,
+    "id": "order-17",
     "workflow_id": "order-17",
     "type": "order",
     "version": "2",
@@ -105,7 +107,9 @@ class Server:
         self.answers: dict[str, list[Any]] = {
             "workflows.list": [{"runs": [RUN], "next": None}],
             "workflows.show": [DETAILS],
-            "workflows.start": [{"handle": HANDLE, "run": RUN["run"], "workflow_id": "order-17", "joined": False}],
+            "workflows.start": [
+                {"handle": HANDLE, "run": RUN["run"], "id": "order-17", "joined": False, "workflow_id": "order-17"}
+            ],
             "workflows.unpark": [{"number": 3}],
         }
 
@@ -137,6 +141,8 @@ def base64_of(data: bytes) -> str:
         ([], {}),
         (["--id", "order-17", "--version", "2"], {"unique": "order-17", "version": "2"}),
         (["--args", "[17]", "--timeout", "3d"], {"payload_base64": base64_of(b"[17]"), "timeout": 259_200.0}),
+        (["[17]"], {"payload_base64": base64_of(b"[17]")}),
+        (["-5"], {"payload_base64": base64_of(b"-5")}),
         (["--args", "-5", "--priority", "high"], {"payload_base64": base64_of(b"-5"), "priority": "high"}),
     ],
 )
@@ -154,6 +160,36 @@ def test_arguments_come_from_standard_input(server: Server, monkeypatch: pytest.
     assert server.calls[0][1]["payload_base64"] == base64_of(b'{"number": 17}')
 
 
+def test_a_result_is_that_of_a_handle_or_a_workflow_id(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def outcome(_: Client, handle: str, *_args: Any, **_more: Any) -> Outcome:
+        asked.append(handle)
+        return Outcome(handle, "succeeded", 0, None, b"1")
+
+    monkeypatch.setattr(Client, "outcome", outcome)
+    for words in (["workflows", "result"], ["jobs", "result"]):
+        assert main([*words, "order-17"]) == 0
+        assert main([*words, HANDLE]) == 0
+        assert main([*words, f"{HANDLE}@17", "--json"]) == 0
+    assert asked == [HANDLE] * 6
+    assert server.calls == [("workflows.show", {"key": "order-17"})] * 2
+    assert capsys.readouterr().out.startswith("11{")
+
+
+def test_a_store_without_workflows_has_results_of_handles_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> Any:
+        raise UsageError("no workflows")
+
+    monkeypatch.setattr(Client, "call", refuse)
+    assert main(["jobs", "result", "order-17"]) == 4
+    assert "order-17 is no handle of a job" in capsys.readouterr().err
+
+
 def test_a_start_waits_for_the_result(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +198,7 @@ def test_a_start_waits_for_the_result(
     assert capsys.readouterr().out == '{"paid": 1}'
     assert main(["workflows", "start", "order", "--wait", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert (printed["result"], printed["handle"], printed["workflow_id"]) == ({"paid": 1}, HANDLE, "order-17")
+    assert (printed["result"], printed["handle"], printed["id"]) == ({"paid": 1}, HANDLE, "order-17")
     assert len(server.calls) == 2
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import UNSET
+
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
 from mainspring.api import backfills, functions, schedules, workflow_versions, workflows
@@ -149,7 +151,7 @@ class ScheduleGrants:
         shown: schedules.ScheduleDetails = await self._inner[schedules.Show](request, caller)
         caller.check(request.permission, request.namespace, shown.function)
         if not caller.may(Permission.PAYLOADS, request.namespace, shown.function):
-            shown.payload = b""
+            shown.payload, shown.args = b"", UNSET
         return shown
 
     async def _described(self, request: Any, caller: Caller) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.workflows import (
     CHILD_POLICIES,
+    STATUS_NAMES,
     ActivityInfo,
     ChildInfo,
     ChildPolicyName,
@@ -25,7 +26,6 @@ from mainspring.workflows.model import Status, decode_about, function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from mainspring.api.jobs import JobDetails
     from mainspring.jobs.model import Job
@@ -43,9 +43,7 @@ _UNITS: Final = (_DAY, 3_600, 60, 1)
 
 def status_name(status: int) -> StatusName:
     """Return the name of a status in answers."""
-    name: Any = Status(status).name.lower()
-    checked: StatusName = name
-    return checked
+    return STATUS_NAMES[Status(status)]
 
 
 def unbegun_status(state: int) -> UnbegunStatus:
@@ -63,7 +61,7 @@ def run_info(handle: str, shown: ShownRun, now_us: int, *, stranded: bool) -> Ru
     row = shown.row
     return RunInfo(
         handle=handle,
-        workflow_id=row.workflow_id,
+        id=row.workflow_id,
         type=row.type,
         version=row.version,
         status=status_name(row.status),
@@ -73,6 +71,7 @@ def run_info(handle: str, shown: ShownRun, now_us: int, *, stranded: bool) -> Ru
         waits_for=waits_for(row, shown.state, now_us, stranded=stranded) if Status(row.status).open else None,
         run=run_handle(handle, row.id),
         parked_at=rfc3339(row.parked_us),
+        workflow_id=row.workflow_id,
     )
 
 
@@ -121,9 +120,10 @@ def run_details(
 def unbegun_info(handle: str, unbegun: Unbegun, now_us: int, *, is_paused: bool) -> RunInfo:
     """Return the row of a run that has not begun. ``is_paused``: its function is paused."""
     job = unbegun.job
+    workflow_id = name_text(job.unique) or handle
     return RunInfo(
         handle=handle,
-        workflow_id=name_text(job.unique) or handle,
+        id=workflow_id,
         type=function_text(job.function),
         version="",
         status=unbegun_status(job.state),
@@ -133,6 +133,7 @@ def unbegun_info(handle: str, unbegun: Unbegun, now_us: int, *, is_paused: bool)
         waits_for=_begin_of(unbegun, now_us, is_paused=is_paused),
         run=run_handle(handle, job.id),
         parked_at=None,
+        workflow_id=workflow_id,
     )
 
 
@@ -224,7 +225,8 @@ def _progress(about: About) -> ProgressInfo | None:
 
 
 def _child(child: OpenChild, handle: str) -> ChildInfo:
-    return ChildInfo(str(child.number), child.type, child.workflow_id, handle, _POLICIES[child.policy])
+    workflow_id = child.workflow_id
+    return ChildInfo(str(child.number), child.type, workflow_id, handle, _POLICIES[child.policy], workflow_id)
 
 
 _POLICIES: Final[dict[ChildPolicy, ChildPolicyName]] = {policy: name for name, policy in CHILD_POLICIES.items()}

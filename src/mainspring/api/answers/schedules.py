@@ -7,7 +7,8 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import UNSET, to_builtins
+from msgspec import UNSET, DecodeError, Raw, UnsetType, to_builtins
+from msgspec.json import decode
 from msgspec.structs import asdict
 
 from mainspring.api.answers.fire_rows import run_of
@@ -266,7 +267,7 @@ def _act(
 def _shown(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule as the audit shows it: without its payload, which may hold secrets."""
     shown: dict[str, Any] = to_builtins(specify(schedule))
-    shown.pop("payload", None)
+    shown.pop("payload", None)  # as which `specify` writes the arguments
     return shown
 
 
@@ -327,6 +328,16 @@ def _infos(found: Sequence[Stored]) -> Generator[None, None, list[ScheduleInfo]]
     return described
 
 
+def _json(args: bytes) -> Raw | UnsetType:
+    """Return arguments that are JSON; UNSET for others, and for none."""
+    try:
+        args.decode()
+        decode(args)
+    except (UnicodeDecodeError, DecodeError, RecursionError):
+        return UNSET
+    return Raw(args)
+
+
 def _details(stored: Stored) -> ScheduleDetails:
     schedule, state, _ = stored
     fields = {key: None if value is UNSET else value for key, value in asdict(specify(schedule)).items()}
@@ -344,6 +355,7 @@ def _details(stored: Stored) -> ScheduleDetails:
             "revision": revision_of(stored),
             "payload_size": len(schedule.args),
             "tags": list(schedule.tags),
+            "args": _json(schedule.args),
         }
     )
     return ScheduleDetails(**details)

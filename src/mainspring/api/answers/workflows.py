@@ -15,11 +15,10 @@ from mainspring.api.answers.run_reading import ReadsRuns, RunReadingCalls
 from mainspring.api.answers.run_rows import status_name, unbegun_status
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import JobOptions, size_problem
+from mainspring.api.submitting import JobOptions, bytes_of, size_problem
 from mainspring.api.workflows import (
     CHILD_POLICIES,
     Cancel,
-    Input,
     Move,
     Number,
     Reached,
@@ -146,7 +145,7 @@ class WorkflowCalls:
         if timeout is not None and not 0 < timeout <= longest:
             limit, given = format_duration(longest), format_duration(timeout) if timeout > 0 else f"{timeout} seconds"
             raise ApiError(Code.INVALID, f"a run at this node lasts from 1us to {limit}: timeout is {given}")
-        payload, unique = _bytes(request, b""), request.unique.encode()
+        payload, unique = bytes_of(request), request.id.encode()
         options = JobOptions(priority=request.priority)
         job = self._submits.job(request.namespace, request.function.encode(), payload, unique, options, creates=False)
 
@@ -156,7 +155,8 @@ class WorkflowCalls:
             joined = begun.joined.get(job.id)
             root = job.id if joined is None else joined.id
             handle = self._service.handle_of(root).decode()
-            return Started(handle, self._runs.handle(root, root), request.unique or handle, joined is not None)
+            workflow_id = request.id or handle
+            return Started(handle, self._runs.handle(root, root), workflow_id, joined is not None, workflow_id)
 
         start = NewRun(job, request.version, timeout or 0.0)
         if once is None:
@@ -170,7 +170,7 @@ class WorkflowCalls:
         signal = requests.Signal(
             self._runs.key(request.namespace, request.key),
             request.name,
-            _bytes(request, b""),
+            _value(request),
             _request_key(request.request),
         )
         if (problem := size_problem(signal.input, self._limits.largest)) is not None:
@@ -270,13 +270,13 @@ class WorkflowCalls:
         return Number(number)
 
 
-def _bytes(request: Input, default: bytes) -> bytes:
-    """Return the bytes of an input. Raises ApiError."""
-    if request.input is not UNSET and request.payload_base64 is not UNSET:
-        raise ApiError(Code.INVALID, "give `input` or `payload_base64`, not both")
-    if request.payload_base64 is not UNSET:
-        return request.payload_base64
-    return default if request.input is UNSET else bytes(request.input)
+def _value(request: Signal) -> bytes:
+    """Return the bytes of a signal's value; none for none. Raises ApiError."""
+    if request.value is not UNSET and request.payload is not UNSET:
+        raise ApiError(Code.INVALID, "give value or payload, not both")
+    if request.payload is not UNSET:
+        return request.payload
+    return b"" if request.value is UNSET else bytes(request.value)
 
 
 def _request_key(text: str | None) -> int:

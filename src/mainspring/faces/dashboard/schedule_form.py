@@ -49,7 +49,7 @@ TIMING: Final = (
 )
 JOB: Final = (
     Field(name="function", label="Function", option="--function", hint="empty: the schedule's name"),
-    Field(name="args", label="Arguments", kind="json", option="--payload", hint="JSON"),
+    Field(name="args", label="Arguments", kind="json", option="--args", hint="JSON"),
     Field(name="priority", label="Priority", kind="choice", option="--priority", choices=PRIORITIES),
     Field(name="max_attempts", label="Attempts", kind="number", option="--max-attempts", hint="empty: one"),
     Field(name="timeout", label="Time limit of an attempt", kind="duration", option="--run-timeout", hint="such as 5m"),

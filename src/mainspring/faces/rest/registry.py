@@ -78,8 +78,6 @@ class Route:
     """Fields of ``request`` with their values, which clients do not send."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Names that clients use, with the fields of ``request`` that they stand for."""
-    args: str = ""
-    """The field of ``request`` with the bytes of a payload. Clients may send any JSON value in ``args`` in place of it."""
     waits: bool = False
     """Whether clients may send ``wait``: seconds of a long poll."""
     inputs: type[Any] | None = None
@@ -149,7 +147,6 @@ class Route:
             types=self.types,
             fixed=self.fixed,
             names=self.names,
-            args=self.args,
             waits=self.waits,
         )
 

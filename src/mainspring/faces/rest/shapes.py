@@ -7,10 +7,10 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT, UNSET, UnsetType
+from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo, replace
 
-from mainspring.api.errors import PAGE_LIMIT, ApiError, Code
+from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.job_filters import Time
 from mainspring.faces.rest import paging
 
@@ -38,17 +38,15 @@ class Shape:
         types: Mapping[str, Any],
         fixed: Mapping[str, object],
         names: Mapping[str, str],
-        args: str = "",
         waits: bool = False,
     ) -> None:
         fields = {one.name: one for one in msgspec.structs.fields(request)}
-        for name in filter(None, (cursor, args, *times, *types, *fixed, *names.values())):
+        for name in filter(None, (cursor, *times, *types, *fixed, *names.values())):
             if name not in fields:
                 raise ValueError(f"{request.__name__} has no field {name}")
         self._request = request
         self._cursor = cursor
         self._has_number = bool(cursor) and int in _parts(fields[cursor].type)
-        self._args = args
         self._times = tuple(times)
         self._fixed = fixed
         shown = {field: name for name, field in names.items()}
@@ -56,7 +54,7 @@ class Shape:
         """The fields of the request that clients set, with the clients' names for them."""
         self.inputs: type[Any] = request
         """The struct of the inputs."""
-        if cursor or times or types or fixed or names or args or waits:
+        if cursor or times or types or fixed or names or waits:
             self.inputs = struct_of(f"{request.__name__}Inputs", [*self._fields(fields, types, waits=waits)])
 
     def _fields(self, fields: Mapping[str, FieldInfo], types: Mapping[str, Any], *, waits: bool) -> Iterator[FieldInfo]:
@@ -64,8 +62,6 @@ class Shape:
         for field, name in self._names.items():
             if self._cursor and field == "limit":
                 continue
-            if field == self._args:
-                yield _field("args", msgspec.Raw | UnsetType, UNSET)
             kind = types.get(field, fields[field].type)
             one = replace(fields[field], type=_with_times(kind) if field in self._times else kind)
             yield one if name == field else replace(one, name=name, encode_name=name)
@@ -77,7 +73,7 @@ class Shape:
             yield _field("wait", Wait, 0.0)
 
     def request_of(self, inputs: Any) -> Request[Any]:
-        """Return the request for inputs. Raises ApiError and HttpError."""
+        """Return the request for inputs. Raises HttpError."""
         if self.inputs is self._request:
             request: Request[Any] = inputs
             return request
@@ -85,10 +81,6 @@ class Shape:
         for name in self._times:
             if isinstance(values[name], datetime):
                 values[name] = values[name].timestamp()
-        if self._args and inputs.args is not UNSET:
-            if values[self._args] is not UNSET:
-                raise ApiError(Code.INVALID, f"args and {self._args} exclude each other: give one of them")
-            values[self._args] = bytes(inputs.args)
         if self._cursor and inputs.cursor is not None:
             values[self._cursor] = paging.number(inputs.cursor) if self._has_number else inputs.cursor
         return self._request(**{**self._fixed, **values})

@@ -44,13 +44,13 @@ def test_the_command_of_an_action_is_one_that_mainspring_takes(action: Action, i
 def test_a_command_leaves_out_what_may_be_empty() -> None:
     command = "mainspring workflows signal summer approved"
     assert SIGNAL.command_line("default", {"key": "summer"}, {"name": "approved"}) == command
-    assert SIGNAL.command_line("default", {"key": "summer"}, {"name": "approved", "input": "1"}) == f"{command} 1"
+    assert SIGNAL.command_line("default", {"key": "summer"}, {"name": "approved", "value": "1"}) == f"{command} 1"
 
 
 def test_the_options_and_keys_of_empty_fields_are_named() -> None:
-    assert RETRY.further({}) == (["--delay", "--payload"], ["delay", "args"])
+    assert RETRY.further({}) == (["--delay", "--args"], ["delay", "args"])
     assert RETRY.further({"args": "1"}) == (["--delay"], ["delay"])
-    assert SIGNAL.further({}) == (["INPUT"], ["input"])
+    assert SIGNAL.further({}) == (["VALUE"], ["value"])
     assert DELETE.further({}) == ([], [])
 
 

@@ -222,7 +222,7 @@ def test_operators_retry_without_the_arguments_that_only_developers_give() -> No
             for token in ("operator", "developer"):
                 page = await browser.open(f"/jobs/{handle}", token=token)
                 names[token] = [one.attributes["name"] for one in _form(page, "jobs_retry").all("textarea")]
-                assert ("--payload" in _form(page, "jobs_retry").text) == (token == "developer")
+                assert ("--args" in _form(page, "jobs_retry").text) == (token == "developer")
             assert names == {"operator": [], "developer": ["args"]}
             refused = await browser.act(
                 await browser.open(f"/jobs/{handle}"), "jobs_retry", {"args": "[7]", "delay": "9"}, token="operator"

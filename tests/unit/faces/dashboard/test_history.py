@@ -156,7 +156,14 @@ def a_run(**given: Any) -> RunDetails:
     values: dict[str, Any] = dict.fromkeys(RunDetails.__struct_fields__)
     values |= dict.fromkeys(("events", "attempt", "input_size", "output_size", "history_size"), 1)
     values |= {name: [] for name in ("activities", "children", "timers", "steps", "receives")}
-    values |= {"handle": "H:n:1", "workflow_id": "order-17", "type": "order", "version": "1", "status": "open"}
+    values |= {
+        "handle": "H:n:1",
+        "id": "order-17",
+        "workflow_id": "order-17",
+        "type": "order",
+        "version": "1",
+        "status": "open",
+    }
     values |= {"run": "H:n:1@1", "cancel_requested": False, "unread": {}}
     return RunDetails(**(values | given))
 

@@ -125,7 +125,7 @@ def test_attempts_that_have_just_failed_are_trouble() -> None:
 
 def parked(*names: str, **more: Any) -> Items[RunInfo]:
     nothing: dict[str, Any] = dict.fromkeys(RunInfo.__struct_fields__)
-    return Items([RunInfo(**(nothing | {"workflow_id": name})) for name in names], **more)
+    return Items([RunInfo(**(nothing | {"id": name})) for name in names], **more)
 
 
 def test_parked_runs_are_trouble() -> None:
@@ -143,7 +143,7 @@ def test_the_overview_leads_to_the_parked_runs() -> None:
     async def test() -> None:
         answers: dict[str, Any] = {end: {"items": []} for end in ("/nodes", "/schedules", "/jobs", "/marks")}
         answers["/status"] = _status()
-        run_of = {**dict.fromkeys(RunInfo.__struct_fields__, ""), "events": 3, "workflow_id": "may", "status": "open"}
+        run_of = {**dict.fromkeys(RunInfo.__struct_fields__, ""), "events": 3, "id": "may", "status": "open"}
         page = await browser_of({**answers, "/workflows": {"items": [run_of]}}, 0.0).open("/")
         assert "✖ trouble The run may is parked" in page.main.text
         (link,) = (one.attributes["href"] for one in page.main.all("a") if one.text == "Parked runs")

@@ -18,6 +18,7 @@ NOON = dt.datetime.fromisoformat(AT).timestamp()
 NOTHING = "\N{EN DASH}"
 RUN: dict[str, Any] = {
     "handle": "H:n:1",
+    "id": "summer",
     "workflow_id": "summer",
     "type": "album",
     "version": "1",
@@ -149,7 +150,7 @@ WORK: dict[str, Any] = {
         ActivityInfo("1", "resize", "H:n:7", "running", "w1", 2, AT, "no <picture>"),
         ActivityInfo("2", "mail", "H:n:8", None, None, None, AT, None),
     ],
-    "children": [ChildInfo("3", "album", "winter", "H:n:9", "terminate")],
+    "children": [ChildInfo("3", "album", "winter", "H:n:9", "terminate", "winter")],
     "timers": [TimerInfo("4", "2030-01-31T12:05:00Z")],
     "steps": ["tidy"],
     "receives": ["approved", "paid"],

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.api import fires, functions, jobs, operations, schedules, workers
-from mainspring.api.errors import ApiError
+from mainspring.api import fires, functions, jobs, operations, workers
 from mainspring.faces.rest.problems import HttpError
 from mainspring.faces.rest.registry import ROOT, Route
 
@@ -70,16 +69,6 @@ def test_a_field_may_have_another_name_and_type() -> None:
         msgspec.convert({"name": None}, listing.takes)
 
 
-def test_arguments_may_be_json_in_place_of_bytes() -> None:
-    adding = route(schedules.Add, args="payload")
-    given = msgspec.json.decode(b'{"name": "nightly", "args": [1, 2]}', type=adding.takes)
-    assert adding.request_of(given) == schedules.Add(name="nightly", payload=b"[1, 2]")
-    assert request_of(adding, name="nightly") == schedules.Add(name="nightly")
-    given = msgspec.json.decode(b'{"name": "nightly", "args": 1, "payload": "YQ=="}', type=adding.takes)
-    with pytest.raises(ApiError, match="exclude each other"):
-        adding.request_of(given)
-
-
 def test_a_long_poll_has_a_time() -> None:
     polled = route(jobs.Show, waits=True)
     assert polled.takes(handle="H:a:1").wait == 0.0
@@ -94,7 +83,6 @@ def test_a_long_poll_has_a_time() -> None:
         {"types": {"x": str}},
         {"fixed": {"x": 1}},
         {"names": {"a": "x"}},
-        {"args": "x"},
     ],
 )
 def test_differences_in_fields_that_the_request_does_not_have_are_refused(more: dict[str, Any]) -> None:

@@ -53,14 +53,21 @@ def test_requests_to_runs_have_their_roles() -> None:
             )
             node.service.handles.use_names({3: "laptop"})
             fake.runs.append(a_run(parking=MISMATCH))
-            body = {"function": "order", "unique": "order-17", "input": {"amount": 100}}
+            body = {"function": "order", "id": "order-17", "args": {"amount": 100}}
             assert (await client.send("POST", WORKFLOWS, body, token="operator")).status == 403
             started = await client.send("POST", WORKFLOWS, body, token="developer")
             assert (started.status, started.json["joined"]) == (201, False)
             assert started.headers["location"].startswith(f"{WORKFLOWS}/H:")
             assert fake.requests[-1][0].payload == b'{"amount":100}'
-            signal = await client.send("POST", f"{WORKFLOWS}/order-17/signal", {"name": "go", "input": [1]})
-            assert (signal.status, fake.requests[-1].input) == (202, b"[1]")
+            old = {"function": "order", "unique": "order-17", "input": {"amount": 100}}
+            assert (await client.send("POST", WORKFLOWS, old, token="developer")).status == 201
+            assert fake.requests[-1][0].unique == b"order-17"
+            assert fake.requests[-1][0].payload == b'{"amount":100}'
+            both = await client.send("POST", WORKFLOWS, {**old, "id": "order-17"}, token="developer")
+            assert (both.status, both.json["detail"].endswith("give only id")) == (422, True)
+            for name in ("value", "input"):
+                signal = await client.send("POST", f"{WORKFLOWS}/order-17/signal", {"name": "go", name: [1]})
+                assert (signal.status, fake.requests[-1].input) == (202, b"[1]")
             for verb, status in (("cancel", 202), ("terminate", 200), ("move", 200), ("unpark", 200)):
                 given = {"version": "1"} if verb == "move" else {}
                 path = f"{WORKFLOWS}/order-17/{verb}"

@@ -76,7 +76,7 @@ RETRY: Final = Action(
             name="args",
             label="Other arguments",
             kind="json",
-            option="--payload",
+            option="--args",
             hint="JSON; empty: as before",
             permission=Permission.DEVELOP,
         ),
@@ -90,7 +90,7 @@ CLONE: Final = Action(
     path=f"{JOB}/clone",
     permission=Permission.DEVELOP,
     fields=(
-        Field(name="args", label="Other arguments", kind="json", option="--payload", hint="JSON; empty: the same"),
+        Field(name="args", label="Other arguments", kind="json", option="--args", hint="JSON; empty: the same"),
         Field(name="priority", label="Priority", kind="choice", option="--priority", choices=PRIORITIES),
         Field(name="delay", label="Seconds until then", kind="seconds", option="--delay", hint="empty: at once"),
     ),

@@ -69,7 +69,7 @@ def troubles(
     if parked is not None and parked.items:
         is_one = len(parked.items) == 1 and parked.next is None
         runs, verb, code = ("run", "is", "its") if is_one else ("runs", "are", "their")
-        names = some_of([run.workflow_id for run in parked.items], "runs", is_whole=parked.next is None)
+        names = some_of([run.id for run in parked.items], "runs", is_whole=parked.next is None)
         found.append(f"The {runs} {names} {verb} parked: {code} code could not make the next decision.")
     stuck = stuck_functions(status)
     if status.jobs.waiting and not workers:

@@ -27,7 +27,9 @@ DRAWN: Final = 1000
 """Events in the drawing: the newest, or those from the number in the address on."""
 LIST: Final = f"{N}/workflows"
 RUN: Final = f"{LIST}/{{key}}"
-STATUSES: Final = ("open", "parked", "failed", "timed_out", "completed", "canceled", "terminated", "continued_as_new")
+STATUSES: Final = ("open", "parked", "failed", "timed_out", "completed", "cancelled", "terminated", "continued_as_new")
+_FORMER: Final = {"canceled": "cancelled"}
+"""Statuses in bookmarks of earlier versions."""
 CHILDREN: Final = (
     ("", "as their policies say"),
     ("terminate", "terminate"),
@@ -51,9 +53,9 @@ SIGNAL: Final = Action(
     needs="workflows",
     fields=(
         Field(name="name", label="Name", required=True, longest=256),
-        Field(name="input", label="Value", kind="json", hint="JSON"),
+        Field(name="value", label="Value", kind="json", hint="JSON"),
     ),
-    command="workflows signal {key} {name} {input}",
+    command="workflows signal {key} {name} {value}",
 )
 CANCEL: Final = Action(
     operation="workflows_cancel",
@@ -115,7 +117,8 @@ def _to_iso(time: float) -> str:
 
 async def workflows(visit: Visit) -> Response:
     """Show the newest runs that match the filter in the address."""
-    status = visit.field("status") if visit.field("status") in STATUSES else ""
+    status = _FORMER.get(visit.field("status"), visit.field("status"))
+    status = status if status in STATUSES else ""
     query: dict[str, Any] = {"type": visit.field("type"), "id": visit.field("id"), "limit": ROWS}
     query |= {status: True} if status in {"open", "parked"} else {"status": status}
     is_filtered = bool(status or query["type"] or query["id"])
@@ -187,7 +190,7 @@ async def workflow(visit: Visit) -> Response:
         visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=part.query), "drawing"),
         visit.optional(calls.get(Items[dict[str, Any]], f"{RUN}/history", key, query=table), "events"),
     )
-    others = [one for one in dict.fromkeys((shown.handle, shown.workflow_id)) if one and one != shown.run]
+    others = [one for one in dict.fromkeys((shown.handle, shown.id)) if one and one != shown.run]
     acts = await acts_on(visit, shown.run, *others)
     is_open = shown.closed_at is None
     drawn, numbers = None, None

@@ -167,7 +167,7 @@ ROUTES: Final = (
         others={200: "An open run has this workflow id already."},
         summary="Start a run",
         problems=(Code.WORKFLOW_NOT_FOUND, Code.TOO_LARGE, Code.REFUSED, Code.UNSUPPORTED),
-        example={"function": "order", "unique": "order-17", "input": {"amount": 100}},
+        example={"function": "order", "id": "order-17", "args": {"amount": 100}},
     ),
     Route(
         method="GET",
@@ -205,7 +205,7 @@ ROUTES: Final = (
         status=202,
         summary="Send a signal to a run",
         problems=(*CHANGES, Code.TOO_LARGE),
-        example={"name": "approve", "input": {"by": "ada"}},
+        example={"name": "approve", "value": {"by": "ada"}},
     ),
     Route(
         method="POST",
