@@ -135,9 +135,9 @@ class World:
             return  # PostgreSQL has none
         definitions = [Definition(name, "1", here) for name in ("flow", "hidden-flow")]
         await self._committed(lambda done: runs.define(definitions, lambda: done(None), done))
-        started = await call(workflows.Start("flow", "id", input=ARGUMENTS, namespace=here))
+        started = await call(workflows.Start("flow", "id", args=ARGUMENTS, namespace=here))
         self.root, self.run = started.handle, started.run
-        await call(workflows.Signal("id", "signal", input=ARGUMENTS, namespace=here))
+        await call(workflows.Signal("id", "signal", value=ARGUMENTS, namespace=here))
 
     @staticmethod
     async def _committed(ask: Callable[[Callable[[Any], None]], object]) -> None:
