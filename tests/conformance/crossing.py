@@ -293,7 +293,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     workflows.Terminate: _runs(workflows.Terminate),
     workflows.Move: _runs(workflows.Move, version="2"),
     workflows.Unpark: lambda world: [*_runs(workflows.Unpark)(world), workflows.Unpark(all=True)],
-    workflows.Start: _named(workflows.Start, function="flow", unique="id"),
+    workflows.Start: _named(workflows.Start, function="flow", id="id"),
     workflow_versions.Versions: lambda _: [workflow_versions.Versions(), workflow_versions.Versions("flow")],
     workflow_versions.Remove: _named(workflow_versions.Remove, type="flow", version="1"),
     workflow_versions.Workers: _named(workflow_versions.Workers),
