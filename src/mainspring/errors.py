@@ -36,7 +36,7 @@ Errors have data as attributes; the faces translate them into codes of their pro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,33 +155,76 @@ class WorkerFullError(MainspringError):
 
 
 class CompensationFailed(ExceptionGroup[Exception], MainspringError):  # noqa: N818 - an outcome, as JobFailed
-    """Compensations of a saga failed. ``exceptions`` are their errors, and ``__cause__`` is the error that the saga got."""
+    """Compensations of a saga failed. ``exceptions`` are their errors, and ``__cause__`` is the error that the saga got.
+
+    ``failures`` has the errors with the names of their compensations, in the order in which they ran.
+    """
+
+    failures: tuple[tuple[str, Exception], ...] = ()
+
+    @classmethod
+    def of(cls, failures: Sequence[tuple[str, Exception]], number: int, cause: str) -> CompensationFailed:
+        """Return the error for failures of a saga with a number of compensations. ``cause`` describes the error that it got."""
+        lines = [f"{name}: {_line_of(error)}" for name, error in failures[:_SHOWN]]
+        if len(failures) > _SHOWN:
+            lines.append(f"{len(failures) - _SHOWN} more")
+        group = cls(
+            f"{len(failures)} of {number} compensations failed after {cause}: {'; '.join(lines)}",
+            [error for _, error in failures],
+        )
+        group.failures = tuple(failures)
+        return group
 
     def derive(self, excs: Sequence[Exception], /) -> CompensationFailed:  # type: ignore[override]
         """Return an error with some of the exceptions (used by ``except*``)."""
-        return CompensationFailed(self.message, excs)
+        group = CompensationFailed(self.message, excs)
+        group.failures = tuple(pair for pair in self.failures if any(pair[1] is one for one in excs))
+        return group
 
 
 class MapFailed(ExceptionGroup[Exception], MainspringError):  # noqa: N818 - an outcome, as JobFailed
-    """Items of ``workflow.map`` failed. ``exceptions`` are their errors, and ``failures`` has them by the index of the item."""
+    """Items of ``workflow.map`` failed. ``exceptions`` are their errors, and ``failures`` has them by the index of the item.
+
+    ``results`` has the results of the other items by their indices.
+    """
 
     failures: dict[int, Exception]
+    results: dict[int, Any]
 
     @classmethod
-    def of(cls, failures: dict[int, Exception], number: int) -> MapFailed:
-        """Return the error for failures of a map over a number of items."""
+    def of(cls, outcomes: Sequence[Any]) -> MapFailed:
+        """Return the error for the outcomes of a map: results and errors, at least one of these, in the order of the items."""
+        failures = {index: one for index, one in enumerate(outcomes) if isinstance(one, Exception)}
         first, error = next(iter(failures.items()))
         group = cls(
-            f"{len(failures):,} of {number:,} items failed, the first is item {first}: {error}", list(failures.values())
+            f"{len(failures):,} of {len(outcomes):,} items failed, the first is item {first}: {error}",
+            list(failures.values()),
         )
         group.failures = failures
+        group.results = {index: one for index, one in enumerate(outcomes) if index not in failures}
         return group
 
     def derive(self, excs: Sequence[Exception], /) -> MapFailed:  # type: ignore[override]
         """Return an error with some of the exceptions (used by ``except*``)."""
         group = MapFailed(self.message, excs)
         group.failures = {index: error for index, error in self.failures.items() if any(error is one for one in excs)}
+        group.results = self.results
         return group
+
+
+_SHOWN: Final = 3
+"""Compensations that a message names."""
+_LINE: Final = 200
+"""Characters of an error in such a message."""
+
+
+def _line_of(error: Exception) -> str:
+    try:
+        text = str(error) if isinstance(error, JobError) else f"{type(error).__name__}: {error}".removesuffix(": ")
+    except Exception:  # noqa: BLE001 - the error's own code fails
+        return type(error).__name__
+    text = text.partition("\n")[0]
+    return text if len(text) <= _LINE else f"{text[:_LINE]}…"
 
 
 class IllegalTransitionError(MainspringError):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import traceback
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -14,7 +11,7 @@ from mainspring.deciding.commands import check_size
 from mainspring.deciding.continuing import another_attempt, continuation_of, continue_as_new, leaves_of
 from mainspring.deciding.same_arguments import same_result
 from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
-from mainspring.jobs.failures import JobFailure, encodable, text_of, traceback_of
+from mainspring.jobs.failures import JobFailure, encodable, place_of, text_of, traceback_of
 from mainspring.workflows.decisions.model import (
     CancelWorkflowExecution,
     CompleteWorkflowExecution,
@@ -35,9 +32,6 @@ _REASON_LIMIT: Final = 256
 """Characters of a failure's reason; SWF's limit."""
 _DETAILS_LIMIT: Final = 30_000
 """Characters of the traceback."""
-
-_PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
-"""The files of Mainspring: an error that it raises is shown at the line of the workflow that calls it."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -108,10 +102,7 @@ def defect_of(left: BaseException, state: RunState) -> Parked | None:
     )
     if error is None:
         return None
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
-    place = f" at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+    text = text_of(error)[:_DETAILS_LIMIT]
     return Parked(
-        "defect",
-        f"{type(error).__name__}: {text_of(error)[:_DETAILS_LIMIT]}{place}; correct the code, and start a worker with it",
+        "defect", f"{type(error).__name__}: {text}{place_of(error)}; correct the code, and start a worker with it"
     )

@@ -51,9 +51,8 @@ async def run_map(calls: Calls, target: Any, items: Iterable[Any], limit: int, *
             return asyncio.ensure_future(function(*args, **kwargs))
 
         outcomes = await Window(calls, start, len(arguments), limit)
-    failures = {index: one for index, one in enumerate(outcomes) if isinstance(one, Exception)}
-    if failures and not return_exceptions:
-        raise MapFailed.of(failures, len(outcomes))
+    if not return_exceptions and any(isinstance(one, Exception) for one in outcomes):
+        raise MapFailed.of(outcomes)
     return outcomes
 
 

@@ -108,7 +108,7 @@ class Saga:
             calls.closing.compensating -= 1
         if failures:
             cause = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
-            failed = CompensationFailed(f"{len(failures)} of {number} compensations failed after {cause}", failures)
+            failed = CompensationFailed.of(failures, number, cause)
             if calls.closing.begun:  # no code awaits the task
                 calls.closing.failure = failed
             raise failed from error
@@ -116,9 +116,9 @@ class Saga:
             waiting: Any = asyncio.current_task()
             calls.loop.call_soon(waiting.cancel_later, *cancelled.args)
 
-    async def _compensate(self, calls: Calls) -> list[Exception]:
-        """Run the compensations, the last one first. Return their errors."""
-        failures: list[Exception] = []
+    async def _compensate(self, calls: Calls) -> list[tuple[str, Exception]]:
+        """Run the compensations, the last one first. Return the names and errors of those that failed."""
+        failures: list[tuple[str, Exception]] = []
         while self._compensations:
             title, call = self._compensations.pop()
             try:
@@ -126,11 +126,11 @@ class Saga:
                 if inspect.isawaitable(result):
                     await result
             except asyncio.CancelledError:
-                failures.append(JobCancelled(title, f"compensation {title} was cancelled"))
+                failures.append((title, JobCancelled(title, f"compensation {title} was cancelled")))
             except Exception as failure:  # noqa: BLE001 - raised with the others
                 _park_defect(calls, failure)
                 failure.add_note(f"in the compensation {title}")
-                failures.append(failure)
+                failures.append((title, failure))
         return failures
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import traceback
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -66,6 +68,30 @@ def traceback_of(error: BaseException, frames: TracebackType | None) -> str:
         return encodable("".join(traceback.format_exception(type(error), error, frames)))
     except BaseException:  # noqa: BLE001 - as above
         return ""
+
+
+_OWN: Final = str(Path(__file__).parents[1]) + os.sep
+_LIBRARY: Final = (str(Path(os.__file__).parent) + os.sep, "<frozen")
+
+
+def is_users(file: str) -> bool:
+    """Return whether a file of code belongs neither to Mainspring nor to the standard library."""
+    return not file.startswith(_OWN) and (not file.startswith(_LIBRARY) or "-packages" in file)
+
+
+def place_of(error: BaseException) -> str:
+    """Return the innermost line of users' code that an error has passed: `` at FILE:LINE in FUNCTION``; empty if there is none.
+
+    Of code of theirs that uses installed packages, their own line. Of a group, that of its first error.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        first = error.exceptions[0]
+        if first.__traceback__ is None:
+            break
+        error = first
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    own = [frame for frame in frames if "-packages" not in frame.filename] or frames
+    return f" at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
 
 
 def exception_of(job: Job) -> bytes | None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import sys
-import sysconfig
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from mainspring.jobs.failures import is_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-_OWN: Final = str(Path(__file__).parent.parent)
-_LIBRARY: Final = (sysconfig.get_path("stdlib"), str(Path(asyncio.__file__).parent), "<frozen")
 _TASKS: Final = "mainspring-task-"
 """The beginning of the names of the threads that run tasks."""
 
@@ -45,8 +42,7 @@ def _place(frame: FrameType) -> str:
 
 def _user_frame(innermost: FrameType) -> FrameType | None:
     for frame in _outwards(innermost):
-        file = frame.f_code.co_filename
-        if not file.startswith(_OWN) and (not file.startswith(_LIBRARY) or "-packages" in file):
+        if is_users(frame.f_code.co_filename):
             return frame
     return None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.client.awaited_jobs import waiter
-from mainspring.jobs.failures import encodable, text_of, traceback_of
+from mainspring.jobs.failures import encodable, is_users, text_of, traceback_of
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_job
 
 if TYPE_CHECKING:
@@ -91,6 +91,10 @@ def failure_of(error: BaseException, *, final: bool) -> Settlement:
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == _THIS_FILE:
         frames = frames.tb_next
+    users = frames
+    while users is not None and not is_users(users.tb_frame.f_code.co_filename):
+        users = users.tb_next
+    frames = users or frames  # it begins with users' code, unless none has run
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in {"builtins", "mainspring.errors"} else _full_name(kind)
     return failure(name, text_of(error), traceback_of(error, frames), final=final)

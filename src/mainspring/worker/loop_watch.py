@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import structlog
 
+from mainspring.jobs.failures import is_users
 from mainspring.worker.current import running_job
 from mainspring.worker.execution import MAX_TRACEBACK, execute_coroutine
 from mainspring.worker.turn_clock import INTERVAL, STOP_LIMIT, TurnClock
@@ -160,7 +161,7 @@ class LoopWatch:
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the documented way to another thread's stack
         blocking = self._blocking(frame)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        where = _place(frame)
+        where = _place(frame, users=bool(blocking.what))
         self._turns.ends(blocking.function)
         _log.error(
             "the event loop is blocked: the worker process is replaced, and its other jobs are given back",
@@ -220,8 +221,12 @@ def _job_of(loop: asyncio.AbstractEventLoop) -> CurrentJob | None:
     return None if context is None else context().get(running_job)
 
 
-def _place(frame: FrameType | None) -> str:
-    """Return the place of a frame as ``file:line``."""
+def _place(frame: FrameType | None, *, users: bool) -> str:
+    """Return the place of a frame as ``file:line``; if ``users``, that of the innermost frame of users' code around it."""
+    own = frame
+    while users and own is not None and not is_users(own.f_code.co_filename):
+        own = own.f_back
+    frame = own or frame
     return "an unknown place" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 

@@ -228,3 +228,10 @@ def test_a_request_key_joins_the_job_of_the_first_submit() -> None:
         assert other.submit(1).handle != first.handle
         fleet.advance("25h")
         assert keyed.submit(2).handle != first.handle, "a key is kept for a day"
+
+
+def test_the_traceback_of_a_task_begins_with_its_code() -> None:
+    with in_memory(app), pytest.raises(JobFailed) as failed:
+        flaky.options(retry=Retry(max_attempts=1)).submit(9).result(5)
+    first = (failed.value.traceback or "").splitlines()[1]
+    assert __file__ in first

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -401,3 +403,42 @@ def test_a_result_of_a_wrong_type_fails_a_run_and_completes_one_of_earlier_code(
     assert isinstance(worker.node.closed, h.WorkflowExecutionFailed)
     assert worker.node.closed.reason == "PayloadError"
     assert compare(worker) is None
+
+
+def spoil() -> None:
+    json.loads("{")
+
+
+async def spoils_in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_spoiling())
+
+
+async def _spoiling() -> None:
+    spoil()
+
+
+async def calls_wrongly() -> None:
+    await act.submit(1, 2)  # type: ignore[call-arg]
+
+
+async def waits_wrongly() -> None:
+    await asyncio.wait_for(_spoiling(), 10)
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (spoils_in_a_group, 'json.loads("{")'),
+        (waits_wrongly, 'json.loads("{")'),
+        (calls_wrongly, "await act.submit(1, 2)"),
+    ],
+)
+def test_a_parked_run_names_the_line_of_its_users(code: Any, line: str) -> None:
+    """The innards of json, asyncio and inspect are deeper in the traceback."""
+    parked = FakeWorker(code_of(code, (Exception,)), FakeNode(b"")).decide().parked
+    assert parked is not None
+    found = re.search(r" at (.*):(\d+) in (\w+); correct the code", parked.message)
+    assert found is not None
+    assert found[1] == __file__
+    assert line in Path(__file__).read_text().splitlines()[int(found[2]) - 1]

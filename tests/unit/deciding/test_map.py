@@ -110,10 +110,11 @@ def test_all_items_are_tried_and_the_failures_are_raised_together() -> None:
             await workflow.map(double, range(4), limit=1)
         except MapFailed as failed:
             trace.append(failed.message)
+            trace.append(failed.results)
             trace.append({index: type(error) for index, error in failed.failures.items()})
             second = failed.failures[2]
             matched, _ = failed.split(lambda error: error is second)
-            trace.append(list(matched.failures))  # type: ignore[union-attr]
+            trace.append([*matched.failures, *matched.results])  # type: ignore[union-attr]
 
     worker = start(run)
     end(worker, "[0]", 0)
@@ -122,8 +123,9 @@ def test_all_items_are_tried_and_the_failures_are_raised_together() -> None:
     end(worker, "[3]", 6)
     assert trace == [
         "2 of 4 items failed, the first is item 1: job double #2 failed at attempt 1: ValueError: it failed",
+        {0: 0, 3: 6},
         {1: JobFailed, 2: JobFailed},
-        [2],
+        [2, 0, 3],
     ]
     replays(worker)
 

@@ -188,7 +188,10 @@ def test_all_are_tried_and_the_failures_are_raised_together() -> None:
     assert end(worker) == ["release[0]"]
     end(worker, error="OSError")
     assert ended(worker).startswith(
-        "CompensationFailed: 2 of 3 compensations failed after JobFailed: job charge #1 failed"
+        "CompensationFailed: 2 of 3 compensations failed after JobFailed: job charge #1 failed at attempt 1: ValueError: "
+        "it failed: "
+        "release: job release #2 failed at attempt 1: KeyError: it failed; "
+        "release: job release #4 failed at attempt 1: OSError: it failed"
     )
 
 
@@ -201,6 +204,7 @@ def test_a_failed_compensation_has_the_cause_and_a_note() -> None:
         except CompensationFailed as error:
             (failure,) = error.exceptions
             trace.extend([type(error.__cause__), str(error.__cause__), str(failure), failure.__notes__])
+            trace.append([name for name, one in error.failures if one is failure])
 
     worker = start(run)
     end(worker, error="ValueError")
@@ -210,16 +214,21 @@ def test_a_failed_compensation_has_the_cause_and_a_note() -> None:
         "job charge #1 failed at attempt 1: ValueError: it failed",
         "job release #2 failed at attempt 1: OSError: it failed",
         ["in the compensation release"],
+        ["release"],
     ]
     assert ended(worker) == "WorkflowExecutionCompleted"
 
 
 def test_failures_can_be_split_by_their_types() -> None:
-    group = CompensationFailed("two", [ValueError(1), OSError(2)])
-    matched, rest = group.split(ValueError)
+    errors = [("a", ValueError(1)), ("b", OSError("x" * 300)), ("c", KeyError()), ("d", OSError(4))]
+    group = CompensationFailed.of(errors, 5, "LookupError")
+    shown = f"a: ValueError: 1; b: OSError: {'x' * 191}…; c: KeyError; 1 more"
+    assert group.message == f"4 of 5 compensations failed after LookupError: {shown}"
+    matched, rest = group.split((ValueError, KeyError))
     assert isinstance(matched, CompensationFailed)
     assert isinstance(rest, CompensationFailed)
-    assert [type(one) for one in rest.exceptions] == [OSError]
+    assert [name for name, _ in rest.failures] == ["b", "d"]
+    assert [one for _, one in rest.failures] == [*rest.exceptions]
 
 
 def test_an_inner_saga_undoes_before_the_outer_one() -> None:
@@ -393,7 +402,9 @@ def test_a_run_fails_by_a_compensation_for_which_no_task_waits() -> None:
     worker = start(run)
     assert end(worker) == ["release[1]"]
     end(worker, error="OSError")
-    assert ended(worker).startswith("CompensationFailed: 1 of 1 compensations failed after CancelledError (1")
+    assert ended(worker).startswith(
+        "CompensationFailed: 1 of 1 compensations failed after CancelledError: release: job release #"
+    )
 
 
 def test_a_defect_parks_the_run_and_undoes_nothing() -> None:

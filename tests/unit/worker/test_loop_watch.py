@@ -136,7 +136,7 @@ def test_the_job_on_the_stack_is_reported_and_the_process_ends() -> None:
     here, there = recorder.reports
     assert (here.server, here.deliveries, here.blocking) == ("here", [OTHER, KEY], KEY)
     assert (there.server, there.deliveries, there.blocking) == ("there", [OTHER], None)
-    assert "task f has blocked the event loop of its worker for 10 s at threading.py:" in here.message
+    assert "task f has blocked the event loop of its worker for 10 s at test_loop_watch.py:" in here.message
     assert "call(watched)" in here.stack
     params = params_of(here)
     assert params["blocking"] == ["H:n:1", "l1"]
