@@ -122,6 +122,8 @@ class Identity(msgspec.Struct):
     """Things that the store of the node does not keep and that are refused to everybody: some of ``workflows``, ``operations``,
     ``access`` (tokens, the audit and marks), ``limits`` (also pauses of functions) and ``job_changes`` (all but cancels and plain
     retries). An older node lists nothing."""
+    server: str | None = None
+    """The address of the node's Gearman port, for the option ``--server`` of commands; None: it has none."""
 
 
 class WhoAmI(Request[Identity]):

@@ -256,6 +256,7 @@ async def open_node(
             lambda: {split(queue.name)[0] for queue in service.all_functions()},
             stored=engine.access,
             lacks=lacks(engine, workflows=workflows is not None, operations=bulk is not None),
+            server=address,
         ).handlers,
         job_calls.handlers,
         log_calls.handlers,

@@ -45,7 +45,7 @@ class AccessCalls:
     """Answers about the credentials of a node's store. ``namespaces`` returns those with functions on this node.
 
     Without ``stored``, the node has its credentials in memory alone: nobody can create tokens, and there is no audit.
-    ``lacks`` is that of `tokens.Identity`.
+    ``lacks`` and ``server`` are those of `tokens.Identity`.
     """
 
     def __init__(
@@ -56,8 +56,10 @@ class AccessCalls:
         *,
         stored: bool = True,
         lacks: Sequence[str] = (),
+        server: str = "",
     ) -> None:
         self._access = access
+        self._server = server or None
         self._lacks = lacks
         self._wall = wall
         self._namespaces = namespaces
@@ -192,7 +194,7 @@ class AccessCalls:
 
     async def _who(self, _: tokens.WhoAmI, caller: Caller) -> tokens.Identity:
         grants = [_spec(grant) for grant in caller.grants]
-        return tokens.Identity(caller.name, caller.token or None, grants, list(self._lacks))
+        return tokens.Identity(caller.name, caller.token or None, grants, list(self._lacks), self._server)
 
     async def _roles(self, _: tokens.ListRoles) -> tokens.Roles:
         return tokens.Roles([tokens.RoleInfo(_role(role), permits) for role, permits in ROLES.items()])

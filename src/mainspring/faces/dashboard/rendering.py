@@ -10,6 +10,7 @@ from jinja2.runtime import Context
 from mainspring.access.roles import Permission
 from mainspring.appearance import look_of
 from mainspring.faces.dashboard import words
+from mainspring.faces.dashboard.shell import at_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +57,13 @@ class Templates:
             auto_reload=False,
         )
         self._environment.globals.update(
-            asset=asset, menu=menu, release=version, look_of=look_of, Permission=Permission, words=words
+            asset=asset,
+            menu=menu,
+            release=version,
+            look_of=look_of,
+            Permission=Permission,
+            words=words,
+            at_server=at_server,
         )
         self._environment.filters.update(
             size=words.size, duration=words.duration, number=words.number, sentence=words.sentence

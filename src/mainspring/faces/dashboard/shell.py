@@ -31,6 +31,15 @@ def command_line(
     return shlex.join(["mainspring", *verbs, *ordered])
 
 
+def at_server(command: str, server: str) -> str:
+    """Return a line with the option for a server, unless it names one; empty: the default one."""
+    words = shlex.split(command)
+    end = words.index("--") if "--" in words else len(words)
+    if not server or "--server" in words[:end]:
+        return command
+    return shlex.join([*words[:end], "--server", server, *words[end:]])
+
+
 def curl(method: str, address: str, body: Mapping[str, Any] | None = None, if_match: str = "") -> str:
     """Return the ``curl`` line of a call at an address."""
     words = ["curl", "-X", method, "-H", '"Authorization: Bearer $MAINSPRING_TOKEN"']

@@ -23,6 +23,8 @@ T = TypeVar("T")
 PART_TIME: Final = 2.0
 """Seconds after which a page is shown without a part."""
 LATE: Final = Problem("", "A part is late", 503, f"It took longer than {PART_TIME:.0f} s. Load the page again.")
+DEFAULT_SERVER: Final = "127.0.0.1:4730"
+"""The server that commands use without an option."""
 NAMESPACE: Final = "namespace"
 """The field of a query for the namespace; without it, the namespace is ``default``."""
 HTML: Final = b"text/html; charset=utf-8"
@@ -95,6 +97,18 @@ class Visit:
             Grant(Role[spec.role.upper()], spec.namespace, tuple(spec.functions), spec.payloads)
             for spec in identity.grants
         ]
+
+    @property
+    def server(self) -> str:
+        """The server for commands, as that of this node; empty: they use it without an option."""
+        server = self.identity.server or ""
+        return "" if server == DEFAULT_SERVER else server
+
+    @property
+    def options(self) -> str:
+        """The options of commands for this node and this namespace, with a space before each."""
+        server = f" --server {self.server}" if self.server else ""
+        return server + ("" if self.namespace == namespaces.DEFAULT else f" --namespace {self.namespace}")
 
     @property
     def now_iso(self) -> str:

@@ -20,8 +20,8 @@ from mainspring.api.namespaces import (
     NamespaceStatus,
     TroubledFunction,
 )
-from mainspring.api.nodes import NodeInfo
 from mainspring.api.series import BucketInfo
+from mainspring.api.tokens import GrantSpec, Identity
 from mainspring.byte_names import name_text
 from mainspring.jobs.model import Job
 
@@ -218,27 +218,27 @@ def test_lists_by_name_have_no_older_pages(path: str, first: str, following: str
     run(test())
 
 
-def test_the_first_commands_name_the_server() -> None:
+def test_commands_name_the_port_of_the_node_that_shows_them() -> None:
     async def test() -> None:
-        node = dict.fromkeys(NodeInfo.__struct_fields__) | {"name": "a", "state": "live", "version": "1", "lease": 15.0}
-        node |= {"functions": [], "recoveries": [], **dict.fromkeys(("term", "jobs", "weight", "beats"), 1)}
         status = NamespaceStatus("default", JobCounts(0, 0, 0, 0), 0, None, None, None)
         for address, option in ((None, ""), ("127.0.0.1:4730", ""), ("127.0.0.1:5000", " --server 127.0.0.1:5000")):
-            nodes = {"items": [{**node, "address": address}]}
+            who = Identity("o", None, [GrantSpec("operator")], server=address)
             nothing: dict[str, Any] = {"items": []}
-            lists = dict.fromkeys(("/functions", "/jobs", "/workers", "/schedules", "/workflows"), nothing)
+            lists = dict.fromkeys(("/functions", "/jobs", "/workers", "/schedules", "/workflows", "/marks"), nothing)
             fires = {
                 "/fires": nothing,
                 "/fires/timeline": Timeline("1970-01-01T00:00:00Z", "1970-01-02T00:00:00Z", 1.0, [], None),
             }
-            browser = browser_of({"/status": status, **lists, **fires, "/v1/nodes": nodes}, 0.0)
-            pages = [await browser.open(path) for path in lists]
+            browser = browser_of({"/status": status, **lists, **fires, "/nodes": nothing, "/whoami": who}, 0.0)
+            pages = [await browser.open(path) for path in ("/", *list(lists)[:-1])]
             codes = [one.text for page in pages for one in page.main.all("code")]
             assert f"mainspring worker app.py{option}" in codes
             assert f"mainspring submit hello '\"world\"'{option}" in codes
             assert f"mainspring submit hello '\"world\"' --background{option}" in codes
             assert f'mainspring schedules add nightly --function report --cron "30 2 * * *"{option}' in codes
             assert f"mainspring workflows start order --args 17{option}" in codes
+            assert f"mainspring marks add LABEL{option}" in codes
+            assert ("MAINSPRING_SERVER" in pages[0].main.text) == (not option)
 
     run(test())
 

@@ -22,7 +22,6 @@ from mainspring.api.namespaces import (
     StoreState,
     TroubledFunction,
 )
-from mainspring.api.nodes import NodeInfo
 from mainspring.api.schedules import ScheduleInfo
 from mainspring.api.workflows import RunInfo
 from mainspring.engines.memory.engine import MemoryEngine
@@ -41,15 +40,6 @@ if TYPE_CHECKING:
 
 
 NOTHING = "\N{EN DASH}"
-LISTED: dict[str, Any] = dict.fromkeys(NodeInfo.__struct_fields__) | {
-    "name": "a",
-    "state": "live",
-    "version": "1.0",
-    "functions": [],
-    "recoveries": [],
-    "lease": 15.0,
-    **dict.fromkeys(("term", "jobs", "weight", "beats"), 1),
-}
 
 
 def _node(name: str, state: str = "live", version: str = "1.0") -> NamespaceNode:
@@ -299,7 +289,6 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
         answers = {
             "/status": status,
             "/default/nodes": {"items": [_node("a")]},
-            "/v1/nodes": {"items": [{**LISTED, "address": None}, {**LISTED, "address": "10.0.0.5:4730"}]},
             "/schedules": {"items": []},
             "/jobs": {"items": []},
             "/marks": {"items": [mark, mark | {"at": "2030-01-31T10:59:00Z"}, mark | {"at": "2030-01-31T12:02:00Z"}]},
@@ -310,7 +299,7 @@ def test_functions_with_trouble_are_first_with_their_last_hour() -> None:
         assert page.rows()[1] == ["resize", "1", "0", "3", "7", "102", "5.0 · 0.0", ""]
         dead = [one.attributes["href"] for one in page.main.all("a") if one.text == "102"]
         assert dead == ["/jobs?function=resize&state=failed"]
-        assert "mainspring worker app.py --server 10.0.0.5:4730" in page.main.text
+        assert "mainspring worker app.py" in page.main.text
         drawn = page.main.one("svg", class_="spark")
         assert drawn.attributes["aria-label"] == "134 submitted and 3 not succeeded in the last hour"
         points = [point.split(",") for point in drawn.one("polyline").attributes["points"].split()]
@@ -379,7 +368,6 @@ async def _with(failing: list[FailingFunction], dead: list[dict[str, Any]], **mo
     answers = {
         "/status": status,
         "/default/nodes": {"items": [_node("a")]},
-        "/v1/nodes": {"items": [{**LISTED, "address": None}]},
         "/schedules": nothing,
         "/marks": nothing,
         "/jobs": {"items": dead, **more},

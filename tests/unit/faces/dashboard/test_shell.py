@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -15,7 +16,7 @@ from mainspring.faces.dashboard import schedule_form
 from mainspring.faces.dashboard.actions import EXAMPLES
 from mainspring.faces.dashboard.calls import segment
 from mainspring.faces.dashboard.pages import ACTIONS
-from mainspring.faces.dashboard.shell import command_line
+from mainspring.faces.dashboard.shell import at_server, command_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -148,3 +149,15 @@ def test_a_curl_line_sends_each_name_and_each_text_as_it_is(action: Action, tmp_
         parts = [unquote(part) for part in words[-1].split("/")]
         assert parts.count(name) == len(parameters_of(action, name)) + ("{namespace}" in action.path)
         assert not set(words[-1]) & set(" \n\"'`$\\[]{}"), "no letters that a program expands"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_option_for_a_server_changes_nothing_else(name: str) -> None:
+    line = command_line(["jobs", "cancel"], [name], [("--reason", name)], "team")
+    words, longer = shlex.split(line), shlex.split(at_server(line, "127.0.0.1:5000"))
+    at = longer.index("--server")
+    assert longer[at + 1] == "127.0.0.1:5000"
+    assert longer[:at] + longer[at + 2 :] == words
+    assert "--" not in longer[:at]
+    assert at_server(line, "") == line
+    assert at_server("mainspring workers show w --server b:4730", "a:1") == "mainspring workers show w --server b:4730"

@@ -18,7 +18,6 @@ from mainspring.faces.dashboard.drawings.histogram import histogram
 from mainspring.faces.dashboard.drawings.spark import rate as rate_of
 from mainspring.faces.dashboard.drawings.throughput import failures, throughput
 from mainspring.faces.dashboard.pages.audit import acts_on
-from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 from mainspring.quantities import format_rate
 
@@ -188,7 +187,6 @@ async def functions(visit: Visit) -> Response:
         workers=workers,
         rows=ROWS,
         limits_in_words=limits_in_words,
-        server="" if listed.items or name else await server_option(visit),
     )
 
 

@@ -12,7 +12,6 @@ from mainspring.api.namespaces import NamespaceStatus
 from mainspring.faces.dashboard.actions import Field, FormError, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.pages import workers
-from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
@@ -110,7 +109,6 @@ async def jobs(visit: Visit) -> Response:
         here=partial(visit.here, **{SELECTED: None}),  # the script adds the jobs that are selected by then
         unselected=max(len(elsewhere) - MOST_SELECTED, 0),
         is_filtered=is_filtered,
-        server="" if listed.items or is_filtered else await server_option(visit),
     )
 
 

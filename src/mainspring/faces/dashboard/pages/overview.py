@@ -25,7 +25,6 @@ from mainspring.api.workflows import RunInfo
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.spark import rate, spark
 from mainspring.faces.dashboard.pages.audit import MARK
-from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.pages.nodes import different_versions
 from mainspring.faces.dashboard.registry import Page
 from mainspring.faces.dashboard.visit import NAMESPACE
@@ -160,7 +159,6 @@ async def overview(visit: Visit) -> Response:
         uncounted=uncounted(status, letters, visit.now),
         sparks=[spark(one, known_marks, visit.now) for one in status.troubled],
         rate=rate,
-        server="" if workers else await server_option(visit),
         next_fires=next_fires(known_schedules or []),
         version=overview_version(
             status,

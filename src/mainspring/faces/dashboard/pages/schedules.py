@@ -18,7 +18,6 @@ from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.day import QUARTER, day
 from mainspring.faces.dashboard.drawings.family import OCCASIONS, family, kind_of
 from mainspring.faces.dashboard.pages.audit import acts_on
-from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 from mainspring.faces.dashboard.schedule_form import OVERLAPS
 from mainspring.faces.dashboard.view_settings import known_zone
@@ -146,7 +145,6 @@ async def schedules(visit: Visit) -> Response:
     return visit.render(
         "schedules.html",
         kind_of=kind_of,
-        server="" if listed.items else await server_option(visit),
         number=len(listed.items),
         found=len(found),
         schedules=rows,

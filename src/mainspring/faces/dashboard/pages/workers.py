@@ -11,7 +11,6 @@ from mainspring.api.versions import WORKERS, version_of
 from mainspring.api.workers import WorkerDetails, WorkerInfo
 from mainspring.faces.dashboard.actions import Action
 from mainspring.faces.dashboard.calls import ROOT, Items, N, Problem
-from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 from mainspring.faces.dashboard.shell import command_line
 
@@ -57,8 +56,7 @@ async def workers(visit: Visit) -> Response:
     version = "" if name or visit.field("cursor") else version_of(listed.items)
     if name:
         listed.items = [one for one in listed.items if name in {one.name, one.id}]
-    server = "" if listed.items or name else await server_option(visit)
-    return visit.render("workers.html", listed=listed, name=name, rows=ROWS, server=server, version=version)
+    return visit.render("workers.html", listed=listed, name=name, rows=ROWS, version=version)
 
 
 async def found(visit: Visit, name: str) -> str:

@@ -13,7 +13,6 @@ from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.difference import difference
 from mainspring.faces.dashboard.drawings.history import attributes_of, history, name_of
 from mainspring.faces.dashboard.pages.audit import acts_on
-from mainspring.faces.dashboard.pages.first_steps import server_option
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
@@ -135,7 +134,6 @@ async def workflows(visit: Visit) -> Response:
         statuses=STATUSES,
         is_filtered=is_filtered,
         parked=parked,
-        server="" if listed.items or is_filtered else await server_option(visit),
         version="" if is_filtered or cursor or visit.missing else version_of(listed.items, parked),
     )
 
