@@ -23,6 +23,7 @@ from mainspring.bulk.model import (
 )
 from mainspring.errors import UsageError
 from mainspring.jobs.model import RUNS, State
+from mainspring.jobs.refusals import run_not_retried
 from mainspring.namespaces import split
 from mainspring.queries.filters import JobFilter
 from mainspring.schedules.model import FireState
@@ -53,7 +54,10 @@ _OUTCOMES: Final = {
     FireState.WAITING: Outcome.WAITING,
 }
 """Outcomes of fire times by the states of their rows."""
-_RUN: Final = "it is a run of a workflow: runs can be cancelled, but neither retried nor deleted"
+_RUN: Final = {
+    Action.DELETE: "it is a run of a workflow, which stays as long as its history",
+    Action.RESCHEDULE: "it is a run of a workflow, which has begun: only waiting jobs can be changed",
+}
 
 
 def check(spec: Spec) -> None:
@@ -118,10 +122,14 @@ def choose(spec: Spec, ids: Iterable[int], jobs: Mapping[int, Job], namespace: s
         elif job.state not in STATES[spec.action]:
             results.append(Result(job_id, Outcome.CONFLICT, f"it is {_name(job.state)}: {_ONLY[spec.action]}"))
         elif spec.action is not Action.CANCEL and job.term == RUNS:
-            results.append(Result(job_id, Outcome.CONFLICT, _RUN))
+            results.append(Result(job_id, Outcome.CONFLICT, _of_run(spec.action, job)))
         else:
             chosen.append(job_id)
     return Choice(chosen, results)
+
+
+def _of_run(action: Action, job: Job) -> str:
+    return run_not_retried("it", job.function) if action is Action.RETRY else _RUN[action]
 
 
 def _name(state: int) -> str:

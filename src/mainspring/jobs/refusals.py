@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
 
+def run_not_retried(subject: str, function: bytes) -> str:
+    """Return why a run of a workflow is not retried, and what to do: the same words everywhere."""
+    name = name_of(function).decode("utf-8", "replace")
+    return (
+        f"{subject} is a run of a workflow, and a run cannot be retried: "
+        f"start another one with mainspring workflows start {name}"
+    )
+
+
 class Refusals:
     """Makes the errors. They name the job by the id in the request; the job may have joined another one since."""
 
@@ -27,11 +36,7 @@ class Refusals:
         """Refuse to retry a job that has not ended, has succeeded, or is a run."""
         handle = self._handle(job_id)
         if job.term == RUNS:
-            function = name_of(job.function).decode("utf-8", "replace")
-            return ConflictError(
-                f"{handle} is a run of a workflow, and a run cannot be retried: "
-                f"start another one with mainspring workflows start {function}"
-            )
+            return ConflictError(run_not_retried(handle, job.function))
         return ConflictError(f"{handle} is {_state(job.state)}: only failed, cancelled and expired jobs can be retried")
 
     def unique_is_live(self, job_id: int, rival: str) -> ConflictError:

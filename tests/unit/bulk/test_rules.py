@@ -56,6 +56,9 @@ def test_jobs_are_chosen_as_they_are_now() -> None:
         4: Outcome.CONFLICT,
         5: Outcome.NO_MATCH,
     }
+    (of_run,) = (one.message for one in by_filter.results if one.job == 4)
+    why = "it is a run of a workflow, and a run cannot be retried: start another one with mainspring workflows start f"
+    assert of_run == why, "the words that a retry of one job has"
     by_handle = rules.choose(Spec(action=Action.RETRY, ids=(1, 2, 3, 5)), [1, 2, 3, 5], jobs, "default")
     assert {one.job: one.outcome for one in by_handle.results} == {
         2: Outcome.CONFLICT,

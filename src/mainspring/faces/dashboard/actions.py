@@ -20,7 +20,7 @@ from mainspring.faces.dashboard.shell import command_line, curl
 from mainspring.quantities import parse_duration, parse_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from mainspring.faces.dashboard.visit import Visit
 
@@ -29,6 +29,8 @@ Kind = Literal[
 ]
 PATH: Final = "/actions/"
 OF_PATH: Final = "path."
+PRESENT: Final = "present."
+"""The fields of a form with the values that the object has now begin so: what is still the same is not sent again."""
 VERSION: Final = "version"
 """The field of a form for ``If-Match``."""
 NEXT: Final = "next"
@@ -67,7 +69,7 @@ class Field:
     """The option of the command, such as ``--reason``; empty: the command has none."""
     required: bool = False
     choices: tuple[tuple[str, str], ...] = ()
-    """Values with their words."""
+    """Values with their words; of a text, those that the browser suggests."""
     hint: str = ""
     longest: int = 4096
     """Characters."""
@@ -144,10 +146,19 @@ class Action:
             return None
         values = dict(self.fixed)
         for one in self.fields:
-            value = read_field(one, form.get(one.name, ""))
+            text = form.get(one.name, "")
+            value = None if text == form.get(PRESENT + one.name) else read_field(one, text)
             if value is not None:
                 values[one.name] = value
         return values
+
+    def suggesting(self, name: str, values: Iterable[str], hint: str = "") -> Action:
+        """Return the action with other suggestions for a text."""
+        choices = tuple((value, "") for value in values)
+        fields = (
+            replace(one, choices=choices, hint=hint or one.hint) if one.name == name else one for one in self.fields
+        )
+        return replace(self, fields=tuple(fields))
 
     def outcome(self, answer: bytes) -> str:
         """Return the outcome in an answer, if that has a sentence of its own; else an empty text."""
@@ -262,7 +273,7 @@ def json_of(label: str, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise FormError(f"{label} is not valid JSON: {error}") from None
+        raise FormError(f"{label}: this is not valid JSON: {error}") from None
     except RecursionError:
         raise FormError(f"{label} has too many levels of lists and objects") from None
 
@@ -287,5 +298,7 @@ def _time(one: Field, text: str) -> str:
     return time.isoformat()
 
 
+PRIORITIES: Final = (("", "normal"), ("high", "high"), ("low", "low"))
+ARGUMENTS: Final = "JSON: a list has positional arguments, an object keyword arguments"
 REASON: Final = Field(name="reason", label="Reason", option="--reason", hint="kept in the audit")
 JOB: Final = f"{N}/jobs/{{handle}}"

@@ -108,6 +108,10 @@ class Matrix:
         name = f"{function}{self.calls}"
         call = self.browser.call
         match kind:
+            case "jobs" if verb == "submit":
+                return "/jobs", {}
+            case "workflows" if verb == "start":
+                return "/workflows", {}
             case "jobs":
                 handle = await self.browser.submit(name)
                 if verb in {"retry", "delete"}:

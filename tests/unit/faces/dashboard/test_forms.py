@@ -7,9 +7,11 @@ import shlex
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from tests.unit.api.a_node import run
 
+from mainspring.faces.dashboard.pages.job import RETRY
 from mainspring.faces.dashboard.pages.tokens import PATH as TOKENS
 
 from .a_browser import browsing
@@ -112,7 +114,7 @@ def test_a_refused_form_is_shown_again_with_what_was_typed() -> None:
             form = _form(refused, "jobs_retry")
             assert form.one("textarea", name="args").text == '["cat", 1'
             assert form.one("input", name="delay").attributes["value"] == "7"
-            assert form.one("strong", id="fault-args").text.startswith("Other arguments is not valid JSON")
+            assert form.one("strong", id="fault-args").text.startswith("Arguments: this is not valid JSON")
             assert refused.main.one("details").attributes.keys() >= {"open"}
             page = await browser.act(refused, "jobs_retry", {"args": '["cat", 1]', "delay": ""})
             assert page.status == 200
@@ -233,5 +235,62 @@ def test_operators_retry_without_the_arguments_that_only_developers_give() -> No
             assert form.one("input", name="delay").attributes["value"] == "9"
             page = await browser.act(refused, "jobs_retry", {"args": ""}, token="operator")
             assert "scheduled" in page.main.text
+
+    run(test())
+
+
+def test_the_form_of_a_retry_has_the_present_arguments_and_sends_only_changed_ones() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            whole = {"path": "cat.png", "width": 12345678901234567}
+            handle = await browser.submit("resize", args=whole)
+            await browser.call("POST", f"jobs/{handle}/cancel")
+            page = await browser.open(f"/jobs/{handle}", token="developer")
+            assert _form(page, "jobs_retry").one("textarea", name="args").text == "", "without the right to payloads"
+            page = await browser.open(f"/jobs/{handle}")
+            shown = _form(page, "jobs_retry").one("textarea", name="args").text
+            assert msgspec.json.decode(shown) == whole
+            assert "--payload" not in _lines(_form(page, "jobs_retry"))["Command"]
+            await browser.act(page, "jobs_retry")
+            assert (await browser.call("GET", f"jobs/{handle}/arguments"))["value"] == whole
+            await browser.call("POST", f"jobs/{handle}/cancel")
+            page = await browser.open(f"/jobs/{handle}")
+            typed = shown.replace("cat", "dog") + "]"
+            refused = await browser.act(page, "jobs_retry", {"args": typed})
+            assert _form(refused, "jobs_retry").one("textarea", name="args").text == typed
+            await browser.act(refused, "jobs_retry", {"args": typed[:-1]})
+            assert (await browser.call("GET", f"jobs/{handle}/arguments"))["value"]["path"] == "dog.png"
+
+    run(test())
+
+
+def test_unchanged_arguments_need_no_further_permission_and_are_not_sent() -> None:
+    assert RETRY.body({"args": "[1]", "present.args": "[1]", "delay": "7"}) == {"delay": 7}
+    assert RETRY.body({"args": "[2]", "present.args": "[1]"}) == {"args": [2]}
+    assert RETRY.body({"args": "", "present.args": "[1]"}) == {}
+
+
+def test_a_job_is_submitted_in_a_browser() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.submit("resize", args=[1])
+            page = await browser.open("/jobs")
+            form = _form(page, "jobs_submit")
+            assert [one.attributes["value"] for one in form.one("datalist").all("option")] == ["resize"]
+            refused = await browser.act(page, "jobs_submit", {"args": "[1]"})
+            assert "Function is missing" in refused.main.text
+            typed = {"function": "mail", "args": '["ann"]', "unique": "u", "priority": "high", "delay": "60"}
+            page = await browser.act(page, "jobs_submit", typed)
+            assert "This is the new job." in page.root.text
+            (job,) = (await browser.call("GET", "jobs?function=mail"))["items"]
+            assert (job["state"], job["unique"], job["priority"]) == ("scheduled", "u", "high")
+            assert job["handle"] in page.main.one("h1").text
+            assert (await browser.call("GET", f"jobs/{job['handle']}/arguments"))["value"] == ["ann"]
+            page = await browser.act(await browser.open("/functions/mail"), "jobs_submit", {"unique": "u"})
+            assert "A job with this unique had not ended" in page.root.text
+            assert job["handle"] in page.main.one("h1").text
+            for token, number in (("operator", 0), ("developer", 1)):
+                page = await browser.open("/functions/mail", token=token)
+                assert len(page.main.all("details", **{"data-action": "jobs_submit"})) == number
 
     run(test())

@@ -39,8 +39,9 @@ async def is_accepted(browser: Browser, key: str, parameters: dict[str, str], ca
     """Return whether the API does not refuse the caller; it may refuse the state."""
     action = BY_KEY[key]
     fields = {one.name: EXAMPLES.get(one.kind, "x") for one in action.fields if one.required}
+    fields |= {"function": PAY}  # lists offer what a caller may do with some function
     fields |= {f"path.{name}": value for name, value in parameters.items()}
-    answer = await browser.send(f"/actions/{key}", {**fields, "version": "0"}, token=caller)
+    answer = await browser.send(f"/actions/{key}", fields | ({"version": "0"} if action.if_match else {}), token=caller)
     return answer.status not in {FORBIDDEN, HIDDEN}
 
 

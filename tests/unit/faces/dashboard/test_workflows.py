@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import msgspec
 from tests.unit.api.a_node import run
 
 from mainspring.api.tokens import GrantSpec, Identity
 from mainspring.api.workflows import ActivityInfo, ChildInfo, ParkingInfo, ProgressInfo, RunDetails, RunInfo, TimerInfo
 
 from .a_browser import browser_of
+from .a_matrix import matrix
+from .test_attempts import job as a_job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 AT = "2030-01-31T12:00:00Z"
 NOON = dt.datetime.fromisoformat(AT).timestamp()
@@ -226,5 +232,116 @@ def test_a_closed_run_says_why_and_leads_to_those_before_and_after_it() -> None:
         assert {key: leading[key] for key in chain.values()} == {
             key: f"/workflows/{quote(key, safe='')}" for key in chain.values()
         }
+
+    run(test())
+
+
+def _history_of(*events: dict[str, Any]) -> Callable[[dict[str, list[str]]], dict[str, Any]]:
+    """Return the answers of a history: the newest events, or one by its number."""
+
+    def answer(query: dict[str, list[str]]) -> dict[str, Any]:
+        if query["limit"] == ["1"]:
+            return {"items": [one for one in events if str(one["eventId"]) in query["cursor"]]}
+        return {"items": [events[-1]]}
+
+    return answer
+
+
+def test_a_run_begins_with_what_it_got_and_returned() -> None:
+    async def test() -> None:
+        started = {
+            "eventId": 1,
+            "eventTimestamp": NOON,
+            "eventType": "WorkflowExecutionStarted",
+            "workflowExecutionStartedEventAttributes": {"input": '{"number": 17}'},
+        }
+        completed = {
+            "eventId": 9,
+            "eventTimestamp": NOON,
+            "eventType": "WorkflowExecutionCompleted",
+            "workflowExecutionCompletedEventAttributes": {"result": '"<done>"'},
+        }
+        closed = {"status": "completed", "closed_at": AT, "events": 9, "input_size": 14, "output_size": 8}
+        who = Identity("o", None, [GrantSpec("developer", payloads=True)])
+        answers: dict[str, Any] = {
+            "/history": _history_of(started, completed),
+            "/workflows/summer": RunDetails(**{**DETAILS, **closed}),
+            "/whoami": who,
+        }
+        page = await browser_of(answers, NOON).open("/workflows/summer")
+        assert [one.text for one in page.main.one("div", id="data").all("pre")] == ['{ "number": 17 }', '"<done>"']
+        another = page.main.one("details", **{"data-action": "workflows_start"})
+        assert another.one("summary").text == "Start another run…"
+        assert msgspec.json.decode(another.one("textarea", name="args").text) == {"number": 17}
+        assert another.one("input", name="function").attributes["value"] == "album"
+        headings = [one.text for one in page.main.all("h2")]
+        assert headings.index("Arguments") < headings.index("Result") < headings.index("History")
+        answers["/whoami"] = Identity("o", None, [GrantSpec("developer")])
+        page = await browser_of(answers, NOON).open("/workflows/summer")
+        assert page.main.one("div", id="data").all("pre") == []
+        assert "--payloads" in page.main.one("div", id="data").text
+
+    run(test())
+
+
+def test_an_open_run_names_the_signals_that_it_waits_for_and_its_form_has_them() -> None:
+    async def test() -> None:
+        progress = ProgressInfo(3, 40, "")
+        answers: dict[str, Any] = {"/history": {"items": []}}
+        answers["/workflows/summer"] = RunDetails(**{**DETAILS, **WORK, "progress": progress})
+        page = await browser_of(answers, NOON).open("/workflows/summer")
+        state = page.main.one("div", id="state").text
+        assert "It waits for signals: approved , paid" in state
+        assert "3 of 40" in state
+        form = page.main.one("form", action="/actions/workflows_signal")
+        assert form.one("input", name="name").attributes["value"] == "approved"
+        assert [one.attributes["value"] for one in form.one("datalist").all("option")] == ["approved", "paid"]
+        assert form.one("input", name="name").attributes["list"] == form.one("datalist").attributes["id"]
+        answers["/workflows/summer"] = RunDetails(**{**DETAILS, "timers": [TimerInfo("4", AT, 28800.0, "signal paid")]})
+        page = await browser_of(answers, NOON).open("/workflows/summer")
+        form = page.main.one("form", action="/actions/workflows_signal")
+        assert form.one("input", name="name").attributes["value"] == ""
+        assert page.rows()[0][-1] == "8 h for signal paid"
+
+    run(test())
+
+
+def test_a_failed_run_is_not_retried_in_the_words_of_the_command() -> None:
+    async def test() -> None:
+        words = (
+            "This is a run of a workflow, and a run cannot be retried: "
+            "start another one with mainspring workflows start album."
+        )
+        failed = RunDetails(**{**DETAILS, "status": "failed", "closed_at": AT})
+        page = await browser_of({"/history": {"items": []}, "/workflows/summer": failed}, NOON).open(
+            "/workflows/summer"
+        )
+        assert words in page.main.one("div", id="state").text
+        job = a_job("failed", function="album", run="H:n:1")
+        answers = {"/attempts": {"handle": "H:n:1", "attempts": []}, "/jobs/H:n:1": job}
+        page = await browser_of(answers, NOON).open("/jobs/H:n:1")
+        actions = page.main.one("div", id="actions")
+        assert words in actions.text
+        assert [one.attributes["href"] for one in actions.all("a")] == ["/workflows/H%3An%3A1"]
+
+    run(test())
+
+
+def test_a_run_is_started_in_a_browser() -> None:
+    async def test() -> None:
+        async with matrix("album") as node:
+            page = await node.browser.open("/workflows")
+            form = page.main.one("form", action="/actions/workflows_start")
+            assert [one.attributes["value"] for one in form.one("datalist").all("option")] == ["album"]
+            typed = {"function": "album", "args": '["summer"]', "id": "summer"}
+            for words in ("The run has started.", "An open run had this workflow id already"):
+                page = await node.browser.act(await node.browser.open("/workflows"), "workflows_start", typed)
+                assert words in page.root.text
+                assert "summer" in page.main.one("h1").text
+            typed["function"] = "<unknown>"
+            refused = await node.browser.act(await node.browser.open("/workflows"), "workflows_start", typed)
+            assert "No worker has registered a workflow named <unknown>" in refused.main.text
+            form = refused.main.one("form", action="/actions/workflows_start")
+            assert form.one("input", name="function").attributes["value"] == "<unknown>"
 
     run(test())

@@ -18,8 +18,10 @@ from mainspring.faces.dashboard.drawings.histogram import histogram
 from mainspring.faces.dashboard.drawings.spark import rate as rate_of
 from mainspring.faces.dashboard.drawings.throughput import failures, throughput
 from mainspring.faces.dashboard.pages.audit import acts_on
+from mainspring.faces.dashboard.pages.job import SUBMIT
 from mainspring.faces.dashboard.registry import Page
 from mainspring.quantities import format_rate
+from mainspring.workflows.model import DECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -220,6 +222,7 @@ async def function(visit: Visit) -> Response:
         has_series=isinstance(series, Series),
         errors=None if isinstance(errors, Problem) else errors.errors,
         actions=[one for one in changes if visit.offers(one, shown.function)],
+        submit=SUBMIT if visit.offers(SUBMIT, shown.function) and not shown.function.endswith(DECISIONS) else None,
         values={LIMIT.key: limit_values(shown)},
         step=step,
         acts=acts,

@@ -13,11 +13,12 @@ from mainspring.access.roles import Permission
 from mainspring.api.job_records import Arguments, Attempts
 from mainspring.api.jobs import JobDetails
 from mainspring.api.logs import LogLine
-from mainspring.faces.dashboard.actions import JOB, REASON, Action, Field
-from mainspring.faces.dashboard.calls import NONE, Items, Problem, RefusedError
+from mainspring.faces.dashboard.actions import ARGUMENTS, JOB, PRIORITIES, REASON, Action, Field
+from mainspring.faces.dashboard.calls import NONE, Items, N, Problem, RefusedError
 from mainspring.faces.dashboard.drawings.attempts import lane, notes_of, waits_of
 from mainspring.faces.dashboard.pages.audit import acts_on
 from mainspring.faces.dashboard.registry import Page
+from mainspring.jobs.refusals import run_not_retried
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 SHOWN: Final = 64 << 10
 """Bytes of arguments or of a result that a page shows; all of them can be downloaded."""
 NOT_FOUND: Final = "urn:mainspring:problem:job-not-found"
+EDITABLE: Final = 8 << 10
+"""Bytes of the arguments that a form shows, on each page of a job, twice."""
 SHOWN_DIGITS: Final = 8 << 10
 """Bytes that are shown as digits."""
 MOST_SPREAD: Final = 4
@@ -40,12 +43,11 @@ MOST_CHOICES: Final = 10
 """Attempts, the newest, whose lines have a link."""
 WAITING: Final = frozenset({"pending", "leased", "scheduled"})
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
-PRIORITIES: Final = (("", "as it is"), ("high", "high"), ("normal", "normal"), ("low", "low"))
 
 
 def _to_new_job(visit: Visit, parameters: Mapping[str, str], answer: Answer) -> str:
     handle = msgspec.json.decode(answer.body)["handle"]
-    return visit.url("/jobs/{handle}", handle=handle or parameters["handle"])
+    return visit.url("/jobs/{handle}", handle=handle or parameters.get("handle", ""))
 
 
 CANCEL: Final = Action(
@@ -74,10 +76,10 @@ RETRY: Final = Action(
         Field(name="delay", label="Seconds until then", kind="seconds", option="--delay", hint="empty: at once"),
         Field(
             name="args",
-            label="Other arguments",
+            label="Arguments",
             kind="json",
             option="--args",
-            hint="JSON; empty: as before",
+            hint="JSON; unchanged or empty: as before",
             permission=Permission.DEVELOP,
         ),
     ),
@@ -90,8 +92,14 @@ CLONE: Final = Action(
     path=f"{JOB}/clone",
     permission=Permission.DEVELOP,
     fields=(
-        Field(name="args", label="Other arguments", kind="json", option="--args", hint="JSON; empty: the same"),
-        Field(name="priority", label="Priority", kind="choice", option="--priority", choices=PRIORITIES),
+        Field(name="args", label="Arguments", kind="json", option="--args", hint="JSON; unchanged or empty: the same"),
+        Field(
+            name="priority",
+            label="Priority",
+            kind="choice",
+            option="--priority",
+            choices=(("", "as it is"), *((name, name) for name in ("high", "normal", "low"))),
+        ),
         Field(name="delay", label="Seconds until then", kind="seconds", option="--delay", hint="empty: at once"),
     ),
     command="jobs clone {handle}",
@@ -117,7 +125,25 @@ DELETE: Final = Action(
     warning="Nothing is kept of a deleted job.",
     then=lambda visit, _, __: visit.url("/jobs"),
 )
-ACTIONS: Final = (CANCEL, RETRY, CLONE, SNOOZE, DELETE)
+SUBMIT: Final = Action(
+    operation="jobs_submit",
+    label="Submit a job",
+    done="This is the new job.",
+    outcomes={"True": "A job with this unique had not ended, so that this one joined it: this is it."},
+    outcome_key="joined",
+    path=f"{N}/jobs",
+    permission=Permission.DEVELOP,
+    fields=(
+        Field(name="function", label="Function", required=True, longest=512),
+        Field(name="args", label="Arguments", kind="json", hint=ARGUMENTS),
+        Field(name="unique", label="Unique", option="--unique", longest=512, hint="empty: none"),
+        Field(name="priority", label="Priority", kind="choice", option="--priority", choices=PRIORITIES),
+        Field(name="delay", label="Seconds until it is due", kind="seconds", option="--delay", hint="empty: at once"),
+    ),
+    command="submit {function} {args} --background",
+    then=_to_new_job,
+)
+ACTIONS: Final = (SUBMIT, CANCEL, RETRY, CLONE, SNOOZE, DELETE)
 
 
 class Text(NamedTuple):
@@ -128,6 +154,11 @@ class Text(NamedTuple):
     """``JSON``, ``text`` or ``hex``."""
     size: int
     is_cut: bool
+
+    @property
+    def is_editable(self) -> bool:
+        """Whether a form has room for it, so that its users can change it."""
+        return self.kind == "JSON" and self.size <= EDITABLE
 
 
 def as_text(data: bytes) -> Text:
@@ -160,6 +191,12 @@ def text_of_arguments(arguments: Arguments) -> Text | None:
     return None
 
 
+def editable(arguments: Arguments | Problem | None) -> dict[str, str]:
+    """Return the value of the field for arguments: those of the job, if they are JSON, whole, and not too large for a form."""
+    text = text_of_arguments(arguments) if isinstance(arguments, Arguments) and not arguments.redacted else None
+    return {"args": text.text} if text is not None and text.is_editable else {}
+
+
 def absence_of(arguments: Arguments) -> str:
     """Return why an answer lacks the arguments: there were ``none``, or they are ``gone``, ``withheld`` or ``large``."""
     if not arguments.size:
@@ -179,7 +216,8 @@ def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
     is_run = job.run == job.handle  # it ends once, and stays as long as its history
     if job.state in ENDED - {"succeeded"} and not is_run:
         fitting.append(RETRY)
-    fitting.append(CLONE)
+    if not is_run:  # the page of the run starts another one
+        fitting.append(CLONE)
     if job.state in ENDED and not is_run:
         fitting.append(DELETE)
     may = partial(visit.may, function=job.function)
@@ -263,6 +301,9 @@ async def job(visit: Visit) -> Response:
     is_open = bool(tried) and tried[-1].outcome == "running"
     values: dict[str, Any] = {
         "arguments": text_of_arguments(arguments) if isinstance(arguments, Arguments) else None,
+        "present": editable(arguments),
+        "is_run": shown.run == shown.handle,
+        "run_not_retried": run_not_retried("this", shown.function.encode()),
         "absence": absence_of(arguments) if isinstance(arguments, Arguments) else "",
         "redacted": isinstance(arguments, Arguments) and arguments.redacted,
         "ended": ENDED,

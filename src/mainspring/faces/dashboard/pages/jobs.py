@@ -12,6 +12,7 @@ from mainspring.api.namespaces import NamespaceStatus
 from mainspring.faces.dashboard.actions import Field, FormError, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.pages import workers
+from mainspring.faces.dashboard.pages.job import SUBMIT
 from mainspring.faces.dashboard.registry import Page
 
 if TYPE_CHECKING:
@@ -94,11 +95,14 @@ async def jobs(visit: Visit) -> Response:
         active.append(("State", " or ".join(states)))
     selected = list(dict.fromkeys(visit.fields(SELECTED)))
     shown = {one.handle for one in listed.items}
+    busy = [] if isinstance(status, Problem) else [one.function for one in status.troubled]
+    functions = sorted({*busy, *(one.function for one in listed.items)})
     elsewhere = [handle for handle in selected if handle not in shown]
     return visit.render(
         "jobs.html",
         listed=listed,
         rows=ROWS,
+        submit=SUBMIT.suggesting("function", functions) if visit.offers(SUBMIT) else None,
         tabs=choices,
         states=tuple(states),
         filters=FILTERS,

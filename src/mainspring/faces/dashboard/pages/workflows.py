@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
+from mainspring.access.roles import Permission
 from mainspring.api.versions import PARKED, RUNS, version_of
+from mainspring.api.workflow_versions import VersionInfo
 from mainspring.api.workflows import RunDetails, RunInfo
-from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError
+from mainspring.faces.dashboard.actions import ARGUMENTS, PRIORITIES, REASON, Action, Field, FormError
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.difference import difference
 from mainspring.faces.dashboard.drawings.history import attributes_of, history, name_of
 from mainspring.faces.dashboard.pages.audit import acts_on
+from mainspring.faces.dashboard.pages.job import Text, as_text
 from mainspring.faces.dashboard.registry import Page
+from mainspring.jobs.refusals import run_not_retried
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mainspring.faces.dashboard.calls import Answer
     from mainspring.faces.dashboard.visit import Response, Visit
 
 ROWS: Final = RUNS
@@ -87,7 +97,44 @@ UNPARK: Final = Action(
     needs="workflows",
     command="workflows unpark {key}",
 )
-ACTIONS: Final = (SIGNAL, CANCEL, TERMINATE, UNPARK)
+
+
+def _to_run(visit: Visit, _: Mapping[str, str], answer: Answer) -> str:
+    return visit.url("/workflows/{key}", key=msgspec.json.decode(answer.body)["run"])
+
+
+START: Final = Action(
+    operation="workflows_start",
+    label="Start a run",
+    done="The run has started.",
+    outcomes={"True": "An open run had this workflow id already, and goes on: this is it."},
+    outcome_key="joined",
+    correctable=frozenset({400, 403, 404, 422}),
+    path=LIST,
+    needs="workflows",
+    permission=Permission.DEVELOP,
+    fields=(
+        Field(name="function", label="Workflow", required=True, longest=256),
+        Field(name="args", label="Arguments", kind="json", option="--args", hint=ARGUMENTS),
+        Field(name="id", label="Workflow id", option="--id", longest=256, hint="empty: the handle"),
+        Field(name="version", label="Version", option="--version", hint="empty: the newest"),
+        Field(name="priority", label="Priority", kind="choice", option="--priority", choices=PRIORITIES),
+        Field(
+            name="timeout",
+            label="Seconds that it may last",
+            kind="seconds",
+            option="--timeout",
+            hint="empty: as the workflow says",
+        ),
+    ),
+    command="workflows start {function}",
+    then=_to_run,
+)
+ACTIONS: Final = (SIGNAL, CANCEL, TERMINATE, UNPARK, START)
+MOST_TYPES: Final = 100
+"""Names of workflows that the form suggests."""
+UNRETRIED: Final = frozenset({"failed", "timed_out", "cancelled", "terminated"})
+"""Statuses of runs that somebody may want to run again."""
 
 
 class Row(NamedTuple):
@@ -122,9 +169,10 @@ async def workflows(visit: Visit) -> Response:
     query |= {status: True} if status in {"open", "parked"} else {"status": status}
     is_filtered = bool(status or query["type"] or query["id"])
     cursor = visit.field("cursor")
-    listed, parked = await asyncio.gather(
+    listed, parked, types = await asyncio.gather(
         visit.calls.get(Items[RunInfo], LIST, query={**query, "cursor": cursor}),
         _parked(visit, is_shown=not is_filtered and not cursor),
+        _types(visit),
     )
     return visit.render(
         "workflows.html",
@@ -134,6 +182,7 @@ async def workflows(visit: Visit) -> Response:
         statuses=STATUSES,
         is_filtered=is_filtered,
         parked=parked,
+        start=None if types is None else START.suggesting("function", types),
         version="" if is_filtered or cursor or visit.missing else version_of(listed.items, parked),
     )
 
@@ -145,6 +194,14 @@ async def _parked(visit: Visit, *, is_shown: bool) -> list[RunInfo]:
     query = {"parked": True, "limit": MOST_PARKED}
     listed = await visit.optional(visit.calls.get(Items[RunInfo], LIST, query=query), "parked")
     return [] if isinstance(listed, Problem) else listed.items
+
+
+async def _types(visit: Visit) -> list[str] | None:
+    """Return the names of workflows that can be started; None if the viewer may start none."""
+    if not visit.offers(START):
+        return None
+    listed = await visit.optional(visit.calls.get(Items[VersionInfo], f"{N}/workflow-types"), "types")
+    return [] if isinstance(listed, Problem) else sorted({one.type for one in listed.items})[:MOST_TYPES]
 
 
 class Part(NamedTuple):
@@ -178,6 +235,23 @@ def _number_of_event(text: str) -> int | None:
     return int(text)
 
 
+def payload_of(event: Mapping[str, Any] | None, name: str) -> Text | None:
+    """Return the arguments or the result in an event; None if it has none, or if the viewer may not see it."""
+    value = None if event is None else attributes_of(dict(event)).get(name)
+    return as_text(value.encode()) if isinstance(value, str) and value else None
+
+
+async def _edge(visit: Visit, events: Sequence[Mapping[str, Any]], number: int) -> Mapping[str, Any] | None:
+    """Return the event of a run with a number: one of those that the page has, or it is read."""
+    found = next((one for one in events if one["eventId"] == number), None)
+    if found is not None or not number:
+        return found
+    query = {"cursor": number, "limit": 1}
+    call = visit.calls.get(Items[dict[str, Any]], f"{RUN}/history", dict(visit.parameters), query=query)
+    read = await visit.optional(call, "edge")
+    return None if isinstance(read, Problem) or not read.items else read.items[0]
+
+
 async def workflow(visit: Visit) -> Response:
     """Show a run."""
     calls, key = visit.calls, dict(visit.parameters)
@@ -196,10 +270,26 @@ async def workflow(visit: Visit) -> Response:
         events = recent.items if part.first is not None else recent.items[::-1]
         numbers = events[0]["eventId"], events[-1]["eventId"]
         drawn = history(events, visit.now, is_open=is_open and numbers[1] >= shown.events)
-    fitting = [*([UNPARK] if shown.parked else []), *([SIGNAL, CANCEL, TERMINATE] if is_open else [])]
+    on_page = [one for answer in (recent, listed) if not isinstance(answer, Problem) for one in answer.items]
+    begin, end = await asyncio.gather(
+        _edge(visit, on_page, min(shown.events, 1)), _edge(visit, on_page, 0 if is_open else shown.events)
+    )
+    given = payload_of(begin, "input")
+    signal = SIGNAL if not shown.receives else SIGNAL.suggesting("name", shown.receives, "the code waits for it")
+    another = replace(START, label="Start another run")
+    fitting = [*([UNPARK] if shown.parked else []), *([signal, CANCEL, TERMINATE] if is_open else [another])]
+    values = {
+        SIGNAL.key: {"name": shown.receives[0] if shown.receives else ""},
+        START.key: {"function": shown.type, "args": given.text if given and given.is_editable else ""},
+    }
     return visit.render(
         "workflow.html",
         run=shown,
+        given=given,
+        result=payload_of(end, "result"),
+        sees_data=visit.may(Permission.PAYLOADS, shown.type),
+        values=values,
+        retry=run_not_retried("this", shown.type.encode()) if shown.status in UNRETRIED else "",
         actions=[one for one in fitting if visit.offers(one, shown.type)],
         difference=difference(shown.parked) if shown.parked else None,
         drawing=drawn,
