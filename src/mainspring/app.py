@@ -30,6 +30,7 @@ from mainspring.worker.inclusion import import_included
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
+from mainspring.worker.selector import absolute
 from mainspring.worker.workflow_lint import check_workflows
 from mainspring.workflow_definitions import DefineWorkflow, Workflow, check_park_on, no_activity, run_limit, workflow_id
 
@@ -399,7 +400,7 @@ class App(AppClient):
             self.registry,
             connectors,
             settings,
-            selector=selector,
+            selector=None if selector is None else absolute(selector),
             token=token_of_environment(),
             namespace=self.namespace,
         )

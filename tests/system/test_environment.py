@@ -6,14 +6,18 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring import App
+from mainspring import App, JobFailed
 
-from .processes import command, started
+from .processes import command, environment, started
+from .servers import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,3 +88,122 @@ def _read_until(descriptor: int, mark: bytes) -> bytes:
     reading.join(TIMEOUT)
     assert mark in found[0]
     return found[0]
+
+
+UNUSUAL = """
+import asyncio, os, signal, socket, subprocess, sys, threading, warnings
+from mainspring import App, workflow
+
+warnings.simplefilter("error")
+socket.setdefaulttimeout(0.3)
+sys.setrecursionlimit(300)
+
+class Policy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self):
+        raise RuntimeError("the loop of the user's policy")
+
+asyncio.set_event_loop_policy(Policy())
+os.umask(0o777)
+os.chdir("/")
+app = App()
+
+def program() -> list[int]:
+    def code(text):
+        return subprocess.run(["sh", "-c", text]).returncode
+    return [code("exit 5"), code("kill -INT $$; exit 6"), code("kill -TERM $$; exit 7")]
+
+@app.task
+def thread(first: bool) -> list[int]:
+    if first:
+        os.chdir("/usr")
+        os.environ["PYTHONHOME"] = "/nowhere"  # no Python starts with it
+    return program()
+
+@app.task
+async def coroutine() -> list[int]:
+    return program()
+
+@app.task(executor="process")
+def process() -> list[int]:
+    return program()
+
+@app.task(executor="process")
+def directory() -> str:
+    return os.getcwd()
+
+@app.task
+def waits() -> list[int]:
+    return process.submit().result(timeout=60)
+
+@app.task(executor="process")
+def dies() -> None:
+    os._exit(9)
+
+@app.workflow
+async def flow() -> list[int]:
+    return await process.submit()
+"""
+
+
+def test_what_a_node_inherits_and_what_tasks_set_for_their_process_changes_nothing(tmp_path: Path) -> None:
+    """Ignored and blocked signals, no standard input, modules of the working directory, and settings of the whole process."""
+    (tmp_path / "unusual.py").write_text(UNUSUAL)
+    for name in ("queue", "calendar", "types", "msgspec", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the working directory')\n")
+    arguments = [
+        *("run", "unusual.py", "--store", "memory://", "--gearman", "unix:jobs.sock"),
+        *("--log-file", "node.log", "--frozen-after", "0"),
+    ]
+    program = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32)); os.close(0); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    mainspring = [sys.executable, "-P", "-m", "mainspring", *arguments]
+    with (
+        started([sys.executable, "-P", "-c", program, *mainspring], cwd=tmp_path) as running,
+        contextlib.closing(App(f"unix:{tmp_path / 'jobs.sock'}")) as app,
+    ):
+
+        def result(name: str, *payload: object) -> object:
+            return json.loads(app.function(name).submit(list(payload)).result(timeout=TIMEOUT))
+
+        codes = [5, -signal.SIGINT, -signal.SIGTERM]
+        assert result("process") == codes
+        assert result("thread", True) == codes
+        assert result("coroutine") == codes
+        assert result("directory") == "/"
+        assert result("waits") == codes
+        with pytest.raises(JobFailed, match="ended by itself with exit code 9"):
+            result("dies")
+        assert result("process") == codes  # in a process that started after all of that
+        assert result("thread", False) == codes
+        assert result("flow") == codes
+        assert running.stop() == 0
+    assert (tmp_path / "node.log").stat().st_size
+
+
+def test_closed_descriptors_and_poor_encodings_end_no_command(tmp_path: Path) -> None:
+    def shell(redirection: str, *words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+        arguments = ["sh", "-c", f'exec "$@" {redirection}', "sh", *command(*words)]
+        env = environment(MAINSPRING_SERVER="unix:jobs.sock", **variables)
+        return subprocess.run(arguments, cwd=tmp_path, env=env, capture_output=True, timeout=TIMEOUT, check=False)
+
+    serve = command("serve", "--store", "memory://", "--gearman", "unix:jobs.sock")
+    server = subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *serve], cwd=tmp_path, env=environment())
+    try:
+        eventually(lambda: (tmp_path / "jobs.sock").exists() or server.poll() is not None, "the socket")
+        name = "größe→✓"
+        assert shell("", "submit", name, "1", "--background").returncode == 0
+        listed = shell("", "jobs", "list", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+        assert (listed.returncode, listed.stderr) == (0, b"")
+        assert rb"gr\xf6\xdfe\u2192" in listed.stdout
+        refused = shell(">&-", "jobs", "list")
+        assert (refused.returncode, refused.stderr.count(b"\n")) == (1, 1)
+        assert b"standard output is closed" in refused.stderr
+        assert shell("2>&-", "jobs", "show", "H:none:1").returncode == 4
+        server.terminate()
+        assert server.wait(TIMEOUT) == 0
+    finally:
+        server.kill()
+        server.wait()
+    assert shell("", "jobs", "list", "--help", PYTHONOPTIMIZE="2").stdout == shell("", "jobs", "list", "--help").stdout

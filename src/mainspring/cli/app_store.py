@@ -17,7 +17,7 @@ import msgspec
 from mainspring.errors import SettingsError
 from mainspring.server.settings import DEFAULT_STORE, parse_store
 from mainspring.worker import selector
-from mainspring.worker.children import ignore_interrupts, spawn
+from mainspring.worker.children import ignore_interrupts, python, spawn
 from mainspring.worker.parent_death import die_with
 
 
@@ -47,7 +47,7 @@ async def read_app_store(app: str, given: str = "", *, quiet: bool = False) -> S
     Raises SettingsError if there is no such App. If the import failed, the process has printed the traceback.
     """
     process = spawn(
-        (sys.executable, "-m", "mainspring.cli.app_store", str(os.getpid()), app, given),
+        python("-m", "mainspring.cli.app_store", str(os.getpid()), app, given),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if quiet else None,
     )

@@ -24,6 +24,7 @@ from mainspring.cli.failures import (
     print_error,
 )
 from mainspring.cli.gearmand_options import BY_NAME, GearmandUsageError
+from mainspring.cli.inherited import correct_inheritance
 from mainspring.cli.manual import ManualPage
 from mainspring.errors import UsageError
 from mainspring.version import version
@@ -218,7 +219,11 @@ def _check_options(command: App, arguments: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, print one line for an expected error, and return the exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        arguments = sys.argv[1:]
+        if (refusal := correct_inheritance(arguments)) is not None:
+            print_error(refusal)
+            return EXIT_FAILED
     try:
         return run(arguments)
     except CycloptsError as error:

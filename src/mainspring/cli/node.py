@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from mainspring.cli.failures import EXPECTED_ERRORS, exit_code, explain, print_error
 from mainspring.server.addresses import TcpAddress
-from mainspring.server.event_loop import new_event_loop
 from mainspring.server.log_writer import unblock_standard_error
 from mainspring.server.process import DaemonProcess, PidFile, raise_limits, switch_user
+from mainspring.worker.children import reap_orphans
+from mainspring.worker.event_loop import new_event_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -86,4 +88,13 @@ def client_address(port: Listening) -> str:
 def run_loop(main: Coroutine[object, object, int]) -> int:
     """Run a coroutine on the event loop of nodes and workers."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(main)
+        return runner.run(main if os.getpid() != 1 else _as_first_process(main))
+
+
+async def _as_first_process(main: Coroutine[object, object, int]) -> int:
+    """Run a coroutine in the first process of a container, which inherits the orphans of all others."""
+    reaping = asyncio.create_task(reap_orphans(), name="mainspring orphans")
+    try:
+        return await main
+    finally:
+        reaping.cancel()

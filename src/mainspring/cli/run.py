@@ -34,6 +34,7 @@ from mainspring.cli.worker import (
     WorkerOptions,
     supervised,
 )
+from mainspring.client.addresses import parse_address as parse_server
 from mainspring.errors import SettingsError
 from mainspring.namespaces import check
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress, is_local, parse_address
@@ -219,6 +220,7 @@ async def _node_and_workers(
     def start(ports: Sequence[Listening]) -> None:
         nonlocal supervisor, working, compared
         server = str(private) if private is not None else _local_address(ports, settings)
+        server = str(parse_server(server))  # with an absolute path: the App may change the working directory
         supervisor = Supervisor(
             supervised(replace(order, servers=[server]), dies_with_parent=True), processes, order.frozen_after
         )

@@ -1,10 +1,13 @@
-"""A process for tasks with ``executor="process"``: ``python -m mainspring.cli.task_process LOG FD PARENT SELECTOR``.
+"""A process for tasks with ``executor="process"``.
 
-It logs with its worker's settings; LOG is `LogSettings` as JSON. `mainspring.worker.executors.child` reads the other arguments.
+Its command is ``python -m mainspring.cli.task_process LOG DIRECTORY FD PARENT SELECTOR``. It logs with its worker's settings:
+LOG is `LogSettings` as JSON. It runs in DIRECTORY. `mainspring.worker.executors.child` reads the other arguments.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -14,14 +17,18 @@ from mainspring.server.log_settings import LogSettings
 from mainspring.server.log_writer import unblock_standard_error
 from mainspring.server.logs import start_logging
 from mainspring.server.standard_logging import importing
+from mainspring.worker.children import python
 from mainspring.worker.executors import child
 from mainspring.worker.log_fields import add_job_fields
 
 
 def task_process(log: LogSettings) -> list[str]:
-    """Return the command of a task process, without the arguments that its worker adds."""
+    """Return the command of a task process, without the arguments that its worker adds.
+
+    The process will run in the present working directory, even if a task changes that of its worker.
+    """
     settings = msgspec.json.encode(log, enc_hook=str).decode()
-    return [sys.executable, "-m", "mainspring.cli.task_process", settings]
+    return python("-m", "mainspring.cli.task_process", settings, str(Path.cwd()))
 
 
 def start_task_logging(log: LogSettings) -> None:
@@ -41,5 +48,7 @@ def read_path(kind: type, value: object) -> object:
 
 
 if __name__ == "__main__":
+    with contextlib.suppress(OSError):  # the directory was removed
+        os.chdir(sys.argv[2])
     start_task_logging(msgspec.json.decode(sys.argv[1], type=LogSettings, dec_hook=read_path))
-    child.main(sys.argv[2:], importing)
+    child.main(sys.argv[3:], importing)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import msgspec
 
 from mainspring.client.tls import TlsFiles
 from mainspring.server.log_settings import LogSettings
+from mainspring.worker.children import python
 from mainspring.worker.settings import WAITING_PLACES, WORKFLOW_CACHE
 
 
@@ -74,4 +73,4 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     def command(self) -> list[str]:
         """Return the command of the process."""
         order = msgspec.json.encode(self, enc_hook=str).decode()  # paths
-        return [sys.executable, "-m", "mainspring.cli.worker_process", order]
+        return python("-m", "mainspring.cli.worker_process", order)

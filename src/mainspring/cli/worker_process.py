@@ -77,6 +77,8 @@ def work(order: WorkerOrder) -> int:
     """Run the worker and return the exit code. Raises the errors that `mainspring.cli.failures` explains."""
     start_task_logging(order.log)
     _set_task_environment(order)
+    # Before any code of the user may change the working directory.
+    place, task_command = selector.absolute(order.app), task_process(order.log)
     try:
         with importing(order.app):
             app = selector.load(order.app)
@@ -95,8 +97,8 @@ def work(order: WorkerOrder) -> int:
             registry,
             _connectors(order),
             settings,
-            selector=order.app,
-            task_process=task_process(order.log),
+            selector=place,
+            task_process=task_command,
             counters=counters,
             left_out=order.left_out,
             token=token_of_environment(),

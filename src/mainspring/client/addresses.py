@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 from mainspring.errors import SettingsError
@@ -12,6 +14,8 @@ DEFAULT_PORT = 4730
 DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
 SERVER_VARIABLE = "MAINSPRING_SERVER"
 _UNIX = "unix:"
+SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
+"""The longest path of a Unix socket: a limit of operating systems."""
 
 
 class Address(NamedTuple):
@@ -47,7 +51,7 @@ def parse_address(text: str) -> Address:
     if text.startswith(_UNIX):
         if text == _UNIX:
             raise SettingsError("unix: is followed by the path of the socket, such as unix:/run/mainspring.sock")
-        return Address(text, 0)
+        return Address(_UNIX + _absolute(text.removeprefix(_UNIX)), 0)
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         port_text = rest.removeprefix(":") if bracket and (not rest or rest.startswith(":")) else "?"
@@ -62,6 +66,21 @@ def parse_address(text: str) -> Address:
             f"{text!r} is not a server's address: write HOST:PORT, such as {DEFAULT_SERVER}, or unix:PATH"
         )
     return Address(host or "127.0.0.1", int(port_text))
+
+
+def _absolute(path: str) -> str:
+    """Return the path of a socket in a form that stays right when user code changes the working directory. Raises SettingsError.
+
+    A path whose absolute form is too long for the system stays as it is.
+    """
+    absolute = str(Path(path).absolute())
+    shortest = min(absolute, path, key=lambda one: len(os.fsencode(one)))
+    if (size := len(os.fsencode(shortest))) > SOCKET_PATH_BYTES:
+        raise SettingsError(
+            f"the path {path} has {size} bytes, and that of a socket has at most {SOCKET_PATH_BYTES}: choose a shorter one, or"
+            " one that is relative to the working directory"
+        )
+    return absolute if len(os.fsencode(absolute)) <= SOCKET_PATH_BYTES else path
 
 
 def _is_ipv6(text: str) -> bool:

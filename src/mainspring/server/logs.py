@@ -100,7 +100,7 @@ class FileSink(WriterSink):
     """Appends lines to a file, which log rotation may move."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path.absolute()  # user code may change the working directory later
         super().__init__(LogWriter(self._open()))
 
     def reopen(self) -> None:

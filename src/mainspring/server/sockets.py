@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mainspring.client.addresses import SOCKET_PATH_BYTES
 from mainspring.errors import MainspringError
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress
 
@@ -121,8 +123,24 @@ def _bind_path(address: UnixAddress, backlog: int) -> socket.socket:
         opened.setblocking(False)
     except OSError as error:
         opened.close()
-        raise PortError(_why(address, error)) from error
+        raise PortError(f"cannot listen on {address}: {_path_reason(address.path, error)}") from error
     return opened
+
+
+def _path_reason(path: str, error: OSError) -> str:
+    """Return the reason why a socket cannot have a path, with advice."""
+    if (size := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
+        return (
+            f"the path has {size} bytes, and that of a socket has at most {SOCKET_PATH_BYTES}; choose a shorter one, or one that"
+            " is relative to the working directory"
+        )
+    if error.errno == errno.EADDRINUSE and Path(path).is_symlink() and not Path(path).exists():
+        return f"it is a symbolic link to {Path(path).readlink()}, which does not exist; remove the link, or name the target"
+    if error.errno == errno.EADDRINUSE and not Path(path).is_socket():
+        return "a file that is no socket has this path; remove it, or choose another path"
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return "permission denied; choose a directory that this user may write to"
+    return _reason(error)
 
 
 def _remove_stale(path: Path) -> None:
@@ -137,10 +155,14 @@ def _remove_stale(path: Path) -> None:
 
 
 def _why(address: Address, error: OSError) -> str:
+    return f"cannot listen on {address}: {_reason(error)}"
+
+
+def _reason(error: OSError) -> str:
     reasons = {
         errno.EADDRINUSE: "something listens there already; stop it, or choose another port",
         errno.EACCES: "permission denied; ports below 1024 need root's rights, choose a higher one",
         errno.EADDRNOTAVAIL: "this machine has no such address; choose one of its own (ip addr shows them)",
         errno.ENOENT: "the directory does not exist; create it",
     }
-    return f"cannot listen on {address}: {reasons.get(error.errno or 0, error.strerror)}"
+    return reasons.get(error.errno or 0) or error.strerror or str(error)

@@ -35,7 +35,6 @@ from mainspring.ids import Handles, node_id
 from mainspring.quantities import format_duration
 from mainspring.server.build import open_node
 from mainspring.server.engines import build_engine
-from mainspring.server.event_loop import new_event_loop
 from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.server.shutdown import Shutdown
 from mainspring.storage.agenda import FetchTimes
@@ -48,6 +47,7 @@ from mainspring.testing.histories import differences
 from mainspring.testing.mocks import Mocks
 from mainspring.testing.passing_time import SETTLE_TIMEOUT, PassingTime, until
 from mainspring.testing.replay_checks import GrowingChecks
+from mainspring.worker.event_loop import new_event_loop
 from mainspring.worker.executors.process import TASK_PROCESS
 from mainspring.worker.functions import check_annotations
 from mainspring.worker.link import connector

@@ -14,6 +14,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
+from mainspring.worker.children import python
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -41,7 +43,7 @@ class OtherSeed:
         environment = {**os.environ, "PYTHONHASHSEED": seed, _ANSWERS: str(writing)}
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
-                (sys.executable, "-c", code, *arguments),
+                python("-c", code, *arguments),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

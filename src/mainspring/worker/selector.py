@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Final, Protocol, TypeGuard
 
 from mainspring.errors import SettingsError
 from mainspring.worker.one_module import keep_single
@@ -15,6 +17,20 @@ from mainspring.worker.registry import Registry
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+
+_STANDARD_LIBRARY: Final = frozenset(
+    {
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+        *(str(Path(sysconfig.get_path(kind)) / "lib-dynload") for kind in ("stdlib", "platstdlib")),
+    }
+)
+"""Directories of the standard library. They are not those of a virtual environment, which has packages only."""
+
+
+_of_users: Final[list[str]] = []
+"""Directories of users' code that this module has added to the import path, which is one for the process."""
 
 
 class HasRegistry(Protocol):
@@ -60,6 +76,12 @@ def find(selector: str) -> HasRegistry:
     return next(iter(apps.values()))
 
 
+def absolute(selector: str) -> str:
+    """Return a selector that names the same file in every working directory. Modules stay as they are."""
+    place, colon, name = selector.partition(":")
+    return f"{Path(place).absolute()}{colon}{name}" if _is_file(place) else selector
+
+
 def load_registry(selector: str) -> Registry:
     """Return the functions of the App.  Raises SettingsError."""
     return load(selector).registry
@@ -67,7 +89,11 @@ def load_registry(selector: str) -> Registry:
 
 def import_place(place: str) -> ModuleType:
     """Import ``FILE.py`` or a module, which may be in the working directory.  Raises SettingsError, with the cause chained."""
-    return _import_file(Path(place)) if place.endswith(".py") or "/" in place else import_module(place)
+    return _import_file(Path(place)) if _is_file(place) else import_module(place)
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".py") or "/" in place
 
 
 def _is_app(value: object) -> TypeGuard[HasRegistry]:
@@ -85,13 +111,15 @@ def _import_file(path: Path) -> ModuleType:
         raise SettingsError(f"there is no file {path}")
     name = path.stem
     loaded = sys.modules.get(name)
-    if loaded is not None:
-        if getattr(loaded, "__file__", None) == str(path):
-            return loaded
-        name = f"_mainspring_app_{name}"  # another module has that name, for example in the standard library
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    if loaded is not None or name in sys.stdlib_module_names:
+        name = f"_mainspring_app_{name}"  # another module has that name
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise SettingsError(f"{path} is not a Python file")
+    with contextlib.suppress(OSError):  # the working directory was removed
+        _add_project(Path.cwd(), path)
     _add_to_path(str(path.parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -104,7 +132,7 @@ def _import_file(path: Path) -> ModuleType:
         if isinstance(error, SystemExit):
             raise _ended(path, error) from error
         if isinstance(error, Exception):
-            raise SettingsError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+            raise SettingsError(f"importing {path} failed: {_reason(error, path)}") from error
         raise
     return module
 
@@ -119,11 +147,32 @@ def import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise SettingsError(f"there is no module {name} in this directory or among the installed ones") from error
-        raise SettingsError(f"importing {name} failed: {error}") from error
+        raise SettingsError(f"importing {name} failed: {_reason(error)}") from error
     except SystemExit as error:
         raise _ended(name, error) from error
     except Exception as error:
-        raise SettingsError(f"importing {name} failed: {type(error).__name__}: {error}") from error
+        raise SettingsError(f"importing {name} failed: {_reason(error)}") from error
+
+
+def _reason(error: Exception, path: Path | None = None) -> str:
+    """Return an error of an import with advice. ``path``: the file of the App, if it is imported as a file."""
+    text = str(error) if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: {error}"
+    if path is not None and "attempted relative import with no known parent package" in text:
+        above, parts = path.parent.parent, [path.parent.name, path.stem]
+        while (above / "__init__.py").is_file():
+            above, parts = above.parent, [above.name, *parts]
+        return f"{text}: a file is imported without its package; in {above}, name the module instead: {'.'.join(parts)}"
+    wanted = _module_of(error)
+    if wanted in sys.stdlib_module_names and any((Path(place) / f"{wanted}.py").is_file() for place in _of_users):
+        return f"{text} ({wanted} is a module of the standard library, which a {wanted}.py does not replace: rename that file)"
+    return text
+
+
+def _module_of(error: Exception) -> str | None:
+    """Return the module that lacks the name that an import or an attribute access needs."""
+    if isinstance(error, AttributeError):
+        return getattr(error.obj, "__name__", None)
+    return error.name if isinstance(error, ImportError) else None
 
 
 def _ended(place: object, error: SystemExit) -> SettingsError:
@@ -146,6 +195,19 @@ def _is_import_machinery(filename: str) -> bool:
     return filename in {__file__, importlib.__file__} or filename.startswith("<frozen importlib")
 
 
+def _add_project(here: Path, path: Path) -> None:
+    """Add the working directory to the import path if it is above the App's file. Other directories may be of other people."""
+    if here in path.parents:
+        _add_to_path(str(here))
+
+
 def _add_to_path(directory: str) -> None:
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
+    """Add a directory of the user's code to the import path: behind the standard library, and before installed packages.
+
+    A user's ``calendar.py`` would otherwise replace the module that packages expect, such as ``requests``.
+    """
+    if directory in sys.path:
+        return
+    _of_users.append(directory)
+    places = [number for number, place in enumerate(sys.path, start=1) if place in _STANDARD_LIBRARY]
+    sys.path.insert(max(places, default=0), directory)

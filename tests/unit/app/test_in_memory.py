@@ -22,8 +22,8 @@ from mainspring import (
     Warned,
     current_job,
 )
-from mainspring.server.event_loop import new_event_loop
 from mainspring.testing import in_memory
+from mainspring.worker.event_loop import new_event_loop
 
 app = App("127.0.0.1:1")
 begun, go = threading.Event(), threading.Event()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -10,6 +10,9 @@ from mainspring.client.addresses import Address, parse_address, parse_servers, s
 from mainspring.client.options import Options, Rate, Retry, build_options
 from mainspring.errors import SettingsError, UsageError
 from mainspring.worker.current import Snooze
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_no_options_are_empty() -> None:
@@ -137,6 +140,20 @@ def test_which_errors_are_retried() -> None:
 def test_addresses(text: str, address: Address) -> None:
     assert parse_address(text) == address
     assert parse_address(str(address)) == address
+
+
+def test_the_path_of_a_socket_is_absolute_if_it_is_short_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_address("unix:m.sock").path == str(tmp_path / "m.sock")
+    (tmp_path / ("d" * 90)).mkdir()
+    monkeypatch.chdir(tmp_path / ("d" * 90))
+    assert parse_address("unix:m.sock").path == "m.sock"
+    with pytest.raises(
+        SettingsError, match=r"has 120 bytes, and that of a socket has at most \d+: choose a shorter one"
+    ):
+        parse_address(f"unix:{'x' * 120}")
 
 
 @pytest.mark.parametrize(

@@ -52,3 +52,17 @@ def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
     with pytest.raises(PortError, match="create it"):
         bind(UnixAddress(str(tmp_path / "missing" / "m.sock")))
     assert Path(address.path).exists()
+
+
+def test_a_path_that_cannot_be_a_socket_is_explained(tmp_path: Path) -> None:
+    link, file, long = tmp_path / "link.sock", tmp_path / "file.sock", tmp_path / ("x" * 120)
+    link.symlink_to(tmp_path / "nowhere")
+    file.touch()
+    for path, reason in (
+        (link, r"it is a symbolic link to .*/nowhere, which does not exist; remove the link"),
+        (file, r"a file that is no socket has this path; remove it"),
+        (long, r"the path has \d+ bytes, and that of a socket has at most \d+; choose a shorter one"),
+    ):
+        with pytest.raises(PortError, match=reason):
+            bind(UnixAddress(str(path)))
+    assert link.is_symlink()

@@ -9,7 +9,7 @@ import pytest
 from mainspring import App
 from mainspring.errors import SettingsError, UsageError
 from mainspring.testing import in_memory
-from mainspring.worker.selector import find, load
+from mainspring.worker.selector import absolute, find, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +64,61 @@ def test_a_file_named_like_another_module(tmp_path: Path) -> None:
     import json
 
     assert json.loads("1") == 1
+
+
+def test_the_standard_library_comes_before_the_files_of_users_and_installed_packages_after_them(tmp_path: Path) -> None:
+    (tmp_path / "sched.py").write_text("raise ImportError('the file of the user')\n")
+    path = write(tmp_path / "calendar.py", "import sched, calendar, importlib.util\napp = App()\ncalendar.timegm\n")
+    place = sys.modules.pop("calendar", None)
+    try:
+        assert isinstance(load(str(path)), App)
+        assert importlib.import_module("calendar").__file__ != str(path)
+    finally:
+        if place is not None:
+            sys.modules["calendar"] = place
+    sys.modules.pop("sched", None)
+    where = sys.path.index(str(tmp_path))
+    assert where < min(number for number, one in enumerate(sys.path) if one.endswith("site-packages"))
+
+
+def test_a_file_with_the_name_of_a_module_of_the_standard_library_is_named_in_the_error(tmp_path: Path) -> None:
+    (tmp_path / "colorsys.py").write_text("def paint(): ...\n")
+    for line in ("from colorsys import paint", "import colorsys; colorsys.paint()"):
+        path = write(tmp_path / "painting_app.py", f"{line}\napp = App()\n")
+        with pytest.raises(SettingsError, match=r"colorsys is a module of the standard library, .*: rename that file"):
+            load(str(path))
+
+
+def test_the_project_around_a_file_can_be_imported_and_other_directories_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("project_a/shop_a", "project_b"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "project_a" / "settings_a.py").touch()
+    (tmp_path / "project_b" / "settings_b.py").touch()
+    path = write(tmp_path / "project_a" / "shop_a" / "shop_app.py", "import settings_a\napp = App()\n")
+    monkeypatch.chdir(tmp_path / "project_b")
+    with pytest.raises(SettingsError, match="No module named 'settings_a'"):
+        load(str(path))
+    assert str(tmp_path / "project_b") not in sys.path
+    monkeypatch.chdir(tmp_path / "project_a")
+    assert isinstance(load("shop_a/shop_app.py"), App)
+
+
+def test_a_relative_import_in_a_file_says_how_to_name_the_module(tmp_path: Path) -> None:
+    inner = tmp_path / "shop_r" / "backend"
+    inner.mkdir(parents=True)
+    (tmp_path / "shop_r" / "__init__.py").touch()
+    path = write(inner / "relative_app.py", "from .settings import X\napp = App()\n")
+    with pytest.raises(SettingsError, match=rf"in {tmp_path}, name the module instead: shop_r\.backend\.relative_app"):
+        load(str(path))
+
+
+def test_an_absolute_selector_names_the_same_file_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("app.py:jobs") == f"{tmp_path}/app.py:jobs"
+    assert absolute("shop/app") == f"{tmp_path}/shop/app"
+    assert absolute("shop.app:jobs") == "shop.app:jobs"
 
 
 def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

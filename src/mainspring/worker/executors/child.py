@@ -21,7 +21,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from mainspring.errors import MainspringError, WorkerFullError
+from mainspring.worker.children import do_nothing
 from mainspring.worker.current import CurrentJob, JobStopped
+from mainspring.worker.event_loop import new_event_loop
 from mainspring.worker.execution import RELEASED, Settlement, execute, execute_coroutine, failure, stop_settlement
 from mainspring.worker.executors.frames import (
     Begun,
@@ -60,6 +62,7 @@ class Child:
     def __init__(self, pipe: socket.socket) -> None:
         self._pid = os.getpid()
         self._pipe = pipe
+        self._pipe.settimeout(None)  # user code may have set a default timeout, here or in the worker
         self._pipe.set_inheritable(False)
         disown(lambda: [pipe.fileno()])
         self._writing = threading.Lock()
@@ -124,7 +127,7 @@ class Child:
     def _run_coroutine(self, function: Function, payload: bytes, job: CurrentJob) -> Settlement:
         """Run a coroutine function, whose job is isolated in this process, on a loop that all such jobs share."""
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop = new_event_loop()  # not that of a policy which the user has set
         task = self._task = self._loop.create_task(execute_coroutine(function, payload, job), context=Context())
         if job.cancel_requested:
             task.cancel()
@@ -171,10 +174,6 @@ class Child:
                 awaited.refuse(WorkerFullError(message.message))
 
 
-def _do_nothing(number: int, frame: object) -> None:
-    """Ignore a signal."""
-
-
 def _without_context(_selector: str) -> AbstractContextManager[None]:
     return nullcontext()
 
@@ -183,9 +182,8 @@ def main(arguments: Sequence[str], importing: Callable[[str], AbstractContextMan
     """Load the App and serve; the import runs inside the context manager of ``importing(selector)``."""
     descriptor, parent, selector = int(arguments[0]), int(arguments[1]), arguments[2]
     die_with(parent, signal.SIGKILL)
-    # Not SIG_IGN: programs that tasks start would inherit it, and could not be terminated.
-    signal.signal(signal.SIGINT, _do_nothing)
-    signal.signal(signal.SIGTERM, _do_nothing)
+    signal.signal(signal.SIGINT, do_nothing)
+    signal.signal(signal.SIGTERM, do_nothing)
     child = Child(socket.socket(fileno=descriptor))
     try:
         with importing(selector):

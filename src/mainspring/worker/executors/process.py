@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 
 from mainspring.client.awaited_jobs import Awaited
+from mainspring.worker.children import python
 from mainspring.worker.delivery import Delivery, Finish, Finished
 from mainspring.worker.execution import Settlement, failure, stop_settlement
 from mainspring.worker.executors.frames import (
@@ -38,7 +38,7 @@ from mainspring.worker.executors.frames import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TASK_PROCESS: Final = (sys.executable, "-m", "mainspring.worker.executors.child")
+TASK_PROCESS: Final = tuple(python("-m", "mainspring.worker.executors.child"))
 """The command of a process that runs functions, without its arguments."""
 
 CANCEL_GRACE: Final = 5.0
@@ -71,6 +71,7 @@ class ProcessExecutor:
         self._finish = finish
         self._max_rss = max_rss
         self._command = command
+        self._environment = dict(os.environ)  # tasks may change it: when a process starts must make no difference
         self._loop = asyncio.get_running_loop()
         self._idle: list[_Child] = []
         self._busy: dict[Delivery, _Child] = {}
@@ -123,11 +124,14 @@ class ProcessExecutor:
         if self._selector is None:
             raise FileNotFoundError("this App was not loaded from a file or module, so a process cannot import it")
         ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(True)  # user code may have set a default timeout, and the other process shares this flag
         try:
             process = subprocess.Popen(  # noqa: S603 - this program's interpreter
                 [*self._command, str(theirs.fileno()), str(os.getpid()), self._selector],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
+                env=self._environment,
                 process_group=0,  # to kill it with all processes that its function has started
             )
         except OSError:
