@@ -123,5 +123,6 @@ PREPARATIONS: Final[dict[str, Callable[[Reader], object]]] = {
     "polling": directory("polling"),
     "postgresql": postgresql,
     "report": program("report"),
+    "shop": directory("shop"),
     "zookeeper": zookeeper,
 }

@@ -90,7 +90,7 @@ class Reader:
 
     def _run(self, command: str) -> str:
         try:
-            return self._output_of(command, START_TIMEOUT * 2)
+            return self._output_of(command, START_TIMEOUT * 4)
         except subprocess.TimeoutExpired as error:
             printed = (error.stdout or b"").decode()
             raise AssertionError(f"{command}: has not ended\n{printed}\n{self._diagnosis()}") from error

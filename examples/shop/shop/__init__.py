@@ -1,0 +1,1 @@
+"""A web shop: tasks, schedules and workflows of Mainspring behind a front end of FastAPI."""

@@ -1,0 +1,1 @@
+"""The tasks of the shop, a module for each subject."""
