@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from mainspring.client.app_client import AppClient
-from mainspring.client.declarations import Arguments, Declarations, Parent, Timing, check_arguments
+from mainspring.client.declarations import Arguments, Declarations, Parent, Timing, check_arguments, default_name
 from mainspring.client.options import (
     CancelMode,
     Duration,
@@ -54,8 +55,9 @@ class App(AppClient):
     first connection, or else 127.0.0.1:4730. ``tls`` is the context for TLS connections. Without ``server`` and ``tls``, the App
     uses the files of MAINSPRING_TLS_CA, MAINSPRING_TLS_CERT and MAINSPRING_TLS_KEY.
 
-    ``name`` distinguishes Apps with schedules that share a store. The default is the name of the workers' file without its
-    suffix.
+    ``name`` distinguishes Apps with schedules that share a store. The default is the name of the file that creates the App,
+    without its directory and suffix. If the file creates several Apps, those in other variables than ``app`` are called
+    ``FILE:VARIABLE``.
 
     ``store`` is the store for which the tasks are written: a URL, or ``ZooKeeper(URL)``, which has neither limits nor
     transactional submits. ``mainspring run`` opens it unless another store is given; an App itself only connects to servers.
@@ -84,7 +86,8 @@ class App(AppClient):
         self._store = store
         self.registry = Registry()
         self._included: list[str] = []
-        self.schedules = Declarations(name)
+        self._place = _globals_of_creator(self)
+        self.schedules = Declarations(name, self._default_name)
         self._definitions = Definitions(self.registry, self.schedules, self.connections, self._check)
 
     def _check_given(self, options: Mapping[str, object]) -> None:
@@ -94,6 +97,17 @@ class App(AppClient):
             check_options(self._store, options)
         elif any(name == activity for name, _ in self.registry.workflows):
             raise no_activity(str(activity))
+
+    @property
+    def name(self) -> str:
+        """The name that its schedules have in the store: the given one, or that of its file."""
+        return self.schedules.name
+
+    def _default_name(self) -> str:
+        apps = [(key, one) for key, one in list(self._place.items()) if isinstance(one, App)]
+        here = [(key, one) for key, one in apps if one._place is self._place]  # noqa: SLF001 - another App
+        others = any(one is not self for _, one in here)
+        return default_name(self._place, [key for key, one in here if one is self] if others else [])
 
     @property
     def store(self) -> str | ZooKeeper | None:
@@ -404,3 +418,13 @@ class App(AppClient):
             token=token_of_environment(),
             namespace=self.namespace,
         )
+
+
+def _globals_of_creator(app: App) -> Mapping[str, Any]:
+    """Return the globals of the module that creates an App, from inside of its ``__init__``."""
+    frame = inspect.currentframe()
+    while (frame := frame and frame.f_back) is not None:
+        code = frame.f_code
+        if not (code.co_name == "__init__" and code.co_varnames and frame.f_locals.get(code.co_varnames[0]) is app):
+            return frame.f_globals
+    return {}

@@ -279,6 +279,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     schedules.Resume: _named(schedules.Resume, name="nightly"),
     backfills.Backfill: _named(backfills.Backfill, name="nightly", from_=datetime(2020, 1, 1, tzinfo=UTC)),
     schedules.Remove: _named(schedules.Remove, name="nightly"),
+    schedules.Adopt: _named(schedules.Adopt, name="nightly", app="mine"),
     schedules.Preview: _named(schedules.Preview, name="mine", parents=["nightly"]),
     schedules.Add: _named(schedules.Add, name="mine", parents=["nightly"]),
     schedules.Declare: _named(schedules.Declare, app="app", schedules=[]),

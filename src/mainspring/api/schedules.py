@@ -89,21 +89,23 @@ class Removed(msgspec.Struct):
     state: str = "removed"
 
 
+class PreviewedTime(msgspec.Struct):
+    """A fire time of a schedule, which need not be saved."""
+
+    at: str
+    local: str
+    """The same on the clock of its time zone, with the offset from UTC."""
+    note: ClockNote | None
+
+
 class Times(msgspec.Struct):
     """The next times of a schedule."""
 
     schedule: str
     paused: bool
     times: list[str | None]
-
-
-class PreviewedTime(msgspec.Struct):
-    """A fire time of a schedule that is not saved."""
-
-    at: str
-    local: str
-    """The same on the clock of its time zone, with the offset from UTC."""
-    note: ClockNote | None
+    local: list[PreviewedTime]
+    """The same times on the clock of the schedule's time zone."""
 
 
 class ClockChangeInfo(msgspec.Struct):
@@ -166,6 +168,8 @@ class Difference(msgspec.Struct):
     kind: str
     name: str
     text: str
+    warning: bool = False
+    """Whether people should look at it."""
 
 
 class Declared(msgspec.Struct):
@@ -248,12 +252,27 @@ class Resume(Request[ScheduleInfo]):
 class Remove(Request[Removed]):
     """Remove a schedule; its history stays.
 
-    Codes: ``schedule_not_found``, ``conflict`` if other schedules run after it, ``changed``.
+    Codes: ``schedule_not_found``, ``invalid`` if other schedules run after it, ``changed``.
     """
 
     permission = Permission.DEVELOP
     call = "schedules.remove"
     name: str
+    revision: str | None = None
+    children: bool = False
+    """Whether to remove all schedules that run after it, too, and those after them."""
+
+
+class Adopt(Request[ScheduleInfo]):
+    """Give a schedule to the code of an App, as if that had created it: its next declaration keeps, changes or removes it.
+
+    Codes: ``schedule_not_found``, ``changed``.
+    """
+
+    permission = Permission.DEVELOP
+    call = "schedules.adopt"
+    name: str
+    app: str
     revision: str | None = None
 
 
@@ -293,3 +312,11 @@ class Declare(Request[Declared]):
     call = "schedules.declare"
     app: str
     schedules: list[Specification]
+    functions: list[str] | None = None
+    """All functions that the code defines; None: unknown."""
+    workflows: tuple[str, ...] = ()
+    """Those of them that are workflows: a node without workflows leaves out their schedules."""
+    left_out: tuple[str, ...] = ()
+    """Functions that the worker does not run: their schedules stay as they are."""
+    is_named: bool = True
+    """Whether the code chooses the name of the App."""

@@ -28,6 +28,8 @@ LINE_DELAY: Final = 5.0
 """Seconds between two lines about the progress, where no terminal shows it."""
 TYPED_FROM: Final = 100
 """Jobs from which a user confirms by typing their number."""
+NOTHING_MATCHES: Final = "no job matches: nothing was changed"
+NO_TIMES: Final = "the schedule has no time in this range: nothing was run"
 SAMPLE_COLUMNS: Final = ("handle", "function", "state", "created_at", "error")
 
 
@@ -60,7 +62,10 @@ def change_jobs(
         if options.dry_run:
             _print_count(action, counted, json=json)
             return EXIT_DONE
-        if counted["matched"] and not _confirmed(action, counted):
+        if not counted["matched"]:
+            print_error(NOTHING_MATCHES)
+            return EXIT_DONE
+        if not _confirmed(action, counted):
             print_error("nothing was changed")
             return EXIT_FAILED
     return follow(client, call(client, request)["id"], json=json)
@@ -120,6 +125,8 @@ def follow(client: Client, name: str, *, json: bool) -> int:
         print_json(operation)
     else:
         print_result(operation)
+        if not operation["matched"]:
+            print_error(NO_TIMES if operation["action"] == "backfill" else NOTHING_MATCHES)
     failed = operation["state"] != "done" or bool(operation["failures"])
     return EXIT_FAILED if failed else EXIT_DONE
 

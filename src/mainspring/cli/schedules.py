@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
+from msgspec import UNSET
 
 from mainspring.api.fires import ListFires, ReadTimeline
 from mainspring.api.schedules import (
     CLOCK_NOTES,
     Add,
+    Adopt,
     Edit,
     History,
     List,
@@ -23,13 +25,19 @@ from mainspring.api.schedules import (
     Trigger,
 )
 from mainspring.cli.backfill import backfill
-from mainspring.cli.calls import arguments_of, call, items, print_answer
+from mainspring.cli.calls import arguments_of, call, items, name_argument, print_answer
 from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
-from mainspring.cli.failures import EXIT_DONE
+from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
 from mainspring.cli.schedule_options import NO_OPTIONS, ScheduleOptions
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
+from mainspring.cli.unregistered import no_worker
 from mainspring.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.client.blocking import Client
 
 COLUMNS = ("name", "when", "timezone", "state", "next_at", "last_at", "waiting", "function", "app")
 RUN_COLUMNS = (
@@ -60,6 +68,9 @@ SHRINK_STEPS: tuple[Step, ...] = (
 """The order in which the list shrinks on a terminal. Names stay whole, so that users can copy them."""
 
 Name = Annotated[str, Parameter(help="The schedule's name.")]
+Names = Annotated[
+    tuple[str, ...], Parameter(name="NAME", help="The schedules' names.", negative="", show_default=False)
+]
 
 schedules = App(name="schedules", help="List, add, change, pause and trigger schedules.")
 
@@ -105,7 +116,13 @@ def add(
     EXIT CODES
       0 added, 1 a schedule of this name exists, 2 wrong usage, 3 no server
     """
-    return print_answer(server.client(), Add(name=name, **options.fields()), _print_state, json=json)
+    client = server.client()
+    request = Add(name=name, **options.fields())
+    code = print_answer(client, request, _print_state, json=json)
+    function = name if request.function is UNSET else request.function
+    if (sentence := no_worker(client, name_argument(function), "its jobs will wait")) is not None:
+        print_error(sentence)
+    return code
 
 
 @schedules.command
@@ -158,9 +175,70 @@ def resume(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) 
 
 
 @schedules.command
-def remove(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Remove a schedule and keep its history. Refused while the schedule has children."""
-    return print_answer(server.client(), Remove(name), _print_state, json=json)
+def remove(
+    names: Names,
+    /,
+    *,
+    children: Annotated[
+        bool, plain("--children", "Also remove all schedules that run after it, and those after them.", negative="")
+    ] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Remove schedules and keep their history.
+
+    Without --children, a schedule is not removed while others run after it. The schedules of one command are removed in the
+    right order. If the code of an App that runs declares a schedule, the code adds it again: remove it there.
+
+    EXAMPLES
+      mainspring schedules remove nightly
+      mainspring schedules remove nightly --children
+    """
+    client = server.client()
+    for name in _children_first(client, names):
+        print_answer(client, Remove(name, children=children), _print_state, json=json)
+    return EXIT_DONE
+
+
+def _children_first(client: Client, names: Sequence[str]) -> list[str]:
+    """Return names of schedules in an order in which each comes before its parents."""
+    waiting = list(dict.fromkeys(names))
+    if len(waiting) < 2:
+        return waiting
+    parents = {one["name"]: one["parents"] for one in call(client, List())["schedules"]}
+    ordered: list[str] = []
+    while waiting:
+        held = {parent for name in waiting for parent in parents.get(name, ())}
+        free = [name for name in waiting if name not in held] or waiting
+        ordered += free
+        waiting = [name for name in waiting if name not in free]
+    return ordered
+
+
+@schedules.command
+def adopt(
+    names: Names,
+    /,
+    *,
+    app: Annotated[str, plain("--app", "The name of the App, as schedules list shows it.")],
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Give schedules to the code of an App, as if that had created them.
+
+    Use it for a schedule that was added by hand, or by an App of another name, and that code declares now. The App's workers
+    change it to what the code declares, within 20 seconds. A schedule that the code does not declare is removed.
+
+    EXAMPLES
+      mainspring schedules adopt nightly --app shop
+
+    EXIT CODES
+      0 done, 3 no server, 4 no such schedule
+    """
+    client = server.client()
+    for name in names:
+        print_answer(client, Adopt(name, app), _print_state, json=json)
+    return EXIT_DONE
 
 
 @schedules.command
@@ -184,11 +262,16 @@ def next_times(
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Print the next times of a schedule: none if it is paused or runs after parents."""
+    """Print the next times of a schedule: none if it is paused or runs after parents.
+
+    Each line has a time on the clock of the schedule's time zone, as preview prints it. With --json, the times are in UTC.
+    """
     answer = call(server.client(), Next(name, count))
     if json:
         print_json(answer["times"])
-    else:
+    elif "local" in answer:
+        _print_times(answer["local"])
+    else:  # an older server
         for time in answer["times"]:
             print(time)
     return EXIT_DONE
@@ -301,10 +384,14 @@ def _print_state(schedule: dict[str, Any]) -> None:
     print(f"{schedule['name']}\t{schedule['state']}\t{schedule.get('next_at') or '-'}", flush=True)
 
 
-def _print_preview(preview: dict[str, Any]) -> None:
-    for time in preview["times"]:
+def _print_times(times: list[dict[str, Any]]) -> None:
+    for time in times:
         note = time["note"]
         print(time["local"] if note is None else f"{time['local']}\t{CLOCK_NOTES.get(note, note)}")
+
+
+def _print_preview(preview: dict[str, Any]) -> None:
+    _print_times(preview["times"])
     remarks = [
         f"{change['at']}\tthe clock changes from {change['before']} to {change['after']}"
         for change in preview["clock_changes"]

@@ -18,7 +18,7 @@ HINT_TIMEOUT = 2.0
 """Seconds to wait for the answer. It is only a hint, so the command does not wait longer."""
 
 
-def no_worker(client: Client, function: str) -> str | None:
+def no_worker(client: Client, function: str, consequence: str = "the job waits") -> str | None:
     """Return a sentence if no worker of any node has registered a function; None if one has, or if the server cannot know."""
     try:
         answer = call(client, Registered(function), HINT_TIMEOUT)
@@ -28,7 +28,7 @@ def no_worker(client: Client, function: str) -> str | None:
         return None
     age = ", as of the nodes' last heartbeats" if answer["shared"] else ""
     near = did_you_mean(function, answer["functions"], most=MAX_SUGGESTIONS)
-    return f"no worker has registered {function}{age}; the job waits{near}"
+    return f"no worker has registered {function}{age}; {consequence}{near}"
 
 
 def check_exists(client: Client, function: str) -> None:

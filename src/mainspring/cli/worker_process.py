@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -49,6 +48,7 @@ from mainspring.worker.workflow_lint import check_workflows
 if TYPE_CHECKING:
     from mainspring.worker.link import Connector
     from mainspring.worker.registry import Registry
+    from mainspring.worker.selector import HasRegistry
 
 
 REPORT_TIMEOUT: Final = 3.0
@@ -108,7 +108,7 @@ def work(order: WorkerOrder) -> int:
         disown(lambda: [number for link in worker.links if (number := link.descriptor) is not None])
         loop.add_signal_handler(signal.SIGTERM, worker.stop)
         loop.add_signal_handler(STOP_NOW_SIGNAL, functools.partial(worker.stop, now=True))
-        declaring = loop.create_task(_declare(app, order))
+        declaring = loop.create_task(_declare(app, registry, order))
         watch = _watch(worker, counters, order, namespace_of(app))
         try:
             ending = await worker.run()
@@ -147,11 +147,11 @@ def namespace_of(app: object) -> str:
     return namespace_or_default(getattr(app, "namespace", None))
 
 
-async def _declare(app: object, order: WorkerOrder) -> None:
+async def _declare(app: HasRegistry, registry: Registry, order: WorkerOrder) -> None:
     """Declare the schedules in the App's code to the servers, until cancelled.
 
-    It declares all schedules, whichever tasks this worker runs: servers apply the newest code of an App, and workers for
-    different tasks of the same code must declare the same.
+    It declares all schedules, and names the tasks that this worker leaves out: servers apply the newest code of an App, and
+    workers for different tasks of the same code must declare the same.
     """
     declarations = getattr(app, "schedules", None)
     if not isinstance(declarations, Declarations) or not declarations.needed:
@@ -161,11 +161,22 @@ async def _declare(app: object, order: WorkerOrder) -> None:
         servers, tls=order.tls.context(TLS_OPTIONS), token=token_of_environment(), namespace=namespace_of(app)
     )
     try:
-        await keep_declaring(client, declarations.params(_app_name(order.app)))
+        await keep_declaring(client, declarations.params(), _about_code(declarations, app.registry, registry))
     except MainspringError as error:
         structlog.get_logger("mainspring.schedules").error("the schedules cannot be declared", error=str(error))
     finally:
         await client.close()
+
+
+def _about_code(declarations: Declarations, registry: Registry, chosen: Registry) -> dict[str, object]:
+    """Return what a declaration says about the App's code and about this worker's choice of its tasks."""
+    run = set(chosen.names())
+    return {
+        "functions": registry.names(),
+        "workflows": sorted({name for name, _ in registry.workflows}),
+        "left_out": [name for name in registry.names() if name not in run],
+        "is_named": declarations.is_named,
+    }
 
 
 def _watch(worker: Worker, counters: JobCounters, order: WorkerOrder, namespace: str) -> LoopWatch | None:
@@ -213,13 +224,6 @@ def _force_exit(code: int) -> None:
     timer = threading.Timer(LEFT_BEHIND_GRACE, end)
     timer.daemon = True
     timer.start()
-
-
-def _app_name(selector: str) -> str:
-    """Return the name of an App that sets none: its file without the suffix, or its module."""
-    place, _, name = selector.partition(":")
-    stem = Path(place).stem if place.endswith(".py") or "/" in place else place
-    return f"{stem}:{name}" if name and name != "app" else stem
 
 
 def _set_task_environment(order: WorkerOrder) -> None:

@@ -22,7 +22,7 @@ from mainspring.api.workflows import (
 )
 from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import print_json, printable
-from mainspring.cli.failures import EXIT_DONE
+from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, args_of, plain
 from mainspring.cli.results import handle_of
 from mainspring.cli.run_views import print_run, with_id
@@ -289,7 +289,13 @@ def unpark(
     """
     if (key is None) is not all:
         raise UsageError("give a run, or --all for all parked runs; mainspring workflows list --parked lists them")
-    return print_answer(server.client(), Unpark(key, all), lambda answer: print(answer["number"]), json=json)
+    return print_answer(server.client(), Unpark(key, all), _print_unparked, json=json)
+
+
+def _print_unparked(answer: dict[str, Any]) -> None:
+    print(answer["number"], flush=True)
+    if not answer["number"]:
+        print_error("no run is parked: nothing was changed")
 
 
 def _print_unbegun(run: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -19,6 +20,8 @@ from mainspring.schedules.model import At, Cron, Every, Overlap, Schedule
 from mainspring.schedules.specification import specify
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mainspring.schedules.model import Misfire, Trigger
 
 
@@ -53,13 +56,25 @@ class Timing(NamedTuple):
     wait_for_children: bool = False
 
 
-class Declarations:
-    """The schedules of an App; ``name`` distinguishes the Apps that share a store, None: the App has no name."""
+def default_name(place: Mapping[str, Any], variables: Sequence[str]) -> str:
+    """Return the name of an App whose code chooses none.
 
-    def __init__(self, name: str | None = None) -> None:
+    ``place`` has the globals of the module that creates it, and ``variables`` are the names of the App among them, or none if it
+    is the module's only App. So the name depends neither on the file's directory nor on the way in which a worker finds it.
+    """
+    path = Path(place.get("__file__") or "app.py")
+    stem = path.resolve().parent.name if path.stem in {"__init__", "__main__"} else path.stem
+    return f"{stem}:{variables[0]}" if variables and "app" not in variables else stem
+
+
+class Declarations:
+    """The schedules of an App. ``name`` distinguishes the Apps that share a store; without one, ``default`` returns it."""
+
+    def __init__(self, name: str | None = None, default: Callable[[], str] = lambda: "app") -> None:
         if name is not None and not check_text(name, "name"):
             raise UsageError("an App's name must not be empty")
-        self.name = name
+        self._name = name
+        self._default = default
         self._declared: dict[str, Schedule] = {}
 
     def add(self, schedule: Schedule) -> None:
@@ -85,18 +100,28 @@ class Declarations:
         """Return the schedules."""
         return list(self._declared.values())
 
-    def params(self, app: str) -> dict[str, Any]:
-        """Return the parameters of the call that declares them, under the App's name, or ``app`` if it has none."""
-        return {"app": self.name or app, "schedules": [msgspec.to_builtins(specify(one)) for one in self.all()]}
+    @property
+    def name(self) -> str:
+        """The name of the App: the chosen one, or that of its file."""
+        return self._name or self._default()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the code chooses the name."""
+        return self._name is not None
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters of the call that declares them, as all versions of servers read them."""
+        return {"app": self.name, "schedules": [msgspec.to_builtins(specify(one)) for one in self.all()]}
 
     @property
     def needed(self) -> bool:
         """Whether the worker has to declare the schedules.
 
-        An App without a name and without schedules is not declared. Another program, with a file of the same name, may have
-        schedules, and the declaration would remove them.
+        An App without a chosen name and without schedules is not declared. Another program, with a file of the same name, may
+        have schedules of the same functions, and the declaration would remove them.
         """
-        return bool(self._declared) or self.name is not None
+        return bool(self._declared) or self.is_named
 
 
 def check_arguments(given: object) -> None:

@@ -9,30 +9,41 @@ an App's live nodes, the one with the latest first sighting *governs*, and only 
 - after a rollback the old version governs again as soon as no live node has the new one;
 - the rule needs neither the clock of a node nor a version number that people have to increment.
 
-**Its scope.** Reconciliation changes only schedules that this App's code has created. A schedule of another App, or one that was
-created by hand, stays and is reported. An edit by hand stays until the code's declaration of that schedule changes. A schedule
-that is still a parent of others is not removed.
+**Its scope.** Reconciliation changes only schedules that this App's code has created. A schedule that was created by hand stays
+and is reported, and so does a schedule of another App, as long as code of that App runs; afterwards an App whose code declares
+it for the same function takes it over. So a new name of an App needs no command. An edit by hand stays until the code's
+declaration of that schedule changes. A schedule that is still a parent of others is not removed.
+
+**Whose code it is.** Two projects may call their Apps the same, above all if neither chooses the name. `is_of_other_code` decides
+by functions: if an App has stored schedules, and the code defines none of their functions, then these schedules belong to
+another project. An App with a default name gets another one then (`name_of`). One with a chosen name is refused while the other
+code runs; afterwards it replaces the schedules.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
+import shlex
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from mainspring import namespaces
 from mainspring.byte_names import name_text
 from mainspring.quantities import format_duration
 from mainspring.schedules import triggers
 from mainspring.schedules.model import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from mainspring.schedules.model import Schedule, ScheduleState
+
+_NUMBERED: Final = re.compile(r" \((\d{1,4})\)")
 
 
 class Deployment(NamedTuple):
@@ -49,6 +60,8 @@ class Kind(StrEnum):
     ADDED = "added"
     CHANGED = "changed"
     REMOVED = "removed"
+    ADOPTED = "adopted"
+    """It was of an App that runs no more, and of the same function."""
     LEFT = "left alone"
     """It differs, but must not be changed; the text gives the reason."""
 
@@ -61,6 +74,23 @@ class Change(NamedTuple):
     before: Schedule | None
     after: Schedule | None
     text: str
+    warning: bool = False
+    """Whether people should look at it: a declaration that does not apply, or the end of a schedule of a function that the code
+    does not define."""
+
+
+class Code(NamedTuple):
+    """The code that declares an App's schedules. Functions are keys."""
+
+    functions: frozenset[bytes] | None = None
+    """The functions that it defines, with those without schedules; None: unknown."""
+    left_out: frozenset[bytes] = frozenset()
+    """Functions that this process leaves out, although the code defines them: their schedules stay as they are."""
+    is_named: bool = True
+    """Whether the code chooses the name of its App; otherwise it has the name of its file."""
+
+
+UNKNOWN_CODE: Final = Code()
 
 
 class Stored(NamedTuple):
@@ -91,20 +121,82 @@ def governs(mine: Deployment, deployments: Iterable[Deployment], live: Collectio
     return all((one.first_seen_us, one.digest) < (mine.first_seen_us, mine.digest) for one in others)
 
 
-def differences(app: str, declared: Collection[Schedule], stored: Mapping[str, Stored]) -> list[Change]:
+def is_of_other_code(app: str, declared: Collection[Schedule], code: Code, stored: Mapping[str, Stored]) -> bool:
+    """Return whether the stored schedules of an App are of functions that the code does not define, all of them.
+
+    This cannot be known of workers of earlier versions, which do not name their functions.
+    """
+    if code.functions is None:
+        return False
+    theirs = [one for one in stored.values() if _belongs(app, one.state) and not one.unread]
+    functions = {one.schedule.function for one in theirs}
+    return bool(functions) and functions.isdisjoint(_functions(declared, code))
+
+
+def name_of(app: str, declared: Collection[Schedule], code: Code, stored: Mapping[str, Stored]) -> str:
+    """Return the name of the App in the store: ``app``, or if that is of other code and only a default, a numbered one.
+
+    The code finds its number again by its functions, whichever of several projects starts first.
+    """
+    if code.is_named or not is_of_other_code(app, declared, code, stored):
+        return app
+    numbers = {
+        int(match[1])
+        for one in stored.values()
+        if one.state.origin is Origin.CODE
+        and one.state.app.startswith(app)
+        and (match := _NUMBERED.fullmatch(one.state.app, len(app)))
+    }
+    for number in sorted(numbers):
+        if not is_of_other_code(f"{app} ({number})", declared, code, stored):
+            return f"{app} ({number})"
+    return f"{app} ({next(number for number in range(2, len(numbers) + 3) if number not in numbers)})"
+
+
+def owners(app: str, declared: Iterable[Schedule], stored: Mapping[str, Stored]) -> list[str]:
+    """Return the other Apps that have schedules which an App's code declares."""
+    states = [stored[schedule.name].state for schedule in declared if schedule.name in stored]
+    return sorted({state.app for state in states if state.origin is Origin.CODE and state.app != app})
+
+
+def differences(
+    app: str, declared: Collection[Schedule], stored: Mapping[str, Stored], code: Code = UNKNOWN_CODE
+) -> list[Change]:
     """Compare the schedules that an App's governing code declares with the stored ones (by name, all of the namespace).
 
     Return the changes in the order in which they can be applied: additions and changes with parents first, then removals with
     children first.
     """
-    return [change for change in compare(app, declared, stored) if change is not None]
+    return [change for change in compare(app, declared, stored, code) if change is not None]
 
 
-def compare(app: str, declared: Collection[Schedule], stored: Mapping[str, Stored]) -> Iterator[Change | None]:
-    """Yield the same changes one by one, and None for each unchanged schedule, so that callers can pause in between."""
+def compare(
+    app: str,
+    declared: Collection[Schedule],
+    stored: Mapping[str, Stored],
+    code: Code = UNKNOWN_CODE,
+    live_apps: Collection[str] = (),
+    may: Callable[[bytes], bool] = lambda _: True,
+) -> Iterator[Change | None]:
+    """Yield the same changes one by one, and None for each unchanged schedule, so that callers can pause in between.
+
+    ``live_apps`` are other Apps whose code runs. ``may`` returns whether the declaring worker has rights for a function; other
+    schedules are not removed.
+    """
     following = {name: one.schedule for name, one in stored.items()}
+    missing: set[str] = set()  # declared schedules that another worker has to add
     for schedule in _parents_first(declared):
-        change = _declared(app, schedule, stored.get(schedule.name))
+        if schedule.function in code.left_out:
+            if schedule.name not in stored:
+                missing.add(schedule.name)
+            yield None
+            continue
+        change = _declared(app, schedule, stored.get(schedule.name), live_apps)
+        if change is not None and change.kind is not Kind.LEFT and (after := missing.intersection(schedule.parents)):
+            if schedule.name not in stored:
+                missing.add(schedule.name)
+            why = f"it runs after {', '.join(sorted(after))}, which this worker leaves out"
+            change = _left(schedule, schedule, why)._replace(warning=False)
         if change is not None and change.kind is not Kind.LEFT:
             following[schedule.name] = schedule
         yield change
@@ -114,38 +206,109 @@ def compare(app: str, declared: Collection[Schedule], stored: Mapping[str, Store
             children.setdefault(parent, set()).add(one.name)
     names = {schedule.name for schedule in declared}
     gone = [one.schedule for name, one in stored.items() if name not in names and _belongs(app, one.state)]
+    known = _functions(declared, code)
     for one in reversed(_parents_first(gone)):
+        if one.function in code.left_out:
+            continue
         if left := children.get(one.name):
             why = f"code does not have it any more, but it is a parent of {', '.join(sorted(left))}"
+            yield _left(one, None, why)
+        elif not may(one.function):
+            why = (
+                f"code does not have it any more, but this worker has no rights for the function {_text(one.function)}"
+            )
             yield _left(one, None, why)
         else:
             for parent in one.parents:
                 children[parent].discard(one.name)
-            yield Change(Kind.REMOVED, one.name, one, None, f"removed {one.name}: {triggers.describe(one)}")
+            text = f"removed {one.name}: {triggers.describe(one)}"
+            foreign = code.functions is not None and one.function not in known
+            if foreign:
+                text += f"; this code of the App {_name(app)!r} does not define its function {_text(one.function)}"
+            yield Change(Kind.REMOVED, one.name, one, None, text, foreign)
 
 
-def _declared(app: str, schedule: Schedule, stored: Stored | None) -> Change | None:
+def _functions(declared: Iterable[Schedule], code: Code) -> set[bytes]:
+    return {schedule.function for schedule in declared} | (code.functions or frozenset())
+
+
+def _declared(app: str, schedule: Schedule, stored: Stored | None, live_apps: Collection[str]) -> Change | None:
+    name = schedule.name
     if stored is None:
-        return Change(
-            Kind.ADDED, schedule.name, None, schedule, f"added {schedule.name}: {triggers.describe(schedule)}"
-        )
+        return Change(Kind.ADDED, name, None, schedule, f"added {name}: {triggers.describe(schedule)}")
     before, state, _ = stored
-    if not _belongs(app, state):
-        owner = "by hand" if state.origin is Origin.CLI else f"by the App {state.app!r}"
-        return _left(before, schedule, f"code declares it, but it was made {owner}")
-    if before == schedule or state.declared == digest([schedule]):
-        return None
-    return Change(
-        Kind.CHANGED,
-        schedule.name,
-        before,
-        schedule,
-        f"changed {schedule.name}: {_summary(before, schedule)}",
+    is_applied = before == schedule or state.declared == digest([schedule])
+    if _belongs(app, state):
+        if is_applied:
+            return None
+        text = f"changed {name}: {_summary(before, schedule)}"
+        return Change(Kind.CHANGED, name, before, schedule, text)
+    if state.origin is Origin.CLI:
+        return _left(before, schedule, f"code declares it, but it was made by hand; {_to_adopt(app, name)}")
+    owner = f"the App {_name(state.app)!r}"
+    if before.function != schedule.function:
+        function = _text(before.function)
+        why = f"code declares it, but it was made by {owner} for the function {function}; {_to_adopt(app, name)}"
+        return _left(before, schedule, why)
+    if state.app in live_apps:
+        why = f"code declares it, but {owner} has it, and also runs; this App takes it over a minute after that one has ended"
+        return _left(before, schedule, why)
+    text = f"took over {name} from {owner}, which does not run any more"
+    if not is_applied:
+        text += f": {_summary(before, schedule)}"
+    return Change(Kind.ADOPTED, name, before, before if is_applied else schedule, text, warning=True)
+
+
+def other_code(app: str, name: str, stored: Mapping[str, Stored]) -> Change:
+    """Return a line about an App that is called ``name`` because other code has the default name ``app``."""
+    theirs = [_name(key) for key, one in stored.items() if _belongs(app, one.state)]
+    text = (
+        f"another App has the name {_name(app)!r}, with the schedules {_some(theirs)}, whose functions this code lacks: this one"
+        f" is {_name(name)!r} here. Name it with App(name=…). If those are of an earlier version of this code, remove them with:"
+        f" mainspring schedules remove {' '.join(map(shlex.quote, sorted(theirs)[:MOST_NAMED]))}{_scope(app)}"
+    )
+    return Change(Kind.LEFT, name, None, None, text, warning=True)
+
+
+def refusal(app: str, stored: Mapping[str, Stored]) -> str:
+    """Return why the declaration of an App's code is refused while other code has the name."""
+    theirs = [_name(key) for key, one in stored.items() if _belongs(app, one.state)]
+    return (
+        f"another App named {_name(app)!r} runs on this server, with the schedules {_some(theirs)}, whose functions this code"
+        " lacks: give one of them another name with App(name=…). If it is an earlier version of this code, stop its workers:"
+        " a minute later, the schedules of this one apply"
     )
 
 
+MOST_NAMED: Final = 10
+"""The most schedules that a message names."""
+
+
+def _some(names: Collection[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(sorted(names)[:MOST_NAMED]) + more
+
+
+def _to_adopt(app: str, schedule: str) -> str:
+    name = shlex.quote(_name(schedule))
+    return f"give it to the code with: mainspring schedules adopt {name} --app {shlex.quote(_name(app))}{_scope(app)}"
+
+
+def _scope(app: str) -> str:
+    namespace, _ = namespaces.split_text(app)
+    return "" if namespace == namespaces.DEFAULT else f" --namespace {namespace}"
+
+
+def _name(key: str) -> str:
+    return namespaces.split_text(key)[1]
+
+
+def _text(function: bytes) -> str:
+    return name_text(namespaces.name_of(function))
+
+
 def _left(before: Schedule, after: Schedule | None, why: str) -> Change:
-    return Change(Kind.LEFT, before.name, before, after, f"left {before.name} alone: {why}")
+    return Change(Kind.LEFT, before.name, before, after, f"left {before.name} alone: {why}", warning=after is not None)
 
 
 def _belongs(app: str, state: ScheduleState) -> bool:

@@ -93,12 +93,20 @@ async def _change(changes: ScheduleChanges, change: Change, now_us: int) -> None
                 state = rules.changed(stored.schedule, schedule, stored.state, now_us, change.first_us)
                 if change.declared is not None:
                     state = replace(state, declared=change.declared)
+                if change.app:
+                    state = replace(state, origin=Origin.CODE, app=change.app)
             changes.save(Stored(schedule, state))
         case "remove":
             changes.respecified = True
             await changes.read_unfinished({change.name})
             await consequences.drop_waiting(changes, change.name, Reason.REMOVED, now_us)
             changes.remove(change.name)
+        case "adopt":
+            assert stored is not None
+            version = stored.state.version + 1
+            # Without a digest, the next declaration of the code applies.
+            state = replace(stored.state, version=version, origin=Origin.CODE, app=change.app, declared=b"")
+            changes.save(Stored(stored.schedule, state))
         case "pause" | "resume":
             assert stored is not None
             decided = rules.paused if change.kind == "pause" else rules.resumed

@@ -9,9 +9,11 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
+from mainspring.namespaces import split_text
 from mainspring.schedules import reconcile, registration, rules, triggers
 from mainspring.schedules.faults import fault_of
 from mainspring.schedules.model import Origin
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.timers import Timers
     from mainspring.schedules.model import Schedule
-    from mainspring.schedules.reconcile import Stored
+    from mainspring.schedules.reconcile import Code, Stored
     from mainspring.schedules.store import Declared, Fired, Forgotten, Saved
     from mainspring.storage.agenda import Upcoming
     from mainspring.storage.commit_queue import CommitQueue
@@ -367,67 +369,126 @@ class ScheduleService:
         done: Callable[[Declaration], None],
         failed: Failed,
         act: Act | None = None,
+        *,
+        code: Code = reconcile.UNKNOWN_CODE,
+        may: Callable[[bytes], bool] = lambda _: True,
     ) -> None:
-        """Apply the declarations of an App's code if that code governs; see ``reconcile``. Repeat it while the code runs."""
-        mine = reconcile.digest(declared)
+        """Apply the declarations of an App's code if that code governs; see ``reconcile``. Repeat it while the code runs.
 
-        def recorded(declarations: list[Declared]) -> None:
-            now_us, lifetime_us = self._now_us(), to_us(DECLARATION_LIFETIME)
-            since_us = max(now_us - lifetime_us, min(self._declared_since_us, now_us))
-            # Later than now: the clock was ahead. Code that still runs declares them again.
-            seen_us = range(since_us, now_us + lifetime_us)
-            live = {one.deployment.digest for one in declarations if one.last_seen_us in seen_us}
-            deployments = [one.deployment for one in declarations]
-            (me,) = (one for one in deployments if one.digest == mine)
-            if reconcile.governs(me, deployments, live):
-                self._reconcile(app, declared, done, failed, RECONCILE_RETRIES, act)
-            else:
-                done(Declaration(governs=False, changes=[]))
+        ``may`` returns whether the declaring worker has rights for a function.
 
-        self._commits.put(Declare(app, mine, self._now_us()), recorded, failed)
+        ``failed`` gets a UsageError if other code of the name runs.
+        """
+        self._declare(_Declaring(app, declared, code, may, act), done, failed, RECONCILE_RETRIES)
 
-    def _reconcile(
-        self,
-        app: str,
-        declared: Collection[Schedule],
-        done: Callable[[Declaration], None],
-        failed: Failed,
-        retries: int,
-        act: Act | None,
+    def _declare(
+        self, declaring: _Declaring, done: Callable[[Declaration], None], failed: Failed, retries: int
     ) -> None:
-        def found(stored: list[Stored]) -> None:
-            self.run_sliced(compare({one.schedule.name: one for one in stored}))
-
-        def compare(stored: dict[str, Stored]) -> Iterator[None]:
-            declaration = Declaration(governs=True, changes=[])
-            changes: list[Change] = []
-            for one in reconcile.compare(app, declared, stored):
-                if one is not None:
-                    declaration.changes.append(one)
-                    changes += _changes(app, [one], stored)
-                yield
-            if changes:
-                yield from self._save(changes, lambda _: done(declaration), refused, act)
-            else:
-                done(declaration)
+        code, declared, mine = declaring.code, declaring.declared, reconcile.digest(declaring.declared)
 
         def refused(error: MainspringError) -> None:
             if isinstance(error, ConflictError) and retries:
-                self._reconcile(app, declared, done, failed, retries - 1, act)  # another node was first
+                self._declare(declaring, done, failed, retries - 1)  # another node was first
             else:
                 failed(error)
 
+        def found(schedules: list[Stored]) -> None:
+            stored = {one.schedule.name: one for one in schedules}
+            app = reconcile.name_of(declaring.app, declared, code, stored)
+
+            def record() -> None:
+                others = reconcile.owners(app, declared, stored)
+                operation = Declare(app, mine, self._now_us(), others)
+                self._commits.put(operation, lambda found: recorded(app, stored, found), failed)
+
+            def looked(declarations: list[Declared]) -> None:
+                if self._live(declarations) - {(app, mine)}:
+                    failed(UsageError(reconcile.refusal(app, stored)))
+                else:
+                    record()
+
+            if reconcile.is_of_other_code(app, declared, code, stored):
+                self._commits.put(Declare(app, b"", self._now_us()), looked, failed)
+            else:
+                record()
+
+        def recorded(app: str, stored: dict[str, Stored], declarations: list[Declared]) -> None:
+            live = self._live(declarations)
+            deployments = [one.deployment for one in declarations]
+            (me,) = (one for one in deployments if (one.app, one.digest) == (app, mine))
+            if reconcile.governs(me, deployments, {digest for name, digest in live if name == app}):
+                live_apps = {name for name, _ in live}
+                self.run_sliced(self._reconcile(declaring, app, stored, live_apps, done, refused))
+            else:
+                done(Declaration(governs=False, changes=[]))
+
         self.find(found, failed)
+
+    def _live(self, declarations: Iterable[Declared]) -> set[tuple[str, bytes]]:
+        """Return the Apps and digests of the code that runs, as far as it was declared."""
+        now_us, lifetime_us = self._now_us(), to_us(DECLARATION_LIFETIME)
+        since_us = max(now_us - lifetime_us, min(self._declared_since_us, now_us))
+        # Later than now: the clock was ahead. Code that still runs declares them again.
+        seen_us = range(since_us, now_us + lifetime_us)
+        return {(one.deployment.app, one.deployment.digest) for one in declarations if one.last_seen_us in seen_us}
+
+    def _reconcile(
+        self,
+        declaring: _Declaring,
+        app: str,
+        stored: dict[str, Stored],
+        live_apps: Collection[str],
+        done: Callable[[Declaration], None],
+        refused: Failed,
+    ) -> Iterator[None]:
+        declared = {schedule.name: schedule for schedule in declaring.declared}
+        declaration = Declaration(governs=True, changes=[])
+        if app != declaring.app:
+            declaration.changes.append(reconcile.other_code(declaring.app, app, stored))
+        changes: list[Change] = []
+        for one in reconcile.compare(app, declaring.declared, stored, declaring.code, live_apps, declaring.may):
+            if one is not None:
+                declaration.changes.append(one)
+                changes += _changes(app, one, declared.get(one.name), stored)
+            yield
+        if changes:
+            act = declaring.act and replace(declaring.act, after=_names(declaration.changes))
+            yield from self._save(changes, lambda _: done(declaration), refused, act)
+        else:
+            done(declaration)
+
+
+class _Declaring(NamedTuple):
+    """A declaration of schedules by code, as it was requested."""
+
+    app: str
+    declared: Collection[Schedule]
+    code: Code
+    may: Callable[[bytes], bool]
+    act: Act | None
 
 
 def _due(stored: Stored) -> Due:
     return Due(stored.schedule.name, stored.state.version)
 
 
-def _changes(app: str, differences: Iterable[reconcile.Change], stored: dict[str, Stored]) -> Iterable[Change]:
-    for one in differences:
-        version = stored[one.name].state.version if one.name in stored else 0
-        if one.kind is reconcile.Kind.REMOVED:
-            yield Change("remove", one.name, version)
-        elif one.kind is not reconcile.Kind.LEFT and one.after is not None:
-            yield Change("put", one.name, version, one.after, Origin.CODE, app, reconcile.digest([one.after]))
+def _changes(
+    app: str, difference: reconcile.Change, declared: Schedule | None, stored: dict[str, Stored]
+) -> Iterable[Change]:
+    """Return the change that a difference needs, if any."""
+    name = difference.name
+    version = stored[name].state.version if name in stored else 0
+    if difference.kind is reconcile.Kind.REMOVED:
+        yield Change("remove", name, version)
+    elif difference.kind is not reconcile.Kind.LEFT and declared is not None:
+        digest = reconcile.digest([declared])
+        yield Change("put", name, version, difference.after, Origin.CODE, app, digest)
+
+
+def _names(changes: Iterable[reconcile.Change]) -> dict[str, list[str]]:
+    """Return the names of changed schedules, by kind, as the audit shows them."""
+    names: dict[str, list[str]] = {}
+    for one in changes:
+        if one.kind is not reconcile.Kind.LEFT:
+            names.setdefault(one.kind.value, []).append(split_text(one.name)[1])
+    return names

@@ -36,17 +36,19 @@ if TYPE_CHECKING:
 class Change(NamedTuple):
     """One change of a schedule. ``put`` adds or replaces it, and needs the whole ``schedule``.
 
+    ``adopt`` gives it to the code of ``app``.
     ``rewind`` repairs its state after the clock was set back (`rules.rewound`); the schedule need not exist.
     """
 
-    kind: Literal["put", "pause", "resume", "remove", "rewind"]
+    kind: Literal["put", "pause", "resume", "remove", "adopt", "rewind"]
     name: str
     version: int | None = None
     """The required ``state.version``. 0: the schedule must not exist. None: any version; with "put", it must not exist."""
     schedule: Schedule | None = None
     origin: Origin | None = None
-    """The creator of a new schedule. (A replaced schedule keeps its origin and its App.)"""
+    """The creator of a new schedule."""
     app: str = ""
+    """The App whose code has the schedule from now on. Empty: a replaced schedule keeps its origin and its App."""
     declared: bytes | None = None
     """With "put": the digest of the code's declaration. None keeps the old one: an edit by hand stays until the code changes."""
     first_us: int | UnsetType | None = UNSET
@@ -210,11 +212,11 @@ class Forgotten(NamedTuple):
 class Declare(Operation):
     """Record that a node declares schedules of an App now.
 
-    The store keeps the first time of each digest for ever, and updates the last time. Outcome: ``list[Declared]``, all
-    declarations of the App.
+    The store keeps the first time of each digest for ever, and updates the last time. With an empty digest, nothing is recorded.
+    Outcome: ``list[Declared]``, all declarations of the App and of ``others``.
     """
 
-    __slots__ = ("app", "digest", "now_us")
+    __slots__ = ("app", "digest", "now_us", "others")
 
     phase = Phase.SLICES
 
@@ -223,11 +225,13 @@ class Declare(Operation):
         app: str,
         digest: bytes,
         now_us: int,
+        others: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.app = app
         self.digest = digest
         self.now_us = now_us
+        self.others = others
 
 
 class Declared(NamedTuple):
@@ -363,8 +367,11 @@ class ScheduleTables(Ground, Protocol):
     async def forgotten(self, names: Collection[str]) -> dict[str, int]:
         """Return the newest fire time with a deleted row, for the names that have one."""
 
-    async def declare(self, app: str, digest: bytes, now_us: int) -> list[Declared]:
+    async def declare(self, app: str, digest: bytes, now_us: int) -> None:
         """Record a declaration; see ``Declare``."""
+
+    async def declarations(self, app: str) -> list[Declared]:
+        """Return the declarations of an App."""
 
 
 class HistoryTables(ScheduleTables, Protocol):

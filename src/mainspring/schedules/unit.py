@@ -65,7 +65,11 @@ class ScheduleUnit:
             case RepairSchedules():
                 outcome = await repair.repair(changes, operation)
             case Declare():
-                outcome = await self._tables.declare(operation.app, operation.digest, operation.now_us)
+                if operation.digest:
+                    await self._tables.declare(operation.app, operation.digest, operation.now_us)
+                outcome = []
+                for app in (operation.app, *operation.others):
+                    outcome += await self._tables.declarations(app)
             case SaveSchedules():
                 await (
                     self.flush()

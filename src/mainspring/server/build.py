@@ -274,7 +274,7 @@ async def open_node(
         FireCalls(schedules, reads, handles, job_clock).handlers,
         ScheduleGrants(
             {
-                **ScheduleCalls(schedules, reads, handles, job_clock).handlers,
+                **ScheduleCalls(schedules, reads, handles, job_clock, keeps_workflows=workflows is not None).handlers,
                 **backfill_handlers(bulk, schedules, reads),
             }
         ).handlers,

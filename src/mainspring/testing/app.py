@@ -325,7 +325,7 @@ class InMemory:
         """Create the App's schedules."""
         declared: asyncio.Future[object] = self._loop.create_future()
         schedules = self._app.schedules
-        node.schedules.declare(schedules.name or "test", schedules.all(), declared.set_result, declared.set_exception)
+        node.schedules.declare(schedules.name, schedules.all(), declared.set_result, declared.set_exception)
         await declared
 
     def _substitutes(self, registry: Registry) -> Registry:

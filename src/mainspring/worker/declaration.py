@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from mainspring.errors import MainspringError, UsageError
+from mainspring.errors import ConflictError, MainspringError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DECLARE_INTERVAL: Final = 20.0
 """Seconds between declarations. Servers apply the newest version of the code that was declared within the last minute."""
@@ -24,14 +27,17 @@ class Caller(Protocol):
         """Call a method of a server.  Raises MainspringError."""
 
 
-async def keep_declaring(client: Caller, params: dict[str, Any]) -> None:
-    """Declare the schedules repeatedly until cancelled, and log the changes."""
+async def keep_declaring(client: Caller, params: dict[str, Any], code: Mapping[str, Any]) -> None:
+    """Declare the schedules repeatedly until cancelled, and log the changes.
+
+    ``code`` has parameters about the code, which servers of earlier versions refuse: they get ``params`` alone.
+    """
     logged = ""
     while True:
         wait = DECLARE_INTERVAL
         try:
-            answer = await client.call("schedules.declare", params)
-        except UsageError as error:
+            answer = await _declare(client, params, code)
+        except (UsageError, ConflictError) as error:
             if str(error) != logged:
                 logged = str(error)
                 _log.error("the schedules were refused", error=logged)
@@ -42,15 +48,28 @@ async def keep_declaring(client: Caller, params: dict[str, Any]) -> None:
         await asyncio.sleep(wait)
 
 
+async def _declare(client: Caller, params: dict[str, Any], code: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = await client.call("schedules.declare", {**params, **code})
+    except UsageError as error:
+        if not code or "unknown field" not in str(error):
+            raise
+        answer = await client.call("schedules.declare", params)
+    return answer
+
+
 def _log_changes(answer: dict[str, Any], app: str, logged: str) -> str:
     """Log the changes in an answer that are not yet logged; return the lasting ones, which the next answer repeats."""
-    lasting = [change["text"] for change in answer["changes"] if change["kind"] == "left alone"]
+    lasting: dict[str, bool] = {}
     for change in answer["changes"]:
-        if change["text"] not in lasting:
-            _log.info(f"schedule {change['text']}")
+        text, warning = change["text"], change.get("warning", False)
+        if change["kind"] == "left alone":
+            lasting[text] = warning
+        else:
+            (_log.warning if warning else _log.info)(f"schedule {text}")
     if not answer["governs"]:
-        lasting = [f"the schedules of this version are not applied: a newer version of {app} also runs"]
-    for text in lasting:
-        if text not in logged:
-            _log.info(text)
+        lasting = {f"the schedules of this version are not applied: a newer version of {app} also runs": False}
+    for text, warning in lasting.items():
+        if text not in logged.splitlines():
+            (_log.warning if warning else _log.info)(text)
     return "\n".join(lasting)

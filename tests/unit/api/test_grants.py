@@ -109,7 +109,13 @@ def test_schedules_of_other_functions_are_left_out_and_forbidden() -> None:
             await node.api.call(schedules.Next("pay-daily"), caller=PAY)
             await node.api.call(schedules.Add(name="other", function="pay-2", every=60.0), caller=PAY)
             await node.api.call(schedules.Edit(name="other", jitter=1.0), caller=PAY)
-            await node.api.call(schedules.Declare("x", [Specification(name="pay-3", every=60.0)]), caller=PAY)
+            await node.api.call(schedules.Declare("x", [Specification(name="mail-3", every=60.0)]))
+            declared = await node.api.call(
+                schedules.Declare("x", [Specification(name="pay-3", every=60.0)]), caller=PAY
+            )
+            assert [(one.kind, one.name) for one in declared.changes] == [("added", "pay-3"), ("left alone", "mail-3")]
+            await node.api.call(schedules.Adopt("pay-daily", "x"), caller=PAY)
+            await node.api.call(schedules.Add(name="mail-4", parents=["pay-3"], function="mail"))
             requests: tuple[Request[Any], ...] = (
                 schedules.Show("mail-daily"),
                 schedules.Next("mail-daily"),
@@ -118,6 +124,8 @@ def test_schedules_of_other_functions_are_left_out_and_forbidden() -> None:
                 schedules.Pause("mail-daily"),
                 schedules.Resume("mail-daily"),
                 schedules.Remove("mail-daily"),
+                schedules.Remove("pay-3", children=True),
+                schedules.Adopt("mail-daily", "x"),
                 schedules.Trigger("mail-daily"),
                 schedules.Edit(name="mail-daily", function="pay"),
                 schedules.Edit(name="pay-daily", function="mail"),

@@ -27,13 +27,18 @@ def test_a_schedule_is_added_edited_paused_and_removed() -> None:
             assert (added.when, added.state, added.origin) == ("every 1m", "active", "cli")
             assert await call(schedules.List()) == schedules.Listed([added])
             assert (await call(schedules.Pause("a"))).state == "paused"
-            assert await call(schedules.Next("a")) == schedules.Times("a", paused=True, times=[])
+            assert await call(schedules.Next("a")) == schedules.Times("a", paused=True, times=[], local=[])
             assert (await call(schedules.Resume("a"))).state == "active"
             assert (await call(schedules.Edit(name="a", jitter=1.5))).when == "every 1m"
             shown = await call(schedules.Show("a"))
             assert (shown.every, shown.jitter, shown.cron, shown.version) == (60.0, 1.5, None, 4)
             times = await call(schedules.Next("a", count=2))
             assert times.times == ["2023-11-14T22:14:00.000000Z", "2023-11-14T22:15:00.000000Z"]
+            await call(schedules.Replace(name="a", function="f", cron="30 2 * * *", timezone="Europe/Berlin"))
+            times = await call(schedules.Next("a", count=1))
+            assert times.local == [
+                schedules.PreviewedTime("2023-11-15T01:30:00.000000Z", "2023-11-15T02:30:00+01:00", None)
+            ]
             assert await call(schedules.Remove("a")) == schedules.Removed("a")
             assert (await call(schedules.List())).schedules == []
 

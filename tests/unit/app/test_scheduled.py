@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import sys
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mainspring import App, PayloadError, Retry, UsageError, current_job
 from mainspring.schedules.model import At, Cron, Every, Overlap, Schedule
 from mainspring.testing import in_memory
+from mainspring.worker import selector
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FIRE_TIME = datetime(2023, 11, 14, 23, 0, tzinfo=UTC)
 
@@ -103,7 +108,7 @@ def test_all_options_become_part_of_the_schedule() -> None:
     assert schedule.retry is not None
     assert (schedule.retry.max_attempts, schedule.timeout, schedule.expires) == (3, 5, 3600)
     assert (schedule.priority, schedule.unique) == (0, b"u")
-    assert app.schedules.params("file")["app"] == "the app"
+    assert (app.name, app.schedules.params()["app"], app.schedules.is_named) == ("the app", "the app", True)
     assert task(7) == 7
 
 
@@ -114,7 +119,48 @@ def test_the_defaults() -> None:
     def task() -> None: ...
 
     assert one(app) == Schedule(name="task", function=b"task", trigger=Every(90_000_000))
-    assert app.schedules.params("file")["app"] == "file"
+    assert (app.schedules.params()["app"], app.schedules.is_named) == ("test_scheduled", False)
+
+
+TWO_APPS = "from mainspring import App\napp, billing = App(), App()\nalso = billing\n"
+
+
+@pytest.mark.parametrize("way", ["shop/app.py", "shop.app", "app.py", "app"])
+def test_the_name_of_an_app_does_not_depend_on_the_way_to_its_file(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "app.py").write_text("from mainspring import App\nthe_app = App()\n")
+    (tmp_path / "shop" / "two.py").write_text(TWO_APPS)
+    (tmp_path / "shop" / "made.py").write_text(
+        "from two import App\nclass My(App):\n    def __init__(self):\n        super().__init__()\nimported = My()\n"
+    )
+    (tmp_path / "shop" / "__main__.py").write_text("from mainspring import App\napp = App()\n")
+    in_shop = "shop" not in way
+    monkeypatch.chdir(tmp_path / "shop" if in_shop else tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "shop"))
+    before = set(sys.modules)
+    try:
+
+        def name(file: str, app: str = "") -> str:
+            found: Any = selector.find(way.replace("app", file) + app)
+            return str(found.name)
+
+        assert [name("app"), name("app", ":the_app")] == ["app", "app"]
+        assert [name("two"), name("two", ":app")] == ["two", "two"]
+        assert [name("two", ":billing"), name("two", ":also")] == ["two:billing", "two:billing"]
+        assert name("made") == "made", "a subclass is not the creator"
+        if way != "app":  # the module __main__ is that of this process
+            assert name("__main__") == "shop"
+    finally:
+        for module in set(sys.modules) - before:
+            del sys.modules[module]
+
+
+def test_an_app_without_a_file_has_a_name() -> None:
+    namespace: dict[str, Any] = {}
+    exec("from mainspring import App\ndef make(): return App()\nfirst, app = make(), App()", namespace)
+    assert [namespace[one].name for one in ("first", "app")] == ["app:first", "app"]
 
 
 def test_an_existing_task_gets_a_schedule() -> None:

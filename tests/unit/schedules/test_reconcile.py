@@ -9,7 +9,19 @@ from msgspec.structs import replace
 
 from mainspring.schedules import reconcile
 from mainspring.schedules.model import Cron, Every, Origin, Overlap, Schedule, ScheduleState
-from mainspring.schedules.reconcile import Deployment, Kind, Stored, differences, digest, governs
+from mainspring.schedules.reconcile import (
+    Change,
+    Code,
+    Deployment,
+    Kind,
+    Stored,
+    compare,
+    differences,
+    digest,
+    governs,
+    name_of,
+    other_code,
+)
 
 from .zones import HOUR, at
 
@@ -97,10 +109,87 @@ def test_a_root_that_becomes_a_child() -> None:
 def test_schedules_of_others_are_not_changed() -> None:
     others = stored(HOURLY, app="billing") | stored(MAIL, origin=Origin.CLI)
     assert kinds_and_names([], others) == []
-    one, other = differences("shop", [HOURLY, MAIL], others)
-    assert one.text == "left hourly alone: code declares it, but it was made by the App 'billing'"
-    assert other.text == "left mail alone: code declares it, but it was made by hand"
-    assert one.kind is other.kind is Kind.LEFT
+    declared = [replace(HOURLY, function=b"other"), MAIL]
+    one, other = differences("shop", declared, others)
+    assert one.text == (
+        "left hourly alone: code declares it, but it was made by the App 'billing' for the function count; give it to the code"
+        " with: mainspring schedules adopt hourly --app shop"
+    )
+    assert other.text == (
+        "left mail alone: code declares it, but it was made by hand; give it to the code with: mainspring schedules adopt mail"
+        " --app shop"
+    )
+    assert {(one.kind, one.warning), (other.kind, other.warning)} == {(Kind.LEFT, True)}
+
+
+def test_an_app_takes_over_what_an_app_that_runs_no_more_has_left() -> None:
+    theirs = stored(HOURLY, app="billing")
+    (left,) = compare("shop", [HOURLY], theirs, live_apps={"billing"})
+    assert left is not None
+    assert (left.kind, left.warning, "also runs" in left.text) == (Kind.LEFT, True, True)
+    (taken,) = compare("shop", [HOURLY], theirs)
+    assert taken == Change(
+        Kind.ADOPTED,
+        "hourly",
+        HOURLY,
+        HOURLY,
+        "took over hourly from the App 'billing', which does not run any more",
+        warning=True,
+    )
+    edited = stored(replace(HOURLY, jitter=9.0), app="billing", declared=HOURLY)
+    assert [one.after for one in differences("shop", [HOURLY], edited)] == [replace(HOURLY, jitter=9.0)]
+    assert [one.after for one in differences("shop", [replace(HOURLY, jitter=1.0)], edited)] == [
+        replace(HOURLY, jitter=1.0)
+    ]
+
+
+def test_schedules_of_functions_that_a_worker_leaves_out_stay_as_they_are() -> None:
+    code = Code(frozenset({b"sweep", b"report", b"mail", b"count"}), left_out=frozenset({b"sweep", b"count"}))
+    changes = differences("shop", [replace(NIGHTLY, jitter=1.0), REPORT, MAIL], stored(NIGHTLY, HOURLY), code)
+    assert [(one.kind, one.name) for one in changes] == [(Kind.ADDED, "report"), (Kind.ADDED, "mail")]
+    left, also = differences("shop", [NIGHTLY, REPORT, MAIL], {}, code)
+    assert (left.kind, also.kind) == (Kind.LEFT, Kind.LEFT)
+    assert left.text == "left report alone: it runs after nightly, which this worker leaves out"
+
+
+def test_a_removal_is_a_warning_if_the_code_does_not_define_the_function() -> None:
+    code = Code(frozenset({b"sweep", b"count"}))
+    removed, other = differences("shop", [NIGHTLY], stored(NIGHTLY, HOURLY, MAIL), code)
+    assert (removed.name, removed.warning, other.name, other.warning) == ("mail", True, "hourly", False)
+    assert removed.text == "removed mail: after report; this code of the App 'shop' does not define its function mail"
+
+
+def test_schedules_are_not_removed_without_rights_for_their_functions() -> None:
+    (change,) = compare("shop", [], stored(HOURLY), may=lambda function: function != b"count")
+    assert change is not None
+    assert (change.kind, "no rights for the function count" in change.text) == (Kind.LEFT, True)
+
+
+BILLING, STOCK = Code(frozenset({b"invoices"}), is_named=False), Code(frozenset({b"stock", b"sync"}), is_named=False)
+
+
+def named(name: str, app: str) -> dict[str, Stored]:
+    return stored(Schedule(name=name, function=name.encode(), trigger=Every(HOUR)), app=app)
+
+
+def test_code_with_a_default_name_gets_another_one_where_that_is_of_other_code() -> None:
+    assert name_of("app", [], STOCK, {}) == "app"
+    assert name_of("app", [], STOCK, named("sync", "app")) == "app", "the function is still there, without a schedule"
+    assert name_of("app", [NIGHTLY], STOCK, stored(NIGHTLY, app="app")) == "app"
+    theirs = named("invoices", "app")
+    assert name_of("app", [], BILLING, theirs) == "app"
+    assert name_of("app", [], STOCK, theirs) == "app (2)"
+    assert name_of("app", [], STOCK._replace(is_named=True), theirs) == "app"
+    assert name_of("app", [], STOCK, theirs | named("other", "app (2)")) == "app (3)"
+    assert name_of("app", [], STOCK, theirs | named("other", "app (2)") | named("sync", "app (7)")) == "app (7)"
+    by_hand = {name: one._replace(state=replace(one.state, origin=Origin.CLI)) for name, one in theirs.items()}
+    assert name_of("app", [], STOCK, by_hand) == "app"
+    text = other_code("team\x1fapp", "team\x1fapp (2)", named("team\x1finvoices", "team\x1fapp")).text
+    assert text == (
+        "another App has the name 'app', with the schedules invoices, whose functions this code lacks: this one is 'app (2)'"
+        " here. Name it with App(name=…). If those are of an earlier version of this code, remove them with: mainspring schedules"
+        " remove invoices --namespace team"
+    )
 
 
 def test_an_edit_by_hand_stays_until_the_code_changes() -> None:

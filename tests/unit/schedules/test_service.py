@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -9,12 +11,16 @@ from mainspring.errors import ConflictError, NotFoundError, StoreFullError, Usag
 from mainspring.jobs.model import Job, Retry
 from mainspring.jobs.store import Claim
 from mainspring.schedules import service
-from mainspring.schedules.model import At, Cron, Every, FireState, Overlap
+from mainspring.schedules.model import At, Cron, Every, FireState, Overlap, Schedule
+from mainspring.schedules.reconcile import Code
 from mainspring.schedules.retention import MIN_ROWS
 from mainspring.schedules.store import Change, FindDue, FireSchedules
 from mainspring.storage import agenda
 
 from .nodes import SECOND, START_US, Node, World
+
+if TYPE_CHECKING:
+    from mainspring.schedules.service import Declaration
 
 
 @pytest.fixture
@@ -454,3 +460,103 @@ def test_a_declaration_of_a_clock_that_was_ahead_does_not_govern_for_long(world:
     assert node.answer(node.schedules.declare, "app", [schedule, replace(schedule, name="new")]).governs
     world.clock.step(-86_400)
     assert node.answer(node.schedules.declare, "app", [schedule]).governs, "the other code has not declared since"
+
+
+# ---- names of Apps ----
+
+
+def scheduled(*names: str) -> list[Schedule]:
+    return [Schedule(name=one, function=one.encode(), trigger=Every(3600 * SECOND)) for one in names]
+
+
+def code(*functions: str, **more: Any) -> Code:
+    return Code(frozenset(one.encode() for one in functions), is_named=False)._replace(**more)
+
+
+def apps(node: Node) -> dict[str, str]:
+    """Return the App of each stored schedule."""
+    return {one.schedule.name: one.state.app for one in node.answer(node.schedules.find)}
+
+
+def test_two_projects_with_one_default_name_keep_their_schedules(world: World, node: Node) -> None:
+    """They start one after the other, and again in the other order, and one of them changes."""
+
+    def declare(*names: str, functions: tuple[str, ...]) -> Declaration:
+        declaration: Declaration = node.answer(node.schedules.declare, "app", scheduled(*names), code=code(*functions))
+        return declaration
+
+    for _ in range(2):
+        assert declare("invoices", "dunning", functions=("invoices", "dunning")).governs
+        shop = declare("stock", functions=("stock", "sync"))
+        assert (shop.governs, shop.changes[0].name, shop.changes[0].warning) == (True, "app (2)", True)
+        assert apps(node) == {"invoices": "app", "dunning": "app", "stock": "app (2)"}
+    world.until(500)
+    assert declare("stock", "sync", functions=("stock", "sync")).governs
+    removed = declare("invoices", functions=("invoices",)).changes
+    assert [(one.name, one.warning) for one in removed] == [("dunning", True)]
+    assert apps(node) == {"invoices": "app", "stock": "app (2)", "sync": "app (2)"}
+
+
+def test_other_code_of_a_chosen_name_is_refused_while_the_first_runs(world: World, node: Node) -> None:
+    billing, shop = scheduled("invoices"), scheduled("stock")
+    billing_code, shop_code = code("invoices", is_named=True), code("stock", is_named=True)
+    node.answer(node.schedules.declare, "app", billing, code=billing_code)
+    with pytest.raises(UsageError, match=r"another App named 'app' runs .* invoices, whose functions this code lacks"):
+        node.answer(node.schedules.declare, "app", shop, code=shop_code)
+    assert node.answer(node.schedules.declare, "app", billing, code=billing_code).governs, (
+        "the refused code is not newer"
+    )
+    world.until(61)
+    (added, removed) = node.answer(node.schedules.declare, "app", shop, code=shop_code).changes
+    assert (added.name, removed.name, removed.warning) == ("stock", "invoices", True)
+    assert apps(node) == {"stock": "app"}
+
+
+def test_an_app_with_a_new_name_takes_its_schedules_over(world: World, node: Node) -> None:
+    """Old and new workers run side by side, then only the new ones: edits and pauses stay."""
+    old, new = scheduled("a", "b"), scheduled("a", "b", "c")
+    node.answer(node.schedules.declare, "shop.app", old)
+    node.save(Change("put", "a", schedule=replace(old[0], jitter=5.0), version=1), Change("pause", "b"))
+
+    def declare_new() -> list[str]:
+        declaration = node.answer(node.schedules.declare, "shop", new, code=code("a", "b", "c", is_named=True))
+        assert declaration.governs
+        return [one.kind.value for one in declaration.changes]
+
+    assert declare_new() == ["left alone", "left alone", "added"]
+    assert node.answer(node.schedules.declare, "shop.app", old).changes == []
+    world.until(20)
+    assert declare_new() == ["left alone", "left alone"]
+    assert apps(node) == {"a": "shop.app", "b": "shop.app", "c": "shop"}
+    world.until(35)
+    assert declare_new() == ["adopted", "adopted"]
+    assert declare_new() == []
+    assert apps(node) == dict.fromkeys("abc", "shop")
+    assert (world.stored("a").schedule.jitter, world.stored("b").state.paused) == (5.0, True)
+    late = node.answer(node.schedules.declare, "shop.app", old)
+    assert [one.kind.value for one in late.changes] == ["left alone"] * 2
+    assert apps(node) == dict.fromkeys("abc", "shop"), "a worker of the old version changes nothing"
+
+
+def test_workers_for_different_tasks_of_one_code_complete_each_other(world: World, node: Node) -> None:
+    both = scheduled("a", "b")
+    for left_out in (b"a", b"b"):
+        part = code("a", "b", left_out=frozenset({left_out}))
+        declaration = node.answer(node.schedules.declare, "app", both, code=part)
+        assert (declaration.governs, len(declaration.changes)) == (True, 1)
+    assert apps(node) == {"a": "app", "b": "app"}
+    only_b = code("a", "b", left_out=frozenset({b"a"}))
+    assert node.answer(node.schedules.declare, "app", scheduled("b"), code=only_b).changes == []
+    assert apps(node) == {"a": "app", "b": "app"}
+
+
+def test_a_schedule_that_was_made_by_hand_is_given_to_code(world: World, node: Node) -> None:
+    by_hand = node.add("a", function=b"a", jitter=3.0)
+    declared = scheduled("a")
+    (left,) = node.answer(node.schedules.declare, "app", declared).changes
+    assert "mainspring schedules adopt a --app app" in left.text
+    node.save(Change("adopt", "a", app="app"))
+    assert world.stored("a").schedule == by_hand
+    (changed,) = node.answer(node.schedules.declare, "app", declared).changes
+    assert (changed.kind.value, world.stored("a").schedule) == ("changed", declared[0])
+    assert apps(node) == {"a": "app"}

@@ -34,7 +34,9 @@ class Server:
 def changes(*kinds_and_texts: tuple[str, str], governs: bool = True) -> dict[str, Any]:
     return {
         "governs": governs,
-        "changes": [{"kind": kind, "name": "a", "text": text} for kind, text in kinds_and_texts],
+        "changes": [
+            {"kind": kind, "name": "a", "text": text, "warning": "!" in text} for kind, text in kinds_and_texts
+        ],
     }
 
 
@@ -45,7 +47,7 @@ def logged_lines(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[str]:
 
     async def main() -> None:
         server = Server(*answers)
-        task = asyncio.create_task(declaration.keep_declaring(server, {"app": "x", "schedules": []}))
+        task = asyncio.create_task(declaration.keep_declaring(server, {"app": "x"}, {"functions": ["f"]}))
         await server.out_of_answers.wait()
         task.cancel()
         await asyncio.wait([task])
@@ -53,6 +55,8 @@ def logged_lines(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[str]:
 
     with capture_logs() as logs:
         asyncio.run(main())
+    for entry in logs:
+        assert (entry["log_level"] == "warning") is ("!" in entry["event"])
     return [entry.get("error") or entry["event"] for entry in logs]
 
 
@@ -66,6 +70,8 @@ def test_each_change_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lasting_differences_are_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     left = changes(("left alone", "left a alone"))
     assert logged_lines(monkeypatch, left, left, changes(), left) == ["left a alone", "left a alone"]
+    two = changes(("left alone", "left ab alone!"), ("left alone", "left a alone"), ("removed", "removed c!"))
+    assert logged_lines(monkeypatch, left, two, two)[:3] == ["left a alone", "schedule removed c!", "left ab alone!"]
     older = changes(governs=False)
     (line,) = logged_lines(monkeypatch, older, older)
     assert "newer version of x" in line
@@ -77,6 +83,23 @@ def test_a_refusal_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
         str(refused),
         "schedule added a",
     ]
+
+
+def test_a_server_of_an_earlier_version_gets_the_schedules_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declaration, "DECLARE_INTERVAL", 0)
+
+    async def main() -> None:
+        unknown = "the params of schedules.declare cannot be read: Object contains unknown field `functions`"
+        server = Server(UsageError(unknown), changes(("added", "added a")))
+        task = asyncio.create_task(declaration.keep_declaring(server, {"app": "x"}, {"functions": ["f"]}))
+        await server.out_of_answers.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert [params for _, params in server.calls[:2]] == [{"app": "x", "functions": ["f"]}, {"app": "x"}]
+
+    with capture_logs() as logs:
+        asyncio.run(main())
+    assert [entry["event"] for entry in logs] == ["schedule added a"]
 
 
 def test_the_declaration_is_repeated_after_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:

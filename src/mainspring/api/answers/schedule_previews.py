@@ -56,13 +56,16 @@ class SchedulePreviews:
             schedule.name,
             triggers.describe(schedule),
             schedule.timezone,
-            [
-                PreviewedTime(_text(at), preview.shown(schedule, at).isoformat(), preview.clock_note(schedule, at))
-                for at in times
-            ],
+            [previewed_time(schedule, at) for at in times],
             changes,
             [ConflictInfo(*one) for one in preview.conflicts(schedule, stored, now_us)],
         )
+
+
+def previewed_time(schedule: Schedule, fire_us: int) -> PreviewedTime:
+    """Describe a fire time of a schedule."""
+    local = preview.shown(schedule, fire_us).isoformat()
+    return PreviewedTime(_text(fire_us), local, preview.clock_note(schedule, fire_us))
 
 
 def _text(time_us: int) -> str:

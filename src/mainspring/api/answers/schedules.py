@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, DecodeError, Raw, UnsetType, to_builtins
 from msgspec.json import decode
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from mainspring.api.answers.fire_rows import run_of
 from mainspring.api.answers.once import act_if_new
-from mainspring.api.answers.schedule_previews import SchedulePreviews
+from mainspring.api.answers.schedule_previews import SchedulePreviews, previewed_time
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later, in_slices, read_page
 from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.schedules import (
     Add,
+    Adopt,
     Declare,
     Declared,
     Difference,
@@ -29,6 +30,7 @@ from mainspring.api.schedules import (
     Next,
     Pause,
     Preview,
+    PreviewedTime,
     Remove,
     Removed,
     Replace,
@@ -41,20 +43,21 @@ from mainspring.api.schedules import (
     Times,
     Trigger,
 )
-from mainspring.byte_names import name_text
+from mainspring.byte_names import name_bytes, name_text
 from mainspring.errors import ConflictError, NotFoundError, UsageError
-from mainspring.namespaces import DEFAULT, key_of_text, split_text
+from mainspring.namespaces import DEFAULT, key, key_of_text, name_of, split_text
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import triggers
 from mainspring.schedules.faults import fault_of
 from mainspring.schedules.model import Fire, Origin
 from mainspring.schedules.namespaced import row_with_names, stored_with_names, text_with_names, with_keys
+from mainspring.schedules.reconcile import Code as DeclaringCode
 from mainspring.schedules.reconcile import digest
 from mainspring.schedules.specification import specify
 from mainspring.schedules.store import Change, ListSchedules, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from mainspring.access.acts import Act
     from mainspring.access.caller import Caller
@@ -68,7 +71,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.service import Declaration, ScheduleService
     from mainspring.storage.reads import Reads
 
-    Changing = Edit | Replace | Pause | Resume | Remove
+    Changing = Edit | Replace | Pause | Resume | Remove | Adopt
     """Requests that change a schedule as it is, of a revision if they name one."""
 
 CHANGE_ATTEMPTS = 5
@@ -81,7 +84,16 @@ STEP = 100
 class ScheduleCalls:
     """Answers for a node's schedules."""
 
-    def __init__(self, service: ScheduleService, reads: Reads, handles: Handles, clock: Clock) -> None:
+    def __init__(
+        self,
+        service: ScheduleService,
+        reads: Reads,
+        handles: Handles,
+        clock: Clock,
+        *,
+        keeps_workflows: bool = True,
+    ) -> None:
+        self._keeps_workflows = keeps_workflows
         self._service = service
         self._reads = reads
         self._handles = handles
@@ -95,6 +107,7 @@ class ScheduleCalls:
             Pause: lambda request, caller: self._switch("pause", request, caller),
             Resume: lambda request, caller: self._switch("resume", request, caller),
             Remove: self._remove,
+            Adopt: self._adopt,
             Preview: SchedulePreviews(service, self._find, clock).preview,
             Trigger: self._trigger,
             Next: self._next,
@@ -132,18 +145,18 @@ class ScheduleCalls:
         if fault := fault_of(stored):
             raise ApiError(Code.CONFLICT, f"schedule {request.name!r} is set aside on this node: {fault}")
         times = await in_slices(self._service.run_sliced, self._look_ahead(stored, request.count))
-        return Times(stored.schedule.name, stored.state.paused, times)
+        return Times(stored.schedule.name, stored.state.paused, [one.at for one in times], times)
 
-    def _look_ahead(self, stored: Stored, count: int) -> Generator[None, None, list[str | None]]:
+    def _look_ahead(self, stored: Stored, count: int) -> Generator[None, None, list[PreviewedTime]]:
         schedule, state, _ = stored
         after_us = round(self._clock.wall() * 1_000_000)
         if state.next_us is not None:
             after_us = max(after_us, state.next_us - 1)
-        times: list[str | None] = []
+        times: list[PreviewedTime] = []
         steps = triggers.running_steps(schedule, after_us, triggers.LAST_US)
         while not state.paused and len(times) < count and (at := next(steps, -1)) != -1:
             if at is not None:
-                times.append(rfc3339(at))
+                times.append(previewed_time(schedule, at))
             yield
         return times
 
@@ -183,15 +196,20 @@ class ScheduleCalls:
             await self._change(request, caller, lambda stored: Change(kind, request.name, stored.state.version))
         )
 
-    async def _change(self, request: Changing, caller: Caller, change: Callable[[Stored], Change]) -> Stored | None:
-        """Save a change of the schedule as it is, again if it changes meanwhile because it fires. Raises ApiError."""
+    async def _change(
+        self, request: Changing, caller: Caller, change: Callable[[Stored], Change], *, with_children: bool = False
+    ) -> Stored | None:
+        """Save a change of the schedule as it is, again if it changes meanwhile because it fires. Raises ApiError.
+
+        ``with_children``: remove all schedules that run after it in the same transaction.
+        """
         for _ in range(CHANGE_ATTEMPTS):
             with suppress(ConflictError):
-                return await self._change_once(request, caller, change)
-        return await self._change_once(request, caller, change)
+                return await self._change_once(request, caller, change, with_children=with_children)
+        return await self._change_once(request, caller, change, with_children=with_children)
 
     async def _change_once(
-        self, request: Changing, caller: Caller, change: Callable[[Stored], Change]
+        self, request: Changing, caller: Caller, change: Callable[[Stored], Change], *, with_children: bool
     ) -> Stored | None:
         name, revision = request.name, request.revision
         stored = await self._schedule(request.namespace, name)
@@ -199,17 +217,41 @@ class ScheduleCalls:
             raise ApiError(Code.CHANGED, f"schedule {name!r} was changed since revision {revision}: read it again")
         wanted = change(stored)
         act = _act(request, caller, before=stored.schedule, after=wanted.schedule)
-        return await self._save(request.namespace, wanted, act)
+        if isinstance(request, Adopt):
+            act = replace(act, before={"app": stored.state.app}, after={"app": request.app})
+        also: list[Change] = []
+        if with_children:
+            followers = _followers(name, await self._find(request.namespace))
+            for one in followers:
+                caller.check(request.permission, request.namespace, name_text(one.schedule.function))
+            also = [Change("remove", one.schedule.name, one.state.version) for one in followers]
+            if followers:
+                act = replace(act, before=[act.before, *(_shown(one.schedule) for one in followers)])
+        return await self._save(request.namespace, wanted, act, also)
 
     async def _remove(self, request: Remove, caller: Caller) -> Removed:
-        await self._change(request, caller, lambda stored: Change("remove", request.name, stored.state.version))
+        def removed(stored: Stored) -> Change:
+            return Change("remove", request.name, stored.state.version)
+
+        await self._change(request, caller, removed, with_children=request.children)
         return Removed(request.name)
 
-    async def _save(self, namespace: str, change: Change, act: Act) -> Stored | None:
+    async def _adopt(self, request: Adopt, caller: Caller) -> ScheduleInfo:
+        if not request.app:
+            raise ApiError(Code.INVALID, "app must be the name of an App")
+        app = key_of_text(request.namespace, request.app)
+        return _saved(
+            await self._change(
+                request, caller, lambda stored: Change("adopt", request.name, stored.state.version, app=app)
+            )
+        )
+
+    async def _save(self, namespace: str, change: Change, act: Act, also: Sequence[Change] = ()) -> Stored | None:
         schedule = None if change.schedule is None else with_keys(change.schedule, namespace)
         change = change._replace(name=key_of_text(namespace, change.name), schedule=schedule)
+        changes = [change, *(one._replace(name=key_of_text(namespace, one.name)) for one in also)]
         saved: dict[str, Stored | None] = await _found(
-            namespace, lambda done, failed: self._service.save([change], done, failed, act)
+            namespace, lambda done, failed: self._service.save(changes, done, failed, act)
         )
         stored = saved[change.name]
         return stored and stored_with_names(stored)
@@ -241,14 +283,30 @@ class ScheduleCalls:
         namespace = request.namespace
         app = key_of_text(namespace, request.app)
         act = caller.act(request.call, request.app, namespace=namespace)
+        code = self._code(request)
+
+        def may(function: bytes) -> bool:
+            return caller.may(request.permission, namespace, name_text(name_of(function)))
+
         declaration: Declaration = await _found(
-            namespace, lambda done, failed: self._service.declare(app, schedules, done, failed, act)
+            namespace,
+            lambda done, failed: self._service.declare(app, schedules, done, failed, act, code=code, may=may),
         )
         changes = [
-            Difference(one.kind.value, split_text(one.name)[1], text_with_names(one.text, namespace))
+            Difference(one.kind.value, split_text(one.name)[1], text_with_names(one.text, namespace), one.warning)
             for one in declaration.changes
         ]
         return Declared(declaration.governs, changes)
+
+    def _code(self, request: Declare) -> DeclaringCode:
+        """Return what a declaration says about its code."""
+
+        def keys(names: Iterable[str]) -> frozenset[bytes]:
+            return frozenset(key(request.namespace, name_bytes(name)) for name in names)
+
+        left_out = keys(request.left_out) | (frozenset() if self._keeps_workflows else keys(request.workflows))
+        functions = None if request.functions is None else keys(request.functions)
+        return DeclaringCode(functions, left_out, is_named=request.is_named)
 
     # ---- writing ----
 
@@ -262,6 +320,16 @@ def _act(
     """Return the act of a change. A removed, paused or resumed schedule has no description after it."""
     shown = [None if one is None else _shown(one) for one in (before, after)]
     return caller.act(request.call, request.name, namespace=request.namespace, before=shown[0], after=shown[1])
+
+
+def _followers(name: str, stored: Sequence[Stored]) -> list[Stored]:
+    """Return the schedules that run after one, and those after them."""
+    names = {name}
+    found: list[Stored] = []
+    while more := [one for one in stored if one.schedule.name not in names and names & {*one.schedule.parents}]:
+        found += more
+        names |= {one.schedule.name for one in more}
+    return found
 
 
 def _shown(schedule: Schedule) -> dict[str, Any]:

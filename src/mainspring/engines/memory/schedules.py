@@ -153,17 +153,20 @@ class MemorySchedules(MemoryGround):
         forgotten = self._tables.forgotten
         return {name: forgotten[name] for name in names if name in forgotten}
 
-    async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
-        """Record a declaration, and return all declarations of the app."""
+    async def declare(self, app: str, digest: bytes, now_us: int) -> None:
+        """Record a declaration."""
         declared = self._tables.declared
         if (app, digest) in declared:
             first, _ = declared[app, digest]
         else:  # later than the others, also if the clock was set back
             first = max(now_us, *(times[0] + 1 for (other, _), times in declared.items() if other == app), 0)
         declared[app, digest] = (first, now_us)
+
+    async def declarations(self, app: str) -> list[ops.Declared]:
+        """Return the declarations of an App."""
         return [
             ops.Declared(Deployment(app, stored_digest, times[0]), times[1])
-            for (other, stored_digest), times in declared.items()
+            for (other, stored_digest), times in self._tables.declared.items()
             if other == app
         ]
 

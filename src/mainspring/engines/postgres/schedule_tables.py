@@ -252,9 +252,12 @@ class PostgresSchedules(PostgresGround):
         found = await self._tx.connection.fetch(SQL["forgotten"], list(names))
         return {row[0]: row[1] for row in found}
 
-    async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
-        """Record a declaration, and return all declarations of the app."""
+    async def declare(self, app: str, digest: bytes, now_us: int) -> None:
+        """Record a declaration."""
         await self._tx.connection.fetch(SQL["declare"], app, digest, now_us)
+
+    async def declarations(self, app: str) -> list[ops.Declared]:
+        """Return the declarations of an App."""
         return [
             ops.Declared(Deployment(app, declared, first), last)
             for declared, first, last in await self._tx.connection.fetch(SQL["declarations"], app)

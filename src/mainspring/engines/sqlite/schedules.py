@@ -124,9 +124,12 @@ class SqliteSchedules(SqliteGround):
         """Return the fire time of each schedule up to which rows were deleted."""
         return {name: until_us for name in names for (until_us,) in self._rows("forgotten", name)}
 
-    async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
-        """Record a declaration, and return all declarations of the app."""
+    async def declare(self, app: str, digest: bytes, now_us: int) -> None:
+        """Record a declaration."""
         self._rows("declare", app, digest, now_us)
+
+    async def declarations(self, app: str) -> list[ops.Declared]:
+        """Return the declarations of an App."""
         return [
             ops.Declared(Deployment(name, declared, first), last)
             for name, declared, first, last in self._rows("declarations", app)

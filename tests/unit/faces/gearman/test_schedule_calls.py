@@ -70,7 +70,7 @@ def test_a_schedule_is_added_edited_paused_and_removed(tool: Peer) -> None:
     }
     assert tool.call("schedules.list") == {"schedules": [added]}
     assert tool.call("schedules.pause", name="a")["state"] == "paused"
-    assert tool.call("schedules.next", name="a") == {"schedule": "a", "paused": True, "times": []}
+    assert tool.call("schedules.next", name="a") == {"schedule": "a", "paused": True, "times": [], "local": []}
     assert tool.call("schedules.resume", name="a")["state"] == "active"
     assert tool.call("schedules.edit", name="a", every=90, timeout=None)["when"] == "every 1m30s"
     shown = tool.call("schedules.show", name="a")
@@ -191,7 +191,7 @@ def test_schedules_are_declared_by_code(tool: Peer) -> None:
     assert tool.call("schedules.declare", app="x", schedules=[a, b])["changes"] == []
     assert tool.call("schedules.show", name="a")["app"] == "x"
     (changed,) = tool.call("schedules.declare", app="x", schedules=[a | {"every": 30}, b])["changes"]
-    assert changed == {"kind": "changed", "name": "a", "text": "changed a: every 1m → every 30s"}
+    assert changed == {"kind": "changed", "name": "a", "text": "changed a: every 1m → every 30s", "warning": False}
     (removed,) = tool.call("schedules.declare", app="x", schedules=[a | {"every": 30}])["changes"]
     assert (removed["kind"], removed["name"]) == ("removed", "b")
     assert names(tool) == ["a"]

@@ -353,13 +353,16 @@ class ZookeeperSchedules(ZookeeperGround):
 
     # ---- declarations ----
 
-    async def declare(self, app: str, digest: bytes, now_us: int) -> list[ops.Declared]:
+    async def declare(self, app: str, digest: bytes, now_us: int) -> None:
         """Store a declaration."""
         path = places.declared(app)
         node = await self.transaction.get(path)
-        data = contents.declare(app, b"" if node is None else node.data, digest, now_us)
-        self.transaction.write(path, data)
-        return contents.declarations(app, data)
+        self.transaction.write(path, contents.declare(app, b"" if node is None else node.data, digest, now_us))
+
+    async def declarations(self, app: str) -> list[ops.Declared]:
+        """Return the declarations of an App."""
+        node = await self.transaction.get(places.declared(app))
+        return [] if node is None else contents.declarations(app, node.data)
 
 
 def _due(name: str, state: ScheduleState | None) -> str | None:
