@@ -104,7 +104,7 @@ class Times(msgspec.Struct):
     schedule: str
     paused: bool
     times: list[str | None]
-    local: list[PreviewedTime]
+    local: list[PreviewedTime] = msgspec.field(default_factory=list)
     """The same times on the clock of the schedule's time zone."""
 
 

@@ -206,7 +206,7 @@ def compare(
             children.setdefault(parent, set()).add(one.name)
     names = {schedule.name for schedule in declared}
     gone = [one.schedule for name, one in stored.items() if name not in names and _belongs(app, one.state)]
-    known = _functions(declared, code)
+    defined = _functions(declared, code)
     for one in reversed(_parents_first(gone)):
         if one.function in code.left_out:
             continue
@@ -222,7 +222,7 @@ def compare(
             for parent in one.parents:
                 children[parent].discard(one.name)
             text = f"removed {one.name}: {triggers.describe(one)}"
-            foreign = code.functions is not None and one.function not in known
+            foreign = code.functions is not None and one.function not in defined
             if foreign:
                 text += f"; this code of the App {_name(app)!r} does not define its function {_text(one.function)}"
             yield Change(Kind.REMOVED, one.name, one, None, text, foreign)

@@ -36,9 +36,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
         "schedules.show": SCHEDULE
         | TIMING
         | {"payload": "AHg=", "exclude": ["2030-12-24", "2030-12-25"], "parents": []},
-        "schedules.next": {"times": ["2030-01-31T12:00:00.000000Z", "2030-02-01T12:00:00.000000Z"]},
+        "schedules.next": {
+            "times": ["2030-01-31T12:00:00.000000Z", "2030-02-01T12:00:00.000000Z"],
+            "local": [
+                {"local": "2030-01-31T13:00:00+01:00", "note": None},
+                {"local": "2030-02-01T13:00:00+01:00", "note": "skipped"},
+            ],
+        },
         "schedules.history": {"runs": [RUN]},
         "schedules.trigger": RUN,
+        "functions.registered": {"registered": False, "shared": False, "functions": ["g"]},
     }
 
     def call(_: Client, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
@@ -80,9 +87,12 @@ def test_all_options_become_fields(calls: list[tuple[str, dict[str, Any]]], caps
                 "timeout": 7200.0,
                 "expires": None,
             },
-        )
+        ),
+        ("functions.registered", {"function": "f"}),
     ]
-    assert capsys.readouterr().out == "a\tactive\t2030-01-31T12:00:00.000000Z\n"
+    printed = capsys.readouterr()
+    assert printed.out == "a\tactive\t2030-01-31T12:00:00.000000Z\n"
+    assert printed.err == "mainspring: no worker has registered f; its jobs will wait\n"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +139,7 @@ def test_durations_are_shown_in_the_form_of_options(
     "words",
     [
         "edit a",
+        "remove",
         "add a --every soon",
         "add a --misfire never",
         "add a --misfire -1",
@@ -177,13 +188,31 @@ def test_commands_on_a_name(
     assert '"state":"active"' in capsys.readouterr().out
 
 
+def test_schedules_are_removed_with_their_children(
+    calls: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["schedules", "remove", "a", "--children"]) == 0
+    assert calls == [("schedules.remove", {"name": "a", "children": True})]
+    listed = [{"name": name, "parents": parents} for name, parents in (("a", []), ("b", ["a"]), ("c", ["b", "x"]))]
+    calls.clear()
+    monkeypatch.setattr(Client, "call", lambda _, *call: calls.append(call[:2]) or {"schedules": listed} | SCHEDULE)
+    assert main(["schedules", "remove", "a", "b", "c", "d"]) == 0
+    assert [params.get("name") for _, params in calls] == [None, "c", "d", "b", "a"]
+
+
+def test_a_schedule_is_given_to_an_app(calls: list[tuple[str, dict[str, Any]]]) -> None:
+    assert main(["schedules", "adopt", "a", "b", "--app", "shop"]) == 0
+    assert calls == [("schedules.adopt", {"name": name, "app": "shop"}) for name in "ab"]
+    assert main(["schedules", "adopt", "a"]) == 2
+
+
 def test_answers_are_printed(calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
     for words, expected in (
         ("list", "name\twhen"),
         ("list --json", '[{"name":"a"'),
         ("show a", "exclude: 2030-12-24 2030-12-25"),
         ("show a --json", '"payload":"AHg="'),
-        ("next a", "2030-01-31T12:00:00.000000Z\n2030-02-01"),
+        ("next a", "2030-01-31T13:00:00+01:00\n2030-02-01T13:00:00+01:00\tthe clock skips"),
         ("next a --json", '["2030-01-31T12:00:00.000000Z"'),
         ("history a --limit 5 --before 2030-01-01T00:00:00Z", "skipped\t-\toverlap"),
         ("history a --json", '[{"fire_time"'),

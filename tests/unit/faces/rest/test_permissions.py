@@ -398,6 +398,7 @@ MAKING = {
     ("PUT", "/functions/{function}/limits"),
     ("DELETE", "/functions/{function}/limits"),
     ("POST", "/workflows"),
+    ("POST", "/schedules/{name}/adopt"),
 }
 """Requests of developers."""
 
