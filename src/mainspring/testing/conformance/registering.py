@@ -285,6 +285,8 @@ class Registering:
             ("app", b"1", START, START + 2 * MINUTE),
             ("app", b"2", START + MINUTE, START + MINUTE),
         ]
+        assert times(s.declare("new", b"", others=("other", "gone"))) == [("other", b"1", START, START)]
+        assert s.declare("new", b"") == [], "without a digest, nothing is recorded"
 
     def test_a_declaration_stays_after_an_edit(self, s: Scheduling) -> None:
         schedule = named(s.add("x"), "a")
@@ -294,3 +296,9 @@ class Registering:
         assert (state.origin, state.app, state.declared) == (Origin.CODE, "app", b"digest")
         s.save(ops.Change("put", "a", state.version, schedule, Origin.CODE, "app", b"new"))
         assert s.stored("a").state.declared == b"new"
+        s.save(ops.Change("adopt", "x", app="app"))
+        state = s.stored("x").state
+        assert (state.origin, state.app, state.declared) == (Origin.CODE, "app", b"")
+        s.save(ops.Change("put", "x", state.version, named(schedule, "x"), Origin.CODE, "new", b"digest"))
+        state = s.stored("x").state
+        assert (state.app, state.declared) == ("new", b"digest")

@@ -112,9 +112,9 @@ class Scheduling:
         assert isinstance(number, int)
         return number
 
-    def declare(self, app: str, digest: bytes) -> list[ops.Declared]:
+    def declare(self, app: str, digest: bytes, others: Sequence[str] = ()) -> list[ops.Declared]:
         """Declare schedules of an App."""
-        (declared,) = self.group(ops.Declare(app, digest, self.now_us))
+        (declared,) = self.group(ops.Declare(app, digest, self.now_us, others))
         return sorted(declared)
 
     # ---- jobs ----
