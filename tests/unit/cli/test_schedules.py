@@ -195,7 +195,12 @@ def test_schedules_are_removed_with_their_children(
     assert calls == [("schedules.remove", {"name": "a", "children": True})]
     listed = [{"name": name, "parents": parents} for name, parents in (("a", []), ("b", ["a"]), ("c", ["b", "x"]))]
     calls.clear()
-    monkeypatch.setattr(Client, "call", lambda _, *call: calls.append(call[:2]) or {"schedules": listed} | SCHEDULE)
+
+    def call(_: Client, method: str, params: dict[str, Any], *_more: object) -> dict[str, Any]:
+        calls.append((method, params))
+        return {"schedules": listed} | SCHEDULE
+
+    monkeypatch.setattr(Client, "call", call)
     assert main(["schedules", "remove", "a", "b", "c", "d"]) == 0
     assert [params.get("name") for _, params in calls] == [None, "c", "d", "b", "a"]
 

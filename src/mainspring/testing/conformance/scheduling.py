@@ -15,7 +15,7 @@ from mainspring.schedules.model import At, Every, Fire, FireState, Schedule, Tri
 from mainspring.testing.conformance.driver import NO_LIMIT, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from mainspring.schedules.reconcile import Stored
     from mainspring.testing.conformance.driver import Make
