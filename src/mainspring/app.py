@@ -29,7 +29,7 @@ from mainspring.tasks import CoroutineTask, Define, Definitions, Schedule, Task
 from mainspring.worker.functions import check_annotations, check_definition
 from mainspring.worker.inclusion import import_included
 from mainspring.worker.link import connector
-from mainspring.worker.registry import Registry
+from mainspring.worker.registry import Kept, Registry, kept_seconds
 from mainspring.worker.runtime import Worker
 from mainspring.worker.selector import absolute
 from mainspring.worker.workflow_lint import check_workflows
@@ -145,6 +145,8 @@ class App(AppClient):
         cancel: CancelMode | None = None,
         tags: Iterable[str] | None = None,
         keep_arguments: int | None = None,
+        keep_result: Duration | None = None,
+        ignore_result: bool = False,
     ) -> Define: ...
     def task(
         self,
@@ -171,6 +173,8 @@ class App(AppClient):
         cancel: CancelMode | None = None,
         tags: Iterable[str] | None = None,
         keep_arguments: int | None = None,
+        keep_result: Duration | None = None,
+        ignore_result: bool = False,
     ) -> Any:
         """Define a task.
 
@@ -184,6 +188,9 @@ class App(AppClient):
 
         The server keeps the arguments of a job that has succeeded if they have at most ``keep_arguments`` bytes, by default
         1,024; 0 for none. Settings of the server may limit it.
+
+        A job that has succeeded is deleted with its result after ``keep_result``, at least a second, in place of the server's
+        ``--retention``. With ``ignore_result``, results are neither sent nor stored, and callers get None.
 
         The other options are defaults for the task's jobs; see ``Submission.options``. ``schedule_to_start``,
         ``schedule_to_close`` and ``cancel`` apply where a workflow submits the task as an activity. With a constant ``unique``,
@@ -213,18 +220,19 @@ class App(AppClient):
                 "concurrency_key": concurrency_key,
             }
         )
+        if keep_result is not None:
+            self._check({"keep_result": keep_result})
         limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
         if keep_arguments is not None:
             check_whole(keep_arguments, "keep_arguments", 0, MOST_KEPT)
+        kept = Kept(keep_arguments, kept_seconds(keep_result), ignores_result=ignore_result)
         check_definition(name, executor)
         check_text_or_function(unique, "unique", check_unique)
         check_keep_unique(options.keep_unique, unique)
         check_text_or_function(concurrency_key, "concurrency_key", check_key)
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._definitions.task(
-                call, name, executor, options, unique, limits, concurrency_key, keep_arguments
-            )
+            return self._definitions.task(call, name, executor, options, unique, limits, concurrency_key, kept)
 
         return define(call) if call is not None else Define(define)
 

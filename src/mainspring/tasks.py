@@ -12,6 +12,7 @@ from mainspring.client.submission import Check, Key, Submission, Unique, accept_
 from mainspring.errors import UsageError, WorkflowUsageError
 from mainspring.resources.model import UNLIMITED
 from mainspring.worker.functions import build_function, build_workflow
+from mainspring.worker.registry import KEPT
 from mainspring.workflow_definitions import Workflow
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from mainspring.client.job import Job
     from mainspring.client.options import Options, Retry
     from mainspring.resources.model import Limits
-    from mainspring.worker.registry import Function, Registry
+    from mainspring.worker.registry import Function, Kept, Registry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -142,7 +143,7 @@ class Definitions:
         unique: Unique,
         limits: Limits = UNLIMITED,
         key: Key = "",
-        keep_arguments: int | None = None,
+        kept: Kept = KEPT,
     ) -> Any:
         """Define a task. Raises UsageError if the function cannot be a task, or the name is taken."""
         if isinstance(call, Workflow):
@@ -150,7 +151,7 @@ class Definitions:
                 f"{call.name} is a workflow, and not a function for a task: schedule it with @app.scheduled(…)"
             )
         given = call.function.call if isinstance(call, Defined) else call
-        function = build_function(given, name, executor, options, limits, keep_arguments=keep_arguments)
+        function = build_function(given, name, executor, options, limits, kept=kept)
         self._registry.add(function)
         kind: Any = CoroutineTask if function.executor == "coroutine" else Task
         return kind(function.call, function, self._connections, options, unique, key, self._check)

@@ -116,6 +116,7 @@ class ArgumentRules(dict[bytes, FunctionRules]):
         self._sizes = sizes
         self._redactions = redactions
         self._declared: dict[bytes, int] = {}
+        self._notes_all = False
         self.kept_whole = self._kept_whole()
         """Bytes of the largest payload that is kept of any function without a look at its keys. Declarations change it."""
 
@@ -141,8 +142,13 @@ class ArgumentRules(dict[bytes, FunctionRules]):
         self.pop(function, None)
         self.kept_whole = self._kept_whole()
 
+    def notes_all(self, notes: bool) -> None:
+        """Set whether each success is to be looked at, whatever its payload; see `ResultRetention`."""
+        self._notes_all = notes
+        self.kept_whole = self._kept_whole()
+
     def _kept_whole(self) -> int:
-        if self._redactions:
+        if self._redactions or self._notes_all:
             return -1
         return min([KEPT, *(int(rule.value) for rule in self._sizes), *self._declared.values()])
 

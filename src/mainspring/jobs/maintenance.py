@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.due_jobs import DueJobs
     from mainspring.jobs.ends import Ends
     from mainspring.jobs.held import Held, Worker
+    from mainspring.jobs.result_retention import ResultRetention
     from mainspring.jobs.serving import Serving
 
 TICK_INTERVAL = 0.25
@@ -46,6 +47,7 @@ class Maintenance:
         *,
         retention: float,
         dead_retention: float,
+        results: ResultRetention,
         shared: bool,
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
@@ -56,6 +58,7 @@ class Maintenance:
         self._slices = context.slices
         self._retention = retention
         self._dead_retention = dead_retention
+        self._results = results
         self._sweep_every = SHARED_SWEEP_INTERVAL if shared else SWEEP_INTERVAL
         self._adapted = self._swept = self._looked = self._clock.monotonic()
         self._woken: dict[Worker, float] = {}
@@ -76,6 +79,7 @@ class Maintenance:
             self._serving.next_suspect()
             self._look_at_functions(now)
             self._due_jobs.look()
+            self._results.run_once()
         if now - self._swept >= self._sweep_every:
             self._swept = now
             self._slices.run(self._dispatch.tidy())

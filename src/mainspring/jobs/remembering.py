@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mainspring.ids import Handles
     from mainspring.jobs.argument_rules import ArgumentRules
     from mainspring.jobs.held import Held
+    from mainspring.jobs.result_retention import ResultRetention
     from mainspring.jobs.rules import Settlement
 
 _SUCCEED: Final = Event.SUCCEED
@@ -21,10 +22,11 @@ _SUCCEED: Final = Event.SUCCEED
 class Remembering:
     """Completes settlements of stored jobs. Nothing is kept of a job whose row is deleted at its end."""
 
-    def __init__(self, handles: Handles, clock: Clock, arguments: ArgumentRules) -> None:
+    def __init__(self, handles: Handles, clock: Clock, arguments: ArgumentRules, results: ResultRetention) -> None:
         self._handles = handles
         self._clock = clock
         self.rules = arguments
+        self._results = results
 
     def note(self, held: Held, settlement: Settlement) -> None:
         """Set in a settlement what is to be stored, while the job has its worker."""
@@ -32,6 +34,7 @@ class Remembering:
         if job.options is not None and job.options.forget:
             return
         if settlement.event is _SUCCEED:
+            self._results.note(job)
             rules, payload = self.rules[job.function], job.payload
             settlement.payload = None if len(payload) <= rules.kept_whole else rules.kept(payload)
             if is_in_row(settlement, held.stop_us):

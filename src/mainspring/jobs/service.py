@@ -29,6 +29,7 @@ from mainspring.jobs.registered import Registered, nobody
 from mainspring.jobs.remembering import Remembering
 from mainspring.jobs.remote_jobs import RemoteJobs
 from mainspring.jobs.reports import Reports
+from mainspring.jobs.result_retention import ResultRetention
 from mainspring.jobs.roots import RootJobs
 from mainspring.jobs.roster import Roster
 from mainspring.jobs.serving import Serving
@@ -66,7 +67,8 @@ class JobService:
     ``earlier`` is called with a monotonic time if the next ``tick`` is needed sooner than its last result. ``retention`` and
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
     ``attempts_ended`` are called with settlements after their commit. ``keeps_limits``, ``keeps_namespaces`` and
-    ``keeps_stop_requests`` are whether the store keeps limits of functions, namespaces, and requests to stop held jobs.
+    ``keeps_stop_requests`` are whether the store keeps limits of functions, namespaces, and requests to stop held jobs;
+    ``deletes_jobs``, whether it deletes single ones.
     ``shared`` is given if the store is shared. ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows.
     ``arguments`` are the rules for arguments.
     """
@@ -84,6 +86,7 @@ class JobService:
         keeps_limits: bool = True,
         keeps_namespaces: bool = True,
         keeps_stop_requests: bool = True,
+        deletes_jobs: bool = True,
         round_robin: bool = False,
         wakeup: int = 1,
         most_functions: int = 0,
@@ -100,6 +103,7 @@ class JobService:
         arguments = ArgumentRules() if arguments is None else arguments
         self.arguments_of, self.node_of = arguments.of, handles.node
         self.declare_kept = arguments.declare
+        self.results = results = ResultRetention(commits, clock.monotonic, arguments, supported=deletes_jobs)
         self.clock = clock
         self.term = Term(0)
         self.handles = handles
@@ -147,7 +151,7 @@ class JobService:
             wake_at=due_jobs.wake_at,
             drop=None if subscriptions is None else subscriptions.drop,
             attempts_ended=(attempts.ended, *attempts_ended),
-            remembering=Remembering(handles, clock, arguments),
+            remembering=Remembering(handles, clock, arguments, results),
         )
         self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
         self.intake = intake = Intake(context, serving, root_jobs, due_jobs.wake_at, attempts.submitted)
@@ -161,6 +165,7 @@ class JobService:
             due_jobs,
             retention=retention,
             dead_retention=dead_retention,
+            results=results,
             shared=not alone,
         )
         waits = Waits(context, serving, outcomes, subscriptions)

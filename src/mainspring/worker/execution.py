@@ -68,6 +68,8 @@ async def execute_coroutine(function: Function, payload: bytes, job: CurrentJob)
 
 
 def _result_settlement(function: Function, result: Any) -> Settlement:
+    if function.kept.ignores_result:
+        return Settlement(b"succeeded", b"", b"")
     try:
         return Settlement(b"succeeded", b"", function.signature.encode_result(result))
     except BaseException as error:  # noqa: BLE001

@@ -12,7 +12,7 @@ from mainspring.client.validation import check_text, refusal
 from mainspring.deciding.model import Code
 from mainspring.errors import SettingsError, UsageError
 from mainspring.resources.model import UNLIMITED, Limits
-from mainspring.worker.registry import Function, Registry, WorkflowFunction
+from mainspring.worker.registry import KEPT, Function, Kept, Registry, WorkflowFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ def build_function(
     limits: Limits = UNLIMITED,
     *,
     kind: str = "task",
-    keep_arguments: int | None = None,
+    kept: Kept = KEPT,
 ) -> Function:
     """Return the worker's function for a callable, under the callable's own name if ``name`` is None.
 
@@ -69,7 +69,7 @@ def build_function(
         timeout=options.timeout,
         heartbeat=options.heartbeat,
         limits=limits,
-        keep_arguments=keep_arguments,
+        kept=kept,
     )
 
 
@@ -96,7 +96,7 @@ def check_annotations(registry: Registry) -> None:
 
     A worker calls it at its start, when the modules of its App are loaded: annotations may name types that are defined later.
     """
-    problems = [function.signature.problem() for function in registry]
+    problems = [function.signature.problem(results=not function.kept.ignores_result) for function in registry]
     problems += [workflow.signature.problem() for workflow in registry.workflows.values()]
     if found := [problem for problem in problems if problem]:
         raise SettingsError(f"no job could be run, because annotations cannot be used: {'; '.join(found)}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from mainspring.client.options import seconds
 from mainspring.client.validation import check_name, check_text
 from mainspring.errors import UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT
@@ -17,11 +18,38 @@ from mainspring.workflows.model import decision_function
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from mainspring.client.options import Retry
+    from mainspring.client.options import Duration, Retry
     from mainspring.client.payload import Signature
     from mainspring.deciding.model import Code
 
 Executor = Literal["thread", "process", "coroutine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The parts of a function's succeeded jobs that the store keeps, and for how long."""
+
+    arguments: int | None = None
+    """Bytes of the largest arguments that are kept; None: as the node's settings say."""
+    seconds: float | None = None
+    """Seconds for which a job is kept with its result; None: as the node's settings say."""
+    ignores_result: bool = False
+    """Whether results are not sent."""
+
+
+KEPT: Final = Kept()
+
+
+def kept_seconds(keep_result: Duration | None) -> float | None:
+    """Return the seconds of ``keep_result``.  Raises UsageError for less than a second."""
+    if keep_result is None:
+        return None
+    found = seconds(keep_result, "keep_result")
+    if found < 1:
+        raise UsageError(
+            f"keep_result must be at least 1s, and is {keep_result!r}: to keep no result, give ignore_result=True"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +64,7 @@ class Function:
     timeout: float | None = None
     heartbeat: float | None = None
     limits: Limits = UNLIMITED
-    keep_arguments: int | None = None
-    """Bytes of the largest arguments that are kept when a job has succeeded; None: as the node's settings say."""
+    kept: Kept = KEPT
 
     def registration(self) -> bytes:
         """Return the function's options for the protocol's REGISTER; empty if there are none."""

@@ -104,7 +104,8 @@ class Worker:
         registrations = {function.name: function.registration() for function in registry}
         functions = [(name.encode(), options) for name, options in registrations.items() if name not in self._left_out]
         self._servers = dict(servers)
-        self._keeps = {one.name: one.keep_arguments for one in registry if one.keep_arguments is not None}
+        self._keeps = {one.name: one.kept.arguments for one in registry if one.kept.arguments is not None}
+        self._keeps_results = {one.name: one.kept.seconds for one in registry if one.kept.seconds is not None}
         self._links = self._new_links(functions)
         self._all_links = [*self._links]  # including those for extra places
         self._prefetch = PrefetchController(self.settings.concurrency)
@@ -144,6 +145,7 @@ class Worker:
                 stops=not extra,
                 beats=INTERVAL if self.settings.frozen_after else None,
                 keeps=None if extra else self._keeps,
+                keeps_results=None if extra else self._keeps_results,
                 token=self._token,
                 namespace=self._namespace,
             )

@@ -133,7 +133,7 @@ class WorkerSession:
     ``functions`` are names with options of REGISTER. ``slots`` is the number of jobs that the worker runs at a time; None: the
     server uses the worker's credit. ``isolates``: on request, it runs a job in a process of its own.
     ``stops``: it stops on request. ``beats``: the most seconds between its heartbeats; None: it announces none. ``keeps`` has the
-    bytes of arguments that its functions keep, by function.
+    bytes of arguments that its functions keep, by function; ``keeps_results`` the seconds for which they keep results.
     """
 
     def __init__(
@@ -146,6 +146,7 @@ class WorkerSession:
         stops: bool = False,
         beats: float | None = None,
         keeps: Mapping[str, int] | None = None,
+        keeps_results: Mapping[str, float] | None = None,
         token: str | None = None,
         namespace: str = DEFAULT,
     ) -> None:
@@ -160,6 +161,7 @@ class WorkerSession:
         self._slots = slots
         self._isolates = isolates
         self._keeps = keeps
+        self._keeps_results = keeps_results
         self._connection: Connection | None = None
         self._output: list[bytes] = []
         self._unsettled: dict[Key, bytes] = {}
@@ -190,10 +192,13 @@ class WorkerSession:
                 self._declare_kept()
 
     def _declare_kept(self) -> None:
-        """Declare which arguments the registered functions keep."""
+        """Declare which arguments the registered functions keep, and how long their results."""
         if self._keeps is not None:
             kept = msgspec.json.encode({"arguments": self._keeps})
             self._output.append(packets.request(Type.CALL, _KEEPS_CALL, b"worker.keeps", kept))
+        if self._keeps_results:  # without it, the call before has ended what earlier workers have declared
+            kept = msgspec.json.encode({"results": self._keeps_results})
+            self._output.append(packets.request(Type.CALL, _KEEPS_CALL, b"worker.results", kept))
 
     def show(self, handle: str) -> None:
         """Query a job; the answer is a ``Shown``."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Iterator  # noqa: TC003 - annotations are resolved at run time
 from datetime import timedelta
 from typing import Any
 
@@ -15,10 +16,12 @@ from mainspring import (
     JobCancelled,
     JobExpired,
     JobFailed,
+    JobLost,
     Progress,
     RefusedError,
     Retry,
     Snooze,
+    UsageError,
     Warned,
     current_job,
 )
@@ -235,3 +238,58 @@ def test_the_traceback_of_a_task_begins_with_its_code() -> None:
         flaky.options(retry=Retry(max_attempts=1)).submit(9).result(5)
     first = (failed.value.traceback or "").splitlines()[1]
     assert __file__ in first
+
+
+@app.task(keep_result="1m")
+def brief(number: int) -> int:
+    return number
+
+
+@app.task(keep_result="10m", retry=Retry(max_attempts=1))
+def longer(number: int) -> float:
+    return 1 / number
+
+
+@app.task(ignore_result=True)
+def ignored(number: int) -> Iterator[int]:
+    return iter([number])
+
+
+def test_results_are_kept_as_long_as_their_task_declares() -> None:
+    def found(*jobs: Any) -> list[Any]:
+        """Return the results that the node still has: a client keeps one that it has got."""
+        results: list[Any] = []
+        for job in jobs:
+            try:
+                results.append(app.job(job.handle).result(5))
+            except JobLost:
+                results.append(None)
+        return results
+
+    with in_memory(app) as fleet:
+        first, slower, second = brief.submit(1), longer.submit(2), brief.submit(3)
+        unique = brief.options(unique="u", keep_unique="1h").submit(4)
+        other, failed = add.submit(1), longer.submit(0)
+        fleet.settle()
+        fleet.advance("50s")
+        third = brief.submit(5)
+        fleet.settle()
+        assert found(first, slower, second, third) == [b"1", b"0.5", b"3", b"5"]
+        fleet.advance("20s")
+        assert found(first, slower, second, third, unique, other) == [None, b"0.5", None, b"5", b"4", b"2"]
+        fleet.advance("10m")
+        assert found(slower, third, unique, other) == [None, None, b"4", b"2"]
+        assert failed.state == "failed"
+
+
+def test_an_ignored_result_is_neither_sent_nor_checked() -> None:
+    with in_memory(app):
+        job = ignored.submit(1)
+        assert job.result(5) is None
+        assert job.info()["output_size"] == 0
+
+
+@pytest.mark.parametrize("span", [0, "0.5s", -1, "soon", True])
+def test_a_result_is_kept_for_a_second_at_least(span: Any) -> None:
+    with pytest.raises(UsageError, match="keep_result"):
+        App().task(keep_result=span)

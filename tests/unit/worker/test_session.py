@@ -103,6 +103,16 @@ def test_kept_arguments_are_declared_after_each_registration_and_older_servers_m
     assert sent(session) == [(Type.REGISTER, [b"g", b""]), declared]
 
 
+def test_kept_results_are_declared_after_kept_arguments_which_end_earlier_declarations() -> None:
+    session = WorkerSession([(b"f", b"")], "w1", keeps={}, keeps_results={"f": 60.0})
+    session.connected()
+    sent(session)
+    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+    packets_sent = sent(session)
+    place = packets_sent.index((Type.CALL, [b"keeps", b"worker.keeps", b'{"arguments":{}}']))
+    assert packets_sent[place + 1] == (Type.CALL, [b"keeps", b"worker.results", b'{"results":{"f":60.0}}'])
+
+
 def test_a_worker_that_stops_on_request_says_so_and_older_servers_may_refuse_it() -> None:
     session = WorkerSession([], "w1", stops=True)
     session.connected()

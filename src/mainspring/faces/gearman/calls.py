@@ -106,6 +106,12 @@ class Caller(Protocol):
     def declare_kept(self, sizes: Mapping[str, int]) -> None:
         """Set the bytes of arguments that the functions of this peer's worker keep after a success; none for others."""
 
+    def declare_results(self, seconds: Mapping[str, float]) -> bool:
+        """Set the seconds for which the functions of this peer's worker keep results; none for others.
+
+        Return False if the store deletes no single jobs.
+        """
+
     def receive_texts(self) -> None:
         """Send the texts of progress to this peer."""
 
@@ -142,6 +148,18 @@ class Keeps(Request[None]):
     call = "worker.keeps"
     arguments: dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_KEPT)]]
     """Bytes, by function; other functions declare nothing."""
+
+
+class KeepsResults(Request[None]):
+    """Declare how long the functions of the worker on this connection keep the results of succeeded jobs.
+
+    It comes after ``worker.keeps``, which ends what was declared before. Codes: ``unsupported``.
+    """
+
+    permission = Permission.DEVELOP
+    call = "worker.results"
+    results: dict[str, Annotated[float, msgspec.Meta(ge=1, le=366 * 86_400)]]
+    """Seconds, by function; other functions declare nothing."""
 
 
 class TakesLogs(Request[None]):
@@ -223,6 +241,7 @@ class Calls:
             Isolates: _isolates,
             Slots: _slots,
             Keeps: _keeps,
+            KeepsResults: _keeps_results,
             Drains: _drains,
             Describe: _describe,
             SendsBeats: _sends_beats,
@@ -335,6 +354,12 @@ def _slots(peer: Caller, call_id: bytes, request: Slots) -> None:
 
 def _keeps(peer: Caller, call_id: bytes, request: Keeps) -> None:
     peer.declare_kept(request.arguments)
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _keeps_results(peer: Caller, call_id: bytes, request: KeepsResults) -> None:
+    if not peer.declare_results(request.results):
+        raise ApiError(Code.UNSUPPORTED, "the store of this node deletes no single jobs: --retention applies to all")
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

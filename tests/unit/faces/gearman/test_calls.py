@@ -75,6 +75,20 @@ def test_a_worker_declares_which_arguments_its_functions_keep(node: Node) -> Non
     assert rules(F).limit == KEPT
 
 
+def test_a_worker_declares_how_long_its_functions_keep_results(node: Node) -> None:
+    worker, results = node.stream(F), node.service.results
+    assert worker.call("worker.results", results={"f": 60, "other": 9}) == {}
+    assert results.seconds_of(F) == 60
+    assert results.seconds_of(b"other") is None, "it has not registered that one"
+    assert node.service.arguments_of.__self__.kept_whole == -1, "each success is noted"  # type: ignore[attr-defined]
+    assert worker.call("worker.results", results={"f": 0.5}) == "usage"
+    assert worker.call("worker.keeps", arguments={}) == {}
+    assert results.seconds_of(F) is None
+    results.supported = False
+    assert worker.call("worker.results", results={"f": 60}) == "usage"
+    assert results.seconds_of(F) is None
+
+
 def test_a_worker_declares_that_it_isolates_jobs(node: Node) -> None:
     assert node.stream().call("worker.isolates") == {}
     (worker,) = node.service.dispatch.workers
