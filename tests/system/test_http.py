@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 
 from .http_port import ask, at_a_terminal, sign_in
 from .processes import mainspring, node
+from .servers import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,11 +37,11 @@ def test_the_link_at_a_terminal_signs_a_browser_in_once(tmp_path: Path) -> None:
     assert "msl_" not in (tmp_path / "node.log").read_text()
 
 
-def test_streams_end_first_when_the_node_stops(tmp_path: Path) -> None:
+def test_streams_and_waits_end_when_the_node_stops(tmp_path: Path) -> None:
     options = ("serve", "--gearman", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", "memory://")
     with node(*options, cwd=tmp_path, faces=("gearman", "http")) as running:
         address = running.ports["http"]
-        create = ("tokens", "create", "--name", "ci", "--role", "developer", "--server", running.address)
+        create = ("tokens", "create", "--name", "ci", "--role", "developer", "--payloads", "--server", running.address)
         token = mainspring(*create, cwd=tmp_path).stdout.decode().strip()
         bearer = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
         jobs = "/api/v1/namespaces/default/jobs"
@@ -50,11 +52,22 @@ def test_streams_end_first_when_the_node_stops(tmp_path: Path) -> None:
         stream = connection.getresponse()
         assert (stream.status, stream.getheader("content-type")) == (200, "text/event-stream; charset=utf-8")
         assert stream.readline().startswith(b"retry: ")
+        waiting = [http.client.HTTPConnection(address, timeout=30) for _ in range(2)]
+        headers = {"Authorization": f"Bearer {token}"}
+        waiting[0].request("GET", f"{jobs}/{job['handle']}/result?wait=60", headers=headers)
+        headers |= {"Content-Type": "application/json", "Prefer": "wait=60"}
+        waiting[1].request("POST", jobs, '{"function": "later"}', headers)
+        eventually(lambda: len(ask(address, "GET", jobs, **bearer)[2]["items"]) == 2, "the second job")
         running.signal(signal.SIGTERM)
         rest = stream.read()  # fails unless the stream is complete
         assert b'"state":"pending"' in rest
+        result, submitted = (one.getresponse() for one in waiting)
+        assert (result.status, result.getheader("content-type")) == (409, "application/problem+json")
+        assert submitted.status == 202
+        assert json.loads(submitted.read())["handle"] > job["handle"]
         assert running.wait() == 0
-        connection.close()
+        for one in (connection, *waiting):
+            one.close()
     assert "rror" not in running.log.read_text()
 
 

@@ -45,7 +45,7 @@ class HttpPort:
         hosts = [*listen.http_hosts, socket.gethostname()]
         if isinstance(listen.http, TcpAddress):
             hosts.append(listen.http.host)
-        api = RestApp(
+        self._api = api = RestApp(
             built.api,
             with_document(ROUTES, version=version(), prefix=self._prefix),
             Doorkeeper(
@@ -91,7 +91,8 @@ class HttpPort:
         self._streams.end()
 
     async def stop(self) -> None:
-        """Close the open connections within about a second."""
+        """Answer the clients that wait for jobs, and close the open connections within about a second."""
+        self._api.end_waits()
         await self._listener.stop()
 
 

@@ -38,6 +38,8 @@ SLOWEST_BODY: Final = 4 * 1024
 
 _TOO_MANY_REQUESTS = PlainTextResponse("too many requests are under way: try again\n", 503, {"Connection": "close"})
 
+_STOPPING = PlainTextResponse("this node stops: try again\n", 503, {"Connection": "close", "Retry-After": "1"})
+
 
 class HttpListener:
     """Serves an application on connections, see `protocol`.
@@ -252,8 +254,11 @@ class _Protocol(HttpToolsProtocol):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose head is complete."""
+        is_answering = False
 
         async def in_pieces(message: Message) -> None:
+            nonlocal is_answering
+            is_answering = True
             body = message.get("body", b"")
             last = max(len(body) - 1, 0) // PIECE_SIZE * PIECE_SIZE
             for start in range(0, last, PIECE_SIZE):
@@ -264,7 +269,13 @@ class _Protocol(HttpToolsProtocol):
             await self._application(scope, receive, send)
         elif self._connection.set_working(preferred=scope["path"] in self._preferred):
             self._check_later()
-            await self._application(scope, receive, in_pieces)
+            try:
+                await self._application(scope, receive, in_pieces)
+            except (
+                asyncio.CancelledError
+            ):  # the server stops: without an answer, uvicorn would log an error and send a 500
+                if not is_answering:
+                    await _STOPPING(scope, receive, send)
         else:
             await _TOO_MANY_REQUESTS(scope, receive, send)
 

@@ -23,7 +23,7 @@ from mainspring.faces.rest.idempotency import HEADER, answer_once
 from mainspring.faces.rest.inputs import JSON, NDJSON, Inputs
 from mainspring.faces.rest.login import PATHS
 from mainspring.faces.rest.problems import HttpError, refusal
-from mainspring.faces.rest.registry import Context, Table
+from mainspring.faces.rest.registry import Context, Table, WaitTimes
 from mainspring.faces.rest.replies import Items, Raw, Reply
 from mainspring.faces.rest.security import check_site, collect
 from mainspring.faces.rest.shares import Shares
@@ -207,7 +207,14 @@ class RestApp:
         self._prefix = prefix
         self._shares = Shares(per_caller)
         self._waits = _Waits()
+        self._wait_times = WaitTimes()
+        self._is_stopping = False
         self.table = Table(routes, _Compiled)
+
+    def end_waits(self) -> None:
+        """Answer the clients that wait for the ends of jobs: the node stops. Requests to the store may still be answered."""
+        self._is_stopping = True
+        self._wait_times.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -282,14 +289,14 @@ class RestApp:
         try:
             return await self._once(exchange)
         except asyncio.CancelledError:
-            if not waiting.ended_by:
+            if not waiting.ended_by and not self._is_stopping:
                 raise
             if waiting.ended_by == "client":
                 return None
+            reason = f"within {ANSWER_LIMIT:.0f} s" if waiting.ended_by else "before this node stopped"
             raise HttpError(
                 "outcome_unknown",
-                f"the store has not answered within {ANSWER_LIMIT:.0f} s: look whether the request was done, or repeat it with "
-                "its Idempotency-Key",
+                f"the store has not answered {reason}: look whether the request was done, or repeat it with its Idempotency-Key",
             ) from None
         finally:
             self._waits.end(waiting)
@@ -363,7 +370,7 @@ class RestApp:
         """Call the API, and encode the answer."""
         route, inputs = exchange.found.route, exchange.inputs
         if route.handler is not None:
-            context = Context(self._api, exchange.caller, inputs, exchange.headers, once)
+            context = Context(self._api, exchange.caller, inputs, exchange.headers, self._wait_times, once)
             return self._finish(exchange, await route.handler(context))
         return self._encode(exchange, await self._api.call(route.request_of(inputs), caller=exchange.caller, once=once))
 

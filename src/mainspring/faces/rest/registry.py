@@ -6,6 +6,8 @@ application finds a route, the readers of its inputs, and OpenAPI.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +20,7 @@ from mainspring.faces.rest.replies import page_of
 from mainspring.faces.rest.shapes import Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.access.caller import Caller
     from mainspring.access.once import Once
@@ -40,6 +42,32 @@ def path_in(namespace: str, *segments: str) -> str:
     return "/".join([N.format(namespace=namespace), *(quote(segment, safe=":") for segment in segments)])
 
 
+class WaitTimes:
+    """The times for which clients want to wait for the end of a job. All of them are over when the node stops."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Timeout] = set()
+        self._is_over = False
+
+    @contextlib.asynccontextmanager
+    async def within(self, seconds: float) -> AsyncIterator[None]:
+        """Raise TimeoutError if the block takes longer than this time, or if the node stops."""
+        async with asyncio.timeout(0 if self._is_over else seconds) as limit:
+            self._running.add(limit)
+            try:
+                yield
+            finally:
+                self._running.remove(limit)
+
+    def end(self) -> None:
+        """End all waits, and those that begin later."""
+        self._is_over = True
+        now = asyncio.get_running_loop().time()
+        for limit in self._running:
+            if not limit.expired():
+                limit.reschedule(now)
+
+
 class Context(NamedTuple):
     """All that the handler of a route gets."""
 
@@ -48,6 +76,7 @@ class Context(NamedTuple):
     inputs: Any
     """The struct ``inputs`` of the route."""
     headers: Mapping[bytes, bytes]
+    waits: WaitTimes
     once: Once | None = None
     """The key of the request, if the call of the API keeps its answer with it."""
 

@@ -394,3 +394,25 @@ def test_a_body_that_comes_slowly_is_aborted() -> None:
             assert await asyncio.wait_for(slow, 20) == b""
 
     listening(0.4, ask, heads)
+
+
+def test_a_request_without_an_answer_at_the_stop_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def hangs(scope: Scope, receive: Receive, send: Send) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        http = HttpListener(hangs, reserved=HEALTH)
+        await http.start()
+        async with accepting(http.protocol, 8, 2) as address:
+            asking = asyncio.create_task(get(address, "/"))
+            await begun.wait()
+            await http.stop()
+            status, head, body = await asking
+        assert (status, body) == (503, "this node stops: try again\n")
+        assert "retry-after: 1" in head
+
+    asyncio.run(main())
+    assert "Traceback" not in caplog.text

@@ -1,4 +1,4 @@
-"""Requests whose clients have disconnected: those that still wait for the store are not done later."""
+"""Requests whose clients have disconnected, or whose node stops: those that still wait for the store are not done later."""
 
 from __future__ import annotations
 
@@ -92,5 +92,29 @@ def test_jobs_of_a_client_that_gave_them_up_are_not_stored(
             listed = (await client.get(JOBS)).json["items"]
             assert len(listed) == 1 or not late
             assert len(listed) > 1 or late
+
+    run(test())
+
+
+def test_requests_that_wait_when_the_node_stops_get_an_answer() -> None:
+    async def test() -> None:
+        store = AwayStore()
+        async with serving(store=store) as (client, _):
+            wait = [("prefer", "wait=60")]
+            waiting = asyncio.ensure_future(client.send("POST", JOBS, {"function": "f"}, headers=wait))
+            while not (await client.get(JOBS)).json["items"]:  # noqa: ASYNC110 - the store has no event
+                await asyncio.sleep(0)
+            store.is_away = True
+            unanswered = asyncio.ensure_future(client.send("POST", JOBS, {"function": "g"}))
+            await store.asked.wait()
+            client.app.end_waits()
+            submitted = await waiting
+            assert submitted.status == 202
+            assert submitted.json["handle"]
+            unanswered.cancel()  # by the server, a second after it has begun to stop
+            refused = await unanswered
+            assert (refused.status, refused.json["type"]) == (503, "urn:mainspring:problem:outcome-unknown")
+            assert "before this node stopped" in refused.json["detail"]
+            store.back()
 
     run(test())

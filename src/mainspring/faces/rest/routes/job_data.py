@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +27,7 @@ async def _result(context: Context) -> Raw:
     if inputs.wait:
         wait = job_data.Wait(inputs.handle, namespace=inputs.namespace)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(inputs.wait):
+            async with context.waits.within(inputs.wait):
                 await context.api.call(wait, caller=context.caller)
     request = job_data.Result(inputs.handle, namespace=inputs.namespace)
     data: job_data.Data = await context.api.call(request, caller=context.caller)

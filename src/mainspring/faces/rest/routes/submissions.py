@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,7 +72,7 @@ async def _submit(context: Context) -> Reply:
     headers = {**reply.headers, "Preference-Applied": f"wait={seconds:g}"}
     wait = job_data.Wait(answer.handle, namespace=inputs.namespace)
     try:
-        async with asyncio.timeout(seconds):
+        async with context.waits.within(seconds):
             answer.outcome = await context.api.call(wait, caller=context.caller)
     except TimeoutError:
         return Reply(answer, 202, headers)
