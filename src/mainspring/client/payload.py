@@ -429,7 +429,7 @@ class Signature:
             except Exception as error:
                 raise PayloadError(
                     f"{self.name}: an annotation cannot be resolved ({error}); name types that the function's module "
-                    "defines when it is imported"
+                    "has when it is imported, and import them outside of `if TYPE_CHECKING:`"
                 ) from error
         return self._hints
 
