@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import bulk
 import http_api
+import limits
 import listing
 import log_lines
 import machine
@@ -98,6 +99,15 @@ def _fleet(mainspring: postgres.OnPostgres, template: str | None) -> list[Cell]:
             sides=(Side("3 nodes", three, WithDatabase(spread)), Side("1 node", one, WithDatabase(spread))),
             ratio_to=1,
             at_least=0.9,
+        ),
+        Cell(
+            key="postgres-keys",
+            measure="30 jobs of 0.1 s with 3 keys, `concurrency_per_key=1`: 2 nodes against 1 node",
+            required="1.5 x the time of 1 node",
+            unit="s",
+            sides=(Side("2 nodes", fleet(2, template), limits.on_nodes), Side("1 node", one, limits.on_nodes)),
+            ratio_to=1,
+            at_least=1 / 1.5,
         ),
         Cell(
             key="postgres-recovery",

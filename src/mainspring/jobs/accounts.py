@@ -28,6 +28,9 @@ class Account(Protocol):
     def next_us(self, running: int, now_us: int) -> int | None:
         """Return when time alone lets more jobs start; None if it does not."""
 
+    def is_elsewhere(self, now_us: int) -> bool:
+        """Return whether another node has all tokens, as far as this one knows: then that node runs the pool's jobs."""
+
     def change(self, concurrency: int | None, rate: Rate | None, now_us: int) -> None:
         """Apply other limits."""
 
@@ -74,6 +77,11 @@ class OwnAccount:
         if self._rate is None or (self._concurrency is not None and running >= self._concurrency):
             return None
         return max(rules.next_us(self._rate, self._bucket), now_us)
+
+    def is_elsewhere(self, now_us: int) -> bool:
+        """Return False: there is no other node."""
+        del now_us
+        return False
 
     def change(self, concurrency: int | None, rate: Rate | None, now_us: int) -> None:
         """Apply other limits, and keep the level of the bucket."""

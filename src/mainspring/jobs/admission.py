@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.accounts import Account, OpenAccount
     from mainspring.resources.model import Limits, Rate
 
+LastKeys = tuple[bytes | None, bytes | None, bytes | None]
+"""The last key that a claim visited, by priority."""
 MIN_JOBS = 8
 """Jobs of a key, or of a function, that may be in memory in any case, however few can start."""
 KEY_QUOTA = 32
@@ -51,11 +53,15 @@ class AdmissionQueue(Generic[W]):
         """Parked keys that time alone does not unpark."""
         self.left: int | None = None
         """The number of jobs that the last claim left, all of keys with enough jobs in memory; None: there may be others."""
+        self.behind = False
+        """Whether the last claim skipped a key with stored jobs that has no longer enough jobs in memory."""
+        self._skipped: frozenset[bytes] = frozenset()
+        """The keys with stored jobs that the last claim skipped."""
         self._turns: tuple[dict[bytes, KeyQueue[W]], dict[bytes, KeyQueue[W]], dict[bytes, KeyQueue[W]]] = ({}, {}, {})
         """By priority: the keys that are not parked and have jobs of it, in the order of their turns."""
         self._due: list[tuple[int, bytes]] = []
         """Heap of the times at which a parked key may be unparked."""
-        self.after: tuple[bytes | None, bytes | None, bytes | None] = (None, None, None)
+        self.after: LastKeys = (None, None, None)
         """The last key of the last claim, by priority."""
 
     def now_us(self) -> int:
@@ -149,6 +155,7 @@ class AdmissionQueue(Generic[W]):
             self.parked -= 1
         if not key_queue.size or sum(map(len, key_queue.ready)) > 2 * key_queue.size + 100:
             key_queue.clear()
+        self._unpark_empty(key_queue)
         self._has_left(key_queue)
         self._forget(key_queue)
 
@@ -247,6 +254,7 @@ class AdmissionQueue(Generic[W]):
                 self._unpark(key_queue)
             else:
                 self._expect(key_queue, now_us)
+                self._unpark_empty(key_queue)
 
     def next_us(self) -> int | None:
         """Return when time alone may let another waiting job start."""
@@ -295,9 +303,15 @@ class AdmissionQueue(Generic[W]):
                 if ready:
                     turns[key_queue.key] = key_queue
 
+    def _unpark_empty(self, key_queue: KeyQueue[W]) -> None:
+        """Unpark a key without jobs, unless the end of a running job does: claims skip parked keys."""
+        if key_queue.parked and not key_queue.size and not key_queue.running:
+            self._unpark(key_queue)
+
     def _has_left(self, key_queue: KeyQueue[W]) -> None:
-        if self.left is not None and not self._has_enough(key_queue):
+        if (self.left is not None or self._skipped) and not self._has_enough(key_queue):
             self.left = None
+            self.behind = self.behind or key_queue.key in self._skipped
 
     def _has_enough(self, key_queue: KeyQueue[W]) -> bool:
         return key_queue.parked or key_queue.size + key_queue.in_flight > self.claim_quota() // 2
@@ -347,7 +361,11 @@ class AdmissionQueue(Generic[W]):
         if self.paused:
             return False
         key_queue = self.key_queues.get(key)
-        return key_queue is None or key_queue.size + key_queue.in_flight < self.claim_quota()
+        if key_queue is None:
+            return True
+        if key_queue.account is not None and key_queue.account.is_elsewhere(self.now_us()):
+            return False
+        return key_queue.size + key_queue.in_flight < self.claim_quota()
 
     def room(self, window: int) -> int:
         """Return how many of the jobs of a window can start soon and may be in memory."""
@@ -372,6 +390,12 @@ class AdmissionQueue(Generic[W]):
             else:
                 self.left = backlog
         return self.left is not None
+
+    def claimed(self, after: LastKeys, skipped: frozenset[bytes]) -> None:
+        """Note where a claim ended, and of which keys with enough jobs in memory it left jobs in the store."""
+        self.after = after
+        self._skipped = skipped
+        self.behind = any(key not in self.key_queues or not self._has_enough(self.key_queues[key]) for key in skipped)
 
     def enough(self) -> frozenset[bytes]:
         """Return the keys that a claim skips: their jobs cannot start, or enough of them are in memory."""

@@ -170,7 +170,8 @@ class Claiming:
         if queue.admission is not None and self._ask_for_tokens is not None:
             self._ask_for_tokens(queue)
         backlog = queue.backlog
-        if not (backlog[0] or backlog[1] or backlog[2] or queue.uncounted):
+        counted = backlog[0] or backlog[1] or backlog[2] or queue.uncounted
+        if not counted and (queue.admission is None or not queue.admission.behind):
             return
         if queue.claiming or not queue.counted or self._dispatch.paused:
             return
@@ -250,8 +251,9 @@ class Claiming:
             return
         queue.claiming = True
         term, backlog_before = self._table.term, tuple(queue.backlog)
+        concurrency = admission.limits.concurrency_per_key if self.shared else None
         self._commits.put(
-            ClaimByKey(term, want, admission.per_key(), admission.after, admission.enough()),
+            ClaimByKey(term, want, admission.per_key(), admission.after, admission.enough(), concurrency),
             lambda outcome: self._claimed_by_key(queue, term, outcome, backlog_before),
             lambda error: self._not_claimed(queue, term, error),
         )
@@ -262,11 +264,13 @@ class Claiming:
         self, queue: FunctionQueue, term: int, outcome: ClaimedByKey, backlog_before: tuple[int, ...]
     ) -> None:
         admission = self._table.admission_of(queue)
-        admission.after = outcome.after
-        # The remaining jobs are of keys with enough jobs here: they are claimed when a key needs more, or new jobs come.
-        if not outcome.more or not outcome.jobs:
+        admission.claimed(outcome.after, outcome.skipped)
+        # The remaining jobs are of keys with enough jobs here: they are claimed when a key needs more, or new jobs come. On a
+        # shared store other nodes may hold the tokens of a key: they run its jobs, or return the tokens with a hint.
+        more = outcome.more and bool(outcome.jobs)
+        if not more and not admission.behind:
             admission.left = 0 if self.shared else sum(queue.backlog) - len(outcome.jobs)
-        self._claimed(queue, term, outcome.jobs, len(outcome.jobs) if outcome.more else -1, backlog_before)
+        self._claimed(queue, term, outcome.jobs, len(outcome.jobs) if more else -1, backlog_before)
 
     def _claimed(
         self, queue: FunctionQueue, term: int, jobs: list[Job], limit: int, backlog_before: tuple[int, ...]

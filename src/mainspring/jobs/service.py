@@ -135,6 +135,7 @@ class JobService:
             limits,
             begin=root_jobs.begin_waiting,
             give_back=self._give_back,
+            release=self._release,
             hand_back=self.hand_back,
             refused=self._refused,
             withheld=None if alone else self._withheld,
@@ -365,6 +366,9 @@ class JobService:
 
     def _give_back(self, queue: FunctionQueue) -> None:
         self._workers.give_back(queue)
+
+    def _release(self, held: Held) -> None:
+        self.settling.released(held)
 
     def _expired(self, held: Held) -> None:
         self.settling.expired(held)

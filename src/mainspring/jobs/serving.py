@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.clock import from_us, to_us
 from mainspring.jobs import rules
-from mainspring.jobs.claiming import Claiming
+from mainspring.jobs.claiming import NO_QUOTA, Claiming
 from mainspring.jobs.held import LOST
 from mainspring.jobs.isolation import IsolationQueue
 from mainspring.jobs.pending_grabs import PendingGrabs
@@ -38,11 +38,11 @@ MIN_DELAY = 0.001
 class Serving:
     """Serves the queues of a node.
 
-    ``begin`` is called if jobs wait that stand for runs, ``give_back`` if no worker here can run a function's jobs soon, and
-    ``hand_back`` if stored jobs have come to a paused node. ``refused`` settles a claimed job that may not be handed out any
-    more, and returns whether it did. If the store is shared, ``withheld`` returns whether a claimed foreground job is held back,
-    because its last client here has left; ``leased`` are the granted tokens of limits, and ``share`` returns this node's quota
-    of a function's jobs, if there is one.
+    ``begin`` is called if jobs wait that stand for runs, ``give_back`` if no worker here can run a function's jobs soon,
+    ``release`` with a job whose key's tokens other nodes hold, and ``hand_back`` if stored jobs have come to a paused node.
+    ``refused`` settles a claimed job that may not be handed out any more, and returns whether it did. If the store is shared,
+    ``withheld`` returns whether a claimed foreground job is held back, because its last client here has left; ``leased`` are
+    the granted tokens of limits, and ``share`` returns this node's quota of a function's jobs, if there is one.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Serving:
         *,
         begin: Callable[[FunctionQueue], None],
         give_back: Callable[[FunctionQueue], None],
+        release: Callable[[Held], None],
         hand_back: Callable[[], None],
         refused: Callable[[Held], bool],
         withheld: Callable[[Held], bool] | None = None,
@@ -62,6 +63,7 @@ class Serving:
         self._timers, self._clock, self._hub = context.timers, context.clock, context.hub
         self._limits = limits
         self._give_back = give_back
+        self._share = share
         self._hand_back = hand_back
         self._refused = refused
         self._withheld = withheld
@@ -72,7 +74,9 @@ class Serving:
         self.isolation = IsolationQueue(context.dispatch, self.serve)
         self.token_grants = None
         if leased is not None:
-            self.token_grants = TokenGrants(context, leased, self.serve, self.serve_at)
+            self.token_grants = TokenGrants(
+                context, leased, self.serve, self.serve_at, give_back=release, is_open=self._is_open
+            )
         self.claiming = Claiming(
             context,
             begin=begin,
@@ -84,6 +88,11 @@ class Serving:
             ask_for_tokens=None if self.token_grants is None else self.token_grants.serve,
         )
         self.pending_grabs = PendingGrabs(context, self.claiming)
+
+    def _is_open(self, queue: FunctionQueue) -> bool:
+        """Return whether a function's jobs are in the share of every node."""
+        share = NO_QUOTA if self._share is None else self._share(queue)
+        return share.limit is None and share.slots is None
 
     # ---- coming in, and leaving ----
 

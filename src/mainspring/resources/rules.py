@@ -120,8 +120,17 @@ class Division(NamedTuple):
     """Whether another node has unmet demand."""
 
 
-def divide(others: Iterable[Holding], limit: int, held: int, wanted: int, now_us: int) -> Division:
-    """Grant a node the tokens that it wants, as far as the pool has them."""
+def divide(
+    others: Iterable[Holding],
+    limit: int,
+    held: int,
+    wanted: int,
+    now_us: int,
+    demand: int | None = None,
+    *,
+    waits: bool = True,
+) -> Division:
+    """Grant a node the tokens that it wants, as far as the pool has them. For ``demand`` and ``waits`` see `TokenRequest`."""
     taken, claimants, short = 0, 1, False
     for other in others:
         is_recent = abs(now_us - other.asked_us) < DEMAND_EXPIRY_US
@@ -129,7 +138,14 @@ def divide(others: Iterable[Holding], limit: int, held: int, wanted: int, now_us
         taken += other.tokens
         claimants += other.tokens > 0 or lacks
         short = short or lacks
-    return Division(Holding(grantable(limit, taken, held, wanted), wanted, now_us), claimants, short)
+    granted = grantable(limit, taken, held, wanted)
+    demand = max(wanted if demand is None else demand, granted) if granted or waits else 0
+    return Division(Holding(granted, demand, now_us), claimants, short)
+
+
+def returns(before: int, wanted: int, others: Iterable[Holding], *, announced: bool) -> bool:
+    """Return whether a request returns tokens that other nodes should learn of."""
+    return before > wanted and (announced or any(one.wanted > one.tokens for one in others))
 
 
 def fair_share(limit: int, claimants: int) -> int:

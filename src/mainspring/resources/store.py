@@ -67,6 +67,12 @@ class TokenRequest(NamedTuple):
     starts: int = 0
     rate: Rate | None = None
     """The pool's rate of granted starts, from `rules.grant_rate`."""
+    demand: int | None = None
+    """The number of tokens that the node needs, if it requests fewer because others need some; None: ``tokens``."""
+    waits: bool = True
+    """Whether the node goes on to wait if it gets no token. If not, it gives the jobs back, and its refusal is forgotten."""
+    announced: bool = False
+    """Whether to announce returned tokens to all nodes, because this one cannot run the jobs that need them."""
 
 
 class Grant(NamedTuple):

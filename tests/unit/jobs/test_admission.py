@@ -12,6 +12,7 @@ from mainspring.jobs.accounts import open_own
 from mainspring.jobs.admission import MIN_JOBS, AdmissionQueue
 from mainspring.jobs.held import FunctionQueue, Held
 from mainspring.jobs.model import Job, Priority
+from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.resources.model import Limits, Rate
 from mainspring.testing import ManualClock
 
@@ -324,6 +325,39 @@ def test_keys_that_cannot_start_are_left_out_of_claims() -> None:
     assert door.admission.enough() == {b"a"}, "it is parked; of b nothing waits, so that more may come"
     door.end()
     assert door.admission.enough() == set()
+
+
+def test_a_key_whose_jobs_have_gone_is_claimed_again() -> None:
+    door = Door()
+    accounts = GrantedAccounts()
+    admission = AdmissionQueue[Held](door.clock, accounts.opener(door.queue))
+    admission.change(Limits(concurrency_per_key=1), paused=False)
+    door.admission = admission
+    waiting = [door.push("a") for _ in range(3)]
+    assert door.pops(1) == "-"
+    assert admission.enough() == {b"a"}, "the node has no token of it"
+    accounts.of[door.queue][b"a"].not_granted(admission.now_us())  # and does not request one for a second
+    for held in waiting:
+        door.drop(held)
+    assert admission.enough() == set(), "claims would skip it for ever, because nothing asks for its token"
+    assert not admission.short
+
+
+def test_a_claim_is_repeated_for_a_skipped_key_that_needs_more_jobs() -> None:
+    door = Door(Limits(concurrency_per_key=4))
+    for key in "aaaaa":
+        door.push(key)
+    admission = door.admission
+    assert admission.enough() == {b"a"}
+    admission.claimed(admission.after, frozenset({b"a"}))
+    assert not admission.behind
+    door.pop()
+    assert admission.behind, "the store has more of them"
+    admission.claimed(admission.after, frozenset({b"a"}))
+    assert admission.behind, "the key ran short during the claim"
+    admission.claimed(admission.after, frozenset())
+    door.pop()
+    assert not admission.behind
 
 
 def test_a_claim_that_found_nothing_is_not_repeated_until_something_changes() -> None:

@@ -162,10 +162,10 @@ class Client:
         del handle, exception
         self.outcomes.put_nowait(job)
 
-    async def submit(self, payload: bytes = b"", unique: bytes = b"") -> int:
+    async def submit(self, payload: bytes = b"", unique: bytes = b"", **values: Any) -> int:
         """Submit a foreground job."""
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        job = Job(self.node.service.next_id(), b"f", payload, unique)
+        job = Job(self.node.service.next_id(), b"f", payload, unique, **values)
         self.node.service.foreground.submit(job, self, accepted.set_result, accepted.set_exception)
         return await accepted
 

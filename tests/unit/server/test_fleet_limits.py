@@ -14,7 +14,7 @@ from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job
 from mainspring.resources.model import Limits, Rate
 
-from .test_fleet import Hand, LocalFleet, local_fleet, run, stop_renewal
+from .test_fleet import Client, Hand, LocalFleet, local_fleet, run, stop_renewal
 
 if TYPE_CHECKING:
     import pytest
@@ -118,6 +118,73 @@ def test_a_concurrency_limit_per_key_applies_to_all_nodes_together() -> None:
             await works.all(56)
             assert works.most_of_a_key == 1
             assert works.most > 2, "different keys run beside each other"
+
+    run(test())
+
+
+def test_no_job_of_a_key_waits_for_time_to_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs go to the node with their key's tokens, or tokens to the node with free workers; no review or pause is needed."""
+    for name in ("MIN_PAUSE_US", "MAX_PAUSE_US", "REVIEW_INTERVAL_US"):
+        monkeypatch.setattr(token_grants, name, 3600 * SECOND)
+    for name in ("sharing.BACKLOG_INTERVAL", "claiming.STALLED_AFTER"):
+        monkeypatch.setattr(f"mainspring.jobs.{name}", 3600.0)
+
+    async def test() -> None:
+        async with local_fleet() as fleet:
+            first, second = await nodes(fleet, 2, Limits(concurrency_per_key=1))
+            works = Works(0.005)
+            works.hand(first, 2)
+            works.hand(second, 2)
+            keys = ["k0", "k1", "k2", "k3", "k4"]
+            for _ in range(3):
+                await submit(first, *keys * 5)
+                await submit(second, *keys * 5)
+                await works.all(50)  # the first node or the second one still has the unused tokens of some keys
+                for key in keys:
+                    for node in (first, second):
+                        await submit(node, key)
+                        await works.all(1)
+            assert works.most_of_a_key == 1
+
+    run(test())
+
+
+def test_unused_tokens_of_a_node_without_a_free_worker_go_to_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_grants, "MIN_PAUSE_US", 3600 * SECOND)
+    monkeypatch.setattr(token_grants, "REVIEW_INTERVAL_US", 3600 * SECOND)
+    monkeypatch.setattr("mainspring.jobs.sharing.BACKLOG_INTERVAL", 3600.0)
+
+    async def test() -> None:
+        async with local_fleet() as fleet:
+            first, second = await nodes(fleet, 2, Limits(concurrency_per_key=1))
+            busy, other = Hand(first), Hand(second, 5)
+            await submit(first, "a")
+            assert await busy.done(await busy.jobs.get(), b"")
+            first.service.ready(busy.worker, 1)
+            await submit(first, "b")
+            assert (await busy.jobs.get()).job.key == b"b", "the token of a is still here, and no worker is free"
+            await submit(second, "a", "a")
+            assert (await other.jobs.get()).job.key == b"a"
+
+    run(test())
+
+
+def test_a_foreground_job_waits_at_its_node_for_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.jobs.claiming.STALLED_AFTER", 3600.0)
+
+    async def test() -> None:
+        async with local_fleet() as fleet:
+            first, second = await nodes(fleet, 2, Limits(concurrency_per_key=1))
+            works = Works(0.01)
+            works.hand(first, 1)
+            works.hand(second, 1)
+            await submit(first, *["a"] * 100)
+            await works.done.get()
+            await Client(second).submit(key=b"a")
+            while "n2" not in {name for _, name in works.starts}:
+                await works.done.get()
+            assert len(works.starts) < 200
+            assert works.most == 1
 
     run(test())
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.jobs import PENDING, copy, enter
+from mainspring.engines.memory.resources import exhausted
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event
@@ -36,20 +37,24 @@ def claim_by_key(tables: Tables, operation: ops.ClaimByKey) -> ops.ClaimedByKey:
     """Lease due jobs, taking turns between their keys; see ``ClaimByKey``."""
     claimed: list[Job] = []
     after = list(operation.after)
+    skipped: set[bytes] = set()
+    function, term, concurrency = operation.function, operation.term, operation.concurrency
     more = False
     for priority, pending in enumerate(tables.pending.get(operation.function, ())):
         for met, key in enumerate(pending.keys(after[priority])):
             if len(claimed) >= operation.limit or met >= ops.KEYS_PER_CLAIM:
                 more = True
                 break
-            if key not in operation.enough:
+            if key in operation.enough:
+                skipped.add(key)
+            elif concurrency is None or not exhausted(tables, function, key, term, concurrency):
                 most = min(operation.limit - len(claimed), operation.per_key)
                 pop, slots = partial(pending.pop_of, key), operation.slots
                 claimed += _lease(tables, (priority, pending), pop, most, operation.term, slots, operation.overdue_us)
             pending.forget(key)
             after[priority] = key
     more = more or len(claimed) >= operation.limit
-    return ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more)
+    return ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more, frozenset(skipped))
 
 
 def _lease(

@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.resources import rules
 from mainspring.resources import store as ops
-from mainspring.resources.model import FunctionLimits
+from mainspring.resources.model import FunctionLimits, pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,9 @@ def _acquire(tables: Tables, term: int, ask: ops.TokenRequest, now_us: int) -> o
     if ask.limit:
         holdings = tables.tokens.setdefault(pool, {})
         before = holdings.pop(term, rules.Holding(0, 0, 0)).tokens
-        own, claimants, short = rules.divide(holdings.values(), ask.limit, before, ask.tokens, now_us)
+        own, claimants, short = rules.divide(
+            holdings.values(), ask.limit, before, ask.tokens, now_us, ask.demand, waits=ask.waits
+        )
         if own.wanted:
             holdings[term] = own
         grant = ops.Grant(own.tokens, claimants, short)
@@ -60,13 +62,16 @@ def freed_functions(tables: Tables, group: Sequence[Operation]) -> set[bytes]:
         for ask in operation.asks:
             holdings = tables.tokens.get((ask.function, ask.pool), {})
             own = holdings.get(operation.term)
-            if (
-                own is not None
-                and own.tokens > ask.tokens
-                and any(one.wanted > one.tokens for one in holdings.values())
-            ):
+            others = [holding for term, holding in holdings.items() if term != operation.term]
+            if own is not None and rules.returns(own.tokens, ask.tokens, others, announced=ask.announced):
                 freed.add(ask.function)
     return freed
+
+
+def exhausted(tables: Tables, function: bytes, key: bytes, term: int, limit: int) -> bool:
+    """Return whether other nodes than that of a term hold all tokens of a key."""
+    holdings = tables.tokens.get((function, pool_of(key)), {})
+    return sum(holding.tokens for holder, holding in holdings.items() if holder != term) >= limit
 
 
 def end(tables: Tables, term: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mainspring.engines.postgres import rows
@@ -9,6 +10,7 @@ from mainspring.engines.postgres.claiming import bitmap
 from mainspring.engines.postgres.statements import load
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
+from mainspring.resources.model import pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +40,14 @@ async def _claim(tx: Transaction, operation: ops.ClaimByKey) -> ops.ClaimedByKey
     if function not in keyed:
         # Other nodes may claim this function without keys. From now on jobs without a key are stored under the empty key.
         keyed.add(function)
-    met, more = await _next_keys(tx, function, operation)
+    most = min(operation.limit + len(operation.enough) + 1, ops.KEYS_PER_CLAIM)
+    met, more = await _next_keys(tx, function, operation, most)
+    exhausted = await _exhausted(tx, function, operation, met)
+    if exhausted and any(len(keys) == most < ops.KEYS_PER_CLAIM for keys in met.values()):
+        # Keys that others run do not hide those behind them.
+        met, more = await _next_keys(tx, function, operation, ops.KEYS_PER_CLAIM)
+        exhausted = await _exhausted(tx, function, operation, met)
+    without = operation.enough | exhausted
     claimed: list[Job] = []
     after = list(operation.after)
     for priority in _PRIORITIES:
@@ -46,20 +55,34 @@ async def _claim(tx: Transaction, operation: ops.ClaimByKey) -> ops.ClaimedByKey
         if not left:
             more = True
             break
-        turns = [key for key in met[priority] if key not in operation.enough]
+        turns = [key for key in met[priority] if key not in without]
         claimed += (jobs := await _claim_of_keys(tx, function, operation, priority, turns, left))
         if met[priority]:
             after[priority] = jobs[-1].key if len(jobs) == left else met[priority][-1]
         left = min(left - len(jobs), operation.per_key - sum(job.key == b"" for job in jobs))
-        if left > 0 and b"" not in operation.enough:
+        if left > 0 and b"" not in without:
             claimed += await _claim_of_none(tx, function, operation, priority, left)
     more = more or len(claimed) >= operation.limit
-    return ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more)
+    skipped = operation.enough.intersection(chain.from_iterable(met.values()))
+    return ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more, skipped)
 
 
-async def _next_keys(tx: Transaction, function: int, operation: ops.ClaimByKey) -> tuple[dict[int, list[bytes]], bool]:
-    """Return the keys of each priority in the order of their turns, and whether there may be more."""
-    most = min(operation.limit + len(operation.enough) + 1, ops.KEYS_PER_CLAIM)
+async def _exhausted(
+    tx: Transaction, function: int, operation: ops.ClaimByKey, met: dict[int, list[bytes]]
+) -> frozenset[bytes]:
+    """Return the keys whose tokens other nodes hold."""
+    if operation.concurrency is None:
+        return frozenset()
+    keys = {b"", *chain.from_iterable(met.values())} - operation.enough
+    pools = sorted(pool_of(key) for key in keys)
+    found = await tx.connection.fetch(_SQL["exhausted"], function, pools, operation.term, operation.concurrency)
+    return frozenset(pool[1:] for (pool,) in found)
+
+
+async def _next_keys(
+    tx: Transaction, function: int, operation: ops.ClaimByKey, most: int
+) -> tuple[dict[int, list[bytes]], bool]:
+    """Return at most ``most`` keys of each priority in the order of their turns, and whether a claim may visit no more."""
     met: dict[int, list[bytes]] = {priority: [] for priority in _PRIORITIES}
     behind = [b"" if key is None else rows.key_column(key) for key in operation.after]
     await _fill(tx, function, met, list(_PRIORITIES), behind, [None] * 3, most)

@@ -85,9 +85,11 @@ class _Division:
         if ask.limit:
             holdings = self.holdings.setdefault(pool, {})
             before = holdings.pop(term, rules.Holding(0, 0, 0)).tokens
-            if before > ask.tokens and any(one.wanted > one.tokens for one in holdings.values()):
+            if rules.returns(before, ask.tokens, holdings.values(), announced=ask.announced):
                 self.freed.add(ask.function)
-            own, claimants, short = rules.divide(holdings.values(), ask.limit, before, ask.tokens, now_us)
+            own, claimants, short = rules.divide(
+                holdings.values(), ask.limit, before, ask.tokens, now_us, ask.demand, waits=ask.waits
+            )
             holdings[term] = self._held[pool, term] = own
             grant = ops.Grant(own.tokens, claimants, short)
         if ask.rate is not None:

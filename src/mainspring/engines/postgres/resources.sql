@@ -24,6 +24,11 @@ FROM unnest($1::int[], $2::bytea[]) AS asked (function, pool)
 JOIN tokens t USING (function, pool) JOIN terms ON terms.term = t.term
 WHERE NOT terms.ended;
 
+-- name: exhausted
+SELECT t.pool FROM tokens t JOIN terms ON terms.term = t.term
+WHERE t.function = $1 AND t.pool = ANY ($2::bytea[]) AND t.term <> $3 AND NOT terms.ended
+GROUP BY t.pool HAVING sum(t.number) >= $4;
+
 -- name: hold
 INSERT INTO tokens (function, pool, term, number, wanted, asked_us)
 SELECT * FROM unnest($1::int[], $2::bytea[], $3::bigint[], $4::int[], $5::int[], $6::bigint[])

@@ -50,10 +50,11 @@ class ClaimByKey(Operation):
     In each priority the claim visits the keys in their order, from the first key after ``after`` (None: from the first key) and
     once around. It takes up to ``per_key`` jobs of each key, oldest first, and none of the keys in ``enough``. The cost of a key
     does not depend on its number of jobs. ``slots`` and ``overdue_us`` are those of ``ClaimRequest``. On a store that shares by
-    slots, the claim may skip jobs of other slots after it has read them. Outcome: ``ClaimedByKey``.
+    slots, the claim may skip jobs of other slots after it has read them. With ``concurrency``, the number of tokens of each key,
+    a claim of a shared store takes no job of a key whose tokens other nodes hold: they run it. Outcome: ``ClaimedByKey``.
     """
 
-    __slots__ = ("after", "enough", "function", "limit", "overdue_us", "per_key", "slots", "term")
+    __slots__ = ("after", "concurrency", "enough", "function", "limit", "overdue_us", "per_key", "slots", "term")
 
     phase = Phase.CLAIM
 
@@ -64,6 +65,7 @@ class ClaimByKey(Operation):
         per_key: int,
         after: After,
         enough: frozenset[bytes],
+        concurrency: int | None = None,
     ) -> None:
         super().__init__()
         self.term = term
@@ -71,6 +73,7 @@ class ClaimByKey(Operation):
         self.per_key = per_key
         self.after = after
         self.enough = enough
+        self.concurrency = concurrency
         self.rows = want.limit
 
 
@@ -87,6 +90,8 @@ class ClaimedByKey(NamedTuple):
     """Where the next claim continues."""
     more: bool
     """Whether the claim ended at its limit of jobs or of keys."""
+    skipped: frozenset[bytes] = frozenset()
+    """The keys of ``enough`` of which the claim met jobs. A store with one node may leave them out: the node counts its jobs."""
 
 
 KEYS_PER_CLAIM = 1000

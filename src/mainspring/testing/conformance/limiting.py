@@ -234,6 +234,38 @@ class Granting:
                 taken += [job.id for job in by_key(node, 5, 2).jobs]
         assert len(taken) == len(set(taken)) == 60
 
+    def test_a_node_that_does_not_wait_is_no_claimant(self, store: Store, other: Store) -> None:
+        ask = resources.TokenRequest(b"f", pool_of(b"a"), 1, 1)
+        assert acquire(store, ask) == [resources.Grant(1)]
+        assert acquire(other, ask._replace(waits=False)) == [resources.Grant(0, claimants=2)]
+        assert acquire(store, ask) == [resources.Grant(1)]
+        assert acquire(store, ask._replace(tokens=0, demand=1)) == [resources.Grant(0)]
+        assert acquire(other, ask._replace(waits=False)) == [resources.Grant(1, claimants=2, short=True)]
+
+    def test_jobs_of_a_key_are_claimed_by_the_node_with_its_tokens(self, store: Store, other: Store) -> None:
+        keyed(store, *[b"a", b"", b"b", b"c"] * 2)
+        for key in (b"a", b"", b"b"):
+            acquire(store, resources.TokenRequest(b"f", pool_of(key), 1, 2))
+        acquire(other, resources.TokenRequest(b"f", pool_of(b"b"), 1, 2))
+        for key in (b"a", b""):
+            acquire(store, resources.TokenRequest(b"f", pool_of(key), 2, 2))
+
+        def claim(node: Store, limit: int, enough: frozenset[bytes] = frozenset()) -> ops.ClaimedByKey:
+            want = ops.ClaimRequest(b"f", limit)
+            (claimed,) = node.group(ops.ClaimByKey(node.term, want, 1, FIRST_ROUND, enough, 2))
+            assert isinstance(claimed, ops.ClaimedByKey)
+            return claimed
+
+        assert keys(claim(other, 1)) == [b"b"], "the keys of others do not hide those behind them"
+        assert keys(claim(other, 9)) == [b"b", b"c"]
+        assert sorted(keys(claim(store, 9))) == [b"", b"a", b"c"]
+        acquire(store, resources.TokenRequest(b"f", pool_of(b"a"), 0, 2))
+        assert keys(claim(other, 9)) == [b"a"]
+
+    def test_a_claim_names_the_skipped_keys_that_have_jobs(self, store: Store, other: Store) -> None:
+        keyed(other, b"a", b"b")
+        assert by_key(store, 9, 1, enough=frozenset({b"a", b"c"})).skipped == {b"a"}
+
     def test_claims_by_key_keep_to_their_slots(self, store: Store) -> None:
         jobs = keyed(store, *[b"k%d" % (number % 3) for number in range(30)])
         slots = frozenset(slot_of("default", b"f", b"", job.id) for job in jobs[:5])
