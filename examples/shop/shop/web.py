@@ -50,8 +50,8 @@ def run_of(number: int) -> Run[Receipt]:
 async def order(order: Order, partner: str | None = None) -> dict[str, str]:
     """Take an order. It is on disk when this answers; the same number again joins it."""
     database.add_customer(order.email)
-    await checkout.options(unique=f"order-{order.number}").asubmit(order, partner)
-    return {"order": f"/orders/{order.number}"}
+    run = await checkout.options(unique=f"order-{order.number}").asubmit(order, partner)
+    return {"order": f"/orders/{order.number}", "handle": run.handle}
 
 
 @api.get("/orders/{number}")

@@ -30,7 +30,7 @@ def test_an_order_is_taken_packed_and_delivered(fleet: InMemory, browser: TestCl
     place = "on_its_way"
     fleet.mock(parcels.state, lambda _parcel: place)
     for _ in range(2):  # a client that repeats its request
-        assert browser.post("/orders", json=ORDER).json() == {"order": "/orders/17"}
+        assert browser.post("/orders", json=ORDER).json()["order"] == "/orders/17"
     fleet.settle()
     assert browser.get("/orders/17").json()["progress"]["text"] == "waiting for the warehouse"
     assert browser.get("/orders/17/receipt").status_code == 409

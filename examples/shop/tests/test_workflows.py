@@ -108,8 +108,9 @@ def test_a_subscription_orders_each_month_until_it_is_stopped(fleet: InMemory) -
 
 def test_payments_without_an_open_order_are_refunded(fleet: InMemory) -> None:
     fleet.result(payments.authorize.submit(3, 100))
-    checkout.options(unique="order-17").submit(ORDER)
+    run = checkout.options(unique="order-17").submit(ORDER)
     fleet.advance("1h")
+    assert run.state == "running"
     assert fleet.result(reconcile.submit()) == 1
     assert database.payments() == {"payment-3": "refunded", "payment-17": "authorized"}
 
