@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timedelta
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _encode = msgspec.json.Encoder(enc_hook=write_hook).encode
+_TIME: Final = re.compile(rb'T[0-9]{2}:[0-9]{2}:[0-9.]+[+-][0-9]{2}:[0-9]{2}"')
+"""A time of day with its offset from UTC."""
 _ERRORS = (TypeError, ValueError, OverflowError, RecursionError, PayloadError)
 
 
@@ -40,7 +44,38 @@ def encode_json(value: Any, what: str, name: Callable[[int | str], str] | None =
         raise PayloadError(
             f"{what}{f' at {where}' if where else ''} is {number}, which JSON cannot represent: pass None or text instead"
         )
+    check_offsets(written, value, what)
     return written
+
+
+def check_offsets(written: bytes, value: Any, what: str) -> None:
+    """Raise PayloadError if the JSON of a value has a time whose offset from UTC was rounded. ``what`` names the value."""
+    if (
+        b"T" not in written or _TIME.search(written) is None
+    ):  # the first test is much faster, and most payloads have no time
+        return
+    found = _inexact_offset(value)
+    if found is not None:
+        raise PayloadError(
+            f"{what} has the time {found}, whose offset from UTC has seconds, which JSON cannot represent: convert it to UTC with"
+            " astimezone, or pass text instead"
+        )
+
+
+def _inexact_offset(value: Any) -> datetime | None:
+    """Return a time whose offset from UTC is not in whole minutes: the encoder rounds it."""
+    unchecked = [msgspec.to_builtins(value, str_keys=True, builtin_types=(datetime,), enc_hook=write_hook)]
+    while unchecked:
+        one = unchecked.pop()
+        if isinstance(one, datetime):
+            offset = one.utcoffset()
+            if offset is not None and offset % timedelta(minutes=1):
+                return one
+        elif isinstance(one, dict):
+            unchecked += one.values()
+        elif isinstance(one, (list, tuple)):
+            unchecked += one
+    return None
 
 
 def _unwritable(value: Any) -> int | str | None:

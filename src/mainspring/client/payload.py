@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, Union, get_args, get_ori
 import msgspec
 from msgspec import UNSET
 
-from mainspring.client.json_encoding import encode_json
+from mainspring.client.json_encoding import check_offsets, encode_json
 from mainspring.client.json_types import Reader, problem_of, read_hook, reader_of, to_plain
 from mainspring.client.pydantic_models import ModelError, is_model, is_named_in
 from mainspring.errors import PayloadError
@@ -120,6 +120,21 @@ class Signature:
         if self.raw or any(isinstance(one, (bytes, bytearray, memoryview)) for one in args):
             return self._encode(args, kwargs)
         return self._encode(*sorted_arguments(args, kwargs))
+
+    def encode_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Encode the arguments of a call, the same for all ways to write it: in any order of keywords, by position or by name.
+
+        Raises as ``encode``.
+        """
+        self._check_call(args, kwargs)
+        bound = self._bindable.bind(*args, **kwargs)
+        if self.raw or any(
+            isinstance(one, (bytes, bytearray, memoryview)) for one in (*bound.args, *bound.kwargs.values())
+        ):
+            return self.encode(bound.args, bound.kwargs)
+        payload = self.encode(*sorted_arguments(bound.args, bound.kwargs))
+        check_offsets(payload, (args, kwargs), f"an argument of {self.name}")
+        return payload
 
     def _check_models(self, payload: bytes) -> None:
         """Raise PayloadError for a payload that does not fit the models which annotations name."""

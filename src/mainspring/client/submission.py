@@ -76,6 +76,9 @@ class Codec(Protocol):
     def encode_recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> bytes:
         """Encode a call's payload for a history, the same in every process.  Raises TypeError or PayloadError."""
 
+    def encode_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> bytes:
+        """Encode a call's payload, the same for all ways to write the call.  Raises TypeError or PayloadError."""
+
     def decode_result(self, data: bytes, /) -> Any:
         """Decode a result.  Raises PayloadError."""
 
@@ -102,6 +105,8 @@ class Verbatim:
         if any(isinstance(one, (bytes, bytearray, memoryview)) for one in args):
             return self.encode(args, kwargs)
         return self.encode(*sorted_arguments(args, kwargs))
+
+    encode_alike = encode_recorded
 
     def decode_result(self, data: bytes) -> bytes:
         """Return the result unchanged."""
@@ -367,7 +372,9 @@ class Submission(Generic[P, R]):
             key = check_key(self._key(*args, **kwargs), f"{self.name}: the concurrency_key of these arguments")
             wire_options = replace(self._options, concurrency_key=key or None).wire()
         keyed = self._options.request_key is not None
-        return Request(self._function, unique.encode(), wire_options, self._codec.encode(args, kwargs), keyed)
+        # The server names such a job after its payload.
+        payload = (self._codec.encode_alike if unique == "-" else self._codec.encode)(args, kwargs)
+        return Request(self._function, unique.encode(), wire_options, payload, keyed)
 
     def _check_many(self) -> None:
         if self._options.request_key is not None:

@@ -62,7 +62,7 @@ def open_files() -> int | None:
 
 
 def switch_user(name: str) -> None:
-    """Switch to another user and that user's groups.
+    """Switch to another user and that user's groups, and set HOME, USER and LOGNAME.
 
     Raises SettingsError if the user does not exist, or if the process is not root's.
     """
@@ -80,6 +80,8 @@ def switch_user(name: str) -> None:
         raise SettingsError(
             f"cannot switch to user {name!r}: only root may; start as root, or without this option"
         ) from error
+    # As su does: libraries and tasks look there for configuration, such as ~/.pgpass.
+    os.environ.update(HOME=entry.pw_dir, USER=name, LOGNAME=name)
 
 
 class PidFile:

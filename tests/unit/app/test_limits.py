@@ -91,3 +91,17 @@ def test_an_overlong_key_is_refused_at_the_call() -> None:
 def test_the_error_for_an_invalid_limit_names_it(limits: Callable[[], dict[str, Any]], word: str) -> None:
     with pytest.raises(UsageError, match=word):
         App().task(**limits())
+
+
+def test_a_unique_of_the_call_does_not_depend_on_the_order_of_its_keywords() -> None:
+    app = App()
+
+    @app.task(unique="-")
+    def resize(path: str, width: int = 1) -> None: ...
+
+    functions: tuple[Submission[..., Any], ...] = (resize, app.function("resize").options(unique="-"))
+    for function in functions:
+        ways: list[dict[str, Any]] = [{"path": "a", "width": 2}, {"width": 2, "path": "a"}]
+        requests = [function._request((), way) for way in ways]  # noqa: SLF001 - the request as sent, without a server
+        assert requests[0] == requests[1]
+        assert requests[0].unique == b"-"

@@ -6,7 +6,7 @@ import math
 import socket  # noqa: TC003 - annotations are resolved at run time
 import uuid
 from collections.abc import Hashable, Iterator, Sequence  # noqa: TC003 - as above
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -251,6 +251,39 @@ def test_further_arguments_are_finite_numbers() -> None:
         signature.encode((1, Size(2), 3, math.nan), {})
     with pytest.raises(PayloadError, match="variadic: parameter 'z' is nan"):
         Signature(lambda **named: None, "variadic").encode((), {"z": math.nan})
+
+
+def test_times_with_seconds_in_their_offset_are_refused_because_json_rounds_them() -> None:
+    """Such are the local times of most zones before about 1920."""
+    rounded = datetime(1900, 1, 1, tzinfo=timezone(timedelta(minutes=53, seconds=28)))
+    signature = Signature(untyped, "untyped")
+    message = r"has the time 1900-01-01 00:00:00\+00:53:28, whose offset from UTC has seconds, .*: convert it to UTC"
+    for encode in (signature.encode, signature.encode_alike):
+        with pytest.raises(PayloadError, match=f"an argument of untyped {message}"):
+            encode((1, {"x": [(rounded,)]}), {})
+    with pytest.raises(PayloadError, match=f"the result {message}"):
+        encode_result({"at": rounded})
+    exact = datetime(1900, 1, 1, tzinfo=timezone(timedelta(minutes=53)))
+    assert msgspec.json.decode(signature.encode((exact,), {}), type=list[datetime]) == [exact]
+
+
+def test_all_ways_to_write_a_call_are_encoded_alike() -> None:
+    signature = Signature(plain, "plain")
+    ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        (("x", 4), {}),
+        (("x",), {"width": 4}),
+        ((), {"width": 4, "path": "x"}),
+        ((), {"path": "x", "width": 4}),
+    ]
+    assert {signature.encode_alike(args, kwargs) for args, kwargs in ways} == {b'["x",4]'}
+    assert len({signature.encode_alike((), {"path": way, "width": 4}) for way in "ab"}) == 2
+    variadic_names = Signature(lambda **named: None, "named")
+    assert variadic_names.encode_alike((), {"b": {2, 1}, "a": 0}) == variadic_names.encode_alike(
+        (), {"a": 0, "b": {1, 2}}
+    )
+    assert Signature(raw, "raw").encode_alike((), {"data": b"x"}) == b"x"
+    with pytest.raises(TypeError, match="plain: missing a required argument: 'path'"):
+        signature.encode_alike((), {})
 
 
 def test_results_are_finite_numbers() -> None:

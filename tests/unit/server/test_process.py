@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import resource
 import stat
 import subprocess
@@ -78,6 +79,19 @@ def test_a_pid_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_unknown_users_are_named() -> None:
     with pytest.raises(SettingsError, match="no user 'nobody-of-this-name'"):
         switch_user("nobody-of-this-name")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may switch to another user")
+def test_another_user_has_a_home_of_its_own() -> None:
+    result = run_python("""
+        import os, pathlib
+        from mainspring.server.process import switch_user
+        os.environ.update(HOME="/root", USER="root")
+        switch_user("nobody")
+        print(pathlib.Path.home(), os.environ["USER"], os.environ["LOGNAME"], os.geteuid())
+        """)
+    entry = pwd.getpwnam("nobody")
+    assert result.stdout.split() == [entry.pw_dir, "nobody", "nobody", str(entry.pw_uid)], result.stderr
 
 
 def test_more_files_than_allowed_is_an_error() -> None:
