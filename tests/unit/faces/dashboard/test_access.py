@@ -88,8 +88,8 @@ def test_the_audit_shows_acts_with_their_objects_and_filters_them() -> None:
             await browser.call("POST", "functions/f/pause", {})
             page = await browser.open("/audit")
             assert [row[1:4] for row in page.rows()] == [
-                ["admin", "functions.pause", "f"],
-                ["admin", "jobs.cancel", handle],
+                ["admin from 127.0.0.1", "functions.pause", "f"],
+                ["admin from 127.0.0.1", "jobs.cancel", handle],
             ]
             assert page.rows()[1][5] == "<b>not needed</b>"
             page = await browser.open("/audit?what=jobs.cancel")
@@ -108,9 +108,20 @@ def _act(number: int, what: str, name: str, namespace: str = "default") -> ActIn
 @pytest.mark.parametrize(
     ("before", "after", "shown"),
     [
-        ({"rate": None, "paused": False, "key": 1}, {"rate": None, "paused": True, "key": 1}, ["paused false → true"]),
+        ({"rate": None, "paused": False, "key": 1}, {"rate": None, "paused": True, "key": 1}, ["paused no → yes"]),
         (None, {"name": "ci", "grants": [], "expires_at": None}, ["name ci"]),
-        ({"state": "dead"}, None, ["state dead → none"]),
+        (None, {"name": "pay", "namespace": "default", "every": 5400.0}, ["every 1 h 30 min"]),
+        ({"state": "dead"}, None, ["state dead"]),
+        (
+            {"retry": None, "timeout": 90.0, "concurrency_per_key": 1000.0, "tags": ["a", "b"]},
+            {"retry": {"max_attempts": 4, "initial": 1.0, "jitter": None}, "timeout": 3600, "tags": []},
+            [
+                "retry none → max attempts 4, initial 1.0 s",
+                "timeout 1 min 30 s → 1 h",
+                "concurrency per key 1 000 → none",
+                "tags a; b → none",
+            ],
+        ),
         ("pending", "cancelled", ["pending → cancelled"]),
         ({"a": 1}, {"a": 1}, []),
         (None, None, []),
@@ -125,6 +136,21 @@ def test_the_audit_shows_what_an_act_has_changed(before: Any, after: Any, shown:
         (cell,) = page.main.all("td", **{"data-label": "Changes"})
         assert [" ".join(one.text.split()) for one in cell.all("div")] == shown
         assert shown or cell.text == "\N{EN DASH}"
+
+    run(test())
+
+
+def test_the_many_values_of_a_new_or_removed_object_are_folded() -> None:
+    async def test() -> None:
+        values = {"cron": "0 3 * * *", "overlap": "allow", "misfire": "once", "timeout": 90.0}
+        made = msgspec.structs.replace(_act(2, "schedules.add", "s"), after=values)
+        removed = msgspec.structs.replace(_act(1, "schedules.remove", "s"), before=values, address="10.0.0.7")
+        answers = {"/whoami": Identity("a", None, [GrantSpec("admin")]), "/audit": {"items": [made, removed]}}
+        page = await browser_of(answers, 1_900_000_000.0).open("/audit")
+        folded = [one.one("details") for one in page.main.all("td", **{"data-label": "Changes"})]
+        assert [one.one("summary").text for one in folded] == ["made with 4 values", "removed with 4 values"]
+        assert [one.text for one in folded[1].all("div")][-1] == "timeout 1 min 30 s"
+        assert [row[1] for row in page.rows()] == ["ann", "ann from 10.0.0.7"]
 
     run(test())
 

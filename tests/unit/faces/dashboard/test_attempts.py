@@ -103,7 +103,7 @@ def test_the_width_of_a_wait_and_of_an_attempt_is_its_time() -> None:
     assert halves.breaks == []
     assert halves.bars[0].width == pytest.approx(halves.waits[0].width, abs=0.2)
     later = drawn(job("succeeded"), attempt(1, 86400, 86404, "succeeded"))
-    assert (later.bars[0].width > 900, later.waits[0].width < 50, later.waits[0].text) == (True, True, "1 d")
+    assert (later.bars[0].width > 800, later.waits[0].width < 100, later.waits[0].text) == (True, True, "1 d")
 
 
 def test_the_time_up_to_the_death_of_a_node_is_no_wait_for_a_worker() -> None:

@@ -17,8 +17,9 @@ LONG: Final = 60.0
 """Seconds: shorter gaps are never cut short."""
 TIMES_LONGER: Final = 10
 """How many times longer than all the rest together each gap is that is cut short: with it, the rest could not be seen."""
-BREAK: Final = 0.03
-"""The part of the width that such a gap gets."""
+BREAK: Final = 0.1
+"""The part of the width that such a gap gets, and that all of them get together."""
+BREAKS: Final = 0.36
 MOST_BREAKS: Final = 12
 SHORTEST: Final = 1e-6
 """Seconds."""
@@ -64,7 +65,8 @@ class CompressedScale:
         gaps = _cut(_gaps(times, work), span)
         width = end - start
         kept = span - sum(second - first for first, second in gaps)
-        per_second = width * (1 - BREAK * len(gaps)) / kept
+        gap_width = width * min(BREAK, BREAKS / max(len(gaps), 1))
+        per_second = (width - gap_width * len(gaps)) / kept
         self._times = [times[0]]
         self._places = [start]
         self._rates: list[float] = []
@@ -73,9 +75,9 @@ class CompressedScale:
         for first, second in gaps:
             place = self._places[-1] + (first - self._times[-1]) * per_second
             self._times += [first, second]
-            self._places += [place, place + width * BREAK]
-            self._rates += [per_second, width * BREAK / (second - first)]
-            self.gaps.append((place + width * BREAK / 2, second - first))
+            self._places += [place, place + gap_width]
+            self._rates += [per_second, gap_width / (second - first)]
+            self.gaps.append((place + gap_width / 2, second - first))
         self._rates.append(per_second)
         self._end = end
 

@@ -6,14 +6,13 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
 from mainspring.access.roles import Permission
 from mainspring.api.audit import ActInfo
 from mainspring.faces.dashboard.actions import Action, Field
 from mainspring.faces.dashboard.calls import Items, N
 from mainspring.faces.dashboard.registry import Page
 from mainspring.faces.dashboard.visit import NAMESPACE
+from mainspring.faces.dashboard.words import duration, number
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
@@ -25,6 +24,24 @@ ACTS: Final = 20
 """Newest acts on the page of an object."""
 _LONGEST: Final = 300
 """Characters of a value."""
+MOST_VALUES: Final = 3
+"""Values of a new or a removed object that are not folded."""
+_SECONDS: Final = frozenset(
+    {
+        "every",
+        "jitter",
+        "timeout",
+        "expires",
+        "misfire_after",
+        "initial",
+        "maximum",
+        "heartbeat",
+        "keep_unique",
+        "delay",
+        "per",
+    }
+)
+"""Numbers of seconds, by their names."""
 
 _PAGES: Final = {
     ("jobs", ""): "/jobs/{name}",
@@ -60,7 +77,7 @@ ACTIONS: Final = (MARK,)
 
 
 class Change(NamedTuple):
-    """A value that an act has changed, as short texts; empty: there was none, or is none."""
+    """A value that an act has changed, in words; empty: there was none, or is none."""
 
     name: str
     """Empty: the act has one value."""
@@ -68,24 +85,54 @@ class Change(NamedTuple):
     after: str
 
 
-def changes_of(act: ActInfo) -> list[Change]:
-    """Return the values that an act has changed, or given to a new object."""
+class Changes(NamedTuple):
+    """What an act has changed."""
+
+    kind: str
+    """``edited``; ``made`` or ``removed``, so that all values are of one side."""
+    values: list[Change]
+
+
+def changes_of(act: ActInfo) -> Changes:
+    """Return the values that an act has changed, given to a new object, or removed with an old one."""
+    kind = "edited" if act.before and act.after else "removed" if act.before else "made"
     if not isinstance(act.before or {}, dict) or not isinstance(act.after or {}, dict):
-        return [Change("", _brief(act.before), _brief(act.after))]
+        return Changes(kind, [Change("", in_words("", act.before), in_words("", act.after))])
     before, after = act.before or {}, act.after or {}
-    return [
-        Change(name, *texts)
+    repeated = {"reason": act.reason, "namespace": act.namespace, "name": act.object}  # other columns have them
+    found = [
+        Change(_title(name), *texts)
         for name in dict.fromkeys([*before, *after])
-        if before.get(name) != after.get(name) and any(texts := (_brief(before.get(name)), _brief(after.get(name))))
+        if before.get(name) != after.get(name)
+        and (before.get(name) or after.get(name)) != repeated.get(name, ...)
+        and any(texts := (in_words(name, before.get(name)), in_words(name, after.get(name))))
     ]
+    return Changes(kind, found)
 
 
-def _brief(value: Any) -> str:
-    """Return a value as short text; empty for none."""
-    if value is None or value in ([], {}):
-        return ""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def in_words(name: str, value: Any) -> str:
+    """Return a value with a name as short text for people; empty for none."""
+    text = _words(name, value)
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+def _words(name: str, value: Any) -> str:
+    if value is None or value in ("", [], {}):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return duration(value) if name in _SECONDS else number(int(value) if value == int(value) else value)
+    if isinstance(value, list):
+        return "; ".join(filter(None, (_words(name, one) for one in value)))
+    if isinstance(value, dict):
+        pairs = ((_title(key), _words(key, one)) for key, one in value.items())
+        return ", ".join(f"{key} {words}" for key, words in pairs if words)
+    return str(value)
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def address_of(visit: Visit, act: ActInfo) -> str:
@@ -129,6 +176,7 @@ async def audit(visit: Visit) -> Response:
         listed=listed,
         rows=ROWS,
         changes_of=changes_of,
+        most_values=MOST_VALUES,
         address_of=partial(address_of, visit),
         is_everywhere=is_everywhere,
         may_everywhere=visit.may_everywhere(Permission.ADMIN),
