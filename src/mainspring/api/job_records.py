@@ -30,6 +30,10 @@ class Attempt(msgspec.Struct):
     error: str | None
     stop_requested_at: str | None = None
     """When its worker was asked to stop because of a cancel; None if it was not."""
+    done: int = 0
+    """The last progress that its worker reported, as the next two; 0 and None if it reported none."""
+    total: int = 0
+    text: str | None = None
 
 
 class Attempts(msgspec.Struct):

@@ -1,14 +1,14 @@
 """Records of attempts, which are stored with a job as lines of JSON: one for each attempt.
 
-A job that succeeds at its first attempt, which nobody asked to stop, has none, because its row says all but the worker's name. A
-job that has failed before and was retried has one: readers of several attempts want to know the worker of each.
-Snoozed and released deliveries are no attempts. A list that has grown to `LIMIT` bytes begins again, so the newest records are
-always there.
+A job that succeeds at its first attempt, which nobody asked to stop and which reported no progress, has none, because its row
+says all but the worker's name. A job that has failed before and was retried has one: readers of several attempts want to know the
+worker of each. Snoozed and released deliveries are no attempts. A list that has grown to `LIMIT` bytes begins again, so the
+newest records are always there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -46,7 +46,11 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True):
     error_type: str = ""
     message: str = ""
     stop_us: int = 0
-    """When the worker was asked to stop; 0 if it was not. Nodes that lack the field ignore it."""
+    """When the worker was asked to stop; 0 if it was not. Nodes that lack the field ignore it, as the next ones."""
+    done: int = 0
+    """The last progress that the worker reported, as the next two."""
+    total: int = 0
+    text: str = ""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -68,18 +72,48 @@ def append_record(lines: bytes, line: bytes) -> bytes:
     return lines + line if len(lines) + len(line) <= LIMIT else line
 
 
-def is_in_row(settlement: Settlement, stop_us: int) -> bool:
+class LastProgress(NamedTuple):
+    """The last report of a worker."""
+
+    done: int
+    total: int
+    text: str
+
+
+NO_PROGRESS: Final = LastProgress(0, 0, "")
+
+
+def progress_of(numerator: bytes, denominator: bytes, text: bytes) -> LastProgress:
+    """Return the progress that a worker has sent: 0 in place of bytes that are no number, because plain workers may send any."""
+    return LastProgress(number_of(numerator), number_of(denominator), text.decode("utf-8", "replace")[:MESSAGE_LIMIT])
+
+
+def number_of(progress: bytes) -> int:
+    """Return a number that a worker has sent; 0 if it is none."""
+    return int(progress) if progress.isdigit() and len(progress) < 19 else 0
+
+
+def is_in_row(settlement: Settlement, stop_us: int, progress: LastProgress) -> bool:
     """Return whether the row of a succeeded job says all about its attempts: it is the first one, also before any retry."""
     job = settlement.job
-    return settlement.counted == 1 and not job.suspects and not stop_us and not job.error
+    is_first = settlement.counted == 1 and not job.suspects and not job.error
+    return is_first and not stop_us and progress == NO_PROGRESS
 
 
-def record_of(settlement: Settlement, started_us: int, now_us: int, node: str, worker: str, stop_us: int = 0) -> bytes:
+def record_of(
+    settlement: Settlement,
+    started_us: int,
+    now_us: int,
+    node: str,
+    worker: str,
+    stop_us: int = 0,
+    progress: LastProgress = NO_PROGRESS,
+) -> bytes:
     """Return the record of the attempt that a settlement ends; empty if it has none."""
     outcome = settlement.outcome
     if outcome not in _ATTEMPTS:
         return b""
-    if outcome is Outcome.SUCCEEDED and is_in_row(settlement, stop_us):
+    if outcome is Outcome.SUCCEEDED and is_in_row(settlement, stop_us, progress):
         return b""
     kind, message = "", settlement.why
     if settlement.error:
@@ -100,6 +134,7 @@ def record_of(settlement: Settlement, started_us: int, now_us: int, node: str, w
             kind[:TYPE_LIMIT],
             message[:MESSAGE_LIMIT],
             stop_us,
+            *progress,
         )
     )
 

@@ -164,6 +164,7 @@ class Ends:
             and settlement.counted == 1
             and not job.suspects
             and not held.stop_us
+            and not held.reported
             and not job.error
             and len(job.payload) <= self._arguments.kept_whole
             and (options is None or not options.forget)
@@ -378,7 +379,7 @@ class Ends:
         """Queue a foreground job before the others of its priority, unless its client is gone or it was cancelled meanwhile."""
         serving = self._serving
         serving.detach(held)
-        held.numerator, held.denominator, held.text = b"0", b"0", b""
+        held.numerator, held.denominator, held.text, held.reported = b"0", b"0", b"", False
         if self._table.held.get(held.handle) is not held:
             return
         if not held.stored and not held.adopting and not self._listeners.of(held.job.id):

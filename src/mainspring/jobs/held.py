@@ -39,6 +39,7 @@ class Held:
         "queue",
         "queued",
         "recorded",
+        "reported",
         "started_us",
         "stop_us",
         "stored",
@@ -81,6 +82,8 @@ class Held:
         self.denominator = b"0"
         self.text = b""
         """The text of its progress."""
+        self.reported = False
+        """Whether its worker has reported progress."""
         self.subscribers: ProgressSubscribers | None = None
         """Other nodes whose clients wait for it; None before the first report of its worker, and on a store of one node."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
-from mainspring.jobs.attempt_records import is_in_row, record_of
+from mainspring.jobs.attempt_records import NO_PROGRESS, is_in_row, progress_of, record_of
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
@@ -33,13 +33,16 @@ class Remembering:
         job = settlement.job
         if job.options is not None and job.options.forget:
             return
+        progress = NO_PROGRESS
+        if held.reported:  # most jobs report none
+            progress = progress_of(held.numerator, held.denominator, held.text)
         if settlement.event is _SUCCEED:
             self._results.note(job)
             rules, payload = self.rules[job.function], job.payload
             settlement.payload = None if len(payload) <= rules.kept_whole else rules.kept(payload)
-            if is_in_row(settlement, held.stop_us):
+            if is_in_row(settlement, held.stop_us, progress):
                 return
         worker = held.worker_name() or ""
         now_us = to_us(self._clock.wall())
         node = self._handles.node(job.term)
-        settlement.record = record_of(settlement, held.started_us, now_us, node, worker, held.stop_us)
+        settlement.record = record_of(settlement, held.started_us, now_us, node, worker, held.stop_us, progress)

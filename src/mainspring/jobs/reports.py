@@ -41,6 +41,7 @@ class Reports:
     def status(self, held: Held, numerator: bytes, denominator: bytes) -> None:
         """The progress of a worker."""
         held.numerator, held.denominator = numerator, denominator
+        held.reported = True
         if held.text:
             self._send_text(held, held.text)
         self._report(held, Progress(held.job.id, "status", numerator, denominator))

@@ -228,7 +228,7 @@ async def open_node(
             workers, settings.name, lambda: service.term, fleet.others, fleet.direct, access.record
         )
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover, access.record).handlers
-    job_calls = JobCalls(service, workflows)
+    job_calls = JobCalls(service, workflows, recalls=engine.recalls)
     submits = SubmitCalls(service, largest=engine.max_value)
     changes = JobChangeCalls(service, submits, largest=engine.max_value, changes_jobs=engine.changes_jobs)
     if workflows is None:

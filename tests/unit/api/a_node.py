@@ -113,7 +113,7 @@ class Node:
         )
         self.schedules = ScheduleService(self.commits, self.reads, self.clock, self.service.timers)
         self.dead = DeadLetters(self.service)
-        self.jobs = JobCalls(self.service)
+        self.jobs = JobCalls(self.service, recalls=True)
         self.refused: list[Act] = []
         self.submits = SubmitCalls(self.service, largest=PAYLOAD_LIMIT)
         self.api = Api(

@@ -11,7 +11,7 @@ from mainspring.access.roles import Grant, Role
 from mainspring.api.answers import job_records
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.job_records import Arguments, Attempt, ListAttempts, ShowArguments
-from mainspring.api.jobs import Cancel
+from mainspring.api.jobs import Cancel, Show
 from mainspring.api.jobs import Retry as RetryJob
 from mainspring.api.submitting import JobOptions, Run, Submit
 from mainspring.jobs.argument_rules import ArgumentRules, Rule
@@ -257,5 +257,31 @@ def test_arguments_need_their_own_permission_for_the_function() -> None:
                 with pytest.raises(ApiError) as caught:
                     await node.api.call(ShowArguments(handle), caller=caller)
                 assert caught.value.problem.code is Code.FORBIDDEN
+
+    run(test())
+
+
+def test_the_progress_of_an_ended_job_stays() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            side = node.worker(places=3)
+            for number, succeeds in enumerate((True, False, True)):
+                handle = await node.submit()
+                await node.committed()
+                held = side.given[number]
+                if number < 2:
+                    node.service.text(held, b"row 3")
+                    node.service.status(held, b"3", b"4")
+                if succeeds:
+                    node.service.succeeded(held, b"r")
+                else:
+                    node.service.failed(held, failure("ValueError", "no"))
+                await node.committed()
+                shown = await node.api.call(Show(handle))
+                expected = (3, 4, "row 3") if number < 2 else (0, 0, None)
+                assert (shown.done, shown.total, shown.text) == expected
+                assert (shown.numerator, shown.denominator) == expected[:2]
+                (attempt,) = await attempts(node, handle)
+                assert (attempt.done, attempt.total, attempt.text) == expected
 
     run(test())

@@ -61,6 +61,19 @@ def test_a_success_is_recorded_only_after_other_attempts() -> None:
     assert record(settlement(Outcome.SUCCEEDED, suspects=1)) == AttemptRecord(1, 10, 30, "n", "w", "succeeded")
 
 
+def test_the_last_progress_of_an_attempt_is_recorded_also_that_of_a_first_success() -> None:
+    for numerator, denominator, text, expected in (
+        (b"3", b"4", "row ü".encode(), (3, 4, "row ü")),
+        (b"0", b"0", b"row 3", (0, 0, "row 3")),
+        (b"x", b"9" * 30, b"\xff" + b"x" * 2000, (0, 0, "\ufffd" + "x" * 999)),  # plain workers send any bytes
+    ):
+        progress = attempt_records.progress_of(numerator, denominator, text)
+        for outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
+            (found,) = decode_records(record_of(settlement(outcome), 10, 30, "n", "w", 0, progress))
+            assert (found.done, found.total, found.text) == expected
+    assert decode_records(b'[1,10,30,"n","w","failed","","",0]\n') == [AttemptRecord(1, 10, 30, "n", "w", "failed")]
+
+
 def test_deliveries_that_are_no_attempts_are_not_recorded() -> None:
     assert [record(settlement(outcome)) for outcome in (Outcome.SNOOZED, Outcome.RELEASED, None)] == [None] * 3
 

@@ -107,6 +107,9 @@ def _shown(record: AttemptRecord) -> Attempt:
         error_type=record.error_type or None,
         error=record.message or None,
         stop_requested_at=rfc3339(record.stop_us),
+        done=record.done,
+        total=record.total,
+        text=record.text or None,
     )
 
 

@@ -25,9 +25,10 @@ from mainspring.api.jobs import (
     Watch,
 )
 from mainspring.errors import NotFoundError
-from mainspring.jobs.model import RUNS, Job, Options
+from mainspring.jobs.attempt_records import decode_records, number_of
+from mainspring.jobs.model import RUNS, Job, Options, State
 from mainspring.namespaces import namespace_of, split_text
-from mainspring.queries.jobs import ListJobs
+from mainspring.queries.jobs import ListJobs, Recall, Recalled
 from mainspring.queries.overlay import with_held
 from mainspring.workflows.model import Key, decode_about, function_named
 from mainspring.workflows.store import ShownRun
@@ -47,10 +48,14 @@ NO_OPTIONS = Options()
 
 
 class JobCalls:
-    """Answers for the jobs of a node and of its store."""
+    """Answers for the jobs of a node and of its store.
 
-    def __init__(self, service: JobService, workflows: WorkflowService | None = None) -> None:
+    ``recalls``: the store keeps records of attempts, so that the progress of a job stays after its end.
+    """
+
+    def __init__(self, service: JobService, workflows: WorkflowService | None = None, *, recalls: bool = False) -> None:
         self._service = service
+        self._recalls = recalls
         self._workflows = workflows
         self._lookup = JobLookup(service)
         self.handlers: Handlers = {List: self._list, Show: self._show, Cancel: self._cancel}
@@ -115,18 +120,26 @@ class JobCalls:
             return None
         check(job)
         details = self._details(job if held else of_another_node(job, running), running)
-        if job.term == RUNS and self._workflows is not None:
-            await self._add_progress(self._workflows, Key(job=job_id, namespace=namespace), details)
+        if job.term == RUNS:
+            if self._workflows is not None:
+                await self._add_progress(self._workflows, Key(job=job_id, namespace=namespace), details)
+        elif self._recalls and State(job.state).ended:
+            await self._add_last_progress(job_id, details)
         return details
+
+    async def _add_last_progress(self, job_id: int, details: JobDetails) -> None:
+        """Add the last progress of the last attempt at an ended job."""
+        recalled: Recalled | None = await Later(lambda done, failed: self._service.ask(Recall(job_id, 0), done, failed))
+        records = decode_records(recalled.attempts) if recalled is not None else []
+        if records:
+            _set_progress(details, records[-1].done, records[-1].total, records[-1].text)
 
     async def _add_progress(self, workflows: WorkflowService, root: Key, details: JobDetails) -> None:
         """Add the progress that the code of a run has reported to the details of its root job."""
         shown = await self._shown(workflows, root)
         progress = decode_about(shown.row.about).progress if isinstance(shown, ShownRun) else None
         if progress is not None:
-            details.done = details.numerator = progress.done
-            details.total = details.denominator = progress.total
-            details.text = progress.text or None
+            _set_progress(details, progress.done, progress.total, progress.text)
 
     # ---- changing ----
 
@@ -178,8 +191,8 @@ class JobCalls:
         options, service = job.options or NO_OPTIONS, self._service
         held = service.find_held(job.id)
         attempt = held if held is not None else running
-        done = _number(attempt.numerator) if attempt is not None else 0
-        total = _number(attempt.denominator) if attempt is not None else 0
+        done = number_of(attempt.numerator) if attempt is not None else 0
+        total = number_of(attempt.denominator) if attempt is not None else 0
         policy = service.policy(held) if held is not None else options.retry
         return JobDetails(
             **asdict(info_of(service, job)),
@@ -210,6 +223,7 @@ class JobCalls:
         return self._service.handle_of(job.id).decode() if job.term == RUNS else None
 
 
-def _number(progress: bytes) -> int:
-    """Return a worker's progress as a number; 0 if it is none, because plain workers may send any bytes."""
-    return int(progress) if progress.isdigit() and len(progress) < 19 else 0
+def _set_progress(details: JobDetails, done: int, total: int, text: str) -> None:
+    details.done = details.numerator = done
+    details.total = details.denominator = total
+    details.text = text or None

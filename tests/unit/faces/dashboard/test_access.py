@@ -143,9 +143,9 @@ def test_the_audit_shows_what_an_act_has_changed(before: Any, after: Any, shown:
 def test_the_many_values_of_a_new_or_removed_object_are_folded() -> None:
     async def test() -> None:
         values = {"cron": "0 3 * * *", "overlap": "allow", "misfire": "once", "timeout": 90.0}
-        made = msgspec.structs.replace(_act(2, "schedules.add", "s"), after=values)
+        added = msgspec.structs.replace(_act(2, "schedules.add", "s"), after=values)
         removed = msgspec.structs.replace(_act(1, "schedules.remove", "s"), before=values, address="10.0.0.7")
-        answers = {"/whoami": Identity("a", None, [GrantSpec("admin")]), "/audit": {"items": [made, removed]}}
+        answers = {"/whoami": Identity("a", None, [GrantSpec("admin")]), "/audit": {"items": [added, removed]}}
         page = await browser_of(answers, 1_900_000_000.0).open("/audit")
         folded = [one.one("details") for one in page.main.all("td", **{"data-label": "Changes"})]
         assert [one.one("summary").text for one in folded] == ["made with 4 values", "removed with 4 values"]

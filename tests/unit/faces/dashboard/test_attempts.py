@@ -352,3 +352,24 @@ def test_a_thousand_attempts_are_drawn_with_few_shapes() -> None:
         assert len(page.main.one("svg").all("text", class_="glyph")) == MOST
 
     run(test())
+
+
+def test_an_ended_job_and_its_attempts_have_their_last_progress() -> None:
+    async def test() -> None:
+        failed = attempt(1, 0, 1)
+        failed.done, failed.total, failed.text = 1, 4, "row <1>"
+        attempts = [failed, attempt(2, 6, 7, "succeeded")]
+        for given, text in (
+            (
+                {"done": 3, "total": 1200, "text": "row 3"},
+                "Progress 3 of 1200 3 of 1 200: row 3",
+            ),
+            ({}, ""),
+        ):
+            answers = {"/attempts": {"handle": "H:n:1", "attempts": attempts}, "/jobs/H:n:1": job("succeeded", **given)}
+            page = await browser_of(answers, NOON.timestamp() + 10).open("/jobs/H:n:1")
+            assert page.main.one("div", id="progress").text == text
+            assert page.rows()[0][1] == "✖ failed at 1 of 4: row <1>"
+            assert page.rows()[1][1] == "✔ succeeded"
+
+    run(test())

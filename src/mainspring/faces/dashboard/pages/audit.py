@@ -86,7 +86,7 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What an act has changed."""
+    """The values that an act has changed."""
 
     kind: str
     """``edited``; ``made`` or ``removed``, so that all values are of one side."""
