@@ -89,9 +89,16 @@ def test_workers_for_some_of_the_tasks_declare_all_schedules(tmp_path: Path, ser
         assert parent(tool("submit", "mail.send")) == mail.process.pid
         assert parent(tool("submit", "video.encode")) == video.process.pid
         eventually(lambda: len(tool("schedules", "list", "--json")) == 2, "the schedules are declared")
-    with worker(server, tmp_path, "app.py", "--functions", "mail.bulk"):
-        assert {one["name"] for one in tool("schedules", "list", "--json")} == {"mail.send", "video.encode"}
-    assert "removed" not in "".join(path.read_text() for path in tmp_path.glob("*.log"))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "app.py").write_text(
+        "from mainspring import App\napp = App()\n@app.scheduled(every='1h')\ndef stock(): ...\n"
+    )
+    with worker(server, tmp_path, "app.py", "--functions", "mail.bulk"), worker(server, other, "app.py") as second:
+        eventually(lambda: "'app (2)'" in second.log.read_text(), "another project of the same name is declared")
+        apps = {one["name"]: one["app"] for one in tool("schedules", "list", "--json")}
+    assert apps == {"mail.send": "app", "video.encode": "app", "stock": "app (2)"}
+    assert "removed" not in "".join(path.read_text() for path in tmp_path.rglob("*.log"))
 
 
 def test_a_pattern_that_matches_nothing_ends_the_worker(tmp_path: Path, server: Node) -> None:

@@ -257,6 +257,8 @@ async def _node_and_workers(
 
 def refuse_workflows(answer: StoreAnswer, store: StoreSettings, order: WorkerOrder) -> None:
     """Raise SettingsError if the workers would run workflows, and the store keeps none."""
+    if order.no_workflows:
+        return
     names = set(answer.names)
     if answer.workflows and (order.functions or order.unwanted):
         names = set(select_tasks(answer.names, order.functions, order.unwanted))
@@ -267,7 +269,7 @@ def refuse_workflows(answer: StoreAnswer, store: StoreSettings, order: WorkerOrd
     more = f" and {len(workflows) - len(few)} more" if len(workflows) > len(few) else ""
     raise SettingsError(
         f"the store {store.shown} keeps no workflows, and {order.app} defines {', '.join(few)}{more}: use a store on SQLite or in"
-        f" memory, such as --store {DEFAULT_STORE}, or leave them out with --not {few[0]}"
+        f" memory, such as --store {DEFAULT_STORE}, or leave them out with --no-workflows"
     )
 
 

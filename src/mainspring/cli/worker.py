@@ -107,6 +107,14 @@ class WorkerOptions:
         tuple[str, ...],
         option("--not", "Tasks not to run, in the same form.", group=WORKERS_GROUP, **PATTERNS_OPTION),
     ] = ()
+    no_workflows: Annotated[
+        bool,
+        flag(
+            "--no-workflows",
+            "Leave out all workflows of the App, and their schedules: for servers whose store keeps none.",
+            group=WORKERS_GROUP,
+        ),
+    ] = False
     strict: Annotated[
         bool,
         flag(
@@ -196,6 +204,7 @@ class WorkerOptions:
             grace=grace,
             functions=self.functions,
             unwanted=self.unwanted,
+            no_workflows=self.no_workflows,
             strict=self.strict,
             max_jobs=self.max_jobs,
             max_memory=self.max_memory,
@@ -223,8 +232,9 @@ def worker(
 ) -> int:
     """Run workers for the tasks in a file.
 
-    A worker takes jobs from all servers of --server, and keeps trying those that it cannot reach. It writes its log to standard
-    error.
+    A worker takes jobs from all servers of --server, and keeps trying those that it cannot reach. If the store of one of them
+    cannot serve a task, such as a workflow, a warning says so, and the task runs for the other servers. It writes its log to
+    standard error.
 
     EXAMPLES
       mainspring worker app.py

@@ -36,6 +36,9 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     unwanted: tuple[str, ...] = ()
     """Patterns of the tasks not to run."""
 
+    no_workflows: bool = False
+    """Whether to leave out all workflows."""
+
     strict: bool = False
     """Whether to refuse workflows with code that a replay cannot repeat."""
 

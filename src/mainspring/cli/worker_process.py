@@ -126,9 +126,12 @@ def work(order: WorkerOrder) -> int:
 
 def _chosen(registry: Registry, order: WorkerOrder) -> Registry:
     """Return the tasks that the worker runs, and the workflows whose runs it decides. Raises SettingsError."""
-    if not order.functions and not order.unwanted:
+    if not order.functions and not order.unwanted and not order.no_workflows:
         return registry
     names = select_tasks(registry.names(), order.functions, order.unwanted)
+    if order.no_workflows:
+        workflows = {name for name, _ in registry.workflows}
+        names = [name for name in names if name not in workflows]
     structlog.get_logger("mainspring.worker").info("the worker runs some of the App's tasks", functions=names)
     return registry.subset(names)
 

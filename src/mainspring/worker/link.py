@@ -121,6 +121,12 @@ class Link:
             _log.warning("server is silent", server=self.name)
             self._wire.abort()
 
+    def refuse(self, error: ServerError | SettingsError) -> None:
+        """End the connection and `keep` with an error."""
+        self.refusal = error
+        if self._wire is not None:
+            self._wire.abort()
+
     @property
     def descriptor(self) -> int | None:
         """The file descriptor of the connection's socket; None without a connection."""
@@ -150,8 +156,7 @@ class Link:
         try:
             events = self.session.receive(data)
         except (ServerError, SettingsError) as error:
-            self.refusal = error
-            wire.abort()
+            self.refuse(error)
             return
         if self.session.agreed and not was_agreed:
             wire.reached = True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from mainspring.attempt_log import AttemptLog
+from mainspring.byte_names import name_text
 from mainspring.client.validation import refusal
 from mainspring.errors import SettingsError
 from mainspring.namespaces import DEFAULT
@@ -26,7 +27,18 @@ from mainspring.worker.log_handler import capturing
 from mainspring.worker.memory import resident_bytes
 from mainspring.worker.places import Places
 from mainspring.worker.prefetch import PrefetchController
-from mainspring.worker.session import DECISIONS, Assigned, Event, Extended, Key, Refused, Shown, Stop, WorkerSession
+from mainspring.worker.session import (
+    DECISIONS,
+    Assigned,
+    Event,
+    Extended,
+    Key,
+    Refused,
+    Shown,
+    Stop,
+    Unserved,
+    WorkerSession,
+)
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.waits import Waits
 from mainspring.worker.workflows.deciding import WorkflowDecider
@@ -52,6 +64,8 @@ NAMED_DELIVERIES: Final = 100
 
 SETTLE_GRACE: Final = 5.0
 """Seconds for the servers to acknowledge the last settlements."""
+
+_LEAVE_OUT: Final = "leave it out with --not, or all workflows with --no-workflows"
 
 _log = structlog.get_logger(__name__)
 
@@ -125,6 +139,10 @@ class Worker:
             decider=decider,
         )
         self._requests = JobRequests(self._links, self._prefetch, self._held_jobs)
+        self._unserved: dict[bytes, set[Link]] = {}
+        """Functions that stores cannot serve, each with the connections to their servers."""
+        self._left_out_at: set[tuple[bytes, str]] = set()
+        """Functions and servers that the log has named."""
         self._ending = Ending.STOPPED
         self._stop_requested = False  # by its owner; a second request skips the grace, which recycling must not
         self._draining = asyncio.Event()
@@ -201,7 +219,7 @@ class Worker:
     async def run(self) -> Ending:
         """Run until ``stop``, or until recycling is due; then settle or release the remaining jobs.
 
-        Raises ServerError if a server does not support the extension.
+        Raises ServerError if a server does not support the extension, and SettingsError if none can serve one of the functions.
         """
         if not self._functions and self._decider is None:
             raise SettingsError("the App defines no task, so a worker has nothing to run: define one with @app.task")
@@ -243,6 +261,8 @@ class Worker:
 
     def agreed(self, link: Link) -> None:
         """Begin to request jobs from a server."""
+        for links in self._unserved.values():
+            links.discard(link)  # it may have another store by now
         if self._draining.is_set():
             link.session.pause()
         elif link.extra:
@@ -273,11 +293,32 @@ class Worker:
                     self._decider.received(link, event)
             elif isinstance(event, Shown):
                 self._extra.shown(link, event)
+            elif isinstance(event, Unserved):
+                self._leave_out(link, event)
             elif isinstance(event, Refused):
                 _log.warning("server refused a request", server=link.name, code=event.code, message=event.message)
         if self._decider is not None:
             self._decider.flush()
         self._jobs_changed()
+
+    def _leave_out(self, link: Link, unserved: Unserved) -> None:
+        """Serve a function on the other servers only; end the worker if there are none."""
+        if link.extra:
+            return
+        links = self._unserved.setdefault(unserved.function, set())
+        links.add(link)
+        if len(links) == len(self._links):
+            servers = "the server" if len(links) == 1 else "each of the servers"
+            link.refuse(SettingsError(f"{servers} cannot serve this worker: {unserved.message}; {_LEAVE_OUT}"))
+        elif (unserved.function, link.name) not in self._left_out_at:
+            self._left_out_at.add((unserved.function, link.name))
+            name = name_text(unserved.function)
+            _log.warning(
+                f"the server cannot serve {name}, which runs for the other servers only",
+                function=name,
+                server=link.name,
+                reason=unserved.message,
+            )
 
     def lost(self, link: Link, keys: set[Key]) -> None:
         """Stop lost jobs."""

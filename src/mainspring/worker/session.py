@@ -14,7 +14,7 @@ import msgspec
 from mainspring.client.connection_errors import no_extension_error
 from mainspring.client.namespacing import namespace_error, namespace_request
 from mainspring.client.tokens import extension_request, is_unaware_of_tokens
-from mainspring.errors import ServerError, SettingsError
+from mainspring.errors import ServerError
 from mainspring.namespaces import DEFAULT
 from mainspring.version import version
 from mainspring.wire.gearman import packets
@@ -95,6 +95,13 @@ class Refused(NamedTuple):
     message: str
 
 
+class Unserved(NamedTuple):
+    """A function that this server's store cannot serve, now or later: a workflow, or one with limits."""
+
+    function: bytes
+    message: str
+
+
 class Shown(NamedTuple):
     """The server's answer to ``show``; function and state are empty if it does not have the job."""
 
@@ -110,7 +117,7 @@ class Extended(NamedTuple):
     args: list[bytes]
 
 
-Event: TypeAlias = Assigned | Stop | Refused | Shown | Extended
+Event: TypeAlias = Assigned | Stop | Refused | Unserved | Shown | Extended
 
 
 class _Beaten(msgspec.Struct):
@@ -162,6 +169,8 @@ class WorkerSession:
         self._isolates = isolates
         self._keeps = keeps
         self._keeps_results = keeps_results
+        self._workflows: set[bytes] = set()
+        """The names in REGISTER packets of the decider."""
         self._connection: Connection | None = None
         self._output: list[bytes] = []
         self._unsettled: dict[Key, bytes] = {}
@@ -243,6 +252,8 @@ class WorkerSession:
 
     def send(self, kind: int, *args: bytes) -> bool:
         """Send a packet about runs of workflows; return False if there is no connection for it."""
+        if kind == Type.REGISTER:
+            self._workflows.add(args[0])
         if self.agreed:
             self._output.append(packets.request(kind, *args))
         return self.agreed
@@ -363,15 +374,19 @@ class WorkerSession:
                         self._output.append(extension_request(None))
                         continue
                     raise no_extension_error(code, message)
-                if code == "UNSUPPORTED":
-                    # Reconnects would not help: this server's store can never serve the worker.
-                    raise SettingsError(f"the server cannot serve this worker: {message}")
-                events.append(Refused(code, message))
+                unserved = self._unserved(args[1]) if code == "UNSUPPORTED" else None
+                events.append(Refused(code, message) if unserved is None else Unserved(unserved, message))
             elif kind >= _FIRST_OF_WORKFLOWS:
                 events.append(Extended(kind, args))
             elif kind == FATAL:
                 raise ServerError(f"the server sent an invalid packet: {args[1].decode('utf-8', 'replace')}")
         return events
+
+    def _unserved(self, message: bytes) -> bytes | None:
+        """Return the function with whose name the refusal of its REGISTER begins; None if the refusal is of another request."""
+        names = [name for name, _ in self._functions] + list(self._workflows)
+        found = [name for name in names if message.startswith((name + b" has ", name + b" is a workflow"))]
+        return max(found, key=len, default=None)
 
     def _agree(self, connection: Connection) -> None:
         connection.extended = True

@@ -45,6 +45,21 @@ def test_a_schedule_is_added_edited_paused_and_removed() -> None:
     run(test())
 
 
+def test_a_node_without_workflows_leaves_out_their_schedules() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            parts = (node.schedules, node.reads, node.service.handles, node.clock)
+            call = Api(ScheduleCalls(*parts, keeps_workflows=False).handlers, enter=lambda _: None).call
+            both = [Specification(name="a", every=60.0), Specification(name="order", every=60.0)]
+            declare = schedules.Declare("x", both, functions=["a", "order"], workflows=("order",))
+            added, left = (await call(declare)).changes
+            assert (added.kind, added.name, left.kind, left.name) == ("added", "a", "left alone", "order")
+            assert (left.warning, "keeps none" in left.text) == (True, True)
+            assert [one.name for one in (await call(schedules.List())).schedules] == ["a"]
+
+    run(test())
+
+
 def test_namespaces_have_schedules_of_the_same_name_and_do_not_see_each_other() -> None:
     async def test() -> None:
         async with opened() as node:

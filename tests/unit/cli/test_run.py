@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from mainspring.cli.app_store import StoreAnswer
 from mainspring.cli.run import namespace_of_ports, refuse_workflows
@@ -22,7 +23,7 @@ def test_the_error_names_store_workflows_and_remedy() -> None:
     answer = StoreAnswer(names=["pay", "order", "refund"], workflows=["order", "refund"])
     words = (
         r"^the store postgresql://jobs:\*\*\*@db/jobs keeps no workflows, and app.py defines order, refund: use a store on SQLite"
-        r" or in memory, such as --store sqlite:///mainspring.db, or leave them out with --not order$"
+        r" or in memory, such as --store sqlite:///mainspring.db, or leave them out with --no-workflows$"
     )
     with pytest.raises(SettingsError, match=words):
         refuse_workflows(answer, STORE, order())
@@ -35,6 +36,7 @@ def test_workers_without_workflows_are_allowed() -> None:
     refuse_workflows(answer, STORE, order("pay"))
     refuse_workflows(answer, STORE, order(unwanted=("order",)))
     refuse_workflows(StoreAnswer(), STORE, order("pay"))
+    refuse_workflows(answer, STORE, replace(order(), no_workflows=True))
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from mainspring import App
 from mainspring.cli.worker import WorkerOptions
 from mainspring.cli.worker_order import WorkerOrder
-from mainspring.cli.worker_process import _check_memory, _set_task_environment, settings_of
+from mainspring.cli.worker_process import _about_code, _check_memory, _chosen, _set_task_environment, settings_of
 from mainspring.client.tls import TLS_VARIABLES, TlsFiles
 from mainspring.errors import SettingsError, UsageError
 from mainspring.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from mainspring.worker.registry import Registry
 
 ORDER = WorkerOrder(app="app.py", servers=["a:1", "unix:/b"], concurrency=1, grace=1.0)
 TLS_FILES = TlsFiles("/ca.pem", "/own.pem", "/own.key")
@@ -58,6 +63,25 @@ def test_the_number_of_extra_places_is_part_of_the_order_and_checked() -> None:
         WorkerOptions(frozen_after=0.1).order("shop.tasks", [], 1.0)
     with pytest.raises(UsageError, match="waiting_places"):
         WorkerSettings(waiting_places=-1)
+
+
+def test_workflows_are_left_out_and_the_declaration_says_so() -> None:
+    app = App()
+
+    @app.task
+    def pay() -> None: ...
+
+    @app.workflow
+    async def order() -> None: ...
+
+    def chosen(**options: Any) -> Registry:
+        return _chosen(app.registry, WorkerOptions(**options).order("shop.tasks", [], 1.0))
+
+    assert chosen().names() == ["pay", "order"]
+    assert chosen(no_workflows=True).names() == ["pay"]
+    assert chosen(functions=("*r*",), no_workflows=True).names() == []
+    about = _about_code(app.schedules, app.registry, chosen(no_workflows=True))
+    assert about == {"functions": ["pay", "order"], "workflows": ["order"], "left_out": ["order"], "is_named": False}
 
 
 def test_the_check_of_replays_reaches_the_worker() -> None:

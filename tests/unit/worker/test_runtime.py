@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.client.extension_server import ExtensionServer
+from structlog.testing import capture_logs
+from tests.unit.client.extension_server import ExtensionServer, Peer
 
 from mainspring import App, Snooze, current_job
 from mainspring.errors import ServerError, SettingsError, UsageError
@@ -96,6 +97,63 @@ def test_functions_that_are_left_out_are_registered_later(server: ExtensionServe
     assert [function for function, _ in server.seen_of(Type.REGISTER)] == [b"good", b"bad"]
     kinds = [Type.REGISTER, Type.READY]
     assert [kind for kind, _ in server.seen if kind in kinds][:3] == [Type.REGISTER, Type.READY, Type.REGISTER]
+
+
+def refuse_function(server: ExtensionServer, name: bytes, message: bytes) -> None:
+    """Let a server refuse a function, as one whose store cannot serve it."""
+
+    def refused(peer: Peer, args: list[bytes]) -> bool:
+        if args[0] == name:
+            peer.send(Type.ERROR, b"UNSUPPORTED", name + message)
+        return args[0] == name
+
+    server.before[Type.REGISTER] = refused
+
+
+def test_a_function_that_a_server_cannot_serve_runs_for_the_others(server: ExtensionServer, run: Run) -> None:
+    app = App()
+
+    @app.task
+    def plain() -> str:
+        return "plain"
+
+    @app.task(concurrency=2)
+    def limited() -> str:
+        return "limited"
+
+    @app.workflow
+    async def order() -> None: ...
+
+    with ExtensionServer() as without, capture_logs() as logs:
+        refuse_function(without, b"limited", b" has concurrency, and this store keeps no limits")
+        running = run(app, servers=[server, without])
+        jobs = [without.add("plain"), server.add("plain"), server.add("limited")]
+        for one in (without, server):
+            one.wait_for(lambda: all(job.ended for job in jobs if job.handle in one.jobs))  # noqa: B023 - awaited here
+        assert [job.state for job in jobs] == ["succeeded"] * 3
+        without.drop_connections()  # it is refused again, and the log does not repeat it
+        without.wait_for(lambda: [args[0] for args in without.seen_of(Type.REGISTER)].count(b"limited") == 2, 20)
+        warnings = [entry for entry in logs if entry.get("function") == "limited"]
+        (warning,) = warnings
+        assert (warning["log_level"], warning["server"]) == ("warning", str(without.address))
+        assert warning["event"] == "the server cannot serve limited, which runs for the other servers only"
+        refuse_function(server, b"limited", b" has concurrency, and this store keeps no limits")
+        server.drop_connections()
+        ended = running.ended()
+    assert isinstance(ended, SettingsError)
+    assert "each of the servers cannot serve this worker: limited has concurrency" in str(ended)
+    assert "--no-workflows" in str(ended)
+
+
+def test_a_workflow_that_the_only_server_cannot_serve_ends_the_worker(server: ExtensionServer, run: Run) -> None:
+    app = App()
+
+    @app.workflow
+    async def order() -> None: ...
+
+    refuse_function(server, b"order", b" is a workflow, and this store keeps none")
+    with pytest.raises(SettingsError, match="the server cannot serve this worker: order is a workflow"):
+        raise run(app).ended()
 
 
 class FakeDecider:

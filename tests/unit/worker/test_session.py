@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.errors import ServerError, SettingsError
+from mainspring.errors import ServerError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.connection import Connection
 from mainspring.wire.gearman.packets import Type
 from mainspring.worker.execution import RELEASED, Settlement
-from mainspring.worker.session import Assigned, Extended, Refused, Shown, Stop, WorkerSession
+from mainspring.worker.session import Assigned, Event, Extended, Refused, Shown, Stop, Unserved, WorkerSession
 
 DONE = Settlement(b"succeeded", b"", b"r")
 
@@ -233,9 +233,17 @@ def test_other_servers_are_refused() -> None:
         session.receive(packets.response(Type.ERROR, b"UNKNOWN_OPTION", b"unknown"))
 
 
-def test_a_store_that_cannot_serve_the_worker_ends_it(session: WorkerSession) -> None:
-    with pytest.raises(SettingsError, match="cannot serve this worker: f has limits"):
-        session.receive(packets.response(Type.ERROR, b"UNSUPPORTED", b"f has limits"))
+@pytest.mark.parametrize(
+    ("message", "event"),
+    [
+        (b"f has limits", Unserved(b"f", "f has limits")),
+        (b"flow 2 is a workflow, and", Unserved(b"flow 2", "flow 2 is a workflow, and")),
+        (b"this store keeps no logs", Refused("UNSUPPORTED", "this store keeps no logs")),
+    ],
+)
+def test_a_refused_registration_names_its_function(session: WorkerSession, message: bytes, event: Event) -> None:
+    session.send(Type.REGISTER, b"flow 2", b"{}")
+    assert session.receive(packets.response(Type.ERROR, b"UNSUPPORTED", message)) == [event]
 
 
 def test_later_registrations_are_repeated_on_the_next_connection(session: WorkerSession) -> None:

@@ -296,6 +296,8 @@ class ScheduleCalls:
             Difference(one.kind.value, split_text(one.name)[1], text_with_names(one.text, namespace), one.warning)
             for one in declaration.changes
         ]
+        if not self._keeps_workflows and declaration.governs:
+            changes += _not_started(request)
         return Declared(declaration.governs, changes)
 
     def _code(self, request: Declare) -> DeclaringCode:
@@ -320,6 +322,17 @@ def _act(
     """Return the act of a change. A removed, paused or resumed schedule has no description after it."""
     shown = [None if one is None else _shown(one) for one in (before, after)]
     return caller.act(request.call, request.name, namespace=request.namespace, before=shown[0], after=shown[1])
+
+
+def _not_started(request: Declare) -> list[Difference]:
+    """Return lines about schedules that a node without workflows leaves out."""
+    why = "it starts runs of a workflow, and the store of this node keeps none"
+    left_out = {*request.workflows} - {*request.left_out}
+    return [
+        Difference("left alone", one.name, f"left {one.name} alone: {why}", warning=True)
+        for one in request.schedules
+        if (one.function if isinstance(one.function, str) else one.name) in left_out
+    ]
 
 
 def _followers(name: str, stored: Sequence[Stored]) -> list[Stored]:
