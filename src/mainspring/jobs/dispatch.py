@@ -58,6 +58,8 @@ class Dispatch:
         """Whether every function with stored jobs has a queue here. It stays False once there were too many functions."""
         self.rows = Rows()
         """The functions with stored jobs and without a queue."""
+        self.moved = 0
+        """How often a function has lost its queue while it had stored jobs."""
         self.most = most
         self._on_new_queue = on_new_queue
         self._serial = 0
@@ -138,6 +140,7 @@ class Dispatch:
                     if queue.live:
                         self.complete = False
                         self.rows.add(queue.name)
+                        self.moved += 1
                     many -= 1
                 else:
                     kept.append(queue)

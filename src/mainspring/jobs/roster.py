@@ -102,6 +102,11 @@ class Roster:
     # ---- pages ----
 
     @property
+    def moved(self) -> int:
+        """How often a function has left the memory and remained as a row of the store."""
+        return self._dispatch.moved
+
+    @property
     def short(self) -> bool:
         """Whether all functions are in memory, and few."""
         return self._dispatch.complete and len(self._dispatch.order) <= PAGE_SIZE

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from mainspring.jobs.roster import Page, Place
     from mainspring.wire.gearman.admin import Command
 
+_LISTS = frozenset(
+    {"status", "prioritystatus", "workers", "show jobs", "show unique jobs", "getpid", "version", "verbose"}
+)
+"""The commands that change nothing."""
+COMMIT_LIMIT = 1.0
+"""Seconds for which a list waits for the commit of the peer's own results; after that it has the last known counts."""
 JOBS_PER_STATE = 10_000
 """The largest number of jobs of each state that ``show`` lists."""
 PIECE_SIZE = 64 * 1024
@@ -45,7 +51,25 @@ def command(peer: Peer, args: list[bytes]) -> None:
     if isinstance(parsed, bytes):
         peer.outbox.send(parsed)
     else:
+        peer.may_change = peer.may_change or parsed.name not in _LISTS
         _COMMANDS[parsed.name](peer, parsed)
+
+
+def _after_own_results(peer: Peer, then: Callable[[], None]) -> None:
+    """Call a function when the results that the peer has sent are committed, or after `COMMIT_LIMIT`."""
+    service = peer.service
+    if not peer.workers or service.is_settled():
+        then()
+        return
+    waiting = [then]
+
+    def go_on() -> None:
+        if waiting:
+            service.timers.cancel(timer)
+            waiting.pop()()
+
+    timer = service.timers.at(service.monotonic() + COMMIT_LIMIT, go_on)
+    service.when_settled(go_on)
 
 
 def _status(peer: Peer, _: Command) -> None:
@@ -67,18 +91,25 @@ def _count(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> None:
         queues = [queue for queue in service.queues() if namespace_of(queue.name) == peer.namespace]
         peer.outbox.fill(slot, admin.listing(line(_function(peer, queue)) for queue in queues))
 
-    service.counted(counted)
+    _after_own_results(peer, lambda: service.counted(counted))
 
 
 def _functions(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> Pieces:
-    """List the functions page by page, because there are very many."""
+    """List the functions page by page, because there are very many.
+
+    Pages of functions in memory are always current. Only pages from the store are cached, and only for peers that have sent
+    nothing but lists: other peers see their own changes.
+    """
     service = peer.service
-    yield lambda then: service.counted(lambda: then(None))
+    yield lambda then: _after_own_results(peer, lambda: service.counted(lambda: then(None)))
     place: Place | None = FIRST_PLACE
     while place is not None:
-        piece, place = yield partial(
-            peer.face.piece_cache.get, (line, place, peer.namespace), partial(_page, peer, line, place)
-        )
+        request = partial(_page, peer, line, place)
+        if place.row is not None and not peer.may_change:
+            # Functions that leave the memory meanwhile are on a page that was built later.
+            page = (line, place, peer.namespace, service.roster.moved)
+            request = partial(peer.face.piece_cache.get, page, request)
+        piece, place = yield request
         yield piece
 
 
@@ -160,6 +191,7 @@ def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:
 
 def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
     service = peer.service
+    yield lambda then: _after_own_results(peer, lambda: then(None))
     in_memory = [held for held in service.in_memory() if namespace_of(held.job.function) == peer.namespace]
     for start in range(0, len(in_memory), PAGE_SIZE):
         yield b"".join([line(held.job, held.stored) for held in in_memory[start : start + PAGE_SIZE]])

@@ -135,6 +135,8 @@ class Peer:
         """Whether its port has a namespace."""
         if namespace is not None:
             self.use_namespace(namespace)
+        self.may_change = False
+        """Whether the peer has sent anything but lists, so that its lists have to show its own changes."""
         self.end_watch: Callable[[], None] | None = None
         self.searches: list[CallInProgress] = []
         """Calls in progress that end with the connection, and some that have ended."""

@@ -1,4 +1,7 @@
-"""A cache of pieces of long answers for one second: scripts often list the functions, and several at the same time."""
+"""A cache of pieces of long answers for one second: scripts often list the functions, and several at the same time.
+
+It has only pieces from the store: those from memory are built in about a millisecond.
+"""
 
 from __future__ import annotations
 

@@ -100,6 +100,8 @@ class GearmanProtocol(asyncio.Protocol):
         reasons = reading.reasons
         monotonic = peer.service.monotonic
         end = monotonic() + self._face.settings.slice
+        if not peer.may_change:
+            peer.may_change = any(kind != TEXT for kind, _ in messages)
         left = iter(messages)
         for kind, args in left:
             if peer.guard is not None and peer.guard.refuses(peer, kind, args):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.jobs.a_node import unexpected
 
+from mainspring.faces.gearman.administration import COMMIT_LIMIT
 from mainspring.faces.gearman.piece_cache import CACHE_SECONDS
 from mainspring.jobs.roster import PAGE_SIZE, Place
 from mainspring.wire.gearman.packets import Type, request
@@ -151,22 +152,90 @@ def test_a_disconnected_peer_gets_no_more_pieces(node: Node, monkeypatch: pytest
     node.wait(1)
 
 
-def test_listings_of_many_functions_share_recent_pieces(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.worker(*(b"%d" % number for number in range(3 * PAGE_SIZE)))
-    counted_places: list[Place] = []
+def test_listings_share_recent_pieces_from_the_store(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.worker(*(b"%d" % number for number in range(2 * PAGE_SIZE)))
+    rows(node, b"row")
+    from_store: list[Place] = []
     page = node.service.roster.page
 
     def counted(place: Place, *rest: Any) -> None:
-        counted_places.append(place)
+        if place.row is not None:
+            from_store.append(place)
         page(place, *rest)
 
     monkeypatch.setattr(node.service, "page_of_functions", counted)
     first, second = node.connect().text("status"), node.connect().text("status")
     assert first == second
-    assert len(counted_places) == 3
+    assert len(from_store) == 1
     node.wait(CACHE_SECONDS + 0.1)
     node.connect().text("status")
-    assert len(counted_places) == 6
+    assert len(from_store) == 2
+
+
+@pytest.mark.parametrize("command", ["status", "prioritystatus"])
+def test_functions_in_memory_are_current_in_every_list(node: Node, command: str) -> None:
+    node.worker(*(b"%d" % number for number in range(PAGE_SIZE)))
+    lister = node.connect()
+    assert "new" not in lister.text(command)
+    worker = node.worker(b"new")
+    assert "new\t" in lister.text(command)
+    node.connect().background(b"", b"0")
+    assert "\n0\t1\t" in "\n" + lister.text("status")
+    worker.request(Type.CANT_DO, b"new")
+    assert lister.text(command).splitlines()[-2] == ("new\t0\t0\t0" if command == "status" else "new\t0\t0\t0\t0")
+
+
+def test_a_connection_sees_its_own_changes_to_functions_of_the_store(node: Node) -> None:
+    rows(node, b"row")
+    client = node.connect()
+    handle = client.background(b"", b"other")
+    node.connect().text("status")  # it is cached now
+    client.background(b"", b"third")
+    assert "third\t1\t0\t0\n" in client.text("status")
+    admin = node.connect()
+    assert "other\t1\t0\t0\n" in admin.text("status")
+    admin.text(f"cancel job {handle}")
+    assert "other\t" not in admin.text("status")
+
+
+def test_a_function_that_has_left_the_memory_is_not_missing_in_a_cached_list(node: Node) -> None:
+    client = node.connect()
+    client.background()
+    node.worker(G)
+    rows(node, b"row")
+    lister = node.connect()
+    assert lister.text("status") == "f\t1\t0\t0\ng\t0\t0\t1\nrow\t1\t0\t0\n.\n"
+    dispatch = node.service.dispatch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mainspring.jobs.dispatch.MAX_IDLE_FUNCTIONS", 0)
+        list(dispatch.tidy())
+    assert list(dispatch.queues) == [G]
+    assert set(lister.text("status").splitlines()[1:-1]) == {"f\t1\t0\t0", "row\t1\t0\t0"}
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [("status", "f\t0\t0\t1\n.\n"), ("prioritystatus", "f\t0\t0\t0\t1\n.\n"), ("show jobs", ".\n")],
+)
+def test_a_list_comes_after_the_results_of_its_connection(node: Node, command: str, expected: str) -> None:
+    handle = node.connect().background()
+    worker = node.worker()
+    assert worker.ask(Type.GRAB_JOB)[0] == "JOB_ASSIGN"
+    worker.send(request(Type.WORK_COMPLETE, handle.encode(), b"") + command.encode() + b"\n")
+    assert worker.received() == [], "the result is not on disk"
+    node.commit()
+    node.wait(0)
+    assert "".join(args[0] for _, args in worker.received()) == expected
+
+
+def test_a_list_does_not_wait_long_for_a_store_that_is_away(node: Node) -> None:
+    handle = node.connect().background()
+    worker = node.worker()
+    assert worker.ask(Type.GRAB_JOB)[0] == "JOB_ASSIGN"
+    node.life.store.away = True
+    worker.send(request(Type.WORK_COMPLETE, handle.encode(), b"") + b"status\n")
+    node.wait(COMMIT_LIMIT + 0.1)
+    assert worker.listed().endswith(".\n")
 
 
 def test_functions_with_stored_jobs_are_dropped_and_limited_like_others(node: Node) -> None:
