@@ -87,7 +87,7 @@ class App(AppClient):
         self.registry = Registry()
         self._included: list[str] = []
         self._place = _globals_of_creator(self)
-        self.schedules = Declarations(name, self._default_name)
+        self.schedules = Declarations(name, self._default_name, self.connections)
         self._definitions = Definitions(self.registry, self.schedules, self.connections, self._check)
 
     def _check_given(self, options: Mapping[str, object]) -> None:

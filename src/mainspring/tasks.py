@@ -196,5 +196,5 @@ class Definitions:
         job_unique = submission.unique_of(positional, named)
         schedule = build_schedule(name or task.name, task.name, timing, chosen, job_unique, payload)
         self._schedules.check_parents(timing.parent)
-        self._schedules.add(schedule)
+        self._schedules.declare(schedule)
         return task

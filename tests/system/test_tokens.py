@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring import App
+from mainspring.errors import ForbiddenError
+
 from .processes import mainspring, node
 
 if TYPE_CHECKING:
@@ -25,6 +28,24 @@ app = App()
 def double(number: int) -> int:
     return 2 * number
 """
+
+
+def an_app_has_the_rights_of_its_token(server: str, developer: str, viewer: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MAINSPRING_TOKEN", viewer)
+        app = App(server=server)
+        assert [one.function for one in app.functions.list()] == ["double"]
+        assert {job.row.state for job in app.jobs.list(function="double")} == {"succeeded"}
+        with pytest.raises(ForbiddenError):
+            app.functions.pause("double")
+        with pytest.raises(ForbiddenError):
+            app.schedules.add("hourly", every="1h", function="double", args=[1])
+        app.close()
+        patch.setenv("MAINSPRING_TOKEN", developer)
+        app = App(server=server)
+        assert app.functions.pause("double").paused_by == "ci"
+        assert not app.functions.resume("double").paused
+        app.close()
 
 
 def test_a_node_demands_tokens_and_shows_none(tmp_path: Path) -> None:
@@ -52,6 +73,8 @@ def test_a_node_demands_tokens_and_shows_none(tmp_path: Path) -> None:
         assert json.loads(ask("whoami", "--json", token=secret)[1])["name"] == "ci"
         shown = ask("audit", "list", "--everywhere", "--json", server=door)[1]
         assert {act["what"] for act in json.loads(shown)} >= {"tokens.create", "tokens.list"}
+        viewer = ask("tokens", "create", "--name", "eye", "--role", "viewer", server=door)[1].strip()
+        an_app_has_the_rights_of_its_token(running.address, secret, viewer)
         listed = ask("tokens", "list", "--json", server=door)[1]
         assert ask("tokens", "revoke", "ci", server=door)[0] == 0
         assert ask("submit", "double", "21", token=secret)[0] == 1

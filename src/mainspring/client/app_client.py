@@ -10,6 +10,7 @@ from mainspring.client.addresses import Address, servers_or_default
 from mainspring.client.connections import Connections
 from mainspring.client.job import Job, SubmittedJob, aresults, check_handle, results
 from mainspring.client.namespacing import namespace_or_default
+from mainspring.client.operating import Functions, Jobs, Runs
 from mainspring.client.options import Duration, Options, seconds
 from mainspring.client.request_limits import check_limit, limit_or_default
 from mainspring.client.submission import Check, Submission, Verbatim
@@ -51,6 +52,9 @@ class AppClient:
         self.connections = Connections(
             self.servers, self.tls, lambda: self.namespace, lambda: limit_or_default(self._request_timeout)
         )
+        self.jobs = Jobs(self.connections)
+        self.runs = Runs(self.connections)
+        self.functions = Functions(self.connections)
 
     @property
     def namespace(self) -> str:

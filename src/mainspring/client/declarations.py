@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from mainspring.client.operating import ScheduleRequests
 from mainspring.client.options import Duration, Options, Retry, instant, seconds
 from mainspring.client.validation import check_flag, check_text, refusal
 from mainspring.errors import UsageError
@@ -22,6 +23,7 @@ from mainspring.schedules.specification import specify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.client.connections import Connections
     from mainspring.schedules.model import Misfire, Trigger
 
 
@@ -67,17 +69,21 @@ def default_name(place: Mapping[str, Any], variables: Sequence[str]) -> str:
     return f"{stem}:{variables[0]}" if variables and "app" not in variables else stem
 
 
-class Declarations:
-    """The schedules of an App. ``name`` distinguishes the Apps that share a store; without one, ``default`` returns it."""
+class Declarations(ScheduleRequests):
+    """The schedules in an App's code, and requests about those on its servers.
 
-    def __init__(self, name: str | None = None, default: Callable[[], str] = lambda: "app") -> None:
+    ``name`` distinguishes the Apps that share a store; without one, ``default`` returns it.
+    """
+
+    def __init__(self, name: str | None, default: Callable[[], str], connections: Connections) -> None:
+        super().__init__(connections)
         if name is not None and not check_text(name, "name"):
             raise UsageError("an App's name must not be empty")
         self._name = name
         self._default = default
         self._declared: dict[str, Schedule] = {}
 
-    def add(self, schedule: Schedule) -> None:
+    def declare(self, schedule: Schedule) -> None:
         """Add a schedule.  Raises UsageError if it is invalid, its name is in use, or it closes a cycle."""
         registration.check(schedule)
         if schedule.name in self._declared:

@@ -7,6 +7,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from mainspring.client.acts import JobActs
 from mainspring.client.job_logs import METHOD, LogCursor, LogLine, line_of, tail_of
 from mainspring.client.options import Duration, seconds
 from mainspring.client.outcomes import Outcome, failure
@@ -38,7 +39,7 @@ class JobOutcome(NamedTuple, Generic[R]):
         return self.error is None
 
 
-class Job(Generic[R]):
+class Job(JobActs, Generic[R]):
     """A job on a server.  ``handle`` identifies it there; ``joined``: the submit joined a job that was already live.
 
     ``decode`` reads its result. A Job holds no connection. The methods block; their asyncio versions begin with ``a``, and

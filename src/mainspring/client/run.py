@@ -6,6 +6,7 @@ import contextlib
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
+from mainspring.client.acts import RunActs
 from mainspring.client.job import Job
 from mainspring.client.options import check_child_policy
 from mainspring.client.payload import encode_result
@@ -43,7 +44,7 @@ class SignalType(Protocol[T_contra]):
         """Encode a value.  Raises PayloadError."""
 
 
-class Run(Job[R]):
+class Run(Job[R], RunActs):
     """The open run of a workflow id, or the last one; as a job, it has the workflow's result.
 
     ``key`` is a handle or a workflow id. For a workflow id, the first request asks the server for the handle and keeps it.

@@ -1,0 +1,406 @@
+"""Writes the methods by which an App operates what its servers have, from the declared requests: ``python -m checks.operating``.
+
+`FILES` is the table: a class has methods, each for one request of `mainspring.api`, blocking and for asyncio. A test
+compares the files with what this module would write. The bodies pass their arguments to `mainspring.client.declared`, which makes
+the request of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+import msgspec
+from msgspec import NODEFAULT, UNSET
+from msgspec import inspect as types
+
+from mainspring.api import backfills, fires, functions, job_changes, job_records, jobs, schedules, workflows
+from mainspring.client.declared import ARGUMENTS, DURATIONS, INSTANTS, answer_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mainspring.api.request import Request
+
+CLIENT: Final = Path(__file__).parent.parent / "src" / "mainspring" / "client"
+_CODES: Final = re.compile(r"\s*Codes: .*", re.DOTALL)
+_TYPES: Final = {
+    **dict.fromkeys(DURATIONS, "Duration"),
+    **dict.fromkeys(INSTANTS, "datetime"),
+    ARGUMENTS: "Any",
+    "function": "str | Named",
+    "parents": "Sequence[str | Named]",
+    "exclude": "Sequence[date | str]",
+}
+"""The types of parameters where Python has better ones than JSON."""
+_STRUCTS: Final = {"Retry": "Retry", "RateSpec": "Rate"}
+"""The classes for objects in JSON."""
+_PLAIN: Final = {types.StrType: "str", types.IntType: "int", types.FloatType: "float", types.BoolType: "bool"}
+WIDTH: Final = 118
+"""Characters of a line of a docstring."""
+_NEVER: Final = {"namespace", "payload", "partial"}
+"""Fields that no method has: the App has a namespace, and ``args`` may be bytes."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method for a request. ``rows`` is the key of the items in the answer, ``place`` the field for the next page."""
+
+    name: str
+    request: type[Request[Any]]
+    rows: str = ""
+    place: str = ""
+    first: bool = False
+    """Whether it returns the first item, or None."""
+    returns: str = ""
+    """The object that is made of an answer, or of an item, by the method ``_as_…`` of the class; empty: none is made."""
+    own: str = ""
+    """The field that the object of the method has as its own: ``handle`` or ``key``."""
+    says: str = ""
+    """The sentence about the method, if that of the request does not fit."""
+    fixed: tuple[tuple[str, object], ...] = ()
+    """Fields that the method sets."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A class with methods."""
+
+    name: str
+    doc: str
+    methods: tuple[Method, ...]
+    base: str
+
+
+@dataclass(frozen=True)
+class File:
+    """A module with classes."""
+
+    name: str
+    doc: str
+    groups: tuple[Group, ...]
+    imports: tuple[str, ...] = field(default=())
+
+
+JOB: Final = (
+    Method("retry", jobs.Retry, own="handle"),
+    Method("update", job_changes.Update, own="handle"),
+    Method("snooze", job_changes.Snooze, own="handle"),
+    Method("delete", job_changes.Delete, own="handle"),
+    Method(
+        "attempts", job_records.ListAttempts, own="handle", rows="attempts", says="Return the attempts, oldest first."
+    ),
+    Method("arguments", job_records.ShowArguments, own="handle", says="Return the arguments, as far as they are kept."),
+)
+RUN: Final = (
+    Method("move", workflows.Move, own="key"),
+    Method("unpark", workflows.Unpark, own="key", says="Let the code try the run again, if it is parked."),
+)
+PARTIAL: Final = (("partial", True),)
+"""Pages end after a bounded search. Only their answers name the next place."""
+JOBS: Final = (
+    Method(
+        "list",
+        jobs.List,
+        rows="jobs",
+        place="before",
+        returns="ListedJob",
+        fixed=PARTIAL,
+        says="Yield the jobs that match all given criteria, newest first.",
+    ),
+    Method(
+        "find",
+        jobs.List,
+        rows="jobs",
+        place="before",
+        returns="ListedJob",
+        first=True,
+        fixed=PARTIAL,
+        says="Return the newest job that matches all given criteria; None if there is none.",
+    ),
+    Method("get", jobs.Show, returns="ListedJob", says="Return a job by its handle. ``row`` has all its details."),
+    Method("clone", job_changes.Clone, returns="Job"),
+)
+RUNS: Final = (
+    Method(
+        "start",
+        workflows.Start,
+        returns="Run",
+        says="Start a run of a workflow, or join the open run with the workflow id ``id``.",
+    ),
+    Method(
+        "list",
+        workflows.List,
+        rows="runs",
+        place="after",
+        returns="ListedRun",
+        fixed=PARTIAL,
+        says="Yield the runs that match all given criteria, newest first.",
+    ),
+    Method(
+        "find",
+        workflows.List,
+        rows="runs",
+        place="after",
+        returns="ListedRun",
+        first=True,
+        fixed=PARTIAL,
+        says="Return the newest run that matches all given criteria; None if there is none.",
+    ),
+    Method(
+        "get",
+        workflows.Show,
+        returns="ListedRun",
+        says="Return a run by its handle or workflow id. ``row`` has all its details.",
+    ),
+)
+FUNCTIONS: Final = (
+    Method(
+        "list",
+        functions.List,
+        rows="functions",
+        place="after",
+        says="Yield the functions. ``name`` is a part of their names.",
+    ),
+    Method("get", functions.Show, says="Return a function."),
+    Method("pause", functions.Pause),
+    Method("resume", functions.Resume),
+    Method("limit", functions.Limit),
+)
+SCHEDULES: Final = (
+    Method("list", schedules.List, rows="schedules", says="Yield the schedules, by name."),
+    Method("get", schedules.Show, says="Return a schedule with all its details."),
+    Method("add", schedules.Add),
+    Method("edit", schedules.Edit),
+    Method("replace", schedules.Replace),
+    Method("preview", schedules.Preview, says="Return what ``add`` or ``edit`` would do, and save nothing."),
+    Method("pause", schedules.Pause),
+    Method("resume", schedules.Resume),
+    Method("trigger", schedules.Trigger),
+    Method("remove", schedules.Remove),
+    Method("next", schedules.Next, says="Return the next times of a schedule."),
+    Method(
+        "fires",
+        fires.ListFires,
+        rows="fires",
+        place="after",
+        says="Yield the outcomes of the fire times of all schedules, or of one, newest first.",
+    ),
+    Method("backfill", backfills.Backfill),
+)
+RAISES: Final = (
+    "Raises NotFoundError, ConflictError, UsageError for an invalid value, ForbiddenError if the App's token lacks a right, and\n"
+    "    ConnectionLostError. Methods that begin with ``a`` are for asyncio."
+)
+FILES: Final = (
+    File(
+        "acts.py",
+        "The methods of a job and of a run that change it, or read what is kept of it.",
+        (
+            Group("JobActs", f"What can be done with a job.\n\n    {RAISES}", JOB, "OfJob"),
+            Group(
+                "RunActs",
+                f"What can be done with a run of a workflow, beside what can be done with its job.\n\n    {RAISES}",
+                RUN,
+                "OfRun",
+            ),
+        ),
+    ),
+    File(
+        "operating.py",
+        "The jobs, runs, functions and schedules of an App's servers.",
+        (
+            Group("Jobs", f"The jobs on an App's servers.\n\n    {RAISES}", JOBS, "FindsJobs"),
+            Group("Runs", f"The runs of workflows on an App's servers.\n\n    {RAISES}", RUNS, "FindsRuns"),
+            Group("Functions", f"The functions on an App's servers.\n\n    {RAISES}", FUNCTIONS, "OnServers"),
+            Group("ScheduleRequests", f"The schedules on an App's servers.\n\n    {RAISES}", SCHEDULES, "OnServers"),
+        ),
+        (
+            "from mainspring.client.found import FindsJobs, FindsRuns",
+            "from mainspring.client.found import ListedJob, ListedRun",
+            "from mainspring.client.job import Job",
+            "from mainspring.client.run import Run",
+        ),
+    ),
+)
+
+
+def text_of(file: File) -> str:
+    """Return the text of a module, not yet formatted."""
+    imports: set[str] = set()
+    classes = [_class(group, imports) for group in file.groups]
+    checked = "\n".join(f"    {line}" for line in sorted(imports | set(file.imports[1:])))
+    bases = sorted({group.base for group in file.groups} & {"OnServers", "OfJob", "OfRun"})
+    run_time = [f"from mainspring.client.asking import {', '.join(bases)}", *file.imports[:1]]
+    return f'''"""{file.doc}
+
+``python -m checks.operating`` writes this module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import UNSET, UnsetType
+
+{chr(10).join(run_time)}
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+    from datetime import date, datetime
+
+    from mainspring.client.asking import Named
+    from mainspring.client.options import Duration, Rate, Retry
+{checked}
+
+
+{chr(10).join(classes)}'''
+
+
+def _class(group: Group, imports: set[str]) -> str:
+    methods = "\n".join(text for method in group.methods for text in _twins(method, imports))
+    slots = "    __slots__ = ()\n\n" if group.base.startswith("Of") else ""
+    return f'class {group.name}({group.base}):\n    """{group.doc}\n    """\n\n{slots}{methods}\n'
+
+
+def _twins(method: Method, imports: set[str]) -> Iterator[str]:
+    shown = [one for one in msgspec.structs.fields(method.request) if one.name not in {*_NEVER, method.own}]
+    if method.place:
+        shown = [one for one in shown if one.name not in {method.place, "limit"}]
+    if method.own == "key":
+        shown = [one for one in shown if one.name != "all"]
+    required = [_parameter(one, imports) for one in shown if one.required]
+    others = [_parameter(one, imports) for one in shown if not one.required]
+    if method.place and not method.first:
+        others.append("limit: int | None = None")
+    parameters = ["self", *required, *(["*", *others] if others else [])]
+    given = ", ".join(
+        [f'"{one.name}": {one.name}' for one in shown] + [f'"{name}": {value!r}' for name, value in method.fixed]
+    )
+    answer = _answer(method, imports)
+    sentence = _sentence(method)
+    yield _method(method, parameters, given, answer, sentence, is_async=False)
+    yield _method(method, parameters, given, answer, sentence, is_async=True)
+
+
+def _method(method: Method, parameters: list[str], given: str, answer: str, sentence: str, *, is_async: bool) -> str:
+    a = "a" if is_async else ""
+    iterates = bool(method.rows) and not method.first and not method.own
+    name, call = f"{a}{method.name}", method.request.call
+    awaits = "await " if is_async and not iterates else ""
+    own = f"_of_{'handle' if method.own == 'handle' else 'key'}" if method.own else ""
+    kind = f"{'AsyncIterator' if is_async else 'Iterator'}[{answer}]" if iterates else answer
+    head = f"{'async ' if is_async and not iterates else ''}def {name}({', '.join(parameters)}) -> {kind}:"
+    doc = f'"""{sentence}"""' if not is_async else f'"""As ``{method.name}``."""'
+    ask = f"self._{a}ask{own}"
+    arguments = [f'"{call}"', "{" + given + "}"]
+    if iterates or method.first:
+        ask = f"self._{a}{'first' if method.first else 'pages'}"
+        arguments += [
+            f'"{method.rows}"',
+            f'"{method.place}"',
+            *([] if method.first else ["limit" if method.place else "None"]),
+        ]
+    value = f"{awaits}{ask}({', '.join(arguments)})"
+    if method.own and method.rows:
+        value = f"({value}).{method.rows}"
+    if method.returns and not iterates:
+        value = f"self._as_{method.returns.lower()}({value})"
+    elif method.returns:
+        value = f"self._{a}each_{method.returns.lower()}({value})"
+    return "\n".join(
+        f"    {line}" if line else ""
+        for line in (head, f"    {doc}", f"    answer: {kind} = {value}", "    return answer", "")
+    )
+
+
+def _sentence(method: Method) -> str:
+    text = method.says or _CODES.sub("", inspect.cleandoc(method.request.__doc__ or "")).strip()
+    if method.place and not method.first:
+        text += "\n\n        ``limit`` is the most to yield; None: all. Pages are requested as they are read."
+    paragraphs = [textwrap.fill(one, WIDTH) for one in text.split("\n\n")]
+    return "\n\n".join(paragraphs) if len(paragraphs) == 1 and "\n" not in paragraphs[0] else _block(paragraphs)
+
+
+def _block(paragraphs: list[str]) -> str:
+    indented = "\n\n".join(textwrap.indent(one, " " * 8) for one in paragraphs)
+    return indented.lstrip() + "\n" + " " * 8
+
+
+def _parameter(one: msgspec.structs.FieldInfo, imports: set[str]) -> str:
+    info = types.type_info(one.type)
+    parts = info.types if isinstance(info, types.UnionType) else (info,)
+    names = [_TYPES[one.name]] if one.name in _TYPES else [_text(part, imports) for part in parts if not _is_none(part)]
+    if one.default is UNSET:
+        names.append("UnsetType")
+    if any(_is_none(part) for part in parts):
+        names.append("None")
+    kind = " | ".join(dict.fromkeys(names))
+    if one.required:
+        return f"{one.name}: {kind}"
+    default = "UNSET" if one.default is UNSET else repr(() if one.default is NODEFAULT else one.default)
+    return f"{one.name}: {kind} = {default}"
+
+
+def _is_none(info: types.Type) -> bool:
+    return isinstance(info, types.NoneType)
+
+
+def _text(info: types.Type, imports: set[str]) -> str:
+    match info:
+        case types.LiteralType():
+            return f"Literal[{', '.join(repr(one) for one in info.values)}]"
+        case types.ListType() | types.VarTupleType():
+            return f"Sequence[{_text(info.item_type, imports)}]"
+        case types.RawType() | types.AnyType():
+            return "Any"
+        case types.StructType():
+            return _STRUCTS[info.cls.__name__]
+        case _:
+            return _PLAIN[type(info)]
+
+
+def _answer(method: Method, imports: set[str]) -> str:
+    if method.returns:
+        name = f"{method.returns}[bytes]" if method.returns in {"Job", "Run"} else method.returns
+        return f"{name} | None" if method.first else name
+    kind = answer_type(method.request)
+    if method.rows:
+        kind = get_args(next(one.type for one in msgspec.structs.fields(kind) if one.name == method.rows))[0]
+    module = kind.__module__
+    name = "Fired" if kind is schedules.Run else kind.__name__
+    imports.add(f"from {module} import {kind.__name__}" + ("" if name == kind.__name__ else f" as {name}"))
+    return f"Sequence[{name}]" if method.own and method.rows else name
+
+
+def formatted(text: str) -> str:
+    """Return the text of a module as ruff formats it, without imports that it does not need."""
+    for arguments in (
+        ("check", "--fix", "--quiet", "--exit-zero", "--select", "F401,I,A002", "--ignore", "A002"),
+        ("format",),
+    ):
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(CLIENT / "operating.py"), "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        text = done.stdout
+    return text
+
+
+def written() -> dict[Path, str]:
+    """Return the modules with their texts of today."""
+    return {CLIENT / file.name: formatted(text_of(file)) for file in FILES}
+
+
+if __name__ == "__main__":
+    for path, text in written().items():
+        path.write_text(text, "utf-8")

@@ -1,0 +1,141 @@
+"""The methods of a job and of a run that change it, or read what is kept of it.
+
+``python -m checks.operating`` writes this module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import UNSET, UnsetType
+
+from mainspring.client.asking import OfJob, OfRun
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from mainspring.api.job_changes import Deleted
+    from mainspring.api.job_records import Arguments, Attempt
+    from mainspring.api.jobs import JobInfo
+    from mainspring.api.workflows import Number, Reached
+    from mainspring.client.options import Duration
+
+
+class JobActs(OfJob):
+    """What can be done with a job.
+
+    Raises NotFoundError, ConflictError, UsageError for an invalid value, ForbiddenError if the App's token lacks a right, and
+    ConnectionLostError. Methods that begin with ``a`` are for asyncio.
+    """
+
+    __slots__ = ()
+
+    def retry(self, *, delay: Duration | None = None, args: Any | UnsetType = UNSET) -> JobInfo:
+        """Put a job that ended without success back to pending, or to scheduled for ``delay`` seconds.
+
+        With arguments, it gets these in place of its own: that needs the permission to submit jobs.
+        """
+        answer: JobInfo = self._ask_of_handle("jobs.retry", {"delay": delay, "args": args})
+        return answer
+
+    async def aretry(self, *, delay: Duration | None = None, args: Any | UnsetType = UNSET) -> JobInfo:
+        """As ``retry``."""
+        answer: JobInfo = await self._aask_of_handle("jobs.retry", {"delay": delay, "args": args})
+        return answer
+
+    def update(
+        self,
+        *,
+        run_at: datetime | UnsetType = UNSET,
+        priority: Literal["high", "low", "normal"] | UnsetType = UNSET,
+        expires_at: datetime | UnsetType | None = UNSET,
+    ) -> JobInfo:
+        """Change a job that waits; keys that are left out stay as they are."""
+        answer: JobInfo = self._ask_of_handle(
+            "jobs.update", {"run_at": run_at, "priority": priority, "expires_at": expires_at}
+        )
+        return answer
+
+    async def aupdate(
+        self,
+        *,
+        run_at: datetime | UnsetType = UNSET,
+        priority: Literal["high", "low", "normal"] | UnsetType = UNSET,
+        expires_at: datetime | UnsetType | None = UNSET,
+    ) -> JobInfo:
+        """As ``update``."""
+        answer: JobInfo = await self._aask_of_handle(
+            "jobs.update", {"run_at": run_at, "priority": priority, "expires_at": expires_at}
+        )
+        return answer
+
+    def snooze(self, delay: Duration) -> JobInfo:
+        """Postpone a job that waits."""
+        answer: JobInfo = self._ask_of_handle("jobs.snooze", {"delay": delay})
+        return answer
+
+    async def asnooze(self, delay: Duration) -> JobInfo:
+        """As ``snooze``."""
+        answer: JobInfo = await self._aask_of_handle("jobs.snooze", {"delay": delay})
+        return answer
+
+    def delete(self) -> Deleted:
+        """Delete a job that has ended."""
+        answer: Deleted = self._ask_of_handle("jobs.delete", {})
+        return answer
+
+    async def adelete(self) -> Deleted:
+        """As ``delete``."""
+        answer: Deleted = await self._aask_of_handle("jobs.delete", {})
+        return answer
+
+    def attempts(self) -> Sequence[Attempt]:
+        """Return the attempts, oldest first."""
+        answer: Sequence[Attempt] = (self._ask_of_handle("jobs.attempts", {})).attempts
+        return answer
+
+    async def aattempts(self) -> Sequence[Attempt]:
+        """As ``attempts``."""
+        answer: Sequence[Attempt] = (await self._aask_of_handle("jobs.attempts", {})).attempts
+        return answer
+
+    def arguments(self) -> Arguments:
+        """Return the arguments, as far as they are kept."""
+        answer: Arguments = self._ask_of_handle("jobs.arguments", {})
+        return answer
+
+    async def aarguments(self) -> Arguments:
+        """As ``arguments``."""
+        answer: Arguments = await self._aask_of_handle("jobs.arguments", {})
+        return answer
+
+
+class RunActs(OfRun):
+    """What can be done with a run of a workflow, beside what can be done with its job.
+
+    Raises NotFoundError, ConflictError, UsageError for an invalid value, ForbiddenError if the App's token lacks a right, and
+    ConnectionLostError. Methods that begin with ``a`` are for asyncio.
+    """
+
+    __slots__ = ()
+
+    def move(self, version: str) -> Reached:
+        """Give a run another version before its code has recorded anything; it continues as new."""
+        answer: Reached = self._ask_of_key("workflows.move", {"version": version})
+        return answer
+
+    async def amove(self, version: str) -> Reached:
+        """As ``move``."""
+        answer: Reached = await self._aask_of_key("workflows.move", {"version": version})
+        return answer
+
+    def unpark(self) -> Number:
+        """Let the code try the run again, if it is parked."""
+        answer: Number = self._ask_of_key("workflows.unpark", {})
+        return answer
+
+    async def aunpark(self) -> Number:
+        """As ``unpark``."""
+        answer: Number = await self._aask_of_key("workflows.unpark", {})
+        return answer
