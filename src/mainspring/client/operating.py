@@ -1160,14 +1160,16 @@ class ScheduleRequests(OnServers):
         answer: Fired = await self._aask("schedules.trigger", {"name": name})
         return answer
 
-    def remove(self, name: str, *, revision: str | None = None) -> Removed:
+    def remove(self, name: str, *, revision: str | None = None, children: bool = False) -> Removed:
         """Remove a schedule; its history stays."""
-        answer: Removed = self._ask("schedules.remove", {"name": name, "revision": revision})
+        answer: Removed = self._ask("schedules.remove", {"name": name, "revision": revision, "children": children})
         return answer
 
-    async def aremove(self, name: str, *, revision: str | None = None) -> Removed:
+    async def aremove(self, name: str, *, revision: str | None = None, children: bool = False) -> Removed:
         """As ``remove``."""
-        answer: Removed = await self._aask("schedules.remove", {"name": name, "revision": revision})
+        answer: Removed = await self._aask(
+            "schedules.remove", {"name": name, "revision": revision, "children": children}
+        )
         return answer
 
     def next(self, name: str, *, count: int = 10) -> Times:
