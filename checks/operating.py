@@ -203,10 +203,10 @@ FILES: Final = (
         "acts.py",
         "The methods of a job and of a run that change it, or read what is kept of it.",
         (
-            Group("JobActs", f"What can be done with a job.\n\n    {RAISES}", JOB, "OfJob"),
+            Group("JobActs", f"Changes a job, and reads what is kept of it.\n\n    {RAISES}", JOB, "OfJob"),
             Group(
                 "RunActs",
-                f"What can be done with a run of a workflow, beside what can be done with its job.\n\n    {RAISES}",
+                f"Changes a run of a workflow, beside the methods of its job.\n\n    {RAISES}",
                 RUN,
                 "OfRun",
             ),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class JobActs(OfJob):
-    """What can be done with a job.
+    """Changes a job, and reads what is kept of it.
 
     Raises NotFoundError, ConflictError, UsageError for an invalid value, ForbiddenError if the App's token lacks a right, and
     ConnectionLostError. Methods that begin with ``a`` are for asyncio.
@@ -112,7 +112,7 @@ class JobActs(OfJob):
 
 
 class RunActs(OfRun):
-    """What can be done with a run of a workflow, beside what can be done with its job.
+    """Changes a run of a workflow, beside the methods of its job.
 
     Raises NotFoundError, ConflictError, UsageError for an invalid value, ForbiddenError if the App's token lacks a right, and
     ConnectionLostError. Methods that begin with ``a`` are for asyncio.
