@@ -105,6 +105,7 @@ class World:
         await call(functions.Limit("task", concurrency=3, namespace=here))
         await call(functions.Pause("hidden-paused", "hidden reason", namespace=here))
         await call(audit.AddMark("hidden mark", namespace=here))
+        await call(functions.Acknowledge("task", "hidden reason", namespace=here))
         for name in ("nightly", "hidden-nightly"):
             await call(schedules.Add(name=name, function="task", every=86_400.0, namespace=here))
         fired = await call(schedules.Trigger("nightly", namespace=here))
@@ -256,6 +257,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     functions.Limit: _named(functions.Limit, function="task", concurrency=1),
     functions.Pause: _named(functions.Pause, function="task"),
     functions.Resume: _named(functions.Resume, function="task"),
+    functions.Acknowledge: _named(functions.Acknowledge, function="task"),
     series.ReadSeries: _named(series.ReadSeries, function="task"),
     series.ReadErrors: _named(series.ReadErrors, function="task"),
     submitting.Submit: _named(submitting.Submit, function=b"task", payload=b"", unique=b"unique"),

@@ -127,6 +127,28 @@ class Pause(Request[FunctionInfo]):
     revision: str | None = None
 
 
+class Acknowledged(msgspec.Struct):
+    """A function whose failures somebody has acknowledged. That holds until its next failure."""
+
+    function: str
+    at: str | None
+    who: str
+    dead_letters: int
+    """Its dead letters: it had no fewer then."""
+
+
+class Acknowledge(Request[Acknowledged]):
+    """Say that the failures of a function need nobody any more: overviews count no trouble of it until its next failure.
+
+    Codes: ``function_not_found``, ``unsupported``.
+    """
+
+    permission = Permission.OPERATE
+    call = "functions.acknowledge"
+    function: str
+    reason: Reason = ""
+
+
 class Resume(Request[FunctionInfo]):
     """Start jobs of a paused function again. Codes: as of `Limit`."""
 

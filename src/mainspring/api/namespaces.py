@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.access.roles import Permission
+from mainspring.api.functions import Acknowledged  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.request import Request
 
 
@@ -116,6 +117,8 @@ class NamespaceStatus(msgspec.Struct):
     """None from an older node."""
     dead_letters: int | None = None
     """None from an older node, and where the store has too many functions to read them all, or cannot be read."""
+    acknowledged: list[Acknowledged] = []
+    """Functions whose failures somebody has acknowledged, and that have not failed since."""
 
 
 class NamespaceNode(msgspec.Struct):

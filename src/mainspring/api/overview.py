@@ -83,6 +83,7 @@ def overview_version(
         waits_long(status),
         _few(stuck_functions(status)),
         _few(just_failed(status, now)),
+        sorted(one.function for one in status.acknowledged),
         _minute(one.last_at for one in failing),
         _size(status.dead_letters or 0),
         None if failed is None else [_size(len(failed)), _minute(one.ended_at for one in failed)],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from mainspring.api.functions import Limit, List, Pause, Resume, Show
+from mainspring.api.functions import Acknowledge, Limit, List, Pause, Resume, Show
 from mainspring.api.series import ReadErrors, ReadSeries
 from mainspring.cli.calls import call, items, print_answer
 from mainspring.cli.display import print_fields, print_json, print_table
@@ -169,6 +169,25 @@ def pause(
 def resume(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Resume a paused function: its jobs start again."""
     return print_answer(server.client(), Resume(function), _print, json=json)
+
+
+@functions.command
+def acknowledge(
+    function: Name,
+    /,
+    *,
+    reason: Annotated[str, plain("--reason", "Why, for the audit.")] = "",
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Acknowledge the failures of a function: the overview counts no trouble of it until its next failure.
+
+    Its dead letters stay. Not for stores on ZooKeeper.
+
+    EXIT CODES
+      0 acknowledged, 3 no server, 4 no such function
+    """
+    return print_answer(server.client(), Acknowledge(function, reason), print_fields, json=json)
 
 
 SERIES_COLUMNS = ("at", "submitted", "succeeded", "failed", "retried", "wait_p50", "wait_p95", "run_p50", "run_p95")

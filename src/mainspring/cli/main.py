@@ -121,7 +121,7 @@ SUBCOMMANDS = {
         "workers",
     ),
     "nodes": ("list", "show", "drain", "remove"),
-    "functions": ("list", "show", "limit", "pause", "resume", "series", "errors"),
+    "functions": ("list", "show", "limit", "pause", "resume", "acknowledge", "series", "errors"),
     "workers": ("list", "show", "drain", "stop"),
 }
 """The subcommands of each command that has some."""

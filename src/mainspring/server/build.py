@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from msgspec.structs import replace
 
 from mainspring.api.answers.access import AccessCalls
+from mainspring.api.answers.acknowledgements import Acknowledgements
 from mainspring.api.answers.dead_letters import DeadLetters
 from mainspring.api.answers.fires import FireCalls
 from mainspring.api.answers.functions import FunctionCalls
@@ -239,6 +240,7 @@ async def open_node(
     log_calls = LogCalls(logs, service)
     other_nodes: Callable[[], Sequence[NodeRow]] = tuple if fleet is None else fleet.others
     dead_letters = DeadLetters(service)
+    acknowledgements = Acknowledgements(access, service, reads, job_clock, kept=engine.access)
     namespace_calls = NamespaceCalls(
         service,
         reads,
@@ -247,6 +249,7 @@ async def open_node(
         OldestByNamespace(service.all_functions, reads if engine.lines else None, job_clock).of,
         dead_letters,
         kept=engine.series,
+        acknowledged=acknowledgements,
         store=lambda: StoreState(settings.store.engine, watch.ready(commits)),
     )
     bulk = build_bulk(engine, service, commits, reads, job_clock, access, fleet, retention=settings.jobs.dead_retention)
@@ -265,6 +268,7 @@ async def open_node(
         JobDataCalls(service, largest=engine.max_value).handlers,
         RecordCalls(service, recalls=engine.recalls).handlers,
         FunctionGrants(FunctionCalls(service, dead_letters, other_nodes).handlers).handlers,
+        acknowledgements.handlers,
         SeriesCalls(reads, handles, job_clock, kept=engine.series).handlers,
         submits.handlers,
         operation_handlers(bulk, service, job_calls),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.api.answers.dead_letters import DeadLetters, DeadNumbers
     from mainspring.api.answers.registry import Handlers
+    from mainspring.api.functions import Acknowledged
     from mainspring.api.namespaces import StoreState
     from mainspring.api.request import Request
     from mainspring.clock import Clock
@@ -69,6 +70,15 @@ class Ages(Protocol):
 
     def ages(self) -> Iterator[tuple[bytes, float]]:
         """Return functions with waiting jobs, with the seconds for which the oldest one has waited."""
+
+
+class AcknowledgedFunctions(Protocol):
+    """The functions whose failures somebody has acknowledged; `acknowledgements` implements it."""
+
+    async def of(
+        self, namespace: str, letters: Mapping[bytes, int], failed_us: Mapping[bytes, int]
+    ) -> list[Acknowledged]:
+        """Return those that have not failed since."""
 
 
 class Figures(NamedTuple):
@@ -126,7 +136,8 @@ class NamespaceCalls:
     """Answers with the figures of one namespace.
 
     ``others`` returns the rows of the other live nodes, and ``ages`` the ages of a namespace's oldest jobs. ``dead`` has
-    the numbers of dead letters. ``kept`` is whether the store keeps series. ``store`` returns the state of the store.
+    the numbers of dead letters, ``acknowledged`` the functions whose failures need nobody. ``kept`` is whether the store keeps
+    series. ``store`` returns the state of the store.
     """
 
     def __init__(
@@ -139,9 +150,11 @@ class NamespaceCalls:
         dead: DeadLetters,
         *,
         kept: bool,
+        acknowledged: AcknowledgedFunctions | None = None,
         store: Callable[[], StoreState | None] = lambda: None,
     ) -> None:
         self._store = store
+        self._acknowledged = acknowledged
         self._service = service
         self._reads = reads
         self._clock = clock
@@ -180,10 +193,15 @@ class NamespaceCalls:
         """Return the status of a namespace."""
         namespace, sees = request.namespace, _Sight(request, caller)
         figures = await self.figures(request, caller)
-        failing = None
+        failing, failed_us = None, {}
         if self._kept:
             series = await self._failing.get(namespace, partial(self._read_failing, namespace))
             failing = self._most_failing(series, sees)
+            failed_us = {
+                name: max(group.last_us for group in bucket.errors.values())
+                for name, bucket in series.buckets.items()
+                if bucket.errors
+            }
         failures = {} if failing is None else {one.function: one.failures for one in failing.functions}
         failed = {function_named(name, namespace): number for name, number in failures.items()}
         present = self._present(namespace)
@@ -193,8 +211,13 @@ class NamespaceCalls:
         functions = [queue for queue in present if sees(queue.name)]
         troubled = await self._troubled.among(namespace, self._work(functions, waited, failed, letters, dead))
         self._show(namespace, [function_named(one.function, namespace) for one in troubled])
+        acknowledged = []
+        if self._acknowledged is not None:
+            found = await self._acknowledged.of(namespace, dead.by_function, failed_us)
+            acknowledged = [one for one in found if sees(function_named(one.function, namespace))]
         return NamespaceStatus(
             namespace=namespace,
+            acknowledged=acknowledged,
             **figures._asdict(),
             failing=failing,
             troubled=troubled,

@@ -52,6 +52,10 @@ class Readings(Generic[K, V]):
             except _EndedError:
                 continue
 
+    def forget(self, key: K) -> None:
+        """Read a value anew the next time."""
+        self._kept.pop(key, None)
+
     async def _read(self, key: K, read: Callable[[], Coroutine[Ask, Any, V]]) -> V:
         waiting = self._under_way[key] = []
         began = self._monotonic()

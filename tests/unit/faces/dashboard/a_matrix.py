@@ -30,7 +30,7 @@ PARKED = {"kind": "mismatch", "message": "the code differs", "recorded": [], "co
 
 
 def with_other_states(api: ASGIApp) -> ASGIApp:
-    """Return an API whose nodes are in each state, and whose runs are parked: one node in memory has no such."""
+    """Return an API whose nodes are in each state, whose runs are parked, and whose functions have dead letters."""
 
     def changed(path: str, content: Any) -> Any:
         if path.endswith("/nodes"):
@@ -40,12 +40,14 @@ def with_other_states(api: ASGIApp) -> ASGIApp:
                 for number, state in enumerate(("live", "draining", "dead"))
             ]
             return {**content, "items": states}
+        if "/functions/" in path:
+            return {**content, "dead_letters": 1}
         return {**content, "parked": PARKED}
 
     async def through(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        is_run = "/workflows/" in path and path.count("/") == 6
-        if scope["method"] != "GET" or not (path.endswith("/nodes") or is_run):
+        is_object = ("/workflows/" in path or "/functions/" in path) and path.count("/") == 6
+        if scope["method"] != "GET" or not (path.endswith("/nodes") or is_object):
             await api(scope, receive, send)
             return
         sent: list[Message] = []
@@ -118,6 +120,8 @@ class Matrix:
                     await call("POST", f"jobs/{handle}/cancel", {})
                 return f"/jobs/{handle}", {"handle": handle}
             case "functions":
+                if verb == "acknowledge":
+                    await self.browser.submit(name)
                 await call("POST", f"functions/{name}/pause", {})
                 if verb == "pause":
                     await call("POST", f"functions/{name}/resume", {})
@@ -148,7 +152,11 @@ class Matrix:
     async def shown_by_the_api(self, path: str) -> Any:
         """Return the object of a page as the API has it; of an operation, which goes on meanwhile, the state."""
         shown = await self.browser.call("GET", path.removeprefix("/"))
-        return shown["state"] if path.startswith("/operations") else shown
+        if path.startswith("/operations"):
+            return shown["state"]
+        return {
+            name: shown[name] for name in shown if name != "registered"
+        }  # unknown in the first two seconds of a node
 
 
 @contextlib.asynccontextmanager

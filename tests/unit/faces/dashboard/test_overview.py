@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import pytest
 from tests.unit.api.a_node import Side, run
 from tests.unit.faces.rest.a_server import whole_node
 
+from mainspring.api.answers import acknowledgements, dead_letters
+from mainspring.api.functions import Acknowledged
 from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import (
     FailingFunction,
@@ -29,6 +32,7 @@ from mainspring.errors import StoreFullError
 from mainspring.faces.dashboard.app import Dashboard
 from mainspring.faces.dashboard.calls import Items
 from mainspring.faces.dashboard.pages.overview import troubles
+from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability, Worker
 
 from .a_browser import Browser, browser_of, browsing
@@ -75,6 +79,73 @@ def test_the_number_of_dead_letters_is_exact_where_all_were_counted() -> None:
     ):
         status = msgspec.structs.replace(_status(0), dead_letters=counted)
         assert troubles(status, [_node("a")], workers=1, dead=items) == [f"{sentence}, the newest of mail."]
+
+
+def test_acknowledged_dead_letters_and_failures_are_no_trouble() -> None:
+    mail, pay = (JobInfo(**_dead(name, "2030-01-31T11:59:00Z")) for name in ("mail", "pay"))
+    new = [failing(name, "2030-01-31T11:59:00Z") for name in ("mail", "pay")]
+    for settled, items, counted, sentences in (
+        ([("mail", 3)], Items([mail]), 3, ["Attempts of pay have failed in the last 5 min."]),
+        ([("mail", 3), ("pay", 1)], Items([mail, pay]), 4, []),
+        ([("mail", 3), ("pay", 1)], Items([mail] * 5, next="x"), 9, ["5 dead letters."]),
+        (
+            [("mail", 3)],
+            Items([mail, pay], next="x"),
+            9,
+            ["6 dead letters, the newest of pay.", "Attempts of pay have failed in the last 5 min."],
+        ),
+        ([("mail", 3)], Items([mail] * 5, next="x"), 3, ["Attempts of pay have failed in the last 5 min."]),
+    ):
+        status = msgspec.structs.replace(
+            _status(),
+            dead_letters=counted,
+            failing=Failures("2030-01-31T11:00:00Z", new),
+            acknowledged=[Acknowledged(name, None, "ann", number) for name, number in settled],
+        )
+        assert troubles(status, [_node("a")], workers=1, dead=items, now=NOON) == sentences, settled
+
+
+def test_failures_are_acknowledged_until_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (acknowledgements, dead_letters):
+        monkeypatch.setattr(module, "KEPT_FOR", 0.0)
+
+    async def test() -> None:
+        async with browsing() as (browser, built):
+            service, side = built.node.service, Side()
+            worker = Worker(side)
+            service.register(worker, b"mail", Ability())
+
+            async def fail(handle: str) -> None:
+                side.given.clear()
+                service.ready(worker, 1)
+                while not side.given:  # noqa: ASYNC110 - a worker has no event for it
+                    await asyncio.sleep(0)
+                service.failed(side.given[0], failure("ValueError", "no"), final=True)
+                while (await browser.call("GET", f"jobs/{handle}"))["state"] != "failed":  # noqa: ASYNC110 - it is stored soon
+                    await asyncio.sleep(0)
+
+            first = await browser.submit("mail")
+            await fail(first)
+            assert "1 dead letter, the newest of mail." in (await browser.open("/")).main.text
+            for number, words in ((1, "1 dead letter"), (2, "2 dead letters"), (2, "2 dead letters")):
+                page = await browser.act(await browser.open("/"), "functions_acknowledge", {"reason": "seen"})
+                health = page.main.one("div", id="health")
+                assert page.main.all("p", class_="problem") == [], number
+                assert f"Acknowledged, until the next failure: mail ({words}) by admin" in health.text
+                assert health.all("details", **{"data-action": "functions_acknowledge"}) == []
+                if number == 1:
+                    await fail(await browser.submit("mail"))
+                else:  # as many dead letters as before
+                    await browser.call("POST", f"jobs/{first}/retry", {})
+                    await fail(first)
+                health = (await browser.open("/")).main.one("div", id="health")
+                assert "2 dead letters, the newest of mail." in health.text
+                assert "Acknowledged" not in health.text
+            path = "/api/v1/namespaces/default/functions/unknown/acknowledge"
+            refused = await browser.raw("POST", path, b"{}", {"content-type": "application/json"})
+            assert refused.status == 404
+
+    run(test())
 
 
 def test_the_store_comes_first_in_all_that_may_be_wrong_at_once() -> None:

@@ -107,7 +107,16 @@ DECLARED: Final = Action(
     current=_in_words,
     command="functions limit {function} --declared",
 )
-ACTIONS: Final = (PAUSE, RESUME, LIMIT, DECLARED)
+ACKNOWLEDGE: Final = Action(
+    operation="functions_acknowledge",
+    label="Acknowledge the failures",
+    done="The failures of the function are no trouble until its next failure. Its dead letters stay.",
+    path=f"{FUNCTION}/acknowledge",
+    needs="access",
+    fields=(REASON,),
+    command="functions acknowledge {function}",
+)
+ACTIONS: Final = (PAUSE, RESUME, LIMIT, DECLARED, ACKNOWLEDGE)
 
 
 def rate(spec: RateSpec | None) -> str:
@@ -208,6 +217,8 @@ async def function(visit: Visit) -> Response:
     if isinstance(series, Series):
         drawn = throughput(series, [] if isinstance(marks, Problem) else marks.items, visit.settings.timezone)
     changes = [RESUME if shown.paused else PAUSE, LIMIT, *([DECLARED] if shown.source == "command" else [])]
+    if shown.dead_letters or (isinstance(errors, Errors) and errors.errors):
+        changes.append(ACKNOWLEDGE)
     return visit.render(
         "function.html",
         function=shown,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mainspring.access.roles import Permission
@@ -25,6 +26,7 @@ from mainspring.api.workflows import RunInfo
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.spark import rate, spark
 from mainspring.faces.dashboard.pages.audit import MARK
+from mainspring.faces.dashboard.pages.functions import ACKNOWLEDGE
 from mainspring.faces.dashboard.pages.nodes import different_versions
 from mainspring.faces.dashboard.registry import Page
 from mainspring.faces.dashboard.visit import NAMESPACE
@@ -56,14 +58,10 @@ def troubles(
     found = [f"The node {node.name} is {node.state}." for node in nodes if node.state != "live"]
     if status.store is not None and not status.store.answers:
         found.insert(0, f"The store {place(status.store)} takes no writes from the node that answers.")
-    if dead is not None and dead.items:
-        is_rest = bool(dead.next or dead.searched_to)
-        more, total = "More than " if is_rest else "", len(dead.items)
-        if is_rest and status.dead_letters is not None and status.dead_letters >= total:
-            more, total = "", status.dead_letters
-        letters = "1 dead letter" if total == 1 else f"{number(total)} dead letters"
-        found.append(f"{more}{letters}, the newest of {dead.items[0].function}.")
-    if failing := just_failed(status, now):
+    settled = {one.function for one in status.acknowledged}
+    if dead is not None and (letters := _dead_letters(status, dead, settled)):
+        found.append(letters)
+    if failing := [name for name in just_failed(status, now) if name not in settled]:
         found.append(f"Attempts of {some_of(failing, 'functions')} have failed in the last {duration(NEW)}.")
     if parked is not None and parked.items:
         is_one = len(parked.items) == 1 and parked.next is None
@@ -83,6 +81,30 @@ def troubles(
     if versions := different_versions(nodes):
         found.append(versions)
     return found
+
+
+def _dead_letters(status: NamespaceStatus, dead: Items[JobInfo], settled: set[str]) -> str:
+    """Return the number of the dead letters that nobody has acknowledged, in a sentence; empty for none."""
+    newest = [job.function for job in dead.items if job.function not in settled]
+    is_rest = bool(dead.next or dead.searched_to)
+    more, total = "More than " if is_rest and newest else "", len(newest)
+    if is_rest and status.dead_letters is not None:
+        counted = status.dead_letters - sum(one.dead_letters for one in status.acknowledged)
+        if counted >= total:
+            more, total = "", counted
+    if not total:
+        return ""
+    letters = "1 dead letter" if total == 1 else f"{number(total)} dead letters"
+    return f"{more}{letters}{f', the newest of {newest[0]}' if newest else ''}."
+
+
+def acknowledgeable(status: NamespaceStatus, dead: Items[JobInfo] | None, now: float) -> list[str]:
+    """Return the functions whose failures are trouble, at most `MOST_NAMED`."""
+    settled = {one.function for one in status.acknowledged}
+    letters = [] if dead is None else [job.function for job in dead.items]
+    counted = [one.function for one in status.troubled if one.dead_letters]
+    found = dict.fromkeys([*letters, *just_failed(status, now), *counted])
+    return [name for name in found if name not in settled][:MOST_NAMED]
 
 
 def place(store: StoreState) -> str:
@@ -151,6 +173,11 @@ async def overview(visit: Visit) -> Response:
     return visit.render(
         "overview.html",
         status=status,
+        acknowledge=[
+            (name, replace(ACKNOWLEDGE, label=f"Acknowledge {name}"))
+            for name in acknowledgeable(status, dead, visit.now)
+            if visit.offers(ACKNOWLEDGE, name)
+        ],
         place="" if status.store is None else place(status.store),
         live=sum(node.state == "live" for node in nodes.items),
         workers=workers,

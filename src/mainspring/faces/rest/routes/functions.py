@@ -114,6 +114,15 @@ ROUTES: Final = (
         problems=CHANGES,
     ),
     Route(
+        method="POST",
+        path=f"{F}/acknowledge",
+        request=functions.Acknowledge,
+        answer=functions.Acknowledged,
+        summary="Acknowledge the failures of a function, until the next one",
+        problems=(Code.FUNCTION_NOT_FOUND, Code.UNSUPPORTED),
+        example={"reason": "the bank was down"},
+    ),
+    Route(
         method="GET",
         path=f"{F}/series",
         request=series.ReadSeries,
