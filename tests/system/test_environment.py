@@ -91,8 +91,8 @@ def _read_until(descriptor: int, mark: bytes) -> bytes:
 
 
 UNUSUAL = """
-import asyncio, os, signal, socket, subprocess, sys, threading, warnings
-from mainspring import App, workflow
+import asyncio, os, pathlib, signal, socket, subprocess, sys, time, warnings
+from mainspring import App
 
 warnings.simplefilter("error")
 socket.setdefaulttimeout(0.3)
@@ -103,9 +103,17 @@ class Policy(asyncio.DefaultEventLoopPolicy):
         raise RuntimeError("the loop of the user's policy")
 
 asyncio.set_event_loop_policy(Policy())
-os.umask(0o777)
+os.umask(0o022)
 os.chdir("/")
 app = App()
+slept = pathlib.Path(__file__).with_name("slept")
+if "mainspring.cli.task_process" in sys.orig_argv and not slept.exists():
+    slept.touch()
+    time.sleep(4)
+
+@app.task(executor="process", run_timeout="3s")
+def brief() -> str:
+    return "done"
 
 def program() -> list[int]:
     def code(text):
@@ -168,6 +176,7 @@ def test_what_a_node_inherits_and_what_tasks_set_for_their_process_changes_nothi
             return json.loads(app.function(name).submit(list(payload)).result(timeout=TIMEOUT))
 
         codes = [5, -signal.SIGINT, -signal.SIGTERM]
+        assert result("brief") == "done", "the import is no running time"
         assert result("process") == codes
         assert result("thread", True) == codes
         assert result("coroutine") == codes

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 RECHECK: Final = 60.0
 """Seconds after which a wait for an expiry time looks at the wall clock again: it may have been stepped."""
 
+LONGEST_PREPARATION: Final = 60.0
+"""Seconds for an executor to become ready, such as a process that imports the App. After them, it counts as running time."""
+
 
 class Limits:
     """Sets the timers of jobs. A timer ends when its job gets a worker, leaves it or is released.
@@ -45,8 +48,13 @@ class Limits:
             else:
                 self._limit(held, max(wait, 0), lambda: self._expired(held))
 
-    def started(self, held: Held) -> None:
-        """Set the timeout and heartbeat of a job that a worker has started."""
+    def prepares(self, held: Held) -> None:
+        """Let the timeout of a job wait until its worker has prepared an executor, for `LONGEST_PREPARATION`."""
+        self.end(held)
+        self.started(held, preparation=LONGEST_PREPARATION)
+
+    def started(self, held: Held, preparation: float = 0.0) -> None:
+        """Set the timeout and heartbeat of a job that a worker has started. The timeout begins after ``preparation`` seconds."""
         options, ability = held.job.options, held.ability
         timeout = options.timeout if options is not None else None
         heartbeat = options.heartbeat if options is not None else None
@@ -57,7 +65,7 @@ class Limits:
             if heartbeat is None:
                 heartbeat = ability.heartbeat
         if timeout is not None:
-            self._limit(held, timeout, lambda: self._timed_out(held, timeout, requeue))
+            self._limit(held, preparation + timeout, lambda: self._timed_out(held, timeout, requeue))
         if heartbeat is not None and held.worker is not None and held.worker.streams:
             held.beat = self._clock.monotonic()
             self._limit(held, heartbeat, lambda: self._miss_beat(held, heartbeat))

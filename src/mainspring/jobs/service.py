@@ -230,6 +230,7 @@ class JobService:
         self.ready, self.gone, self.became_root = there.ready, there.gone, there.became_root
         self.pass_over = there.pass_over
         self.grab, self.sleep, self.fenced = serving.ask, serving.sleep, serving.fenced
+        self.prepares = serving.prepares
         self.succeeded, self.failed, self.released = settling.succeeded, settling.failed, settling.released
         self.snoozed, self.cancelled, self.policy = settling.snoozed, settling.cancelled, settling.policy
         self.retry_settlements, self.report_ends = ends.retry_settlements, ends.report_ends

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from mainspring.worker.waits import Waits
 
 
+def _prepares(delivery: Delivery, ready: bool) -> None:
+    """Report that a delivery waits for the start of a process, or that this is ready."""
+    delivery.link.session.prepares(delivery.key, ready=ready)
+    delivery.link.flush()
+
+
 class HeldJobs:
     """The jobs that a worker holds from all its servers.
 
@@ -83,6 +89,7 @@ class HeldJobs:
                 most=most,
                 max_rss=self._settings.max_rss,
                 command=self._task_process,
+                prepares=_prepares,
             ),
         }
 

@@ -44,6 +44,8 @@ _CACHE_CALL: Final = b"cache"
 """The id of the calls by which a worker reports about its memory for runs."""
 _STEPS_CALL: Final = b"steps"
 """The id of the calls by which a worker reports how many of its decisions only keep a step."""
+_PREPARES_CALL: Final = b"prepares"
+"""The id of the calls by which a worker reports that it prepares the executor of a job."""
 _LOGS_CALL: Final = b"logs"
 """The id of the call by which a worker asks whether the server takes lines of jobs."""
 _TEXTS_CALL: Final = b"texts"
@@ -59,6 +61,7 @@ _KEEPS_CALL: Final = b"keeps"
 
 _CALLS_WITHOUT_ANSWERS: Final = frozenset(
     {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL, _DESCRIBE_CALL, _BEATS_CALL, _STEPS_CALL, _KEEPS_CALL}
+    | {_PREPARES_CALL}
 )
 
 Key: TypeAlias = tuple[bytes, bytes]
@@ -272,6 +275,14 @@ class WorkerSession:
         """Report how many decisions only keep a step, so that the server assigns as many others."""
         if self.agreed:
             self._output.append(packets.request(Type.CALL, _STEPS_CALL, b"worker.steps", b'{"decisions":%d}' % number))
+
+    def prepares(self, key: Key, *, ready: bool) -> None:
+        """Report that a job waits until its executor is ready, or that this is ``ready``: the job begins now."""
+        if self.agreed and key in self.running:
+            params = {"deliveries": [[part.decode() for part in key]], "ready": ready}
+            self._output.append(
+                packets.request(Type.CALL, _PREPARES_CALL, b"worker.prepares", msgspec.json.encode(params))
+            )
 
     def heartbeat(self) -> None:
         """Send a heartbeat for the worker and all of its jobs."""

@@ -27,6 +27,27 @@ def test_a_run_that_takes_longer_than_its_job_allows_has_failed(node: Node) -> N
     assert not worker.running
 
 
+def test_the_time_until_an_executor_is_ready_is_no_running_time(node: Node) -> None:
+    node.stream(places=2)
+    jobs = [node.background(unique, options=Options(timeout=2.0)) for unique in ("1", "2")]
+    first, second = (node.held(job) for job in jobs)
+    assert first is not None
+    assert second is not None
+    begun_us = first.started_us
+    node.service.prepares(first, ready=False)
+    node.service.prepares(second, ready=False)
+    node.wait(50.0)
+    node.service.prepares(first, ready=True)
+    assert first.started_us == begun_us + 50_000_000
+    node.wait(1.9)
+    assert node.held(jobs[0]) is first
+    node.wait(0.2)
+    assert node.state(jobs[0].id) is State.FAILED
+    assert node.held(jobs[1]) is second
+    node.wait(10.0)
+    assert node.state(jobs[1].id) is State.FAILED, "nothing is prepared for longer than a minute"
+
+
 def test_a_run_that_takes_longer_than_its_plain_worker_allows_goes_to_another(node: Node) -> None:
     slow, other = node.worker(timeout=2.0), node.worker()
     job = node.background("1")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -46,6 +47,18 @@ def test_functions_run_in_reused_processes(server: ExtensionServer, run: Callabl
     pids = {int(job.data) for job in jobs[20:]}
     assert len(pids) <= 2
     assert os.getpid() not in pids
+
+
+def test_the_first_job_of_a_process_begins_when_this_is_ready(
+    server: ExtensionServer, run: Callable[..., Running]
+) -> None:
+    run(the_app(), selector=SELECTOR, concurrency=1)
+    jobs = [server.add("pid") for _ in range(3)]
+    server.wait_for(lambda: all(job.ended for job in jobs), 20)
+    calls = [args for kind, args in server.seen if kind == Type.CALL]
+    reports = [json.loads(args[2]) for args in calls if args[1] == b"worker.prepares"]
+    first = [[jobs[0].handle.decode(), jobs[0].token.decode()]]
+    assert reports == [{"deliveries": first, "ready": False}, {"deliveries": first, "ready": True}]
 
 
 def test_functions_in_processes_read_and_report_like_others(

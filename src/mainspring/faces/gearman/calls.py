@@ -112,6 +112,9 @@ class Caller(Protocol):
         Return False if the store deletes no single jobs.
         """
 
+    def prepare(self, deliveries: list[tuple[str, str]], *, ready: bool) -> None:
+        """Let jobs of this peer's workers begin when their executors are ``ready``. Those that it does not run are ignored."""
+
     def receive_texts(self) -> None:
         """Send the texts of progress to this peer."""
 
@@ -160,6 +163,19 @@ class KeepsResults(Request[None]):
     call = "worker.results"
     results: dict[str, Annotated[float, msgspec.Meta(ge=1, le=366 * 86_400)]]
     """Seconds, by function; other functions declare nothing."""
+
+
+class Prepares(Request[None]):
+    """Report that the worker on this connection prepares executors for jobs, such as processes, or that these are ``ready``.
+
+    The time until then is not running time of the jobs.
+    """
+
+    permission = Permission.DEVELOP
+    call = "worker.prepares"
+    deliveries: Annotated[list[tuple[str, str]], msgspec.Meta(max_length=MOST_DELIVERIES)]
+    """Handles and delivery tokens of the worker."""
+    ready: bool
 
 
 class TakesLogs(Request[None]):
@@ -243,6 +259,7 @@ class Calls:
             Keeps: _keeps,
             KeepsResults: _keeps_results,
             Drains: _drains,
+            Prepares: _prepares,
             Describe: _describe,
             SendsBeats: _sends_beats,
             Frozen: _frozen,
@@ -387,6 +404,11 @@ def _cache(peer: Caller, call_id: bytes, request: Cache) -> None:
 def _steps(peer: Caller, call_id: bytes, request: Steps) -> None:
     if peer.decisions is not None:
         peer.decisions.steps_kept(request.decisions)
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _prepares(peer: Caller, call_id: bytes, request: Prepares) -> None:
+    peer.prepare(request.deliveries, ready=request.ready)
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

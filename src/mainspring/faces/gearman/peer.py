@@ -176,6 +176,13 @@ class Peer:
                     return held
         return None
 
+    def prepare(self, deliveries: Sequence[tuple[str, str]], *, ready: bool) -> None:
+        """Let jobs of this peer's workers begin when their executors are ``ready``. Those that it does not run are ignored."""
+        for handle, token in deliveries:
+            held = self.running(handle.encode())
+            if held is not None and held.token == token.encode():
+                self.service.prepares(held, ready=ready)
+
     def name(self) -> str:
         """Return the client id, or the address of a peer without one."""
         own = self.client_id

@@ -36,7 +36,7 @@ from mainspring.worker.executors.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 TASK_PROCESS: Final = tuple(python("-m", "mainspring.worker.executors.child"))
 """The command of a process that runs functions, without its arguments."""
@@ -52,7 +52,8 @@ class ProcessExecutor:
 
     Processes are reused; `shrink` keeps at most ``kept`` of them. A process that was killed, or has grown beyond ``max_rss``
     bytes, is replaced when the next job needs it. ``command`` starts a process; the arguments of
-    `mainspring.worker.executors.child` are appended to it.
+    `mainspring.worker.executors.child` are appended to it. ``prepares`` is called with a delivery that waits until its process
+    has started, which does not count as its run time, and again, with True, when it begins.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class ProcessExecutor:
         most: int,
         max_rss: int | None = None,
         command: Sequence[str] = TASK_PROCESS,
+        prepares: Callable[[Delivery, bool], None] = lambda _delivery, _ready: None,
     ) -> None:
         self._kept = kept
         self._limit = most
@@ -71,6 +73,7 @@ class ProcessExecutor:
         self._finish = finish
         self._max_rss = max_rss
         self._command = command
+        self.prepares = prepares
         self._environment = dict(os.environ)  # tasks may change it: when a process starts must make no difference
         self._loop = asyncio.get_running_loop()
         self._idle: list[_Child] = []
@@ -208,6 +211,8 @@ class _Child(asyncio.Protocol):
         self._awaited: dict[int, Awaited] = {}
         self._begun = 0.0
         self._error = ""
+        self._is_ready = False
+        """Whether it has imported the App."""
         self.killed = False
         self.reaper: asyncio.TimerHandle | None = None
         self._connecting = self._loop.create_task(self._connect(pipe))
@@ -242,6 +247,10 @@ class _Child(asyncio.Protocol):
                     delivery.job.continues(self._awaited.pop(message.number))
                 case Begun():
                     self._error = message.error
+                    self._is_ready = not message.error
+                    if delivery is not None and self._is_ready:
+                        self._begun = self._loop.time()
+                        self._executor.prepares(delivery, True)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the process's exit code has the cause
         self._executor.died(self, self._error)
@@ -250,6 +259,8 @@ class _Child(asyncio.Protocol):
         """Send the process a job."""
         self._delivery = delivery
         self._begun = self._loop.time()
+        if not self._is_ready:
+            self._executor.prepares(delivery, False)
         handle, unique, info = delivery.job.raw
         self.send(Run(delivery.function.name, handle, unique, info, delivery.payload))
 

@@ -89,6 +89,23 @@ def test_a_worker_declares_how_long_its_functions_keep_results(node: Node) -> No
     assert results.seconds_of(F) is None
 
 
+def test_a_worker_reports_that_it_prepares_the_executor_of_a_job(node: Node) -> None:
+    worker, tool = node.stream(F, timeout=2), node.connect(extended=True)
+    job = tool.background()
+    ((handle, token),) = [(args[0], args[1]) for name, args in worker.received() if name == "ASSIGN"]
+    other = node.stream()
+    assert other.call("worker.prepares", deliveries=[(handle, token)], ready=False) == {}, "it is not its job"
+    assert worker.call("worker.prepares", deliveries=[(handle, token), (handle, "wrong")], ready=False) == {}
+    node.wait(3)
+    assert tool.call("jobs.show", handle=job)["state"] == "running"
+    assert worker.call("worker.prepares", deliveries=[(handle, "wrong")], ready=True) == {}
+    node.wait(3)
+    assert tool.call("jobs.show", handle=job)["state"] == "running"
+    assert worker.call("worker.prepares", deliveries=[(handle, token)], ready=True) == {}
+    node.wait(3)
+    assert tool.call("jobs.show", handle=job)["state"] == "failed"
+
+
 def test_a_worker_declares_that_it_isolates_jobs(node: Node) -> None:
     assert node.stream().call("worker.isolates") == {}
     (worker,) = node.service.dispatch.workers
