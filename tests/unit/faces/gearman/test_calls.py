@@ -316,7 +316,8 @@ def test_the_status_of_the_node_is_shown(node: Node) -> None:
     assert shown == (
         '{"version":"1","name":"n","term":7,"store":"memory://","pid":1,"uptime":0.5,"connections":1,"schedules":true,'
         '"workers":0,"known_functions":1,"jobs":{"total":6,"running":0,"waiting":6},"commits":{"groups":2,"jobs":9},'
-        '"functions":[{"function":"f","total":6,"running":0,"workers":0,"waiting":{"high":1,"normal":2,"low":3}}],"workflows":[]}'
+        '"functions":[{"function":"f","total":6,"running":0,"workers":0,"waiting":{"high":1,"normal":2,"low":3}}],"workflows":[],'
+        '"set_aside":[]}'
     )
 
 

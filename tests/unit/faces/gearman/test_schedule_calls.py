@@ -67,6 +67,7 @@ def test_a_schedule_is_added_edited_paused_and_removed(tool: Peer) -> None:
         "origin": "cli",
         "app": None,
         "parents": [],
+        "fault": None,
     }
     assert tool.call("schedules.list") == {"schedules": [added]}
     assert tool.call("schedules.pause", name="a")["state"] == "paused"
