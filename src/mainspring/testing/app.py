@@ -112,7 +112,7 @@ class InMemory:
         return datetime.fromtimestamp(self.clock.wall(), UTC)
 
     def settle(self) -> None:
-        """Wait until all due jobs have run and no job runs.
+        """Wait until no job runs and all due jobs have run, except those that limits or a pause hold back.
 
         Raises TimeoutError after 10 s, for example because a task waits for something.
         """

@@ -16,9 +16,10 @@ from mainspring.testing.blocked import places_of_tasks
 from mainspring.testing.due_times import next_due
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mainspring.engines.memory.tables import Tables
+    from mainspring.jobs.held import FunctionQueue
     from mainspring.server.node import Node
     from mainspring.testing.clock import ManualClock
     from mainspring.testing.delays import Delays
@@ -40,6 +41,9 @@ POLL_INTERVAL: Final = 0.001
 
 BUSY_TURNS: Final = 100
 """Turns of the loop with a check each, before the first pause: what node and worker do by themselves takes fewer."""
+
+HELD_BACK_TURNS: Final = BUSY_TURNS + 5
+"""Turns of the loop, the last ones with pauses, after which due jobs of an idle node wait for their limits."""
 
 ROUNDING: Final = 0.000_002
 """Seconds by which the clock passes a due time of the store, which has whole microseconds."""
@@ -95,13 +99,13 @@ class PassingTime:
         target = self._clock.monotonic() + seconds
         deadline = asyncio.get_running_loop().time() + SKIP_TIMEOUT
         while True:
-            is_limited = await self._quiet_or_limited()
+            is_held_back = await self._quiet_or_held_back(any_function=True)
             found = self._tables.jobs.get(job)
             if found is None or State(found.state).ended:
                 return None
             now, wall = self._clock.monotonic(), self._clock.wall()
             due_us = next_due(self._tables, schedules=schedules)
-            next_start = self._node.service.timers.next() if is_limited else None
+            next_start = self._node.service.timers.next() if is_held_back else None
             times = [
                 time for time in (next_start, self._delays.next(), due_us and now + from_us(due_us) - wall) if time
             ]
@@ -111,7 +115,7 @@ class PassingTime:
                 return (
                     f"other things have been due for {format_duration(SKIP_TIMEOUT)}, such as a schedule's fire times"
                 )
-            if moment > now and not is_limited:
+            if moment > now and not is_held_back:
                 # The timers alone: periodic maintenance would take most of the time of a skip over hours.
                 self._move(moment - now + ROUNDING)
                 self._node.service.timers.run(self._clock.monotonic())
@@ -147,39 +151,49 @@ class PassingTime:
             await self.settle()
 
     async def settle(self) -> None:
-        """Wait until all due jobs have run and no job runs. Raises TimeoutError."""
-        if not await until(self._is_quiet):
-            running = sorted({delivery.function.name for delivery in self._worker.held})
-            problem = f"these tasks still run: {', '.join(running)}" if running else "due jobs do not start"
-            if running and (places := places_of_tasks()):
-                problem += f", in threads at {', '.join(places)}"
-            raise TimeoutError(
-                f"after {format_duration(SETTLE_TIMEOUT)} {problem} (advance(…, settle=False) lets time pass while tasks run)"
-            )
+        """Wait until no job runs and all due jobs have run, except those that limits or a pause hold back.
 
-    async def _quiet_or_limited(self) -> bool:
-        """Wait as `settle` does. Return True if due jobs do not start: their limits keep them waiting."""
+        Raises TimeoutError.
+        """
+        await self._quiet_or_held_back(any_function=False)
+
+    async def _quiet_or_held_back(self, *, any_function: bool) -> bool:
+        """Wait as `settle` does. Return True if due jobs do not start: of functions with limits, or also of any other one."""
         idle_turns = 0
 
         def done() -> bool:
             nonlocal idle_turns
-            if not self._is_idle():
+            if not self._is_idle() or (not any_function and any(self._startable())):
                 idle_turns = 0
                 return False
             idle_turns += 1
-            return idle_turns > BUSY_TURNS or not self._has_due_jobs()
+            return idle_turns > HELD_BACK_TURNS or not any(queue.waiting() for queue in self._queues())
 
         if not await until(done):
-            await self.settle()  # raises the error
-        return idle_turns > BUSY_TURNS
+            raise self._too_long()
+        return idle_turns > HELD_BACK_TURNS
 
-    def _is_quiet(self) -> bool:
-        return self._is_idle() and not self._has_due_jobs()
+    def _too_long(self) -> TimeoutError:
+        running = sorted({delivery.function.name for delivery in self._worker.held})
+        problem = f"these tasks still run: {', '.join(running)}"
+        if not running:
+            problem = f"due jobs of {', '.join(sorted(self._startable()))} do not start"
+        elif places := places_of_tasks():
+            problem += f", in threads at {', '.join(places)}"
+        return TimeoutError(
+            f"after {format_duration(SETTLE_TIMEOUT)} {problem} (advance(…, settle=False) lets time pass while tasks run)"
+        )
 
-    def _has_due_jobs(self) -> bool:
-        """Return whether tasks of the App wait for a worker."""
+    def _startable(self) -> Iterator[str]:
+        """Yield the names of tasks with due jobs that nothing holds back."""
+        for queue in self._queues():
+            if queue.waiting() and (queue.admission is None or not queue.admission.limited):
+                yield queue.name.decode()
+
+    def _queues(self) -> list[FunctionQueue]:
+        """Return the queues of the App's tasks."""
         names = {function.name.encode() for function in self._registry}
-        return any(queue.waiting() for queue in self._node.service.queues() if queue.name in names)
+        return [queue for queue in self._node.service.queues() if queue.name in names]
 
     def _is_idle(self) -> bool:
         """Return whether no job and no decision runs."""

@@ -18,6 +18,7 @@ from mainspring import (
     JobFailed,
     JobLost,
     Progress,
+    Rate,
     RefusedError,
     Retry,
     Snooze,
@@ -293,3 +294,19 @@ def test_an_ignored_result_is_neither_sent_nor_checked() -> None:
 def test_a_result_is_kept_for_a_second_at_least(span: Any) -> None:
     with pytest.raises(UsageError, match="keep_result"):
         App().task(keep_result=span)
+
+
+@app.task(rate=Rate(1, per="1m"))
+def rated(number: int) -> int:
+    return number
+
+
+def test_jobs_over_a_limit_start_as_the_clock_advances() -> None:
+    with in_memory(app) as fleet:
+        jobs = rated.submit_many([1, 2, 3])
+        fleet.settle()
+        assert [job.state for job in jobs].count("succeeded") == 1
+        fleet.advance("1m")
+        assert [job.state for job in jobs].count("succeeded") == 2
+        fleet.advance("1m")
+        assert list(app.results(jobs)) == [1, 2, 3]
