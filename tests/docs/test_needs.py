@@ -28,6 +28,7 @@ ENGINES: Final[dict[str, type[Engine]]] = {
 
 PARTS: Final = {
     "backfills": "changes_jobs",
+    "changes of waiting jobs": "changes_jobs",
     "histories of real runs": "workflows",
     "limits": "limits",
     "logs": "logs",

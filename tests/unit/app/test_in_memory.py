@@ -310,3 +310,13 @@ def test_jobs_over_a_limit_start_as_the_clock_advances() -> None:
         assert [job.state for job in jobs].count("succeeded") == 2
         fleet.advance("1m")
         assert list(app.results(jobs)) == [1, 2, 3]
+
+
+def test_jobs_of_a_paused_task_wait_for_its_resumption() -> None:
+    with in_memory(app) as fleet:
+        app.functions.pause(add)
+        job = add.submit(1)
+        fleet.advance("1h")
+        assert job.state == "pending"
+        app.functions.resume(add)
+        assert fleet.result(job) == 2
