@@ -14,6 +14,7 @@ from mainspring import ConflictError, ConnectionLostError, JobFailed, JobLost, N
 from shop import database
 from shop.app import app
 from shop.models import Decision, Item, Order, Packed, Receipt
+from shop.staff import staff
 from shop.tasks.catalog import thumbnail
 from shop.workflows import checkout, decided, packed, return_goods
 
@@ -26,6 +27,7 @@ async def lifespan(_api: FastAPI) -> AsyncIterator[None]:
 
 
 api = FastAPI(title="Shop", lifespan=lifespan)
+api.include_router(staff)
 
 
 @api.exception_handler(ConnectionLostError)
@@ -38,7 +40,7 @@ async def unavailable(_request: Request, error: Exception) -> JSONResponse:
 @api.exception_handler(NotFoundError)
 async def unknown(_request: Request, _error: Exception) -> JSONResponse:
     """Answer 404."""
-    return JSONResponse({"detail": "there is no such order, return or picture"}, 404)
+    return JSONResponse({"detail": "there is no such order, return, picture or job"}, 404)
 
 
 def run_of(number: int) -> Run[Receipt]:

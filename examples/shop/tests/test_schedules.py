@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from fastapi.testclient import TestClient
 from shop.app import app
 from shop.models import Item
 from shop.tasks import payments, stock
+from shop.web import api
 
 from mainspring.testing import in_memory
 from shop import database
@@ -23,14 +25,18 @@ def test_a_day_is_closed_and_mailed_and_forgotten_pieces_come_back(
 ) -> None:
     monkeypatch.setenv("SHOP_DATABASE", str(tmp_path / "shop.db"))
     database.receive("cat", 10)
+    database.receive("owl", 1)
     with in_memory(app) as fleet:
         today = str(fleet.now.date())
         fleet.result(payments.authorize.submit(7, 4500))
         fleet.result(payments.capture.submit("payment-7", today))
         fleet.result(stock.reserve.submit(8, [Item(product="cat")], (fleet.now - timedelta(days=5)).timestamp()))
+        with TestClient(api) as browser:
+            assert browser.post("/staff/restock").status_code == 202, "the staff runs a schedule before its time"
         fleet.advance("1d")
     assert database.stock("cat") == 10
     assert ("owner@shop.example", f"{today}: 45.00 EUR") in database.mails()
+    assert ("supplier@wholesale.example", "please send owl") in database.mails()
 
 
 def test_seven_schedules_are_declared() -> None:

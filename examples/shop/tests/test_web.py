@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from fastapi.testclient import TestClient
 from shop.app import app
-from shop.tasks import parcels
+from shop.tasks import mail, parcels, partners
 from shop.web import api
 
 from shop import database
@@ -64,6 +64,27 @@ def test_what_does_not_exist_and_what_is_wrong(browser: TestClient) -> None:
 def test_a_picture(browser: TestClient) -> None:
     handle = browser.post("/pictures/cat.png").json()["picture"]
     assert browser.get(f"/pictures/{handle}").json().endswith("-200.webp")
+
+
+def test_the_staff_retries_what_has_failed(fleet: InMemory, browser: TestClient) -> None:
+    job = mail.send.submit("nobody", "hello")
+    fleet.settle()
+    (row,) = browser.get("/staff/failed", params={"tag": "mail"}).json()
+    assert row == {"job": job.handle, "task": "mail.send", "error": "ValueError: 'nobody' is no address"}
+    body = {"args": {"recipient": "ada@example.org", "subject": "hello"}}
+    assert browser.post(f"/staff/jobs/{job.handle}/retry", json=body).json() == {"state": "pending"}
+    fleet.settle()
+    assert database.mails() == [("ada@example.org", "hello")]
+
+
+def test_the_staff_pauses_partners_and_sees_open_orders(fleet: InMemory, browser: TestClient) -> None:
+    browser.put("/staff/partners/paused", params={"paused": True, "reason": "acme is moving"})
+    call = partners.notify.submit("acme", 7, "delivered")
+    browser.post("/orders", json=ORDER)
+    fleet.settle()
+    assert (call.state, browser.get("/staff/orders").json()) == ("pending", ["17"])
+    browser.put("/staff/partners/paused", params={"paused": False})
+    assert fleet.result(call) is None
 
 
 def test_without_a_server_a_client_is_asked_to_repeat(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
