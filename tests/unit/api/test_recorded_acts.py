@@ -21,6 +21,7 @@ from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.answers.workflow_versions import VersionCalls
 from mainspring.api.errors import ApiError
 from mainspring.errors import StoreFullError
+from mainspring.schedules.specification import Specification
 
 if TYPE_CHECKING:
     from mainspring.access.acts import Act
@@ -168,6 +169,25 @@ def test_every_changing_call_is_recorded_or_listed_as_an_exception() -> None:
                 and len(signature(handler).parameters) < 2
             }
             assert silent <= WITHOUT_ACTS
+
+    asyncio.run(test())
+
+
+def test_acts_about_schedules_name_those_that_are_declared_adopted_and_removed() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            a, b = Specification(name="a", every=60.0), Specification(name="b", parents=["a"])
+            for declared in ([a, b], [a]):
+                await call(node, schedules.Declare("shop", declared))
+            await node.api.call(schedules.Add(name="b", parents=["a"]))
+            await call(node, schedules.Adopt("b", "shop"))
+            await call(node, schedules.Remove("a", children=True))
+            recorded = [one.act for one in await acts(node) if one.act.who == "ann"]
+            values = {(one.what, one.object): (one.before, one.after) for one in recorded[:2]}
+            assert values["schedules.adopt", "b"] == ({"app": ""}, {"app": "shop"})
+            removed, _ = values["schedules.remove", "a"]
+            assert (removed["name"], removed["children"]) == ("a", ["b"])
+            assert [one.after for one in recorded[2:]] == [{"removed": ["b"]}, {"added": ["a", "b"]}]
 
     asyncio.run(test())
 

@@ -45,6 +45,38 @@ def test_a_schedule_is_added_edited_paused_and_removed() -> None:
     run(test())
 
 
+def test_a_schedule_is_removed_with_all_that_follow_it_or_not_at_all() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            call = node.api.call
+            for name, parents in (("a", ()), ("other", ()), ("b", ("a",)), ("c", ("b", "other")), ("d", ("other",))):
+                trigger: dict[str, Any] = {"parents": list(parents)} if parents else {"every": 60.0}
+                await call(schedules.Add(name=name, function="f", **trigger))
+            assert await node.code(schedules.Remove("a")) is Code.INVALID
+            assert len((await call(schedules.List())).schedules) == 5
+            assert await call(schedules.Remove("a", children=True)) == schedules.Removed("a")
+            assert [one.name for one in (await call(schedules.List())).schedules] == ["d", "other"]
+
+    run(test())
+
+
+def test_a_schedule_is_given_to_an_app_and_its_code_applies() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            call = node.api.call
+            await call(schedules.Add(name="a", function="f", every=60.0, jitter=1.0))
+            adopted = await call(schedules.Adopt("a", "shop"))
+            assert (adopted.app, adopted.origin) == ("shop", "code")
+            assert await node.code(schedules.Adopt("gone", "shop")) is Code.SCHEDULE_NOT_FOUND
+            assert await node.code(schedules.Adopt("a", "")) is Code.INVALID
+            (change,) = (
+                await call(schedules.Declare("shop", [Specification(name="a", function="f", every=60.0)]))
+            ).changes
+            assert (change.kind, (await call(schedules.Show("a"))).jitter) == ("changed", 0.0)
+
+    run(test())
+
+
 def test_a_node_without_workflows_leaves_out_their_schedules() -> None:
     async def test() -> None:
         async with opened() as node:

@@ -111,6 +111,21 @@ def test_a_dry_run_counts_and_shows_examples(server: Server, capsys: pytest.Capt
     assert capsys.readouterr().out.startswith("cancel: 1 job matches; ")
 
 
+def test_an_operation_that_matches_nothing_says_so(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.matched = 0
+    for action, text in (("retry", bulk.NOTHING_MATCHES), ("backfill", bulk.NO_TIMES)):
+        server.shown = [server.operation("done", 0, action=action)]
+        assert main(["jobs", "retry", "--state", "failed"]) == EXIT_DONE
+        assert capsys.readouterr().err == f"mainspring: {text}\n"
+    server.requests.clear()
+    monkeypatch.setattr(sys, "stdin", Keyboard(""))
+    assert main(["jobs", "retry", "--state", "failed"]) == EXIT_DONE
+    assert [params["dry_run"] for _, params in server.requests] == [True], "a user at a terminal gets no operation"
+    assert capsys.readouterr().err == f"mainspring: {bulk.NOTHING_MATCHES}\n"
+
+
 @pytest.mark.parametrize(
     ("matched", "typed", "code"),
     [

@@ -363,6 +363,10 @@ def test_requests_are_sent_to_a_run(
     assert capsys.readouterr() == (out, "")
     assert main(["workflows", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) in (REACHED, {"number": 3})
+    if call == "unpark":
+        server.answers["workflows.unpark"] = [{"number": 0}]
+        assert main(["workflows", *words]) == 0
+        assert capsys.readouterr() == ("0\n", "mainspring: no run is parked: nothing was changed\n")
 
 
 def test_versions_are_listed_with_the_ones_that_nothing_needs(

@@ -226,7 +226,7 @@ class ScheduleCalls:
                 caller.check(request.permission, request.namespace, name_text(one.schedule.function))
             also = [Change("remove", one.schedule.name, one.state.version) for one in followers]
             if followers:
-                act = replace(act, before=[act.before, *(_shown(one.schedule) for one in followers)])
+                act = replace(act, before=act.before | {"children": [one.name for one in also]})
         return await self._save(request.namespace, wanted, act, also)
 
     async def _remove(self, request: Remove, caller: Caller) -> Removed:
