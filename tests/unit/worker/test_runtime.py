@@ -137,8 +137,17 @@ def test_a_function_that_a_server_cannot_serve_runs_for_the_others(server: Exten
         (warning,) = warnings
         assert (warning["log_level"], warning["server"]) == ("warning", str(without.address))
         assert warning["event"] == "the server cannot serve limited, which runs for the other servers only"
+        # They exchange their stores: the worker goes on, and ends when none has limits.
+        without.before.clear()
+        without.drop_connections()
+        without.wait_for(lambda: [args[0] for args in without.seen_of(Type.REGISTER)].count(b"limited") == 3, 20)
         refuse_function(server, b"limited", b" has concurrency, and this store keeps no limits")
         server.drop_connections()
+        server.wait_for(lambda: [args[0] for args in server.seen_of(Type.REGISTER)].count(b"limited") == 2, 20)
+        job = without.add("limited")
+        without.wait_for(lambda: job.state == "succeeded")
+        refuse_function(without, b"limited", b" has concurrency, and this store keeps no limits")
+        without.drop_connections()
         ended = running.ended()
     assert isinstance(ended, SettingsError)
     assert "each of the servers cannot serve this worker: limited has concurrency" in str(ended)
