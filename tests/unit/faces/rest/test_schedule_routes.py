@@ -41,7 +41,12 @@ def test_a_schedule_is_created_changed_by_version_and_removed() -> None:
             assert (put.json["when"], put.json["function"]) == ("every 1m", "g")
             assert (await client.get(path)).json["jitter"] == 0.0
             assert (await client.send("DELETE", path, headers=tag)).status == 412
-            assert (await client.send("DELETE", path, headers=[("If-Match", "*")])).status == 204
+            given = await client.send("POST", f"{path}/adopt", {"app": "shop"}, token="developer")
+            assert (given.json["app"], given.json["origin"]) == ("shop", "code")
+            await client.send("POST", SCHEDULES, {"name": "after", "parents": ["a/b"]})
+            assert (await client.send("DELETE", path, headers=[("If-Match", "*")])).status == 422
+            gone = await client.send("DELETE", f"{path}?children=true", headers=[("If-Match", "*")])
+            assert (gone.status, (await client.get(SCHEDULES)).json["items"]) == (204, [])
             assert (await client.get(path)).problem == "schedule-not-found"
 
     run(test())
