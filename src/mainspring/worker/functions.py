@@ -99,7 +99,9 @@ def check_annotations(registry: Registry) -> None:
     problems = [function.signature.problem(results=not function.kept.ignores_result) for function in registry]
     problems += [workflow.signature.problem() for workflow in registry.workflows.values()]
     if found := [problem for problem in problems if problem]:
-        raise SettingsError(f"no job could be run, because annotations cannot be used: {'; '.join(found)}")
+        raise SettingsError(
+            f"functions have annotations with which none of their jobs could succeed: {'; '.join(found)}"
+        )
 
 
 def _function_of(given: Any, kind: str) -> Callable[..., Any]:
