@@ -35,14 +35,10 @@ class ResultRetention:
     """Deletes succeeded jobs of functions whose workers declare how long their results are kept.
 
     The node that has run a job deletes it. It does not remember over a restart which jobs are to be deleted: these stay for the
-    retention of all jobs. It sets in ``rules`` whether each success has to be noted. ``supported`` is whether the store deletes
-    single jobs; otherwise nothing may be declared.
+    retention of all jobs. It sets in ``rules`` whether each success has to be noted.
     """
 
-    def __init__(
-        self, commits: CommitQueue, monotonic: Callable[[], float], rules: ArgumentRules, *, supported: bool
-    ) -> None:
-        self.supported = supported
+    def __init__(self, commits: CommitQueue, monotonic: Callable[[], float], rules: ArgumentRules) -> None:
         self._commits = commits
         self._monotonic = monotonic
         self._rules = rules

@@ -103,7 +103,9 @@ class JobService:
         arguments = ArgumentRules() if arguments is None else arguments
         self.arguments_of, self.node_of = arguments.of, handles.node
         self.declare_kept = arguments.declare
-        self.results = results = ResultRetention(commits, clock.monotonic, arguments, supported=deletes_jobs)
+        results = ResultRetention(commits, clock.monotonic, arguments)
+        self.declare_results, self.results_kept_for = results.declare, results.seconds_of
+        self.deletes_jobs = deletes_jobs
         self.clock = clock
         self.term = Term(0)
         self.handles = handles

@@ -30,7 +30,7 @@ class Scene:
         self.now = 0.0
         self.commits = Commits()
         self.rules = ArgumentRules()
-        self.results = ResultRetention(cast("Any", self.commits), lambda: self.now, self.rules, supported=True)
+        self.results = ResultRetention(cast("Any", self.commits), lambda: self.now, self.rules)
 
     def end(self, job_id: int, function: bytes = b"f", options: Options | None = None) -> None:
         self.results.note(Job(id=job_id, function=function, payload=b"", options=options))

@@ -202,14 +202,14 @@ class Peer:
         declared = {key(self.namespace, name.encode()): size for name, size in sizes.items()}
         for queue in self.as_worker().abilities:
             self.service.declare_kept(queue.name, declared.get(queue.name))
-        self.service.results.declare({queue.name: None for queue in self.as_worker().abilities})
+        self.service.declare_results({queue.name: None for queue in self.as_worker().abilities})
 
     def declare_results(self, seconds: Mapping[str, float]) -> bool:
         """Set the seconds for which the functions of the worker keep results; none for others. Return whether the store can."""
-        if not self.service.results.supported:
+        if not self.service.deletes_jobs:
             return False
         declared = {key(self.namespace, name.encode()): kept for name, kept in seconds.items()}
-        self.service.results.declare({queue.name: declared.get(queue.name) for queue in self.as_worker().abilities})
+        self.service.declare_results({queue.name: declared.get(queue.name) for queue in self.as_worker().abilities})
         return True
 
     def receive_texts(self) -> None:

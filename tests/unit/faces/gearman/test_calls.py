@@ -76,17 +76,17 @@ def test_a_worker_declares_which_arguments_its_functions_keep(node: Node) -> Non
 
 
 def test_a_worker_declares_how_long_its_functions_keep_results(node: Node) -> None:
-    worker, results = node.stream(F), node.service.results
+    worker, kept_for = node.stream(F), node.service.results_kept_for
     assert worker.call("worker.results", results={"f": 60, "other": 9}) == {}
-    assert results.seconds_of(F) == 60
-    assert results.seconds_of(b"other") is None, "it has not registered that one"
+    assert kept_for(F) == 60
+    assert kept_for(b"other") is None, "it has not registered that one"
     assert node.service.arguments_of.__self__.kept_whole == -1, "each success is noted"  # type: ignore[attr-defined]
     assert worker.call("worker.results", results={"f": 0.5}) == "usage"
     assert worker.call("worker.keeps", arguments={}) == {}
-    assert results.seconds_of(F) is None
-    results.supported = False
+    assert kept_for(F) is None
+    node.service.deletes_jobs = False
     assert worker.call("worker.results", results={"f": 60}) == "usage"
-    assert results.seconds_of(F) is None
+    assert kept_for(F) is None
 
 
 def test_a_worker_reports_that_it_prepares_the_executor_of_a_job(node: Node) -> None:
