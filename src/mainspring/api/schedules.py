@@ -39,11 +39,11 @@ class ScheduleInfo(msgspec.Struct):
     origin: str
     app: str | None
     parents: list[str]
-    fault: str | None
+    fault: str | None = None
     """Why the answering node has set it aside: it does not fire there. None: it has not."""
 
 
-class ScheduleDetails(ScheduleInfo):
+class ScheduleDetails(ScheduleInfo, kw_only=True):
     """A schedule with all its details."""
 
     cron: str | None

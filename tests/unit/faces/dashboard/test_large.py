@@ -21,7 +21,7 @@ from mainspring.faces.dashboard.pages.schedules import MOST_RELATIVES, ROWS
 from .a_browser import browser_of
 
 MIDNIGHT = dt.datetime(2030, 1, 31, tzinfo=dt.UTC)
-LIGHT = 100_000
+LIGHT = 100 * 1024
 """Bytes of a page."""
 
 

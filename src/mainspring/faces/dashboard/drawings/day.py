@@ -107,8 +107,8 @@ class Day(NamedTuple):
         for line in self.lines:
             for cell in line.cells:
                 if cell.failed:
-                    length = round(max(cell.failed * self.cell, SHORTEST), 1)
-                    marks.append(f"M{round(cell.x + (self.cell - length) / 2, 1)} {line.y + ROW - 2}h{length}")
+                    length = round(max(cell.failed * self.cell, SHORTEST))
+                    marks.append(f"M{round(cell.x + (self.cell - length) / 2)} {line.y + ROW - 2}h{length}")
         return "".join(marks)
 
     @property
