@@ -168,8 +168,7 @@ class LogWriter:
         self._thread: threading.Thread | None = None
         # Reentrant: the collection of garbage inside `write` may call a finalizer that writes a line.
         self._changed = threading.Condition(threading.RLock())
-        self.notice: Callable[[int], str] = _plain_notice
-        """Returns the line that is written in place of this number of dropped lines."""
+        self._notice: Callable[[int], str] = _plain_notice
         self.dropped = 0
         """Number of dropped lines since the start."""
         _WRITERS.add(self)
@@ -188,6 +187,10 @@ class LogWriter:
             last, self._outlet = self._outlet, outlet
             last.close()
             self._changed.notify_all()
+
+    def count_with(self, notice: Callable[[int], str]) -> None:
+        """Write, from now on, the line that ``notice`` returns for a number of dropped lines in their place."""
+        self._notice = notice
 
     def finish(self, seconds: float = LAST_WAIT) -> None:
         """Wait until all lines are written, for some seconds at most."""
@@ -252,7 +255,7 @@ class LogWriter:
 
     def _take_notice(self) -> bytes:
         missing, self._missing = self._missing, 0
-        return self.notice(missing).encode("utf-8", "backslashreplace")
+        return self._notice(missing).encode("utf-8", "backslashreplace")
 
     def _drain(self) -> None:
         """Write the kept lines when the outlet takes them; the thread's function."""

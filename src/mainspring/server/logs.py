@@ -174,7 +174,7 @@ def start_logging(
     )
     install(StandardLogHandler(out(), context, rendering), threshold)
     if isinstance(sink, WriterSink):
-        sink.writer.notice = functools.partial(_notice, rendering)
+        sink.writer.count_with(functools.partial(_notice, rendering))
     return sink
 
 
