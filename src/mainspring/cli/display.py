@@ -19,7 +19,7 @@ from mainspring.cli.table_fit import GAP, Column, fit
 from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mainspring.cli.table_fit import Step
 
@@ -128,4 +128,13 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     width = max((len(name) for name in fields), default=0) + 2
     for name, value in fields.items():
         sys.stdout.write(f"{name + ':':<{width}}{printable(value)}\n")
+    sys.stdout.flush()
+
+
+def print_groups(groups: Iterable[Mapping[str, Any]]) -> None:
+    """Print groups of fields as `print_fields` does, all aligned, with an empty line between groups."""
+    filled = [group for group in groups if group]
+    width = max((len(name) for group in filled for name in group), default=0) + 2
+    texts = ["".join(f"{name + ':':<{width}}{printable(value)}\n" for name, value in group.items()) for group in filled]
+    sys.stdout.write("\n".join(texts))
     sys.stdout.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from mainspring.api.job_records import ListAttempts, ShowArguments
 from mainspring.api.jobs import List, Show, Watch
 from mainspring.cli.calls import arguments_of, call
-from mainspring.cli.display import print_fields, print_json, print_rows, printable, with_durations
+from mainspring.cli.display import print_groups, print_json, print_rows, printable, with_durations
 from mainspring.cli.failures import EXIT_DONE, print_error
 from mainspring.cli.following import follow
 from mainspring.cli.job_changes import cancel, clone, delete, retry, snooze, update
@@ -22,10 +22,23 @@ from mainspring.cli.job_selection import Handle, State, utc
 from mainspring.cli.list_search import ListSearch
 from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
 from mainspring.cli.results import handle_of
+from mainspring.cli.run_views import progress_text
 from mainspring.cli.submit import write_result
 from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
 from mainspring.errors import MainspringError, UsageError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FIELD_GROUPS = (
+    ("handle", "function", "state", "error"),
+    ("attempt", "max_attempts", "worker", "progress"),
+    ("created_at", "run_at", "expires_at", "started_at", "ended_at", "timeout"),
+    ("unique", "priority", "concurrency_key", "tags", "schedule", "fire_time", "run", "input_size", "output_size"),
+)
+"""The fields of a job that belong together: its state, its attempts, its times, and how it was submitted."""
+_PROGRESS = ("done", "total", "text", "numerator", "denominator")
+_NOTHING: tuple[object, ...] = (None, "", [], 0)
 COLUMNS = (
     "handle",
     "function",
@@ -253,7 +266,7 @@ def _one_or_more(states: list[State] | None) -> str | list[str] | None:
 def _print_job(job: dict[str, Any]) -> None:
     traceback, attempts = job.pop("traceback", None), job.pop("attempts", None)
     arguments = job.pop("arguments", None)
-    print_fields(with_durations(job, "timeout"))
+    print_groups(_groups(with_durations(job, "timeout")))
     if traceback:
         print("\n" + "\n".join(_safe(line) for line in traceback.splitlines()))
     if arguments is not None:
@@ -261,6 +274,16 @@ def _print_job(job: dict[str, Any]) -> None:
     if attempts:
         print()
         print_rows(ATTEMPT_COLUMNS, attempts, json=False)
+
+
+def _groups(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a job in groups, without the empty ones; those of later versions are the last group."""
+    left = {name: value for name, value in job.items() if value not in _NOTHING and name not in _PROGRESS}
+    if job.get("total") or job.get("text"):
+        left["progress"] = progress_text({"done": job["done"], "total": job["total"], "text": job.get("text")})
+    for names in FIELD_GROUPS:
+        yield {name: left.pop(name) for name in names if name in left}
+    yield left
 
 
 def _arguments_text(arguments: dict[str, Any]) -> str:

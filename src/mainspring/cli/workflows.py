@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 from cyclopts import App, Parameter
@@ -31,7 +31,10 @@ from mainspring.cli.workflow_following import follow_run
 from mainspring.cli.workflow_histories import Key, export, history, replay
 from mainspring.cli.workflow_lists import list_runs
 from mainspring.cli.workflow_versions import versions, workers
-from mainspring.errors import UsageError
+from mainspring.errors import MainspringError, UsageError
+
+if TYPE_CHECKING:
+    from mainspring.client.blocking import Client
 
 Reason = Annotated[str, plain("--reason", "A text to store in the history.")]
 
@@ -194,7 +197,8 @@ def signal(
     """Send a signal to a run.
 
     The command prints nothing. When it has ended, the signal is on disk, and the run takes it in the order of arrival. If the run
-    has not begun, it takes the signal when it begins; a note on standard error says so.
+    has not begun, it takes the signal when it begins; a note on standard error says so, and if the run waits for signals of
+    other names only.
 
     EXAMPLES
       mainspring workflows signal order-17 approved '{"by": "eva"}'
@@ -205,7 +209,15 @@ def signal(
     if not name:
         raise UsageError("the signal has no name: give the name with which the code declares it")
     request = Signal(key, name, payload=json_of(value))
-    return print_answer(server.client(), request, _print_unbegun, json=json)
+    client = server.client()
+    if names := _other_names(client, key, name):
+        print(
+            f"({printable(key)} waits for {', '.join(map(printable, names))}, and not for {printable(name)}: the signal waits"
+            " until the code receives one of this name)",
+            file=sys.stderr,
+            flush=True,
+        )
+    return print_answer(client, request, _print_unbegun, json=json)
 
 
 @workflows.command
@@ -296,6 +308,15 @@ def _print_unparked(answer: dict[str, Any]) -> None:
     print(answer["number"], flush=True)
     if not answer["number"]:
         print_error("no run is parked: nothing was changed")
+
+
+def _other_names(client: Client, key: str, name: str) -> list[str]:
+    """Return the names of the signals that an open run waits for, if it waits for some and the given name is none of them."""
+    try:
+        receives: list[str] = call(client, Show(key)).get("receives") or []
+    except MainspringError:  # the signal is refused for the same reason, or is another permission
+        return []
+    return [] if name in receives else receives
 
 
 def _print_unbegun(run: dict[str, Any]) -> None:

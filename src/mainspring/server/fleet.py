@@ -60,13 +60,20 @@ def node_row(settings: ServerSettings, service: JobService, counter: int, *, add
         weight=settings.fleet.weight,
         strategy=settings.fleet.strategy,
         capacity=sum(map(_places, workers)),
-        slots=sum(_places(worker) if worker.slots is None else worker.slots for worker in workers),
+        slots=sum(_slots(worker) for worker in workers),
         running=sum(queue.running + queue.size for queue in service.queues()),
         functions=tuple(name for name, _ in served),
         loads=tuple((sum(queue.workers.values()), queue.running) for _, queue in served),
         foreground=tuple(queue.foreground for _, queue in served),
         version=version(),
     )
+
+
+def _slots(worker: Worker) -> int:
+    """Return how many jobs a worker runs at a time. Decisions of runs are no jobs."""
+    if worker.beside is not None:
+        return 0
+    return _places(worker) if worker.slots is None else worker.slots
 
 
 def _places(worker: Worker) -> int:

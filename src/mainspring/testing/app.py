@@ -46,6 +46,7 @@ from mainspring.testing.delays import Delays
 from mainspring.testing.histories import differences
 from mainspring.testing.mocks import Mocks
 from mainspring.testing.passing_time import SETTLE_TIMEOUT, PassingTime, until
+from mainspring.testing.quiet import quiet
 from mainspring.testing.replay_checks import GrowingChecks
 from mainspring.worker.event_loop import new_event_loop
 from mainspring.worker.executors.process import TASK_PROCESS
@@ -342,10 +343,11 @@ def in_memory(app: App, *, concurrency: int = 4, schedules: bool = True) -> Iter
     """Run an App's tasks in memory, and connect the App to them, until the block ends.
 
     Without ``schedules``, the App's schedules do not exist there: ``advance`` over a month is then quick, too.
-    Tasks with ``executor="process"`` run in threads here. No network port is opened.
+    Tasks with ``executor="process"`` run in threads here. No network port is opened. Nothing is printed: the log of the node and
+    of the worker goes to the logger ``mainspring`` of ``logging``, unless the program configures structlog.
     """
     other_seed.refuse_blocks()
-    with tempfile.TemporaryDirectory(prefix="mainspring-") as directory:
+    with quiet(), tempfile.TemporaryDirectory(prefix="mainspring-") as directory:
         socket = Path(directory) / "s"
         before = app.connect_to(f"unix:{socket}")
         try:

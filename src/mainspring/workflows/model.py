@@ -184,6 +184,11 @@ def function_text(function: bytes) -> str:
     return f"{name}@{version}{DECISIONS}"
 
 
+def is_of_decisions(text: str) -> bool:
+    """Return whether the text of a function stands for the decisions of a workflow."""
+    return text.endswith(DECISIONS) and not text.endswith(_NO_DECISIONS)
+
+
 def function_named(text: str, namespace: str) -> bytes:
     """Return the function of a namespace that `function_text` shows as this text. Raises UsageError for the text of none."""
     if text.endswith(_NO_DECISIONS):

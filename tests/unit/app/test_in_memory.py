@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import structlog
 
 from mainspring import (
     App,
@@ -320,3 +321,20 @@ def test_jobs_of_a_paused_task_wait_for_its_resumption() -> None:
         assert job.state == "pending"
         app.functions.resume(add)
         assert fleet.result(job) == 2
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    app = App()
+
+    @app.task(concurrency=2)
+    def greet() -> str:
+        structlog.get_logger("their.own").info("a line of the task")
+        return "hello"
+
+    caplog.set_level("INFO")
+    with in_memory(app) as fleet:
+        assert fleet.result(greet.submit()) == "hello"
+    out, err = capfd.readouterr()
+    assert ("a line of the task" in out, len(out.splitlines()), err) == (True, 1, "")
+    assert any(record.name == "mainspring" for record in caplog.records)
+    assert not structlog.is_configured()

@@ -286,3 +286,63 @@ def test_a_change_is_one_call(
 def test_options_that_make_no_change_are_refused(capsys: pytest.CaptureFixture[str], words: str, problem: str) -> None:
     assert main(["jobs", *words.split()]) == EXIT_USAGE
     assert problem in capsys.readouterr().err
+
+
+def test_the_details_of_a_job_are_grouped_without_empty_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("unique", "error", "schedule", "fire_time", "run_at", "ended_at", "max_attempts", "traceback", "run")
+    job = {
+        "handle": "H:n:1",
+        "function": "f",
+        "state": "running",
+        "attempt": 1,
+        "priority": "normal",
+        **dict.fromkeys(names),
+    }
+    job |= {
+        "created_at": "2030-01-31T12:00:00Z",
+        "done": 0,
+        "total": 10,
+        "numerator": 0,
+        "denominator": 10,
+        "text": "half",
+        "tags": [],
+    }
+    answers = {"jobs.show": {**job, "timeout": 90.0, "newer": "key"}, "jobs.attempts": {"attempts": []}}
+    monkeypatch.setattr(Client, "call", lambda _, call, *__: answers[call])
+    assert main(["jobs", "show", "H:n:1"]) == 0
+    groups = [[line.split(":")[0] for line in group.splitlines()] for group in capsys.readouterr().out.split("\n\n")]
+    assert groups == [
+        ["handle", "function", "state"],
+        ["attempt", "progress"],
+        ["created_at", "timeout"],
+        ["priority"],
+        ["newer"],
+    ]
+
+
+def test_the_status_lists_a_workflow_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def function(name: str, total: int, waiting: int) -> dict[str, Any]:
+        return {
+            "function": name,
+            "total": total,
+            "running": 0,
+            "workers": 1,
+            "waiting": {"high": 0, "normal": waiting, "low": 0},
+        }
+
+    functions = [function("charge", 5, 0), function("order", 7, 0), function("order@1 (decisions)", 2, 2)]
+    rows = [{"type": "order", "version": version, "workers": 1, "parked": 0, "stranded": 0} for version in ("1", "2")]
+    answer = {"version": "1", "uptime": 1.0, "functions": functions, "workflows": rows}
+    monkeypatch.setattr(Client, "call", lambda *_: answer)
+    assert main(["status"]) == 0
+    tables = capsys.readouterr().out.split("\n\n")
+    assert [line.split("\t")[0] for line in tables[1].splitlines()] == ["functions", "function", "charge"]
+    assert [line.split("\t") for line in tables[2].splitlines()[1:]] == [
+        ["type", "version", "workers", "parked", "stranded", "runs", "decisions"],
+        ["order", "1", "1", "0", "0", "-", "2"],
+        ["order", "2", "1", "0", "0", "7", "0"],
+    ]
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == answer

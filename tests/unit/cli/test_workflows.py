@@ -337,6 +337,18 @@ def test_a_history_is_followed_until_the_run_is_closed(
     assert [params.get("from", 1) for _, params in server.calls] == [1, 6, 6]
 
 
+def test_a_misspelt_signal_is_noted(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["workflows", "signal", "order-17", "aproved"]) == 0
+    assert capsys.readouterr().err == (
+        "(order-17 waits for approved, shipped, and not for aproved: the signal waits until the code receives one of this name)\n"
+    )
+    assert [name for name, _ in server.calls] == ["workflows.show", "workflows.signal"]
+    assert main(["workflows", "signal", "order-17", "approved"]) == 0
+    server.answers["workflows.show"] = [{**DETAILS, "receives": []}]
+    assert main(["workflows", "signal", "order-17", "anything"]) == 0
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "call", "params", "out"),
     [
@@ -358,8 +370,9 @@ def test_a_history_is_followed_until_the_run_is_closed(
 def test_requests_are_sent_to_a_run(
     server: Server, capsys: pytest.CaptureFixture[str], words: list[str], call: str, params: dict[str, Any], out: str
 ) -> None:
+    server.answers["workflows.show"] = [{**DETAILS, "receives": ["ok"]}]
     assert main(["workflows", *words]) == 0
-    assert server.calls == [(f"workflows.{call}", params)]
+    assert [one for one in server.calls if one[0] != "workflows.show"] == [(f"workflows.{call}", params)]
     assert capsys.readouterr() == (out, "")
     assert main(["workflows", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) in (REACHED, {"number": 3})

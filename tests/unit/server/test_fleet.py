@@ -557,6 +557,10 @@ def test_a_nodes_capacity_is_the_sum_of_its_workers_places() -> None:
             assert node.fleet.row(0).slots == 6
             hand.worker.slots = 2  # the others are taken in advance
             assert (node.fleet.row(0).capacity, node.fleet.row(0).slots) == (6, 3)
+            decider = Worker(hand, beside=hand.worker)
+            decider.credit = 100
+            node.service.register(decider, b"\x1fd\x1ff", Ability())
+            assert (node.fleet.row(0).capacity, node.fleet.row(0).slots) == (106, 3)  # decisions are no jobs
 
     run(test())
 

@@ -383,3 +383,21 @@ def test_workers_of_other_nodes_are_no_lack_of_workers() -> None:
             assert ("no worker has registered this function" in text) is is_stuck
 
     run(test())
+
+
+def test_a_workflow_is_listed_once_unless_its_decisions_need_somebody() -> None:
+    async def test() -> None:
+        values: dict[str, dict[str, Any]] = {
+            "order": {},
+            "order@1 (decisions)": {"workers": 1},
+            "order@2 (decisions)": {"waiting": 1, "registered": False},
+            "mine\\ (decisions)": {},
+        }
+        rows = [{**NO_FUNCTION, "function": name, **more} for name, more in values.items()]
+        status = NamespaceStatus("default", JobCounts(0, 0, 0, 0), 0, None, None, None, [])
+        page = await browser_of({"/status": status, "/functions": {"items": rows, "next": None}}, 0.0).open(
+            "/functions"
+        )
+        assert [row[0].split(" ✖")[0] for row in page.rows()] == ["order@2 (decisions)", "mine\\ (decisions)", "order"]
+
+    run(test())

@@ -21,7 +21,7 @@ from mainspring.faces.dashboard.pages.audit import acts_on
 from mainspring.faces.dashboard.pages.job import SUBMIT
 from mainspring.faces.dashboard.registry import Page
 from mainspring.quantities import format_rate
-from mainspring.workflows.model import DECISIONS
+from mainspring.workflows.model import DECISIONS, is_of_decisions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -184,6 +184,8 @@ async def functions(visit: Visit) -> Response:
     whole = status if isinstance(status, NamespaceStatus) and is_first else None
     failing = None if whole is None else whole.failing
     names = set() if failing is None else {one.function for one in failing.functions}
+    # A workflow is listed once: its decisions have a row of their own only if they need somebody.
+    listed.items[:] = [one for one in listed.items if not is_of_decisions(one.function) or has_trouble(one, names)]
     if is_first:
         listed.items.sort(key=lambda one: (not has_trouble(one, names), one.function))
     shown = {one.function for one in listed.items}
