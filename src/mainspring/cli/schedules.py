@@ -118,11 +118,15 @@ def add(
     """
     client = server.client()
     request = Add(name=name, **options.fields())
-    code = print_answer(client, request, _print_state, json=json)
-    function = name if request.function is UNSET else request.function
+    print_answer(client, request, _print_state, json=json)
+    _warn_of(client, name if request.function is UNSET else request.function)
+    return EXIT_DONE
+
+
+def _warn_of(client: Client, function: str) -> None:
+    """Print a sentence if no worker has registered a function: its name may be misspelt."""
     if (sentence := no_worker(client, name_argument(function), "its jobs will wait")) is not None:
         print_error(sentence)
-    return code
 
 
 @schedules.command
@@ -159,7 +163,11 @@ def edit(
     request = Edit(name=name, **options.fields())
     if arguments_of(request).keys() == {"name"}:
         raise UsageError("no option to change is given; mainspring schedules edit --help lists them")
-    return print_answer(server.client(), request, _print_state, json=json)
+    client = server.client()
+    print_answer(client, request, _print_state, json=json)
+    if request.function is not UNSET:
+        _warn_of(client, request.function)
+    return EXIT_DONE
 
 
 @schedules.command

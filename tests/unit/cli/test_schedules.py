@@ -111,6 +111,14 @@ def test_given_options_are_sent(calls: list[tuple[str, dict[str, Any]]], words: 
     assert calls == [("schedules.edit", {"name": "a"} | params)]
 
 
+def test_an_edited_function_without_a_worker_is_named(
+    calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schedules", "edit", "a", "--function", "gg"]) == 0
+    assert [method for method, _ in calls] == ["schedules.edit", "functions.registered"]
+    assert "no worker has registered gg; its jobs will wait; did you mean 'g'?" in capsys.readouterr().err
+
+
 def test_a_payload_from_standard_input(
     calls: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
