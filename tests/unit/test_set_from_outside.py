@@ -30,7 +30,6 @@ EXCEPTIONS = {
     "jobs/intake.py: held.then": "state of a job: the callback after it is stored",
     "worker/executors/eager.py: self._awaited._asyncio_future_blocking": "asyncio's way to say that a coroutine awaits a future",
     "worker/workflows/deciding.py: run.timer": "state of a run: the time of its next report",
-    "server/logs.py: sink.writer.notice": "the writer of standard error is older than the settings of the log",
     "worker/workflows/steps.py: step.timer": "state of a step: the time of its next attempt, or of its timeout",
     "worker/workflows/turns.py: run.timer": "state of a run: the time of its next report",
     "workflows/machines/decision_task.py: state.waiting": "a value of a run's state, which the machines fold",

@@ -261,6 +261,18 @@ class JobService:
         """Call a function after some seconds."""
         self.timers.at(self.clock.monotonic() + seconds, function)
 
+    def settled_within(self, seconds: float, then: Callable[[], None]) -> None:
+        """Call a function when all settlements so far are committed, and after some seconds at the latest."""
+        waiting = [then]
+
+        def go_on() -> None:
+            if waiting:
+                self.timers.cancel(timer)
+                waiting.pop()()
+
+        timer = self.timers.at(self.clock.monotonic() + seconds, go_on)
+        self.when_settled(go_on)
+
     @property
     def paused(self) -> bool:
         """Whether no job is handed out: the node shuts down, drains or has no term."""
@@ -290,6 +302,11 @@ class JobService:
     def jobs_of_others(self) -> tuple[int, int]:
         """The numbers of live and waiting jobs of the functions that are rows of the store alone."""
         return self.roster.jobs, self.roster.waiting
+
+    @property
+    def functions_moved(self) -> int:
+        """How often a function came into memory or left it."""
+        return self.roster.moved
 
     @property
     def knows_few_functions(self) -> bool:

@@ -60,16 +60,8 @@ def _after_own_results(peer: Peer, then: Callable[[], None]) -> None:
     service = peer.service
     if not peer.workers or service.is_settled():
         then()
-        return
-    waiting = [then]
-
-    def go_on() -> None:
-        if waiting:
-            service.timers.cancel(timer)
-            waiting.pop()()
-
-    timer = service.timers.at(service.monotonic() + COMMIT_LIMIT, go_on)
-    service.when_settled(go_on)
+    else:
+        service.settled_within(COMMIT_LIMIT, then)
 
 
 def _status(peer: Peer, _: Command) -> None:
@@ -107,7 +99,7 @@ def _functions(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> Pie
         request = partial(_page, peer, line, place)
         if place.row is not None and not peer.may_change:
             # Functions that leave the memory meanwhile are on a page that was built later.
-            page = (line, place, peer.namespace, service.roster.moved)
+            page = (line, place, peer.namespace, service.functions_moved)
             request = partial(peer.face.piece_cache.get, page, request)
         piece, place = yield request
         yield piece
