@@ -22,6 +22,14 @@ def migrate(
             metavar="URL",
         ),
     ] = DEFAULT_STORE,
+    backup_before_migrate: Annotated[
+        bool,
+        option(
+            "--backup-before-migrate",
+            "Copy a SQLite store beside its file, as FILE.schema-N.backup, before its schema is updated.",
+            negative="--no-backup-before-migrate",
+        ),
+    ] = True,
     json: Json = False,
 ) -> int:
     """Update the schema of a store, and print the applied migrations.
@@ -39,7 +47,7 @@ def migrate(
     """
     from mainspring.server.engines import migrate_store  # noqa: PLC0415 - all engines, which other commands do not need
 
-    settings = parse_store(store)
+    settings = parse_store(store, backup_before_migrate=backup_before_migrate)
     if settings.engine == "memory":
         raise UsageError("a store in memory has no schema to update: name a database with --store")
     applied = asyncio.run(migrate_store(settings))

@@ -65,6 +65,17 @@ STORE_HELP = (
 HTTP_HELP = "The address for the HTTP API, /login, /metrics, /healthz and /readyz, or none."
 
 
+BackupBeforeMigrate = Annotated[
+    bool,
+    option(
+        "--backup-before-migrate",
+        "Copy a SQLite store beside its file, as FILE.schema-N.backup, before its schema is updated.",
+        group=NODE_GROUP,
+        negative="--no-backup-before-migrate",
+    ),
+]
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
@@ -93,8 +104,13 @@ class NodeOptions:
     ] = "full"
     no_migrate: Annotated[
         bool,
-        flag("--no-migrate", "Do not update a PostgreSQL store's schema; start only if it fits.", group=NODE_GROUP),
+        flag(
+            "--no-migrate",
+            "Do not update the schema of a PostgreSQL or SQLite store; start only if it fits.",
+            group=NODE_GROUP,
+        ),
     ] = False
+    backup_before_migrate: BackupBeforeMigrate = True
     no_schedules: Annotated[
         bool,
         flag(
@@ -298,7 +314,11 @@ class NodeOptions:
         settings = ServerSettings(
             name=default_node_name() if self.name is None else node_id(self.name),
             store=parse_store(
-                self.store, synchronous=self.synchronous, migrate=not self.no_migrate, cluster=self.cluster
+                self.store,
+                synchronous=self.synchronous,
+                migrate=not self.no_migrate,
+                backup_before_migrate=self.backup_before_migrate,
+                cluster=self.cluster,
             ),
             listen=ListenSettings(
                 gearman=self.gearman,

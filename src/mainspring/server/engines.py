@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from mainspring.engines.sqlite.bulk import SqliteBulkSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.migrating import migrate_file
+from mainspring.engines.sqlite.opening import Update
 from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import SettingsError
@@ -74,6 +75,7 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: Wo
         settings.path,
         synchronous=settings.synchronous,
         cache_bytes=settings.cache_bytes,
+        update=Update(settings.migrate, settings.backup_before_migrate),
         slices=[
             SqliteBulkSlice(),
             SqliteWorkflowSlice(limits=run_limits(workflows, SqliteEngine.max_value)),
@@ -114,7 +116,7 @@ async def migrate_store(settings: StoreSettings) -> list[int]:
             from mainspring.engines.zookeeper import opening  # noqa: PLC0415
         return await opening.prepare(settings.url)
     assert settings.path is not None
-    return migrate_file(settings.path)
+    return migrate_file(settings.path, copied=settings.backup_before_migrate)
 
 
 class RunSlice(Protocol):

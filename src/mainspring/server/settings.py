@@ -61,7 +61,10 @@ class StoreSettings:
     """Bytes of memory for pages of the file."""
 
     migrate: bool = True
-    """Migrate the schema of a database at the start."""
+    """Update the schema of a database or file at the start."""
+
+    backup_before_migrate: bool = True
+    """Copy a SQLite file before its schema is updated."""
 
     cluster: str | None = None
     """``zookeeper://…``: the ensemble that tracks live nodes and carries their messages for a store on PostgreSQL."""

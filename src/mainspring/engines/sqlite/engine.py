@@ -82,12 +82,14 @@ class SqliteEngine:
         *,
         synchronous: opening.Synchronous = "full",
         cache_bytes: int = opening.CACHE_BYTES,
+        update: opening.Update = opening.UPDATE,
         thread_rows: int = THREAD_ROWS,
         slices: Sequence[Slice[Transaction]] = (),
     ) -> None:
         self._path = path = opening.real(path)
         self._synchronous = synchronous
         self._cache_bytes = cache_bytes
+        self._update = update
         self._lock = FileLock(path)
         self._thread_rows = thread_rows
         self.slices = slices
@@ -156,7 +158,13 @@ class SqliteEngine:
 
     def _open(self, node: NodeId) -> Opened:
         connection = self._connection = apsw.Connection(str(self._path))
-        opening.prepare(connection, self._path, synchronous=self._synchronous, cache_bytes=self._cache_bytes)
+        opening.prepare(
+            connection,
+            self._path,
+            synchronous=self._synchronous,
+            cache_bytes=self._cache_bytes,
+            update=self._update,
+        )
         self._folding = Folding(connection, self._path)
         cursor = connection.cursor()
         cursor.execute("BEGIN IMMEDIATE")

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def migrate_file(path: Path) -> list[int]:
-    """Create the file or upgrade its schema; return the numbers of the applied migrations.
+def migrate_file(path: Path, *, copied: bool = True) -> list[int]:
+    """Create the file or update its schema; return the numbers of the applied migrations. With ``copied``, it is copied first.
 
     Raises StoreBusyError if a node has the file, and StoreError as opening it does.
     """
@@ -27,7 +27,7 @@ def migrate_file(path: Path) -> list[int]:
         connection.set_busy_timeout(5000)  # blocking this thread delays no other work
         try:
             ((version,),) = connection.execute("PRAGMA user_version")
-            opening.prepare(connection, path)
+            opening.prepare(connection, path, update=opening.Update(copied=copied))
         finally:
             connection.close()
     except apsw.Error as error:

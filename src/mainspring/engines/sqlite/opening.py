@@ -6,14 +6,15 @@ import os
 import shlex
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 import apsw
 import structlog
 
-from mainspring.engines.sqlite import failures
+from mainspring.engines.sqlite import copying, failures
 from mainspring.errors import StoreError
 from mainspring.private_files import is_readable_by_all
+from mainspring.quantities import format_size
 
 LOG_PAGES = 8000
 """Pages after which the write-ahead log is folded into the file, and then written from its beginning again."""
@@ -77,16 +78,37 @@ def _tables(path: Path) -> set[str]:
         raise failures.explain(error, path) from error
 
 
+class Update(NamedTuple):
+    """Whether to update a file with an older schema, and how."""
+
+    allowed: bool = True
+    copied: bool = True
+    """Whether to copy the file first, see `copying.copy_before_migration`."""
+
+
+UPDATE: Final = Update()
+
+
 def prepare(
-    connection: apsw.Connection, path: Path, *, synchronous: Synchronous = "full", cache_bytes: int = CACHE_BYTES
+    connection: apsw.Connection,
+    path: Path,
+    *,
+    synchronous: Synchronous = "full",
+    cache_bytes: int = CACHE_BYTES,
+    update: Update = UPDATE,
 ) -> None:
-    """Set a connection up and upgrade the file's schema; raises apsw.Error or StoreError.
+    """Set a connection up and update the file's schema, if that is allowed; raises apsw.Error or StoreError.
 
     If another program has locked the file, it waits for the connection's busy timeout.
     """
     ((version,),) = connection.execute("PRAGMA user_version")
     if version > SCHEMA_VERSION:
         raise failures.newer(path, version, SCHEMA_VERSION)
+    if 0 < version < SCHEMA_VERSION and not update.allowed:
+        raise StoreError(
+            f"the schema of {path} is at version {version}, and this version of Mainspring needs {SCHEMA_VERSION}: "
+            "run `mainspring migrate` first, or start without --no-migrate"
+        )
     ((application,),) = connection.execute("PRAGMA application_id")
     if application != APPLICATION_ID:
         # Before the log is in use: a node may be killed before the log reaches the file, and the file's own header must identify
@@ -103,13 +125,32 @@ def prepare(
     for setting in (f"synchronous={synchronous}", f"cache_size=-{cache_bytes // 1024}", *_SETTINGS):
         connection.execute(f"PRAGMA {setting}").fetchall()
     if version < SCHEMA_VERSION:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            migrate(connection, version)
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:  # after some errors SQLite has rolled back by itself
-                connection.execute("ROLLBACK")
+        _update(connection, path, version, copied=update.copied)
+
+
+def _update(connection: apsw.Connection, path: Path, version: int, *, copied: bool) -> None:
+    """Create or update the schema in one transaction. A file with a schema is copied first, while nobody can write to it."""
+    connection.execute("BEGIN IMMEDIATE")
+    copy: Path | None = None
+    try:
+        if version:
+            about = {"path": str(path), "version": version, "new_version": SCHEMA_VERSION}
+            ((size,),) = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+            log.info("the schema of the store is updated", **about, size=format_size(size), copied=copied)
+            if copied:
+                copy = copying.copy_before_migration(path, version, size)
+                log.info("the store is copied", copy=str(copy))
+        migrate(connection, version)
+        connection.execute("COMMIT")
+        if version:
+            log.info("the schema of the store is up to date", **about, copy=None if copy is None else str(copy))
+    except BaseException:
+        if copy is not None:
+            copy.unlink(missing_ok=True)  # the store is as before; each repeated start would leave another copy
+        raise
+    finally:
+        if connection.in_transaction:  # after some errors SQLite has rolled back by itself
+            connection.execute("ROLLBACK")
 
 
 def rewrite_log(connection: apsw.Connection, path: Path) -> None:
