@@ -138,6 +138,12 @@ def secret_of_a_new_token(tab: Tab) -> None:
     expect(tab.page.locator("section.notice")).to_contain_text("visitor")
 
 
+def form_with_suggestions(tab: Tab) -> None:
+    tab.open("/workflows")
+    tab.page.locator("summary").get_by_text("Start a run…").click()
+    expect(tab.page.locator("details[open] input[list]")).to_be_visible()
+
+
 def next_times_of_a_new_schedule(tab: Tab) -> None:
     tab.open("/schedules/new?name=weekly&function=mail&cron=0+2+*+*+0&timezone=Europe%2FBerlin")
     tab.page.get_by_role("button", name="Show the next times").click()
@@ -182,6 +188,7 @@ SCENES: Final[tuple[Callable[[Tab], None], ...]] = (
     confirmation_of_an_action,
     refused_action,
     secret_of_a_new_token,
+    form_with_suggestions,
     next_times_of_a_new_schedule,
     wrong_field_of_a_new_schedule,
     no_such_page,

@@ -114,9 +114,9 @@ def _act(number: int, what: str, name: str, namespace: str = "default") -> ActIn
         ({"state": "dead"}, None, ["state dead"]),
         (
             {"retry": None, "timeout": 90.0, "concurrency_per_key": 1000.0, "tags": ["a", "b"]},
-            {"retry": {"max_attempts": 4, "initial": 1.0, "jitter": None}, "timeout": 3600, "tags": []},
+            {"retry": {"max_attempts": 4, "initial": 1.0, "jitter": 0.1}, "timeout": 3600, "tags": []},
             [
-                "retry none → max attempts 4, initial 1.0 s",
+                "retry none → max attempts 4, initial 1.0 s, jitter 0.1",
                 "timeout 1 min 30 s → 1 h",
                 "concurrency per key 1 000 → none",
                 "tags a; b → none",

@@ -31,7 +31,15 @@ def at(seconds: float) -> str:
 
 def schedule(name: str, **given: Any) -> ScheduleInfo:
     values: dict[str, Any] = {"function": "report", "when": "0 * * * *", "timezone": "UTC", "state": "active"}
-    values |= {"next_at": at(90_000), "last_at": at(0), "waiting": 0, "origin": "command", "app": None, "parents": []}
+    values |= {
+        "next_at": at(90_000),
+        "last_at": at(0),
+        "waiting": 0,
+        "origin": "command",
+        "app": None,
+        "parents": [],
+        "fault": None,
+    }
     return ScheduleInfo(**(values | {"name": name} | given))
 
 

@@ -11,7 +11,7 @@ from .a_browser import browsing
 if TYPE_CHECKING:
     from .a_browser import Element
 
-TAGS = ("text", "rect", "path", "polyline", "line", "span")
+TAGS = ("g", "text", "rect", "path", "polyline", "line", "span")
 
 
 def looks_of(element: Element) -> set[str]:

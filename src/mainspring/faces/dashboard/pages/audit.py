@@ -126,7 +126,8 @@ def _words(name: str, value: Any) -> str:
     if isinstance(value, list):
         return "; ".join(filter(None, (_words(name, one) for one in value)))
     if isinstance(value, dict):
-        pairs = ((_title(key), _words(key, one)) for key, one in value.items())
+        # The jitter of a schedule is a time, that of a retry a part.
+        pairs = ((_title(key), _words("" if key == "jitter" else key, one)) for key, one in value.items())
         return ", ".join(f"{key} {words}" for key, words in pairs if words)
     return str(value)
 
