@@ -104,7 +104,9 @@ def test_a_setting_overrides_the_app_and_the_log_reports_it(tmp_path: Path, wher
 def test_nothing_is_logged_if_both_name_the_same_store(tmp_path: Path) -> None:
     # A process of its own imports the App after the start. When that process has ended, a message would be in the log.
     write(tmp_path, "'sqlite:///mine.db'")
-    code = "\nimport os, sys\nif 'app_store' in sys.orig_argv[2]: open('asked', 'w').write(str(os.getpid()))\n"
+    code = (
+        "\nimport os, sys\nif 'mainspring.cli.app_store' in sys.orig_argv: open('asked', 'w').write(str(os.getpid()))\n"
+    )
     path = tmp_path / "app.py"
     path.write_text(path.read_text() + code)
     with node("run", "app.py", *OPTIONS, "--store", f"sqlite:///{tmp_path}/mine.db", cwd=tmp_path) as running:
