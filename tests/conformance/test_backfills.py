@@ -20,7 +20,7 @@ from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
 from mainspring.schedules import store as ops
-from mainspring.schedules.model import FireState, Overlap
+from mainspring.schedules.model import FireState, Overlap, Reason
 from mainspring.testing.conformance.driver import Store
 from mainspring.testing.conformance.scheduling import MINUTE, START, Scheduling
 
@@ -327,14 +327,32 @@ class BackfillSuite:
 
     def test_times_whose_rows_were_deleted_do_not_run(self, s: Backfills) -> None:
         s.add("a")
-        s.at(149)
-        s.fire()
+        for minute in (75, 149):  # more at once would share a row
+            s.at(minute)
+            s.fire()
         s.at(1_000_000)
         (forgotten,) = s.group(ops.ForgetFires("", s.now_us))
         assert forgotten.number == 50
         ended = s.step(s.begin(first=0, last=149))
-        assert ended.progress.counts == {Outcome.FORGOTTEN: 50, Outcome.ALREADY_FIRED: 1, Outcome.FIRED: 99}
+        assert ended.progress.counts == {Outcome.FORGOTTEN: 50, Outcome.ALREADY_FIRED: 2, Outcome.FIRED: 98}
         assert s.step(s.begin(first=0, last=149)).progress.counts == {Outcome.FORGOTTEN: 50, Outcome.ALREADY_FIRED: 100}
+
+    def test_times_of_a_range_run_and_leave_the_others_skipped(self, s: Backfills) -> None:
+        s.add("a")
+        s.add("b", parents=("a",))
+        s.at(200)
+        s.fire()
+        assert (s.outcomes("a"), s.outcomes("b")) == (["misfire", "fired"], ["parent"])
+        s.step(s.begin(first=0, last=1))
+        s.step(s.begin(first=100, last=100))
+        rows = {(row.fire_us - START) // MINUTE: row for row in s.history("a")}
+        assert [at for at, row in rows.items() if row.state is FireState.FIRED] == [0, 1, 100, 200]
+        assert (rows[2].reason, rows[2].until_us) == (Reason.MISFIRE, START + 199 * MINUTE)
+        for job in s.claim("a"):
+            s.end(job)
+        children = {(row.fire_us - START) // MINUTE: row for row in s.history("b")}
+        assert [at for at, row in children.items() if row.state is FireState.FIRED] == [0, 1, 100, 200]
+        assert (children[2].reason, children[2].until_us) == (Reason.PARENT, START + 199 * MINUTE)
 
     def test_a_backfill_ends_without_its_schedule_or_its_permission(self, s: Backfills) -> None:
         s.add("a")

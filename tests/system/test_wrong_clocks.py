@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("wrong_clock_app.py")
 TIMEOUT = 90.0
 HOUR = 3600.0
+DAY = 86_400.0
+TEN_YEARS = 3650 * DAY
 
 
 class FakedClock:
@@ -123,3 +125,13 @@ def test_stepped_clocks_of_a_worker_and_of_a_node(tmp_path: Path) -> None:
         assert job.result(TIMEOUT) is False, "a sleep of a second ends, and one of an hour does not"
         until(lambda: fired(time.time()) > corrected)
         assert "the clock was set back" in running.log.read_text()
+
+        # Ten years ahead: the times that are missed share one row, and the present fires.
+        of_node.set(f"+{TEN_YEARS / DAY:.0f}d")
+        until(lambda: fired(time.time() + TEN_YEARS + DAY) > time.time() + TEN_YEARS - HOUR)
+        of_node.set("+0")
+        corrected = time.time()
+        until(lambda: fired(time.time()) > corrected)
+        rows = client.call("schedules.history", {"name": "tick", "limit": 1000})["runs"]
+        (missed,) = (row for row in rows if row["until"] and seconds(row["until"]) > time.time() + TEN_YEARS / 2)
+        assert (missed["state"], missed["reason"]) == ("skipped", "misfire")

@@ -141,6 +141,8 @@ class Run(msgspec.Struct):
 
     schedule: str
     fire_time: str | None
+    until: str | None
+    """Of many skipped times in one row, ``fire_time`` being the first: the last of them."""
     state: str
     reason: str | None
     cause: str

@@ -53,6 +53,7 @@ RUN_COLUMNS = (
     "attempt",
     "parent",
     "error",
+    "until",
 )
 
 SHRINK_STEPS: tuple[Step, ...] = (
@@ -300,7 +301,8 @@ def history(
     """Show the past times of a schedule and their jobs, newest first.
 
     Each time has a row with its state: fired, joined (a live job with its unique), waiting (for an earlier run) or skipped. A
-    skipped time has a reason: misfire, overlap, paused, excluded, parent or removed.
+    skipped time has a reason: misfire, overlap, paused, excluded, parent or removed. More than 100 missed times share a row, up
+    to `until`.
     """
     print_rows(RUN_COLUMNS, call(server.client(), History(name, limit, before))["runs"], json=json)
     return EXIT_DONE
@@ -317,6 +319,7 @@ FIRE_COLUMNS = (
     "started_at",
     "ended_at",
     "error",
+    "until",
 )
 
 

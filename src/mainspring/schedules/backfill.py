@@ -22,7 +22,7 @@ from mainspring.schedules.firing import is_set_aside
 from mainspring.schedules.model import Fire, FireState, Overlap
 from mainspring.schedules.past_times import Backfilled, past_times
 from mainspring.schedules.reconcile import Stored
-from mainspring.schedules.reopening import reopen_descendants
+from mainspring.schedules.reopening import reopen_descendants, split_range
 from mainspring.schedules.rules import MAX_QUEUED
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ async def backfill(changes: ScheduleChanges, step: Backfill) -> Backfilled:
             )
             if before is not None:
                 await reopen_descendants(changes, before)
+                await split_range(changes, schedule, before)
             row = await consequences.with_children(changes, schedule, row)
             changes.put(row)
             if waits:

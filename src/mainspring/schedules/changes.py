@@ -139,8 +139,12 @@ class ScheduleChanges:
 
     def remove_row(self, row: Fire) -> None:
         """Remove a row that was read: its fire time is undecided again."""
+        key = row.schedule, row.fire_us
         self.fires[row.schedule][row.fire_us] = None
-        self._removed.add((row.schedule, row.fire_us))
+        if key in self._new:
+            self._new.remove(key)  # the store does not have it yet
+        else:
+            self._removed.add(key)
 
     def start(self, schedule: Schedule, row: Fire, now_us: int) -> None:
         """Give a row, which has been put, a job of its own, or one that it joins."""

@@ -12,6 +12,7 @@ from mainspring.schedules.store import Fired, Refused
 if TYPE_CHECKING:
     from mainspring.schedules.changes import ScheduleChanges
     from mainspring.schedules.model import Fire
+    from mainspring.schedules.parents import Graph
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.rules import Step
     from mainspring.schedules.store import FireSchedules, TriggerSchedule
@@ -28,10 +29,11 @@ async def fire(changes: ScheduleChanges, operation: FireSchedules) -> dict[str, 
             won.append(stored)
     await changes.read_unfinished({one.schedule.name for one in won if one.schedule.overlap is not Overlap.ALLOW})
     steps: list[tuple[Stored, Step | None]] = []
+    graph = (await changes.tables.catalogue()).graph
     faults = {name: fault for name, version in due if (fault := _fault(changes, name, version))}
     for stored in won:
         try:
-            steps.append((stored, decide(changes, stored, now_us, operation.limit)))
+            steps.append((stored, decide(changes, graph, stored, now_us, operation.limit)))
         except Exception as error:  # noqa: BLE001 - whatever one schedule's times lead to, the others fire; nothing was changed
             faults[stored.schedule.name] = repr(error)
     await changes.read_fires((row.schedule, row.fire_us) for _, step in steps if step for row in step.fires)
@@ -56,10 +58,14 @@ def _fault(changes: ScheduleChanges, name: str, version: int) -> str:
     return fault if stored is not None and stored.state.version == version else ""
 
 
-def decide(changes: ScheduleChanges, stored: Stored, now_us: int, limit: int) -> Step | None:
+def decide(changes: ScheduleChanges, graph: Graph, stored: Stored, now_us: int, limit: int) -> Step | None:
     """Return the rules' decision on the due fire times of a schedule. Read its unfinished rows before, if overlap needs them."""
-    live = bool(changes.live(stored.schedule.name))
-    return rules.decide(stored.schedule, stored.state, now_us, live=live, limit=limit)
+    schedule, state, _ = stored
+    live = bool(changes.live(schedule.name))
+    step = rules.decide(schedule, state, now_us, live=live, limit=limit)
+    if step is not None and step.fires and step.fires[0].until_us and not graph.skips_with(schedule.name):
+        return rules.decide(schedule, state, now_us, live=live, limit=limit, ranges=False)
+    return step
 
 
 async def trigger(changes: ScheduleChanges, operation: TriggerSchedule) -> Fire | Refused | None:

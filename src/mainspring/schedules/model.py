@@ -198,6 +198,8 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operation: int = 0
     """The operation on many jobs that fired this time afterwards; see ``backfill``. It is no ``cause``, because nodes of earlier
     versions read no causes that they do not know."""
+    until_us: int = 0
+    """Of a row for many skipped times, ``fire_us`` being the first: the last of them. 0: the row is for one time."""
     due_us: int = 0
     """When its job is due: the fire time with the jitter, or later if it had to wait."""
     decided_us: int = 0

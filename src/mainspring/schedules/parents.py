@@ -154,6 +154,10 @@ class Graph:
         roots = [self._schedules[root] for root in self._roots.get(name, ()) if root in self._schedules]
         return any(_fires_at(root, instant_us) for root in roots)
 
+    def skips_with(self, name: str) -> bool:
+        """Return whether all descendants of a root are skipped with it: for none of them the times of another root matter."""
+        return all(len(self._roots[one.name]) == 1 for one in self.descendants(name))
+
     def takes_part(self, name: str, fire: Fire) -> bool:
         """Return whether a schedule takes part in the occasion of a row."""
         if name == fire.root:
@@ -267,6 +271,7 @@ def _stopped(child: Schedule, parent: Fire, now_us: int) -> Fire:
     return Fire(
         schedule=child.name,
         fire_us=parent.fire_us,
+        until_us=parent.until_us,
         state=FireState.SKIPPED,
         reason=Reason.PARENT,
         cause=Cause.PARENT,

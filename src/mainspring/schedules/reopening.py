@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from mainspring.schedules import triggers
 from mainspring.schedules.model import FireState, Reason
 from mainspring.schedules.parents import Join
 
 if TYPE_CHECKING:
     from mainspring.schedules.changes import ScheduleChanges
-    from mainspring.schedules.model import Fire
+    from mainspring.schedules.model import Fire, Schedule
 
 
 async def reopen_descendants(changes: ScheduleChanges, row: Fire) -> None:
     """Forget that the descendants of a skipped row were skipped because of it."""
     graph = (await changes.tables.catalogue()).graph
+    root = changes.schedules.get(row.schedule)
     family = [one for one in graph.descendants(row.schedule) if graph.takes_part(one.name, row)]
     if not family:
         return
@@ -42,8 +44,17 @@ async def reopen_descendants(changes: ScheduleChanges, row: Fire) -> None:
             undecided.add(child.name)
         elif found.reason is Reason.PARENT and not is_stopped:
             changes.remove_row(found)
+            if root is not None:
+                await split_range(changes, root.schedule, found)
             undecided.add(child.name)
             _count_again(changes, others, row.fire_us)
+
+
+async def split_range(changes: ScheduleChanges, schedule: Schedule, row: Fire) -> None:
+    """Give the other times of a range a row of their own, if its first time gets another; ``schedule`` has the times."""
+    following = triggers.next_after(schedule, row.fire_us) if row.until_us else None
+    if following is not None and following <= row.until_us and await changes.row(row.schedule, following) is None:
+        changes.put(replace(row, fire_us=following, until_us=row.until_us if following < row.until_us else 0))
 
 
 def _has_ended(changes: ScheduleChanges, name: str, fire_us: int) -> bool:

@@ -20,6 +20,7 @@ The newest rows of each schedule always stay, so that a monthly schedule has a h
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -42,7 +43,7 @@ NAMES_PER_STEP: Final = 100
 async def forget(tables: HistoryTables, operation: ForgetFires) -> Forgotten:
     """Delete old rows of some schedules; see `ForgetFires`."""
     names, rows = await tables.oldest(operation.after, operation.before_us, operation.rows)
-    old = ripe(rows, operation.before_us)
+    old = ripe(rows, operation.before_us, operation.now_us)
     graph = (await tables.catalogue()).graph
     sources = {name: {name, *graph.ancestors(name)} for name in old}
     everyone = {source for some in sources.values() for source in some}
@@ -76,17 +77,18 @@ async def forget(tables: HistoryTables, operation: ForgetFires) -> Forgotten:
     return Forgotten(number, names[-1] if len(names) == NAMES_PER_STEP else None)
 
 
-def ripe(rows: Iterable[Fire], before_us: int) -> dict[str, list[int]]:
+def ripe(rows: Iterable[Fire], before_us: int, now_us: int = sys.maxsize) -> dict[str, list[int]]:
     """Return, for each schedule, the fire times of its oldest rows that ended before a time, up to the first that did not.
 
-    ``rows`` are sorted by schedule, and the oldest come first.
+    ``rows`` are sorted by schedule, and the oldest come first. ``now_us`` as in `ForgetFires`.
     """
     found: dict[str, list[int]] = {}
     young: set[str] = set()
     for row in rows:
         if row.schedule in young:
             continue
-        if row.finished and max(row.fire_us, row.decided_us, row.ended_us) < before_us:
+        decided_us = row.decided_us if row.decided_us <= now_us else 0
+        if row.finished and max(row.fire_us, decided_us, row.ended_us) < before_us:
             found.setdefault(row.schedule, []).append(row.fire_us)
         else:
             young.add(row.schedule)

@@ -14,9 +14,11 @@ The rules apply in this order; the first that matches gives the reason for a ski
    gap ``once`` is one run: the newest, whether it is late or in time.
 4. An earlier run is not finished, and ``overlap`` forbids another. *(overlap)*
 
-After a year without a node, a schedule that fires every second has 31 million rows to write. A step decides at most ``limit`` of
-them and returns whether there are ``more``. The caller commits it and steps again until no more are due. Together the steps
-decide the same as one step over the whole gap, except for times that have become late meanwhile.
+After a year without a node, or with a clock that was a year ahead, a schedule that fires every second has 31 million due times.
+So more than `MOST_ROWS` successive times that are skipped as missed or paused share one row, whose step takes as long as one of a
+few times. A step decides at most ``limit`` others and returns whether there are ``more``. The caller commits it and steps again
+until no more are due. Together the steps decide the same as one step over the whole gap, except for times that have become late
+meanwhile.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 
 STEP_ROWS = 1000
 """Rows of one step, by default."""
+
+MOST_ROWS = 100
+"""The most successive skipped times that have rows of their own."""
 
 MAX_QUEUED = 1000
 """With ``queue``: the fire times that may wait behind a run. More are skipped, because a slow schedule would queue for ever."""
@@ -175,10 +180,13 @@ def rewound(schedule: Schedule, state: ScheduleState, now_us: int, before_us: in
 # ---- due fire times ----
 
 
-def decide(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool, limit: int = STEP_ROWS) -> Step | None:
+def decide(
+    schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool, limit: int = STEP_ROWS, ranges: bool = True
+) -> Step | None:
     """Decide the oldest ``limit`` due fire times; return None if none is due.
 
-    ``live`` is whether a run of this schedule is under way: one of its rows is ``Fire.live``.
+    ``live`` is whether a run of this schedule is under way: one of its rows is ``Fire.live``. ``ranges`` is whether many skipped
+    times may share a row: then it is the step's only one.
     """
     if state.next_us is None or state.next_us > now_us:
         return None
@@ -190,6 +198,8 @@ def decide(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool,
             return Step([], replace(state, version=state.version + 1))
     due = list(islice(_due(schedule, state, now_us), limit + 1))
     more = len(due) > limit
+    if ranges and (more or len(due) > MOST_ROWS) and (step := _skip_range(schedule, state, now_us)) is not None:
+        return step
     following = due[limit] if more else triggers.next_after(schedule, due[-1])
     due = due[:limit]
     reasons = {fire_us: reason for fire_us in due if (reason := _skip_reason(schedule, state, fire_us)) is not None}
@@ -210,6 +220,46 @@ def _due(schedule: Schedule, state: ScheduleState, now_us: int) -> Iterator[int]
     assert state.next_us is not None
     yield state.next_us
     yield from triggers.fire_times(schedule, state.next_us, now_us)
+
+
+def _skip_range(schedule: Schedule, state: ScheduleState, now_us: int) -> Step | None:
+    """Skip the first due times together, if there are many; those on excluded days among them count as missed, too."""
+    first_us, found = state.next_us, _skipped_until(schedule, state, now_us)
+    assert first_us is not None
+    if found is None or first_us <= state.forgotten_us:
+        return None
+    until_us, reason = found
+    if next(islice(_due(schedule, state, until_us), MOST_ROWS, None), None) is None:
+        return None
+    (last_us,) = triggers.newest(
+        lambda after_us: triggers.fire_times(schedule, after_us, until_us), first_us, until_us, 1
+    )
+    row = replace(_row(schedule, first_us, now_us), until_us=last_us)
+    builder = _StepBuilder(schedule, state, live=False)
+    builder.skip(row, reason)
+    following = triggers.next_after(schedule, last_us)
+    more = following is not None and following <= now_us
+    return builder.step(next_us=following, last_us=max(last_us, state.last_us), more=more)
+
+
+def _skipped_until(schedule: Schedule, state: ScheduleState, now_us: int) -> tuple[int, Reason] | None:
+    """Return the time up to which all due times are skipped for one reason; None: the first one may run."""
+    first_us = state.next_us
+    assert first_us is not None
+    if _in_pause(state, first_us):
+        return (now_us if state.paused else min(state.resumed_us - 1, now_us)), Reason.PAUSED
+    wanted = _allowed_misfires(schedule)
+    if wanted is None:
+        return None
+    until_us = now_us - round(schedule.misfire_after * 1_000_000) - 1
+    if wanted:
+        times = triggers.newest(lambda after_us: _able(schedule, state, after_us, now_us), first_us - 1, now_us, wanted)
+        if len(times) < wanted:
+            return None
+        until_us = min(until_us, times[0] - 1)
+    if first_us < state.paused_us:
+        until_us = min(until_us, state.paused_us - 1)
+    return (until_us, Reason.MISFIRE) if first_us <= until_us else None
 
 
 def _skip_reason(schedule: Schedule, state: ScheduleState, fire_us: int) -> Reason | None:

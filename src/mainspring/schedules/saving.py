@@ -54,13 +54,14 @@ def _misfit(requested: Sequence[Change], before: Catalogue, now_us: int) -> Usag
 
 async def _catch_up(changes: ScheduleChanges, names: Iterable[str], now_us: int) -> ConflictError | None:
     """Decide the due fire times under the current specifications."""
+    graph = (await changes.tables.catalogue()).graph
     for name in names:
         for _ in range(CATCH_UP_STEPS):
             stored = changes.schedules[name]
             if stored is None:
                 break
             await changes.read_unfinished_of(stored)
-            step = decide(changes, stored, now_us, rules.STEP_ROWS)
+            step = decide(changes, graph, stored, now_us, rules.STEP_ROWS)
             if step is None:
                 break
             await consequences.apply_step(changes, stored, step, now_us)

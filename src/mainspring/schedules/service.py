@@ -289,8 +289,9 @@ class ScheduleService:
             del error
             self._forgetting = False
 
-        before_us = self._now_us() - to_us(self._retention)
-        self._commits.put(ForgetFires(after, before_us), forgotten, not_forgotten)
+        now_us = self._now_us()
+        operation = ForgetFires(after, now_us - to_us(self._retention), now_us=now_us)
+        self._commits.put(operation, forgotten, not_forgotten)
 
     # ---- reads ----
 

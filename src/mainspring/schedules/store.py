@@ -6,6 +6,7 @@ affects only its own schedule.
 
 from __future__ import annotations
 
+import sys
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -183,19 +184,16 @@ class ForgetFires(Operation):
     At most ``limit`` rows. Begin with an empty name, and repeat with the name of the outcome. Outcome: ``Forgotten``.
     """
 
-    __slots__ = ("after", "before_us")
+    __slots__ = ("after", "before_us", "now_us")
 
     phase = Phase.SLICES
 
-    def __init__(
-        self,
-        after: str,
-        before_us: int,
-        limit: int = 1000,
-    ) -> None:
+    def __init__(self, after: str, before_us: int, limit: int = 1000, *, now_us: int = sys.maxsize) -> None:
         super().__init__()
         self.after = after
         self.before_us = before_us
+        self.now_us = now_us
+        """Rows that were decided later were decided while the clock was ahead: their fire times give their ages."""
         self.rows = limit
         self.urgent = False
 

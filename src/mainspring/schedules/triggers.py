@@ -6,9 +6,11 @@ All of this depends only on the schedule, so every node computes the same fire t
 from __future__ import annotations
 
 import re
+from collections import deque
 from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -18,12 +20,13 @@ from mainspring.schedules import cron
 from mainspring.schedules.model import At, Cron, Every
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mainspring.schedules.model import Schedule
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_SECOND = 1_000_000
 LAST_US = 253_370_764_800_000_000
 """The year 9999: `datetime` ends soon after, and no schedule fires from here on."""
 
@@ -124,6 +127,27 @@ def running_steps(schedule: Schedule, after_us: int, until_us: int) -> Iterator[
         else:
             yield fire_us
             fire_us = next_after(schedule, fire_us)
+
+
+def newest(times: Callable[[int], Iterator[int]], after_us: int, until_us: int, number: int) -> list[int]:
+    """Return the newest of the times after an instant up to another, at most ``number``, without a look at each time between.
+
+    ``times`` yields the times after an instant up to ``until_us``, at most ten a second.
+    """
+
+    def has_enough(since_us: int) -> bool:
+        return next(islice(times(since_us), number - 1, None), None) is not None
+
+    back, low, high = _SECOND, until_us, until_us
+    while not has_enough(low):
+        if low == after_us:
+            return list(times(after_us))
+        high, low = low, max(until_us - back, after_us)
+        back *= 2
+    while high - low > _SECOND:
+        middle = (low + high) // 2
+        low, high = (middle, high) if has_enough(middle) else (low, middle)
+    return list(deque(times(low), maxlen=number))
 
 
 def fires_at(schedule: Schedule, instant_us: int) -> bool:

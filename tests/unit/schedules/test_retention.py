@@ -32,3 +32,9 @@ def test_rows_are_ripe_up_to_the_first_that_is_not_old() -> None:
 def test_skipped_rows_are_ripe_when_they_are_old() -> None:
     skipped = [Fire(schedule="a", fire_us=at, state=FireState.SKIPPED, decided_us=at + 5) for at in range(1, 20)]
     assert ripe(skipped, YOUNG) == {"a": list(range(1, 15))}
+
+
+def test_rows_of_a_clock_that_was_ahead_keep_no_others() -> None:
+    ahead = Fire(schedule="a", fire_us=1, until_us=900, state=FireState.SKIPPED, decided_us=1000)
+    assert ripe([ahead, row("a", 2)], YOUNG) == {}
+    assert ripe([ahead, row("a", 2)], YOUNG, now_us=YOUNG + 5) == {"a": [1, 2]}

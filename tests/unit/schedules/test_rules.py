@@ -163,21 +163,67 @@ def test_jitter_moves_the_job_and_not_the_fire_time() -> None:
 @pytest.mark.parametrize("misfire", ["skip", "once", "all", 1000])
 @pytest.mark.parametrize("kept_back", ["", "excluded", "paused", "was paused"])
 def test_a_year_of_seconds_is_decided_in_bounded_steps(trigger: Cron | Every, misfire: Misfire, kept_back: str) -> None:
-    """An unbounded step would process 31 million fire times, for many minutes."""
+    """An unbounded step would process 31 million fire times, for many minutes, and write as many rows."""
     exclude = (
         tuple(f"2030-{day // 28 + 1:02}-{day % 28 + 1:02}" for day in range(336)) if kept_back == "excluded" else ()
     )
     schedule = replace(SECONDLY, trigger=trigger, misfire=misfire, exclude=exclude)
-    state = rules.created(schedule, NOON)
+    store, now_us = Store(schedule, NOON), NOON + 365 * DAY
     if "paused" in kept_back:
-        state = rules.paused(state, NOON)
+        store.state = rules.paused(store.state, NOON)
     if kept_back == "was paused":
-        state = rules.resumed(state, NOON + 364 * DAY)
-    step = rules.decide(schedule, state, NOON + 365 * DAY, live=False)
+        store.state = rules.resumed(store.state, NOON + 364 * DAY)
+    step = rules.decide(schedule, store.state, now_us, live=False)
     assert step is not None
-    assert [row.fire_us for row in step.fires] == [NOON + number * SECOND for number in range(1000)]
-    assert step.more
-    assert step.state.next_us == NOON + 1000 * SECOND
+    if misfire == "all" and "paused" not in kept_back:
+        assert [row.fire_us for row in step.fires] == [NOON + number * SECOND for number in range(1000)]
+        assert step.more
+        assert step.state.next_us == NOON + 1000 * SECOND
+        return
+    (row,) = step.fires
+    assert (row.fire_us, row.state) == (NOON, FireState.SKIPPED)
+    assert row.until_us > NOON + 363 * DAY
+    if kept_back == "was paused":
+        assert (row.until_us, row.reason) == (NOON + 364 * DAY - SECOND, Reason.PAUSED)
+    if kept_back == "paused":
+        assert (row.until_us, row.reason, step.more) == (now_us, Reason.PAUSED, False)
+    elif misfire != "all":
+        store.catch_up(now_us)
+        assert len(store.rows) < 1010
+        running = {"skip": 2, "once": 2}.get(str(misfire), 1000)  # two are in time
+        assert store.times(FireState.FIRED) == [now_us - number * SECOND for number in range(running)][::-1]
+
+
+@settings(deadline=None)
+@given(
+    SCHEDULES,
+    st.integers(0, 5 * DAY),
+    st.integers(1, 100),
+    st.none() | st.tuples(st.integers(0, DAY), st.integers(0, DAY)),
+)
+def test_a_range_has_the_times_that_have_rows_without_it(
+    schedule: Schedule, gap: int, limit: int, pause: tuple[int, int] | None
+) -> None:
+    schedule = replace(schedule, overlap=Overlap.ALLOW)
+    ranges, single = Store(schedule, NOON), Store(schedule, NOON)
+    if pause is not None:
+        ranges.state = single.state = rules.paused(ranges.state, NOON + pause[0])
+        ranges.state = single.state = rules.resumed(ranges.state, NOON + sum(pause))
+    now_us = NOON + gap
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules, "MOST_ROWS", 3)
+        ranges.catch_up(now_us, limit)
+    while (step := rules.decide(schedule, single.state, now_us, live=False, limit=limit, ranges=False)) is not None:
+        single.take(step)
+    assert replace(ranges.state, version=0) == replace(single.state, version=0)
+    expanded: dict[int, Reason | None] = {}
+    for row in ranges.rows.values():
+        times = triggers.fire_times(schedule, row.fire_us - 1, row.until_us or row.fire_us)
+        expanded |= dict.fromkeys(times, row.reason)
+        assert not row.until_us or len(list(triggers.fire_times(schedule, row.fire_us, row.until_us))) >= 3
+    assert expanded.keys() == single.rows.keys()
+    for time_us, row in single.rows.items():
+        assert expanded[time_us] == row.reason or (row.reason, expanded[time_us]) == (Reason.EXCLUDED, Reason.MISFIRE)
 
 
 # ---- missed fire times ----

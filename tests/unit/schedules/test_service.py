@@ -11,7 +11,7 @@ from mainspring.errors import ConflictError, NotFoundError, StoreFullError, Usag
 from mainspring.jobs.model import Job, Retry
 from mainspring.jobs.store import Claim
 from mainspring.schedules import service
-from mainspring.schedules.model import At, Cron, Every, FireState, Overlap, Schedule
+from mainspring.schedules.model import At, Cron, Every, FireState, Overlap, Reason, Schedule
 from mainspring.schedules.reconcile import Code
 from mainspring.schedules.retention import MIN_ROWS
 from mainspring.schedules.store import Change, FindDue, FireSchedules
@@ -160,15 +160,41 @@ def test_after_downtime_the_policy_decides(world: World, node: Node) -> None:
     assert world.results("two") == ["misfire"] * 2 + ["fired"] * 2
 
 
-def test_a_long_gap_is_decided_step_by_step(world: World, node: Node) -> None:
-    node.add(trigger=Every(SECOND))
+def test_a_long_gap_with_many_runs_is_decided_step_by_step(world: World, node: Node) -> None:
+    node.add(trigger=Every(SECOND), misfire="all")
     node.alive = False
     world.until(5000)
     other = world.node("n2")
     world.until(5000.1)
-    assert len(world.rows()) == 5000 + 30 + 1
+    assert world.results() == ["fired"] * (5000 + 30 + 1)
     assert [one.limit for one in other.fires()] == [1000] * 6
-    assert world.results()[-3:] == ["misfire", "fired", "fired"]  # both are in time, by less than a second
+
+
+@pytest.mark.parametrize("trigger", [Every(SECOND), Cron("* * * * * *")])
+def test_a_gap_of_ten_years_costs_a_row(world: World, node: Node, trigger: Cron | Every) -> None:
+    """So does a clock that is ten years ahead: the present fires at once, then and after the correction."""
+    node.add(trigger=trigger)
+    node.add("child", parents=("a",))
+    hands = node.worker()
+    world.until(1)
+    ahead = 10 * 365 * 86_400
+    world.clock.step(ahead)
+    world.until(ahead + 6)
+    assert 4 <= sum(when > ahead for when in hands.times) <= 7
+    ranges = [row for row in world.rows() if row.until_us]
+    assert [(row.state, row.reason) for row in ranges] == [(FireState.SKIPPED, Reason.MISFIRE)]
+    assert ranges[0].until_us - ranges[0].fire_us > (ahead - 10) * SECOND
+    (of_child,) = (row for row in world.rows("child") if row.until_us)
+    assert (of_child.fire_us, of_child.until_us, of_child.reason) == (
+        ranges[0].fire_us,
+        ranges[0].until_us,
+        Reason.PARENT,
+    )
+    world.clock.step(-ahead)
+    hands.times.clear()
+    world.until(12)
+    assert 4 <= len(hands.times) <= 8
+    assert len(world.rows()) < 100
 
 
 def test_many_due_at_once_are_fired_in_parts(world: World, node: Node) -> None:

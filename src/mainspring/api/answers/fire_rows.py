@@ -17,6 +17,7 @@ def run_of(row: Fire, handles: Handles) -> Run:
     return Run(
         schedule=row.schedule,
         fire_time=rfc3339(row.fire_us),
+        until=rfc3339(row.until_us),
         state=row.state.value,
         reason=row.reason.value if row.reason is not None else None,
         cause="backfill" if row.operation else row.cause.value,

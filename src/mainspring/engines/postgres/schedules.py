@@ -99,7 +99,7 @@ class PostgresScheduleUnit(ScheduleUnit):
             tables.repairs = tables.repairs or bool(found)
         for forgetting in of_kind(plan, ops.ForgetFires):
             _, old = await tables.oldest(forgetting.after, forgetting.before_us, forgetting.rows)
-            names.update(ripe(old, forgetting.before_us))
+            names.update(ripe(old, forgetting.before_us, forgetting.now_us))
         fired = {one.name for operation in of_kind(plan, ops.FireSchedules) for one in operation.due}
         if ends or names or fired or ops.SaveSchedules in plan:
             await tables.enter(exclusive=ops.SaveSchedules in plan)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from mainspring.jobs.model import Retry, State
 from mainspring.jobs.rules import Event
 from mainspring.schedules import store as ops
-from mainspring.schedules.model import Cause, FireState, Overlap, Reason
+from mainspring.schedules.model import Cause, Every, FireState, Overlap, Reason
 from mainspring.testing.conformance.driver import NO_LIMIT
 from mainspring.testing.conformance.scheduling import MINUTE, SECOND, START, Scheduling, at, named
 
@@ -67,6 +67,33 @@ class Firing:
         (fired,) = s.group(operation)
         assert fired == {"a": ops.Fired(won=False, stored=None)}
         assert s.history("a") == []
+
+    def test_many_missed_times_share_a_row(self, s: Scheduling) -> None:
+        s.add("a", misfire=2)
+        s.add("b", parents=("a",))
+        s.add("c", parents=("a", "b"))
+        s.add("x", trigger=Every(MINUTE * 2), misfire="skip")
+        s.add("both", parents=("c", "x"))
+        s.add("lone", misfire="skip", trigger=Every(SECOND))
+        s.at(300)
+        s.fire("lone")
+        (missed, *_), ranges = s.history("lone"), [row for row in s.history("lone") if row.until_us]
+        assert ranges == [missed]
+        assert (missed.fire_us, missed.state, missed.reason) == (START, FireState.SKIPPED, Reason.MISFIRE)
+        assert missed.until_us == s.now_us - 2 * SECOND
+        s.fire()
+        assert len(s.history("a")) == 301, "a child waits for two roots: it needs each time"
+        assert s.outcomes("both")[:149] == ["parent"] * 149
+        s.change("remove", "both")
+        s.at(600)
+        s.fire()
+        rows = [row for row in s.history("a") if row.until_us]
+        assert [(row.fire_us, row.until_us) for row in rows] == [(START + 301 * MINUTE, START + 598 * MINUTE)]
+        for name in ("b", "c"):
+            (row,) = (one for one in s.history(name) if one.until_us)
+            assert (row.fire_us, row.until_us, row.reason) == (rows[0].fire_us, rows[0].until_us, Reason.PARENT)
+        assert s.outcomes("a")[-3:] == ["misfire", "fired", "fired"]
+        assert s.due().due == []
 
     def test_due_schedules_are_found_in_order(self, s: Scheduling) -> None:
         for name, minute in (("a", 5), ("b", 1), ("c", 3)):

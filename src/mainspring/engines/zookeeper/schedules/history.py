@@ -54,7 +54,8 @@ async def _forget(session: Session, operation: ops.ForgetFires) -> ops.Forgotten
     number, before = 0, operation.after
     for name in names:
         old = await session.retry_reads(partial(oldest, session.tree, name, before_us, left))
-        dropped = await _forget_one(session, name, before_us, left) if retention.ripe(old.rows, before_us) else 0
+        ripe = retention.ripe(old.rows, before_us, operation.now_us)
+        dropped = await _forget_one(session, name, operation, left) if ripe else 0
         number += dropped
         left -= len(old.rows)
         if not left:
@@ -63,10 +64,13 @@ async def _forget(session: Session, operation: ops.ForgetFires) -> ops.Forgotten
     return ops.Forgotten(number, before if len(names) == NAMES_PER_STEP else None)
 
 
-async def _forget_one(session: Session, name: str, before_us: int, limit: int) -> int:
+async def _forget_one(session: Session, name: str, operation: ops.ForgetFires, limit: int) -> int:
+    before_us = operation.before_us
+
     async def attempt(tables: ZookeeperSchedules) -> int:
         tables.set_old_rows(name, await oldest(session.tree, name, before_us, limit))
-        return (await retention.forget(tables, ops.ForgetFires("", before_us, limit))).number
+        one = ops.ForgetFires("", before_us, limit, now_us=operation.now_us)
+        return (await retention.forget(tables, one)).number
 
     return await transact(session, ZookeeperSchedules, attempt)
 
