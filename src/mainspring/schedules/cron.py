@@ -51,6 +51,12 @@ SHORTCUTS = {
     "@annually": "0 0 1 1 *",
 }
 
+_OTHERS = {
+    "@reboot": "is no time: submit the job where your service starts",
+    "@every_minute": "is not a name for a schedule: write '* * * * *'",
+    "@every_second": "is not a name for a schedule: write '* * * * * *'",
+}
+"""Names of other crons."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -63,15 +69,19 @@ class _Field(NamedTuple):
     lowest: int
     highest: int
     example: str
+    names: tuple[str, ...] = ()
+    """The names of its values, from the lowest on."""
 
 
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _FIELDS = (
     _Field("second", 0, 59, "*/15 * * * * *"),
     _Field("minute", 0, 59, "*/10 * * * *"),
     _Field("hour", 0, 23, "30 9-17 * * *"),
     _Field("day of the month", 1, 31, "0 6 1,15 * *"),
-    _Field("month", 1, 12, "0 6 1 JAN-JUN *"),
-    _Field("day of the week", 0, 7, "0 6 * * MON-FRI"),
+    _Field("month", 1, 12, "0 6 1 JAN-JUN *", _MONTHS),
+    _Field("day of the week", 0, 7, "0 6 * * MON-FRI", _DAYS),
 )
 
 
@@ -84,8 +94,9 @@ class Expression:
         parts = _parts(expression)
         for field, part in zip(_FIELDS, parts, strict=True):
             _check_steps(expression, field, part)
+        plain = (_without_steps_of_one(field, part) for field, part in zip(_FIELDS, parts, strict=True))
         try:
-            self._walls = CronSim(" ".join(parts), datetime(2000, 1, 1))  # noqa: DTZ001 - a time of the clock has no zone
+            self._walls = CronSim(" ".join(plain), datetime(2000, 1, 1))  # noqa: DTZ001 - a time of the clock has no zone
         except (CronSimError, ValueError):  # ValueError: a number of thousands of digits
             for field, part in zip(_FIELDS, parts, strict=True):
                 _check(expression, field, part)
@@ -195,6 +206,8 @@ def _parts(expression: str) -> list[str]:
         raise UsageError(f"a cron expression has at most {_MAX_LENGTH} characters; this one has {len(expression)}")
     text = expression.strip()
     if text.startswith("@"):
+        if text.lower() in _OTHERS:
+            raise UsageError(f"{expression!r} {_OTHERS[text.lower()]}")
         if text.lower() not in SHORTCUTS:
             raise UsageError(f"{expression!r} is not a name for a schedule: use one of {', '.join(sorted(SHORTCUTS))}")
         text = SHORTCUTS[text.lower()]
@@ -221,11 +234,33 @@ def _is_interval(text: str) -> bool:
         return False
 
 
+def _without_steps_of_one(field: _Field, part: str) -> str:
+    """Return a field without the steps in ranges of one value: cronsim would take ``10-10/4`` for ``10-59/4``."""
+    if "-" not in part:
+        return part
+    terms = []
+    for term in part.split(","):
+        span, _, step = term.partition("/")
+        low, _, high = span.partition("-")
+        is_one = step.isdecimal() and int(step) > 0 and _number(field, low) == _number(field, high) is not None
+        terms.append(low if is_one else term)
+    return ",".join(terms)
+
+
+def _number(field: _Field, text: str) -> int | None:
+    """Return the number of a field's value, also of a name; None if it is neither."""
+    if text in field.names:
+        return field.lowest + field.names.index(text)
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
 def _check_steps(expression: str, field: _Field, part: str) -> None:
-    """Refuse steps that cronsim accepts, but that do not mean what they seem to."""
+    """Refuse steps that cronsim accepts, but that do not mean what they seem to, or nothing."""
     highest = field.highest - field.lowest + 1
     for term in part.split(","):
-        step = term.partition("/")[2]
+        span, _, step = term.partition("/")
+        if step and span in {"L", "LW"}:
+            raise _faulty(expression, field, f"{term!r} steps through a single day: leave out the step")
         if step.isdecimal() and int(step) > highest:
             fault = f"{term!r} steps by more than {highest}, which fires once in the field's range: use an interval (every=)"
             raise _faulty(expression, field, fault)

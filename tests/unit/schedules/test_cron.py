@@ -110,7 +110,7 @@ def test_the_calendar_ends() -> None:
         ("0", r"has 1 field:"),
         ("10s", r"'10s' is a duration, not a cron expression: for an even interval give it as every='10s'"),
         ("", r"has 0 fields"),
-        ("@reboot", r"not a name for a schedule: use one of @annually, @daily"),
+        ("@noon", r"not a name for a schedule: use one of @annually, @daily"),
         ("0 0 31 2 *", r"never fires: none of its months has such a day"),
         ("0 0 30 2 *", r"never fires"),
         ("* * */20 * 1L", r"never fires"),
