@@ -119,7 +119,7 @@ def tool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(ServerOptions, "client", lambda _: client)
         tool = Tool()
-        eventually(lambda: DECISIONS in tool.run("status").stdout, "the worker has registered")
+        eventually(lambda: DECISIONS in tool.run("status", "--json").stdout, "the worker has registered")
         yield tool
 
 
