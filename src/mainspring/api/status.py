@@ -52,7 +52,7 @@ class WorkflowStatus(msgspec.Struct):
 
 
 class SetAsideStatus(msgspec.Struct):
-    """A stored object that the node cannot handle: a schedule, a run, an errand or an operation."""
+    """A stored object that the node cannot handle: a schedule."""
 
     kind: str
     name: str

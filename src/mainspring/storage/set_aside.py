@@ -33,7 +33,7 @@ class Kind(NamedTuple):
     """Advice for the operator."""
 
 
-KINDS: Final = ("schedule", "run", "errand", "operation")
+KINDS: Final = ("schedule",)
 """The names of all kinds: each has a measure from the start of a node on."""
 
 
