@@ -177,7 +177,12 @@ def test_runs_are_started_found_and_changed(fleet: InMemory) -> None:
     assert app.runs.find(id="order-17", status="cancelled") is None
 
 
-def test_an_event_loop_has_the_same(fleet: InMemory) -> None:
+def test_an_event_loop_has_the_same(fleet: InMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> Any:
+        raise AssertionError("a request blocks the event loop")
+
+    monkeypatch.setattr(app.connections, "blocking", refuse)
+
     async def all_of_it() -> None:
         job = await charge.options(unique="loop", delay="1d").asubmit(4)
         found = await app.jobs.afind(unique="loop")
