@@ -7,7 +7,7 @@ from typing import Annotated
 
 from mainspring.cli.display import print_json
 from mainspring.cli.failures import EXIT_DONE
-from mainspring.cli.options import Json, option
+from mainspring.cli.options import Json, option, plain
 from mainspring.errors import UsageError
 from mainspring.server.settings import DEFAULT_STORE, parse_store
 
@@ -24,7 +24,7 @@ def migrate(
     ] = DEFAULT_STORE,
     backup_before_migrate: Annotated[
         bool,
-        option(
+        plain(
             "--backup-before-migrate",
             "Copy a SQLite store beside its file, as FILE.schema-N.backup, before its schema is updated.",
             negative="--no-backup-before-migrate",
