@@ -32,7 +32,8 @@ REPORT_TIME: Final = 15.0
 """Seconds for a process that ends itself to report to its servers."""
 
 FATAL_EXITS: Final = frozenset({2, 3})
-"""Exit codes that a restart would repeat: the App or the settings are wrong, or a server is not Mainspring."""
+"""Exit codes that a restart would repeat: the App or the settings are wrong, or a server is not Mainspring. A task may end its
+process with the same codes: these count only while no job runs."""
 
 STOP_NOW_SIGNAL: Final = signal.SIGUSR2
 """The signal by which a supervised process stops now. SIGTERM and SIGINT cannot have this meaning: SIGTERM may arrive twice, from
@@ -173,12 +174,12 @@ class Supervisor:
                 culprits = frozenset({counts.blocking}) if counts.blocking else counts.running
                 left_out = self._backoff.crashed(culprits, (), time.monotonic())
                 _log.warning("frozen worker replaced", process=number, pid=process.pid, again_in=0, left_out=left_out)
-            elif code in FATAL_EXITS:
-                self._code = code
-                self.stop()
             elif counts is not None and counts.running:
                 left_out = self._backoff.crashed(counts.running, self._crashers() | counts.crashers, time.monotonic())
                 _log.warning("worker ended", process=number, pid=process.pid, code=code, again_in=0, left_out=left_out)
+            elif code in FATAL_EXITS:
+                self._code = code
+                self.stop()
             else:
                 delay = delays.next(time.monotonic())
                 _log.warning("worker ended", process=number, pid=process.pid, code=code, again_in=delay)

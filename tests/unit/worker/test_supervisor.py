@@ -148,17 +148,19 @@ if left_out:
     while True:
         time.sleep(60)
 counters.begun([Delivery("f"), Delivery("g")])
-os.kill(os.getpid(), signal.SIGKILL)
+END
 """
 
 
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(2)", "os._exit(3)"])
 def test_a_process_restarts_at_once_without_the_functions_that_ran_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     monkeypatch.setattr(backoff, "FIRST_DELAY", 3600.0)  # no delay applies
 
     def command(start: Start) -> list[str]:
-        return [sys.executable, "-c", CRASHING, str(tmp_path), str(start.counters), " ".join(sorted(start.left_out))]
+        program = CRASHING.replace("END", end)
+        return [sys.executable, "-c", program, str(tmp_path), str(start.counters), " ".join(sorted(start.left_out))]
 
     async def main() -> int:
         supervised = Supervisor(command, 1)
