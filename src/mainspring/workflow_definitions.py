@@ -52,6 +52,9 @@ class Workflow(Submission[P, R]):
         self.function = function
         self._add = add
         self.defaults = options
+        if options.version is None:
+            # Without it, a node that keeps no workflows would keep the run as a job that no worker takes.
+            self._wire_options = replace(options, version="").wire()
         functools.update_wrapper(cast("Any", self), function.code.call)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:

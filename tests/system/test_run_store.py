@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring import App, RefusedError
 from mainspring.version import core
 
 from .processes import command, environment, is_alive, mainspring, node
@@ -208,4 +210,14 @@ def test_a_store_without_workflows_refuses_them_before_run_is_a_node_and_at_regi
         refused = mainspring("worker", "app.py", "--server", running.address, cwd=tmp_path)
         assert refused.returncode == 2
         assert b"order is a workflow, and this node's store keeps no workflows" in refused.stderr
+        client = App(running.address)
+
+        @client.workflow
+        async def order() -> None: ...
+
+        with (
+            contextlib.closing(client),
+            pytest.raises(RefusedError, match="keeps no workflows: start the run at a node"),
+        ):
+            order.submit()
         stop_after_start(running)

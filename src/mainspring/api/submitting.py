@@ -44,7 +44,8 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     retry: Retry | None = None
     keep_unique: float | None = None
     concurrency_key: str = ""
-    version: str = ""
+    version: str | None = None
+    """Of a run. Empty: the submission starts a run of the newest version."""
     tags: tuple[str, ...] = ()
 
     def apply_to(self, job: Job, now: float) -> None:
@@ -187,7 +188,7 @@ class NewJob(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_
             self.retry,
             self.keep_unique,
             self.concurrency_key,
-            self.version,
+            self.version or None,
             self.tags,
         )
 

@@ -32,7 +32,7 @@ def submit(peer: Peer, args: list[bytes]) -> None:
         if options.concurrency_key and not peer.service.keeps_limits:
             peer.submits.refuse(b"INVALID_ARGUMENTS", KEY_NOT_KEPT.encode())
             return
-        if options.version and (problem := _version_problem(peer, function, options.version)):
+        if options.version is not None and (problem := _version_problem(peer, function, options.version)):
             peer.submits.refuse(b"INVALID_ARGUMENTS", problem.encode())
             return
         if options.request_key is not None:
@@ -72,7 +72,9 @@ def _version_problem(peer: Peer, function: bytes, version: str) -> str:
     """Return why no run of a version can be started here; empty if it can, or if the function may become a workflow."""
     workflows = peer.face.workflows
     if workflows is None:
-        return "this node's store keeps no workflows, which alone have a version: leave it out"
+        return "this node's store keeps no workflows: start the run at a node with a store on SQLite or in memory"
+    if not version:
+        return ""
     return workflows.definitions.version_problem(peer.submits.prefix + function, version)
 
 

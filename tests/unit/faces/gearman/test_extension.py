@@ -51,6 +51,14 @@ def test_packets_about_runs_are_refused_by_a_store_without_them(node: Node, kind
     assert "keeps no workflows" in message
 
 
+@pytest.mark.parametrize("version", ["", "2"])
+def test_a_store_without_workflows_refuses_to_start_a_run(node: Node, version: str) -> None:
+    peer = node.connect(extended=True)
+    answer, (code, message) = peer.ask(Type.SUBMIT, b"order", b"", options(version=version), b"")
+    assert (answer, code) == ("ERROR", "INVALID_ARGUMENTS")
+    assert "keeps no workflows: start the run at a node with a store on SQLite or in memory" in message
+
+
 # ---- clients ----
 
 
