@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Group, Parameter
 
@@ -33,14 +33,17 @@ _OPTIONAL_TIME_OPTION: dict[str, Any] = {"converter": reading(_or_none(parse_tim
 _OPTIONAL_DURATION_OPTION: dict[str, Any] = {"converter": reading(_or_none(parse_duration)), "metavar": "DURATION"}
 
 
-class _NotGiven:
-    """The value of an option that is not given: the request leaves its field out."""
+class _NotGiven(float):
+    """The value of an option that is not given: the request leaves its field out.
+
+    It has the type of the options: the parser checks defaults, too, in a process that has imported Pydantic.
+    """
 
     def __repr__(self) -> str:
         return ""
 
 
-NOT_GIVEN: Any = _NotGiven()
+NOT_GIVEN: Final = _NotGiven("nan")
 
 
 @Parameter(name="*")

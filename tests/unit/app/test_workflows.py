@@ -191,7 +191,7 @@ def test_starting_is_submitting(server: ExtensionServer, app: App) -> None:
     assert (run.handle, run.joined, second.handle, second.joined) == (run.handle, False, run.handle, True)
     ((function, unique, options, payload), _) = server.seen_of(Type.SUBMIT)
     assert (function, unique, payload) == (b"order", b"order-17", b'[17,["cat"]]')
-    assert json.loads(options) == {"priority": "high", "timeout": 604800.0}
+    assert json.loads(options) == {"priority": "high", "timeout": 604800.0, "version": ""}
     assert [isinstance(job, Run) for job in order.submit_many([(1, []), (2, [])])] == [True, True]
     with pytest.raises(TypeError):
         order.submit(17)
