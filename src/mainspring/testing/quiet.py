@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 PACKAGE: Final = "mainspring"
 _lock = threading.Lock()
 _blocks = 0
+_before: Any = None
+"""The factory of loggers before the first block, if structlog was configured: by `structlog.testing.capture_logs`, say."""
 
 
 class _ToLogging:
@@ -32,11 +34,14 @@ def _logger(*arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Print no log in this block. pytest shows the lines of a failed test. A program that has configured structlog keeps that."""
-    global _blocks  # noqa: PLW0603 - structlog's configuration is the process's, and blocks may overlap
+    """Print no log in this block. pytest shows the lines of a failed test. A program with its own factory of loggers keeps it."""
+    global _blocks, _before  # noqa: PLW0603 - structlog's configuration is the process's, and blocks may overlap
     with _lock:
-        is_ours = bool(_blocks) or not structlog.is_configured()
+        factory = structlog.get_config()["logger_factory"]
+        is_ours = bool(_blocks) or type(factory) is structlog.PrintLoggerFactory
         if is_ours:
+            if not _blocks:
+                _before = factory if structlog.is_configured() else None
             _blocks += 1
             structlog.configure(logger_factory=_logger)
     try:
@@ -45,5 +50,7 @@ def quiet() -> Iterator[None]:
         with _lock:
             if is_ours:
                 _blocks -= 1
-                if not _blocks:
+                if not _blocks and _before is None:
                     structlog.reset_defaults()
+                elif not _blocks:
+                    structlog.configure(logger_factory=_before)

@@ -323,7 +323,10 @@ def test_jobs_of_a_paused_task_wait_for_its_resumption() -> None:
         assert fleet.result(job) == 2
 
 
-def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("captured", [False, True])
+def test_nothing_is_printed(
+    captured: bool, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     app = App()
 
     @app.task(concurrency=2)
@@ -331,10 +334,14 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], caplog: pytest.Lo
         structlog.get_logger("their.own").info("a line of the task")
         return "hello"
 
+    if captured:
+        with structlog.testing.capture_logs():  # it leaves structlog configured
+            pass
+    before = structlog.get_config()["logger_factory"]
     caplog.set_level("INFO")
     with in_memory(app) as fleet:
         assert fleet.result(greet.submit()) == "hello"
     out, err = capfd.readouterr()
     assert ("a line of the task" in out, len(out.splitlines()), err) == (True, 1, "")
     assert any(record.name == "mainspring" for record in caplog.records)
-    assert not structlog.is_configured()
+    assert structlog.get_config()["logger_factory"] is before

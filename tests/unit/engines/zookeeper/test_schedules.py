@@ -225,7 +225,11 @@ def test_a_schedule_far_behind_is_caught_up_before_a_change() -> None:
             assert now is not None
             assert (await a.save(ops.Change("put", "s", now.state.version, changed))).error is None
             missed, last = sorted(await a.rows("s"), key=lambda row: row.fire_us)
-            assert (missed.fire_us, missed.until_us, last.fire_us) == (START, START + 699 * MINUTE, START + 700 * MINUTE)
+            assert (missed.fire_us, missed.until_us, last.fire_us) == (
+                START,
+                START + 699 * MINUTE,
+                START + 700 * MINUTE,
+            )
 
     run(check())
 
