@@ -21,15 +21,12 @@ SUITES = (
     "tests/unit/wire",
     "tests/unit/faces/gearman",
     "tests/conformance/test_engines.py",
-    "tests/conformance/test_workflows.py",
     "tests/system/test_extension.py",
     "tests/system/test_workflows.py",
-    "tests/interop/test_submit.py",
-    "tests/interop/test_workers.py",
 )
 """Tests that exercise the compiled modules: bytes, packets, SQLite's statements, and jobs and runs from end to end."""
-SELECTION = "not postgres and not zookeeper and not memory and not [gearmand and not -gearmand"
-"""Excludes other engines, which are not compiled, and gearmand, which the interop tests also run against."""
+SELECTION = "not postgres and not zookeeper and not memory"
+"""Excludes other engines, which are not compiled."""
 
 
 @pytest.fixture(scope="module")

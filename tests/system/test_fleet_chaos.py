@@ -155,6 +155,11 @@ def test_many_minutes_of_everything_lose_nothing_and_leave_nothing(
 # The check must fail if a node makes promises before it commits; otherwise it proves nothing.
 
 
+@pytest.mark.parametrize(
+    "seed_runner",
+    [one if one == POSTGRESQL else pytest.param(one, marks=pytest.mark.long) for one in STORES],
+    indirect=True,
+)
 def test_an_early_acknowledgement_is_found(seed_runner: SeedRunner) -> None:
     assert any(seed_runner.survive(kill, seed, plant="acknowledgement").lost for seed in range(PLANTED_SEEDS))
 
