@@ -214,12 +214,11 @@ FILES: Final = (
     ),
     File(
         "operating.py",
-        "The jobs, runs, functions and schedules of an App's servers.",
+        "The jobs, runs and functions of an App's servers.",
         (
             Group("Jobs", f"The jobs on an App's servers.\n\n    {RAISES}", JOBS, "FindsJobs"),
             Group("Runs", f"The runs of workflows on an App's servers.\n\n    {RAISES}", RUNS, "FindsRuns"),
             Group("Functions", f"The functions on an App's servers.\n\n    {RAISES}", FUNCTIONS, "OnServers"),
-            Group("ScheduleRequests", f"The schedules on an App's servers.\n\n    {RAISES}", SCHEDULES, "OnServers"),
         ),
         (
             "from mainspring.client.found import FindsJobs, FindsRuns",
@@ -227,6 +226,11 @@ FILES: Final = (
             "from mainspring.client.job import Job",
             "from mainspring.client.run import Run",
         ),
+    ),
+    File(
+        "schedule_requests.py",
+        "The schedules of an App's servers.",
+        (Group("ScheduleRequests", f"The schedules on an App's servers.\n\n    {RAISES}", SCHEDULES, "OnServers"),),
     ),
 )
 

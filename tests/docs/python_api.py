@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 
 from checks.operating import FILES
-
-from mainspring.client import acts, operating
 
 from .pages import ROOT
 
@@ -26,7 +25,7 @@ def operate() -> str:
     rows = []
     for file in FILES:
         for group in file.groups:
-            kind = getattr(acts if file.name == "acts.py" else operating, group.name)
+            kind = getattr(importlib.import_module(f"mainspring.client.{file.name[:-3]}"), group.name)
             for method in group.methods:
                 call = getattr(kind, method.name)
                 names = [one.name for one in inspect.signature(call).parameters.values() if one.name != "self"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from mainspring.client.operating import ScheduleRequests
 from mainspring.client.options import Duration, Options, Retry, instant, seconds
+from mainspring.client.schedule_requests import ScheduleRequests
 from mainspring.client.validation import check_flag, check_text, refusal
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority

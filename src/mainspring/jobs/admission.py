@@ -392,7 +392,7 @@ class AdmissionQueue(Generic[W]):
         return self.left is not None
 
     def claimed(self, after: LastKeys, skipped: frozenset[bytes]) -> None:
-        """Note where a claim ended, and of which keys with enough jobs in memory it left jobs in the store."""
+        """Note where a claim ended, and the keys that it skipped because memory had enough of their jobs."""
         self.after = after
         self._skipped = skipped
         self.behind = any(key not in self.key_queues or not self._has_enough(self.key_queues[key]) for key in skipped)

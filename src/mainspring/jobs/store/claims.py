@@ -91,7 +91,7 @@ class ClaimedByKey(NamedTuple):
     more: bool
     """Whether the claim ended at its limit of jobs or of keys."""
     skipped: frozenset[bytes] = frozenset()
-    """The keys of ``enough`` of which the claim met jobs. A store with one node may leave them out: the node counts its jobs."""
+    """The keys of ``enough`` that have jobs in the store. A store with one node may leave them out: the node counts its jobs."""
 
 
 KEYS_PER_CLAIM = 1000

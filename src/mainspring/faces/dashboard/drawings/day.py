@@ -102,7 +102,7 @@ class Day(NamedTuple):
 
     @property
     def failures(self) -> str:
-        """A path with a mark below each cell of which some fires failed, as long as their part of the cell."""
+        """A path with a mark below each cell with failed fires. Its length is the failed share of the cell."""
         marks = []
         for line in self.lines:
             for cell in line.cells:
