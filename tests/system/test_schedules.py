@@ -8,14 +8,15 @@ import sys
 import time
 from base64 import b64encode
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .extension import ExtensionPeer
 from .fleet import Fleet, ForkServer, addresses
-from .processes import mainspring, node
+from .processes import Node, mainspring, node
 from .servers import environment, eventually, serving
 
 if TYPE_CHECKING:
@@ -174,3 +175,54 @@ def test_a_node_without_schedules_fires_them_only_by_hand(tmp_path: Path) -> Non
         assert len(query("schedules", "history", "root")) == 1
         assert running.stop() == 0
         assert "this node fires no schedules" in running.log.read_text()
+
+
+TWO_STORES = """
+from mainspring import App
+
+app = App(name="shop")
+
+@app.scheduled(every="1h")
+def kept() -> None: ...
+
+@app.scheduled(every="{interval}"{name})
+def changes() -> None: ...
+"""
+
+
+def test_each_of_two_stores_gets_the_schedules_of_the_code(tmp_path: Path) -> None:
+    path = tmp_path / "shop.py"
+
+    def start(stack: ExitStack, name: str, address: str = "127.0.0.1:0") -> Node:
+        options = ("--gearman", address, "--store", f"sqlite:///{name}.db", "--http", "none")
+        return stack.enter_context(node("serve", *options, cwd=tmp_path))
+
+    def await_schedules(server: Node, *expected: tuple[str, str]) -> None:
+        with closing(ExtensionPeer(server.port)) as peer:
+            peer.extend()
+
+            def stored() -> list[tuple[str, str]]:
+                return [(one["name"], one["when"]) for one in peer.call("schedules.list")["schedules"]]
+
+            eventually(lambda: stored() == list(expected), f"{server.address} has {expected}", 60)
+
+    with ExitStack() as stack:
+        first, second = start(stack, "first"), start(stack, "second")
+        worker = ("worker", "shop.py", "--server", f"{first.address},{second.address}")
+        second.stop()
+        path.write_text(TWO_STORES.format(interval="1h", name=""))
+        with node(*worker, cwd=tmp_path, faces=()):
+            await_schedules(first, ("changes", "every 1h"), ("kept", "every 1h"))
+            second = start(stack, "second", second.address)  # a server that comes up later gets them when it is reached
+            await_schedules(second, ("changes", "every 1h"), ("kept", "every 1h"))
+        path.write_text(TWO_STORES.format(interval="2h", name=', name="renamed"'))
+        with node(*worker, cwd=tmp_path, faces=()) as running:
+            for server in (first, second):
+                await_schedules(server, ("kept", "every 1h"), ("renamed", "every 2h"))
+
+            def log_names() -> set[str]:
+                """Return the servers of the log's lines about the removed schedule."""
+                lines = [json.loads(line) for line in running.log.read_text().splitlines()]
+                return {one["server"] for one in lines if one["event"].startswith("schedule removed changes")}
+
+            eventually(lambda: log_names() == {first.address, second.address}, "the log names both servers")

@@ -32,7 +32,7 @@ from mainspring.server.log_writer import exit_now
 from mainspring.server.standard_logging import importing
 from mainspring.worker import selector
 from mainspring.worker.children import ignore_interrupts
-from mainspring.worker.declaration import keep_declaring
+from mainspring.worker.declaration import AboutCode, keep_declaring
 from mainspring.worker.forks import disown
 from mainspring.worker.functions import check_annotations
 from mainspring.worker.job_counters import JobCounters
@@ -46,6 +46,8 @@ from mainspring.worker.supervisor import FROZEN_EXIT, RECYCLED_EXIT, STOP_NOW_SI
 from mainspring.worker.workflow_lint import check_workflows
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mainspring.worker.link import Connector
     from mainspring.worker.registry import Registry
     from mainspring.worker.selector import HasRegistry
@@ -108,7 +110,7 @@ def work(order: WorkerOrder) -> int:
         disown(lambda: [number for link in worker.links if (number := link.descriptor) is not None])
         loop.add_signal_handler(signal.SIGTERM, worker.stop)
         loop.add_signal_handler(STOP_NOW_SIGNAL, functools.partial(worker.stop, now=True))
-        declaring = loop.create_task(_declare(app, registry, order))
+        declaring = loop.create_task(_declare(app, registry, order, worker))
         watch = _watch(worker, counters, order, namespace_of(app))
         try:
             ending = await worker.run()
@@ -150,33 +152,59 @@ def namespace_of(app: object) -> str:
     return namespace_or_default(getattr(app, "namespace", None))
 
 
-async def _declare(app: HasRegistry, registry: Registry, order: WorkerOrder) -> None:
-    """Declare the schedules in the App's code to the servers, until cancelled.
+async def _declare(app: HasRegistry, registry: Registry, order: WorkerOrder, worker: Worker) -> None:
+    """Declare the schedules in the App's code to each server, until cancelled.
 
-    It declares all schedules, and names the tasks that this worker leaves out: servers apply the newest code of an App, and
-    workers for different tasks of the same code must declare the same.
+    It declares all schedules, and names the tasks that this worker leaves out, and those that the server cannot serve: servers
+    apply the newest code of an App, and workers for different tasks of the same code must declare the same.
     """
     declarations = getattr(app, "schedules", None)
     if not isinstance(declarations, Declarations) or not declarations.needed:
         return
-    servers = [parse_address(server) for server in order.servers]
-    client = AsyncClient(
-        servers, tls=order.tls.context(TLS_OPTIONS), token=token_of_environment(), namespace=namespace_of(app)
-    )
+    servers = list(dict.fromkeys(order.servers))
+    async with asyncio.TaskGroup() as group:
+        for server in servers:
+
+            async def about_code(server: str = server) -> dict[str, object]:
+                return _about_code(declarations, app.registry, registry, await worker.unserved(server))
+
+            client = AsyncClient(
+                [parse_address(server)],
+                tls=order.tls.context(TLS_OPTIONS),
+                token=token_of_environment(),
+                namespace=namespace_of(app),
+            )
+            group.create_task(
+                _declare_to(client, declarations, about_code, server if len(servers) > 1 else None),
+                name=f"mainspring schedules to {server}",
+            )
+
+
+async def _declare_to(
+    client: AsyncClient, declarations: Declarations, about_code: AboutCode, server: str | None
+) -> None:
     try:
-        await keep_declaring(client, declarations.params(), _about_code(declarations, app.registry, registry))
+        await keep_declaring(client, declarations.params(), about_code, server)
     except MainspringError as error:
-        structlog.get_logger("mainspring.schedules").error("the schedules cannot be declared", error=str(error))
+        where = {} if server is None else {"server": server}
+        structlog.get_logger("mainspring.schedules").error(
+            "the schedules cannot be declared", error=str(error), **where
+        )
     finally:
         await client.close()
 
 
-def _about_code(declarations: Declarations, registry: Registry, chosen: Registry) -> dict[str, object]:
-    """Return what a declaration says about the App's code and about this worker's choice of its tasks."""
-    run = set(chosen.names())
+def _about_code(
+    declarations: Declarations, registry: Registry, chosen: Registry, unserved: Collection[str] = ()
+) -> dict[str, object]:
+    """Return what a declaration says about the App's code, this worker's choice of its tasks, and those that the server lacks."""
+    workflows = {
+        name for name, _ in registry.workflows
+    }  # a node without workflows leaves out their schedules, and says so
+    run = set(chosen.names()) - (set(unserved) - workflows)
     return {
         "functions": registry.names(),
-        "workflows": sorted({name for name, _ in registry.workflows}),
+        "workflows": sorted(workflows),
         "left_out": [name for name in registry.names() if name not in run],
         "is_named": declarations.is_named,
     }

@@ -66,6 +66,8 @@ class Link:
         self._flushing = False
         self._closing = False
         self.refusal: ServerError | SettingsError | None = None
+        self.registered = asyncio.Event()
+        """Set while a server is connected that has answered the registrations."""
 
     async def keep(self) -> None:
         """Stay connected until cancelled.
@@ -163,6 +165,8 @@ class Link:
             wire.agreed.set()
             self._owner.agreed(self)
         self._owner.received(self, events)  # even without events: settlements may have been acknowledged
+        if self.session.registered:
+            self.registered.set()
         self.flush()
 
     def ended(self, wire: _Wire, error: Exception | None) -> None:
@@ -170,6 +174,7 @@ class Link:
         if wire is not self._wire:
             return
         self._wire = None
+        self.registered.clear()
         if self.session.agreed and not self._closing and not self.extra:
             if error is None:
                 # Only info: stopping servers do this, as at each end of `mainspring run`. Failed reconnects log a warning.

@@ -212,6 +212,12 @@ class Worker:
             found.setdefault(link.name, []).extend(list(link.session.running)[:NAMED_DELIVERIES])
         return found
 
+    async def unserved(self, server: str) -> list[str]:
+        """Wait until a server has answered the registrations; return the functions that it cannot serve."""
+        (link,) = (link for link in self._links if link.name == server)
+        await link.registered.wait()
+        return [name_text(function) for function, links in self._unserved.items() if link in links]
+
     def activation(self) -> tuple[str, Origin | None] | None:
         """Return the workflow whose code runs at the moment, with the delivery of its decision. Any thread may call it."""
         return None if self._decider is None else self._decider.activation()
@@ -314,7 +320,7 @@ class Worker:
             self._left_out_at.add((unserved.function, link.name))
             name = name_text(unserved.function)
             _log.warning(
-                f"the server cannot serve {name}, which runs for the other servers only",
+                f"the server cannot serve {name}, which runs for the other servers only, as do its schedules",
                 function=name,
                 server=link.name,
                 reason=unserved.message,

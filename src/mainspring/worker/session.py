@@ -178,6 +178,8 @@ class WorkerSession:
         self._output: list[bytes] = []
         self._unsettled: dict[Key, bytes] = {}
         self.agreed = False
+        self.registered = False
+        """Whether the server has answered the registrations of this connection: each refusal came before."""
         self.takes_logs = False
         """Whether the server takes lines of jobs: older ones do not, nor do those with a store that cannot keep them."""
         self._takes_texts = False
@@ -315,7 +317,7 @@ class WorkerSession:
         self._connection = Connection("client", max_body=MAX_BODY)
         self._has_named = self._namespace == DEFAULT
         self._output = [extension_request(self._token)]
-        self.agreed = self.takes_logs = self._takes_texts = False
+        self.agreed = self.registered = self.takes_logs = self._takes_texts = False
         self._pauses = 0
         self.credit = 0
         self.unanswered_beats = 0
@@ -325,7 +327,7 @@ class WorkerSession:
         lost, self.running = self.running, set()
         self._connection = None
         self._output = []
-        self.agreed = False
+        self.agreed = self.registered = False
         self._pauses = 0
         self.credit = 0
         return lost
@@ -363,6 +365,7 @@ class WorkerSession:
                 self.takes_logs = kind == Type.ANSWER
             elif kind in _CALLED and args[0] == _TEXTS_CALL:
                 self._takes_texts = kind == Type.ANSWER
+                self.registered = True  # servers answer in order, and this call follows the registrations
             elif kind in _CALLED and args[0] in _CALLS_WITHOUT_ANSWERS:
                 pass  # older servers answer these calls with a fault
             elif kind == Type.ANSWER:

@@ -1,17 +1,30 @@
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.unit.client.extension_server import ExtensionServer, Peer
 
 from mainspring import App
 from mainspring.cli.worker import WorkerOptions
 from mainspring.cli.worker_order import WorkerOrder
-from mainspring.cli.worker_process import _about_code, _check_memory, _chosen, _set_task_environment, settings_of
+from mainspring.cli.worker_process import (
+    _about_code,
+    _check_memory,
+    _chosen,
+    _connectors,
+    _declare,
+    _set_task_environment,
+    settings_of,
+)
 from mainspring.client.tls import TLS_VARIABLES, TlsFiles
 from mainspring.errors import SettingsError, UsageError
+from mainspring.wire.gearman.packets import Type
+from mainspring.worker.runtime import Ending, Worker
 from mainspring.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -82,6 +95,53 @@ def test_workflows_are_left_out_and_the_declaration_says_so() -> None:
     assert chosen(functions=("*r*",), no_workflows=True).names() == []
     about = _about_code(app.schedules, app.registry, chosen(no_workflows=True))
     assert about == {"functions": ["pay", "order"], "workflows": ["order"], "left_out": ["order"], "is_named": False}
+
+
+def test_each_server_gets_the_schedules_of_the_functions_that_it_serves() -> None:
+    app = App(name="shop")
+
+    @app.scheduled(every="1h")
+    def plain() -> None: ...
+
+    @app.scheduled(every="1h")
+    @app.task(concurrency=2)
+    def limited() -> None: ...
+
+    def refuse(peer: Peer, args: list[bytes]) -> bool:
+        if args[0] == b"limited":
+            peer.send(Type.ERROR, b"UNSUPPORTED", b"limited has concurrency, and this store keeps no limits")
+        return args[0] == b"limited"
+
+    def answer(peer: Peer, args: list[bytes]) -> bool:
+        if args[1] == b"schedules.declare":
+            peer.send(Type.ANSWER, args[0], b'{"governs":true,"changes":[]}')
+        return args[1] == b"schedules.declare"
+
+    def declared(server: ExtensionServer) -> list[dict[str, Any]]:
+        return [json.loads(args[2]) for args in server.seen_of(Type.CALL) if args[1] == b"schedules.declare"]
+
+    with ExtensionServer() as everything, ExtensionServer() as without_limits:
+        without_limits.before[Type.REGISTER] = refuse
+        servers = (everything, without_limits)
+        order = msgspec.structs.replace(ORDER, servers=[str(server.address) for server in servers])
+
+        async def main() -> None:
+            worker = Worker(app.registry, _connectors(order))
+            declaring = asyncio.create_task(_declare(app, app.registry, order, worker))
+            running = asyncio.create_task(worker.run())
+            for server in servers:
+                server.before[Type.CALL] = answer
+                await asyncio.to_thread(server.wait_for, lambda: declared(server), 30)  # noqa: B023 - awaited here
+            declaring.cancel()
+            worker.stop()
+            await asyncio.wait([declaring, running])
+            assert await running is Ending.STOPPED
+
+        asyncio.run(main())
+        for server, left_out in ((everything, []), (without_limits, ["limited"])):
+            (call,) = declared(server)
+            assert (call["app"], call["left_out"]) == ("shop", left_out)
+            assert [one["name"] for one in call["schedules"]] == ["plain", "limited"]
 
 
 def test_the_check_of_replays_reaches_the_worker() -> None:

@@ -11,7 +11,7 @@ from tests.unit.client.extension_server import ExtensionServer
 from mainspring.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from mainspring import App
     from mainspring.worker.runtime import Ending, Worker
@@ -47,6 +47,10 @@ class Running:
             self.ending = asyncio.run(work())
         except BaseException as error:  # noqa: BLE001 - the test checks it
             self.ending = error
+
+    def ask(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the worker's loop, and return what it returns."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(15)
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self.worker.stop)

@@ -31,6 +31,10 @@ class Server:
         return answer
 
 
+async def about_code() -> dict[str, Any]:
+    return {"functions": ["f"]}
+
+
 def changes(*kinds_and_texts: tuple[str, str], governs: bool = True) -> dict[str, Any]:
     return {
         "governs": governs,
@@ -47,7 +51,7 @@ def logged_lines(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[str]:
 
     async def main() -> None:
         server = Server(*answers)
-        task = asyncio.create_task(declaration.keep_declaring(server, {"app": "x"}, {"functions": ["f"]}))
+        task = asyncio.create_task(declaration.keep_declaring(server, {"app": "x"}, about_code))
         await server.out_of_answers.wait()
         task.cancel()
         await asyncio.wait([task])
@@ -91,7 +95,7 @@ def test_a_server_of_an_earlier_version_gets_the_schedules_alone(monkeypatch: py
     async def main() -> None:
         unknown = "the params of schedules.declare cannot be read: Object contains unknown field `functions`"
         server = Server(UsageError(unknown), changes(("added", "added a")))
-        task = asyncio.create_task(declaration.keep_declaring(server, {"app": "x"}, {"functions": ["f"]}))
+        task = asyncio.create_task(declaration.keep_declaring(server, {"app": "x"}, about_code))
         await server.out_of_answers.wait()
         task.cancel()
         await asyncio.wait([task])

@@ -133,10 +133,15 @@ def test_a_function_that_a_server_cannot_serve_runs_for_the_others(server: Exten
         assert [job.state for job in jobs] == ["succeeded"] * 3
         without.drop_connections()  # it is refused again, and the log does not repeat it
         without.wait_for(lambda: [args[0] for args in without.seen_of(Type.REGISTER)].count(b"limited") == 2, 20)
+        served = running.worker.unserved
+        assert [running.ask(served(str(one.address))) for one in (server, without)] == [[], ["limited"]]
         warnings = [entry for entry in logs if entry.get("function") == "limited"]
         (warning,) = warnings
         assert (warning["log_level"], warning["server"]) == ("warning", str(without.address))
-        assert warning["event"] == "the server cannot serve limited, which runs for the other servers only"
+        assert (
+            warning["event"]
+            == "the server cannot serve limited, which runs for the other servers only, as do its schedules"
+        )
         # They exchange their stores: the worker goes on, and ends when none has limits.
         without.before.clear()
         without.drop_connections()
