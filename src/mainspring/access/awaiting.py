@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,14 +15,20 @@ if TYPE_CHECKING:
 async def awaited(ask: Callable[[Callable[[Any], None], Callable[[StoreError], None]], object]) -> Any:
     """Return what ``ask`` passes to its first function, or raise the error that it passes to the second."""
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    ask(partial(resolve, answer), partial(reject, answer))
+    try:
+        return await answer
+    finally:
+        del answer, ask  # its error has this frame in its traceback: together they would keep the request
 
-    def done(value: Any) -> None:
-        if not answer.done():
-            answer.set_result(value)
 
-    def failed(error: StoreError) -> None:
-        if not answer.done():
-            answer.set_exception(error)
+def resolve(answer: asyncio.Future[Any], value: Any) -> None:
+    """Set the result of a future unless its waiter has gone."""
+    if not answer.done():
+        answer.set_result(value)
 
-    ask(done, failed)
-    return await answer
+
+def reject(answer: asyncio.Future[Any], error: Exception) -> None:
+    """Set the error of a future unless its waiter has gone."""
+    if not answer.done():
+        answer.set_exception(error)

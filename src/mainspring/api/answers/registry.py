@@ -6,12 +6,14 @@ Faces are adapters of it. They convert their clients' messages to requests, and 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from mainspring.access.acts import Act
+from mainspring.access.awaiting import reject, resolve
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
 from mainspring.api.answers.waiting import CallInProgress
@@ -211,20 +213,13 @@ def _refusal(request: Request[Any], caller: Caller, error: MainspringError) -> A
 async def _outcome(work: Coroutine[Ask, Any, Any]) -> Any:
     """Await the coroutine of a call from asyncio."""
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def done(value: Any) -> None:
-        if not answer.done():
-            answer.set_result(value)
-
-    def broken(error: Exception) -> None:
-        if not answer.done():
-            answer.set_exception(error)
-
-    def failed(problem: Problem) -> None:
-        broken(ApiError(problem.code, problem.message, problem.live_handle))
-
-    under_way = CallInProgress(work, done, failed, broken)
+    under_way = CallInProgress(work, partial(resolve, answer), partial(_refuse, answer), partial(reject, answer))
     try:
         return await answer
     finally:
         under_way.end()
+        del answer, under_way, work  # its error has this frame in its traceback: together they would keep the request
+
+
+def _refuse(answer: asyncio.Future[Any], problem: Problem) -> None:
+    reject(answer, ApiError(problem.code, problem.message, problem.live_handle))

@@ -136,6 +136,9 @@ class CallInProgress:
         except MainspringError as error:
             self._is_over = True
             self._failed(problem_of(error))
+            error.__traceback__ = (
+                None  # its frames have the error: together they would keep the request until a collection
+            )
         except Exception as defect:
             self._is_over = True
             if self._broken is None:

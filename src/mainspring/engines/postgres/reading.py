@@ -103,6 +103,7 @@ class Reader:
             answer = StoreBrokenError(f"a defect in the store's code: a read has failed: {error!r}")
             answer.__cause__ = error
         answered(answer)
+        del answer  # an error's traceback has this frame: together they would keep the query until a collection
 
     async def _attempt(self, query: Query[Any], budget: Budget) -> Any:
         return await self._control.run(

@@ -228,6 +228,7 @@ class ZookeeperEngine:
             outcomes.__cause__ = error
         self._group = None
         committed(outcomes)
+        del outcomes  # an error's traceback has this frame: together they would keep the group until a collection
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query, concurrently with the groups, with a result or an error."""
@@ -257,6 +258,7 @@ class ZookeeperEngine:
             answer = StoreBrokenError(f"a defect in the store's code: a read has failed: {error!r}")
             answer.__cause__ = error
         answered(answer)
+        del answer
 
     # ---- the relay ----
 

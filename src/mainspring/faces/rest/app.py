@@ -256,7 +256,7 @@ class RestApp:
         await exchange.send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Scope, exchange: _Exchange) -> Encoded | None:
-        error: Any
+        # No variable keeps an error: its traceback has this frame, and together they would keep the body until a collection.
         try:
             self._collect(scope, exchange)
             self._doorkeeper.check_host(exchange.headers)
@@ -272,13 +272,12 @@ class RestApp:
                 return await self._poll(exchange, route.watch(exchange.inputs))
             return await self._in_time(exchange)
         except HttpError as refused:
-            error = refused
+            return refusal(refused, exchange.id)
         except MainspringError as failed:
-            error = problem_of(failed)
+            return refusal(problem_of(failed), exchange.id)
         except Exception:
             log.exception("a request failed", request=exchange.id, method=scope["method"], path=exchange.path[:200])
-            error = None
-        return refusal(error, exchange.id)
+            return refusal(None, exchange.id)
 
     async def _in_time(self, exchange: _Exchange) -> Encoded | None:
         """Answer a request within `ANSWER_LIMIT`; return None if its client has gone meanwhile. Raises HttpError after that time.
