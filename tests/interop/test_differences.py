@@ -320,8 +320,8 @@ def test_an_excessive_timeout_means_none(mainspring: Server, function: bytes) ->
 
 @pytest.mark.parametrize("command", [b"shutdown", b"shutdown graceful"])
 def test_shutdown_from_this_machine_stops_the_server(start_mainspring: Start, command: bytes) -> None:
-    """gearmand 1.1.15 removed the command; from the loopback interface it is as safe as a signal."""
-    server = start_mainspring()
+    """gearmand 1.1.15 removed the command; with the option it is there again."""
+    server = start_mainspring("--allow-shutdown")
     peer = server.peer()
     assert peer.ask(command).startswith(b"OK")
     assert server.process.wait(10) == 0

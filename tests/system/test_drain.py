@@ -122,7 +122,7 @@ def test_usr1_waits_for_running_jobs_without_limit_and_term_ends_the_wait(tmp_pa
 
 @pytest.mark.parametrize("command", [b"shutdown", b"shutdown graceful"])
 def test_the_shutdown_command_from_this_machine_stops_the_server(tmp_path: Path, command: bytes) -> None:
-    with serving(tmp_path, "--drain", "200ms") as server:
+    with serving(tmp_path, "--drain", "200ms", "--allow-shutdown") as server:
         with server.peer() as administrator, server.extended() as client, server.worker(b"f") as worker:
             client.submit_new(b"f")
             job = worker.job()
@@ -137,7 +137,7 @@ def test_the_shutdown_command_from_another_machine_is_refused(tmp_path: Path) ->
     own = own_address()
     if own is None:
         pytest.skip("this machine has no address but loopback")
-    with serving(tmp_path, "--gearman", f"{own}:0", "--insecure") as server:
+    with serving(tmp_path, "--gearman", f"{own}:0", "--insecure", "--allow-shutdown") as server:
         with socket.create_connection((own, server.port), 5) as elsewhere:
             elsewhere.sendall(b"shutdown\n")
             assert elsewhere.recv(1000).startswith(b"ERR ")

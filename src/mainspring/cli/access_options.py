@@ -55,6 +55,15 @@ class AccessOptions:
             group=PORTS_GROUP,
         ),
     ] = False
+    allow_shutdown: Annotated[
+        bool,
+        flag(
+            "--allow-shutdown",
+            "Accept Gearman's command shutdown from every connection to 127.0.0.1 or ::1 without a token. Without this option it"
+            " needs a Unix socket.",
+            group=PORTS_GROUP,
+        ),
+    ] = False
 
 
 DEFAULT_ACCESS: Final = AccessOptions()

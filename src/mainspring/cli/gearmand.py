@@ -124,6 +124,7 @@ def gearmand_settings(given: Mapping[str, str]) -> ServerSettings:
             gearman_http=TcpAddress(host, _option_port(given, "http-port", 8080)) if _speaks_http(given) else None,
             tls=_tls(given),
             insecure="insecure" in given,
+            allow_shutdown="allow-shutdown" in given,
             backlog=_number(given, "backlog", 0) or DEFAULT_LISTEN.backlog,
         ),
         keepalive=keepalive,

@@ -153,6 +153,13 @@ GEARMAND_OPTIONS: tuple[GearmandOption, ...] = (
         "background jobs are on disk before they are acknowledged",
     ),
     GearmandOption(
+        "allow-shutdown",
+        None,
+        None,
+        "Mainspring",
+        "Accept the command shutdown from every connection to 127.0.0.1 or ::1.",
+    ),
+    GearmandOption(
         "insecure",
         None,
         None,

@@ -329,6 +329,7 @@ class NodeOptions:
                 tls=tls,
                 insecure=self.insecure,
                 require_token=self.access.require_token,
+                allow_shutdown=self.access.allow_shutdown,
                 proxies=self.access.trust_proxy,
                 proxy_rules=self.access.proxy_role,
             ),

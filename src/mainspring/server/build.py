@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
+from mainspring.access.sites import HostNames
 from mainspring.api.answers.access import AccessCalls
 from mainspring.api.answers.acknowledgements import Acknowledgements
 from mainspring.api.answers.dead_letters import DeadLetters
@@ -51,6 +53,7 @@ from mainspring.namespaces import split
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
 from mainspring.server.access import build_access
+from mainspring.server.addresses import TcpAddress
 from mainspring.server.bulk import backfill_handlers, build_bulk, operation_handlers, operation_streams
 from mainspring.server.clock import StoreClock
 from mainspring.server.connected_workers import ConnectedWorkers
@@ -379,6 +382,7 @@ def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettin
         idle_timeout=limits.idle_timeout,
         packet_timeout=limits.packet_timeout,
         require_token=settings.listen.require_token,
+        allow_shutdown=settings.listen.allow_shutdown,
     )
 
 
@@ -386,9 +390,11 @@ def gearmand_http(built: Built) -> GearmandHttp:
     """Return the server of gearmand's HTTP protocol for a node."""
     from mainspring.faces.http.gearmand_http import GearmandHttp  # noqa: PLC0415 - few nodes serve it
 
-    limits = built.node.settings.limits
+    limits, listen = built.node.settings.limits, built.node.settings.listen
+    own = [listen.gearman_http.host] if isinstance(listen.gearman_http, TcpAddress) else []
     return GearmandHttp(
         built.api,
+        hosts=HostNames([*listen.http_hosts, socket.gethostname(), *own]),
         banner=built.node.face.settings.version,
         max_payload=limits.max_packet,
         read_timeout=limits.packet_timeout,

@@ -135,6 +135,9 @@ class ListenSettings:
     require_token: bool = False
     """Demand a token, a client certificate or a Unix socket of each connection to a Gearman port."""
 
+    allow_shutdown: bool = False
+    """Accept the command ``shutdown`` from loopback addresses too, and not only on Unix sockets without a namespace."""
+
     backlog: int = 1024
     """Connections that the system queues until they are accepted."""
 

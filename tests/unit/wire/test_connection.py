@@ -51,6 +51,10 @@ def fatal(code: str, message: str) -> Message:
 
 
 NOT_EXPECTED = bad("INVALID_COMMAND", "Command not expected")
+HTTP = fatal(
+    "FOREIGN_PROTOCOL", "This port speaks Gearman's protocol, not HTTP: send requests to the address in --http"
+)
+TLS = fatal("FOREIGN_PROTOCOL", "This port speaks Gearman's protocol without TLS")
 GARBAGE = fatal("INVALID_MAGIC", "Neither a packet nor a text command")
 
 # Bytes that a server receives, and the messages that it parses from them, without the echo that follows each case.
@@ -152,6 +156,16 @@ CASES: dict[str, tuple[bytes, list[Message]]] = {
         packet(REQ, Type.SETTLE, b"H:n1:7\0" + b"1.1.1\0", length=2**32 - 1),
         [fatal("INVALID_COMMAND", "Packet type 1013 is unknown without the option mainspring/1")],
     ),
+    "a POST": (
+        b"version\r\nPOST / HTTP/1.1\r\nHost: x\r\n\r\nshutdown\n" + request(Type.SUBMIT_JOB_BG, b"f", b"", b""),
+        [(TEXT, [b"version"]), HTTP],
+    ),
+    "a GET": (b"GET /\n", [HTTP]),
+    "the preface of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [HTTP]),
+    "an unknown method": (b"BREW /pot HTTP/1.1\r\nshutdown\n", [HTTP]),
+    "a header alone": (b"hOst : 127.0.0.1:4730\nshutdown\n", [HTTP]),
+    "no HTTP": (b"get /\ngetpid\nHTTP\n", [(TEXT, [b"get /"]), (TEXT, [b"getpid"]), (TEXT, [b"HTTP"])]),
+    "a handshake of TLS": (b"\x16\x03\x01\x02\0\nshutdown\n", [TLS]),
     "line too long": (b"x" * (MAX_LINE + 1), [fatal("LINE_TOO_LARGE", "A text line exceeds 100 bytes")]),
     "type 0": (packet(REQ, 0), [fatal("INVALID_COMMAND", "Packet type 0 is unknown")]),
     "type 43": (packet(REQ, 43, b"x"), [fatal("INVALID_COMMAND", "Packet type 43 is unknown")]),

@@ -37,6 +37,9 @@ _LISTS = frozenset(
     {"status", "prioritystatus", "workers", "show jobs", "show unique jobs", "getpid", "version", "verbose"}
 )
 """The commands that change nothing."""
+_NO_SHUTDOWN = (
+    b"ERR REFUSED shutdown+needs+a+connection+over+a+Unix+socket,+or+a+server+with+--allow-shutdown+on+this+machine\r\n"
+)
 COMMIT_LIMIT = 1.0
 """Seconds for which a list waits for the commit of the peer's own results; after that it has the last known counts."""
 JOBS_PER_STATE = 10_000
@@ -266,9 +269,13 @@ def _verbose(peer: Peer, _: Command) -> None:
     peer.outbox.send(admin.verbose_reply(peer.face.settings.verbosity))
 
 
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
 def _shutdown(peer: Peer, command: Command) -> None:
-    if not (peer.address == "localhost" or peer.address.startswith("127.") or peer.address == "::1"):
-        peer.outbox.send(b"ERR REFUSED shutdown+is+accepted+from+this+machine+only\r\n")
+    if not peer.is_on_socket_file and not (peer.face.settings.allow_shutdown and _is_loopback(peer.address)):
+        peer.outbox.send(_NO_SHUTDOWN)
         return
     peer.outbox.send(admin.OK)
     peer.face.shut_down(command.args == (b"graceful",))

@@ -61,6 +61,8 @@ class GearmanSettings:
     """Seconds without a byte after which a peer without jobs is disconnected."""
     require_token: bool = False
     """Whether each connection needs a token, a client certificate or a Unix socket."""
+    allow_shutdown: bool = False
+    """Whether ``shutdown`` is accepted from loopback addresses too, and not only on Unix sockets."""
     packet_timeout: float = 60.0
     """Seconds without a byte in the middle of a packet after which a peer is disconnected."""
 

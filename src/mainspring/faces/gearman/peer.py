@@ -110,6 +110,8 @@ class Peer:
         self.reading = Reading(handle, self.service.timers, self.service.clock)
         self.silence = Silence(self.reading, self._silent)
         self.address = "-"
+        self.is_on_socket_file = False
+        """Whether it has connected over a Unix socket."""
         self.descriptor = -1
         self.client_id = b"-"
         self.unanswered = Outstanding(
@@ -260,7 +262,8 @@ class Peer:
         self.reading.connect(transport)
         self.outgoing.connect(transport)
         name = transport.get_extra_info("peername")
-        self.address = name[0] if isinstance(name, tuple) else "localhost"
+        self.is_on_socket_file = not isinstance(name, tuple)
+        self.address = "localhost" if self.is_on_socket_file else name[0]
         sock = transport.get_extra_info("socket")
         self.descriptor = sock.fileno() if sock is not None else -1
         if self.face.settings.require_token and isinstance(name, tuple) and not transport.get_extra_info("peercert"):

@@ -13,7 +13,8 @@
 Each connection carries one request and is closed after its answer. As in gearmand, the path is used unchanged, without
 decoding and with its query; ``X-Gearman-Unique`` is the job's unique, ``X-Gearman-Background: true`` is answered with
 ``JOB_CREATED`` once the job is stored, ``X-Gearman-Priority`` is ``high`` or ``low``. Requests that gearmand drops without an
-answer (other methods, malformed requests) are answered with an HTTP status.
+answer (other methods, malformed requests) are answered with an HTTP status. Requests that a page in a browser may have sent, or
+that name another host, submit nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from mainspring.access.sites import HostNames, may_be_foreign_page
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.submitting import JobOptions, Run, Submit
 from mainspring.errors import MainspringError
@@ -41,6 +43,8 @@ STORE_LIMIT = 30.0
 HEAD_LIMIT = 8 * 1024
 """Bytes of a request's head."""
 
+_SINGLE = frozenset({"host", "origin", "sec-fetch-site", "content-length"})
+"""Headers that a request has at most once."""
 _HTTP_STATUS = {Code.INVALID: "400 BAD_REQUEST", Code.TOO_LARGE: "413 TOO_LARGE"}
 """HTTP status of problems with the request itself."""
 _GEARMAN_CODES = {Code.TOO_MANY_FUNCTIONS: "TOO_MANY_FUNCTIONS"}
@@ -74,7 +78,11 @@ class _BadRequestError(MainspringError):
 class GearmandHttp:
     """Serves accepted connections, see `protocol`; `close` ends them all."""
 
-    def __init__(self, api: Api, *, banner: str, max_payload: int, read_timeout: float) -> None:
+    def __init__(
+        self, api: Api, *, banner: str, max_payload: int, read_timeout: float, hosts: HostNames | None = None
+    ) -> None:
+        """``hosts`` are the names of this node; by default IP addresses and ``localhost``."""
+        self._hosts = HostNames() if hosts is None else hosts
         self._api = api
         self._banner = banner
         self._max_payload = max_payload
@@ -201,10 +209,26 @@ class GearmandHttp:
                 break
             lines.append(line)
         method, function = _request_line(lines[0] if lines else "")
-        headers = {
-            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
-        }
+        headers: dict[str, str] = {}
+        for name, _, value in (line.partition(":") for line in lines[1:]):
+            name = name.strip().lower()
+            if name in headers and name in _SINGLE:
+                raise _BadRequestError("400 BAD_REQUEST", f"the header {name} is there twice: send it once")
+            headers[name] = value.strip()
+        self._check_origin(headers)
         return _Request(method, function, headers, await self._read_payload(reader, headers))
+
+    def _check_origin(self, headers: dict[str, str]) -> None:
+        """Raise _BadRequestError for another host, as with DNS rebinding, and for what a page of another site may have sent."""
+        sent = {name.encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
+        host = sent.get(b"host")
+        if host is not None and not self._hosts.accepts(host):
+            raise _BadRequestError(
+                "421 MISDIRECTED_REQUEST",
+                "this node does not have the name in the Host header: use its IP address, localhost or the name of its machine",
+            )
+        if may_be_foreign_page(sent):
+            raise _BadRequestError("403 FORBIDDEN", "pages in browsers may submit nothing here: use the API of --http")
 
     async def _read_payload(self, reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
         if "transfer-encoding" in headers:

@@ -6,13 +6,12 @@ page. So each request must name this node. Nothing answers without a token or a 
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 from mainspring.access.proxy import HEADERS as PROXY_HEADERS
 from mainspring.access.proxy import SpoofedHeaderError, TrustedProxies
-from mainspring.access.sites import is_of_this_site
+from mainspring.access.sites import HostNames, is_of_this_site
 from mainspring.faces.rest.problems import HttpError
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ COOKIE: Final = "mainspring"
 """The name of the session's cookie on a port without TLS, unless the node has a prefix."""
 SECURE_COOKIE: Final = "__Host-mainspring"
 """The name with TLS: browsers accept it only from this host, over TLS, for all paths."""
-_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::\d{1,5})?")
 NO_PROXIES: Final = TrustedProxies((), ())
 _KEPT_HOSTS: Final = 64
 _BEARER: Final = re.compile(rb"(?i:bearer) +([!-~]+) *")
@@ -79,10 +77,10 @@ def collect(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 class Hosts:
-    """The names under which clients may address the node: IP addresses, ``localhost``, and ``names``."""
+    """Checks the ``Host`` of requests, see `HostNames`."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._names = {"localhost", *(name.lower().rstrip(".") for name in names)}
+        self._names = HostNames(names)
         self._accepted: set[bytes] = set()
         """Checked values, so that each connection costs one look-up."""
 
@@ -91,23 +89,15 @@ class Hosts:
         host = headers.get(b"host", b"")
         if host in self._accepted:
             return
-        match = _HOST.fullmatch(host.decode("latin-1"))
-        if match is None:
+        accepted = self._names.accepts(host)
+        if accepted is None:
             raise HttpError("malformed", "the request has no valid Host header")
-        if not (self._is_address(match[1] or match[2]) or match[2].lower().rstrip(".") in self._names):
+        if not accepted:
             raise HttpError(
                 "unknown_host", "this node does not have the name in the Host header: permit it with --http-host NAME"
             )
         if len(self._accepted) < _KEPT_HOSTS:
             self._accepted.add(host)
-
-    @staticmethod
-    def _is_address(text: str) -> bool:
-        try:
-            ipaddress.ip_address(text)
-        except ValueError:
-            return False
-        return True
 
 
 def check_site(method: str, headers: dict[bytes, bytes]) -> None:

@@ -8,6 +8,7 @@ Errors are detected from a packet's header or body, without waiting for more byt
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -57,6 +58,16 @@ _KEY_ARGUMENTS: Final = {int(Type.WORK_COMPLETE): 1, int(Type.SETTLE): 2}
 """The number of a result's first arguments that identify its delivery."""
 _MAX_KEY_BYTES: Final = 1024
 """Bytes at the start of an oversized body that are searched for these arguments."""
+
+_HTTP: Final = re.compile(
+    rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI)(?:\s|$)|(?i:host[ \t]*:)|.*\sHTTP/\d(?:\.\d)?\s*$",
+    re.DOTALL,
+)
+"""A line of a request of HTTP. No command of Gearman looks so."""
+_TLS: Final = 0x16
+"""The first byte of a TLS handshake."""
+_NOT_HTTP: Final = "This port speaks Gearman's protocol, not HTTP: send requests to the address in --http"
+_NOT_TLS: Final = "This port speaks Gearman's protocol without TLS"
 
 _HEADER = struct.Struct(">QI")  # magic and type as one number, for one lookup; length
 _END_OF_READ = -1  # in place of a position: no bytes of this read are left
@@ -244,9 +255,18 @@ class Connection:
         if self._role == "client":
             messages.append(self._fatal("INVALID_MAGIC", "Response magic expected"))
             return _END_OF_READ
+        if data[position] == _TLS:
+            messages.append(self._fatal("FOREIGN_PROTOCOL", _NOT_TLS))
+            return _END_OF_READ
         end = data.find(b"\n", position, position + self._max_line + 1)
         if end >= 0:
-            messages.append((TEXT, [data[position:end].removesuffix(b"\r")]))
+            line = data[position:end].removesuffix(b"\r")
+            # A page in a browser can send HTTP and TLS to any port of its machine, with parts that it chooses. Nothing of the
+            # rest may be executed.
+            if _HTTP.match(line):
+                messages.append(self._fatal("FOREIGN_PROTOCOL", _NOT_HTTP))
+                return _END_OF_READ
+            messages.append((TEXT, [line]))
             return end + 1
         if len(data) - position > self._max_line:
             messages.append(self._fatal("LINE_TOO_LARGE", f"A text line exceeds {self._max_line} bytes"))

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import pytest
+from tests.simulation.wires import Wire
 from tests.unit.jobs.a_node import unexpected
 
 from mainspring.faces.gearman.administration import COMMIT_LIMIT
@@ -13,7 +14,7 @@ from mainspring.faces.gearman.piece_cache import CACHE_SECONDS
 from mainspring.jobs.roster import PAGE_SIZE, Place
 from mainspring.wire.gearman.packets import Type, request
 
-from .a_face import F, G, Node
+from .a_face import F, G, Node, configure
 
 
 def test_status_counts_jobs_and_workers(node: Node) -> None:
@@ -281,16 +282,25 @@ def test_pid_version_and_verbosity(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("line", "graceful"), [("shutdown", False), ("shutdown graceful", True)])
-def test_shutdown_is_accepted_only_from_the_same_machine(node: Node, line: str, graceful: bool) -> None:
+def test_shutdown_needs_a_unix_socket_or_the_option_and_loopback(
+    node: Node, line: str, graceful: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[bool] = []
     node.face.shut_down = asked.append
-    client = node.connect()
-    client.wire.peer.address = "10.0.0.7"
-    assert client.text(line).startswith("ERR REFUSED")
+    socket_file = node.connect()
+    monkeypatch.setattr(Wire, "get_extra_info", lambda _, name, default=None: facts.get(name, default))
+    facts: dict[str, object] = {"peername": ("127.0.0.1", 5)}
+    loopback = node.connect()
+    facts["peername"] = ("10.0.0.7", 5)
+    elsewhere = node.connect()
+    assert loopback.text(line).startswith("ERR REFUSED")
+    configure(node, allow_shutdown=True)
+    assert elsewhere.text(line).startswith("ERR REFUSED")
     assert asked == []
-    client.wire.peer.address = "127.0.0.1"
-    assert client.text(line) == "OK\r\n"
-    assert asked == [graceful]
+    assert loopback.text(line) == "OK\r\n"
+    configure(node, allow_shutdown=False)
+    assert socket_file.text(line) == "OK\r\n"
+    assert asked == [graceful] * 2
 
 
 def test_commands_and_packets_are_answered_in_their_order(node: Node) -> None:
