@@ -416,7 +416,10 @@ class App(AppClient):
         self.load_tasks()
         check_annotations(self.registry)
         check_workflows(self.registry)
-        addresses, tls = (self.servers(), self.tls()) if servers is None else (tuple(servers), self._tls)
+        if servers is None:
+            addresses, tls, *_ = self.connections.resolve()  # before a task can change the environment
+        else:
+            addresses, tls = tuple(servers), self._tls
         connectors = {str(address): connector(address, tls) for address in addresses}
         return Worker(
             self.registry,

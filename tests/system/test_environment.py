@@ -105,6 +105,7 @@ class Policy(asyncio.DefaultEventLoopPolicy):
 asyncio.set_event_loop_policy(Policy())
 os.umask(0o022)
 os.chdir("/")
+os.environ.pop("MAINSPRING_SERVER", None)
 app = App()
 slept = pathlib.Path(__file__).with_name("slept")
 if "mainspring.cli.task_process" in sys.orig_argv and not slept.exists():
@@ -124,7 +125,10 @@ def program() -> list[int]:
 def thread(first: bool) -> list[int]:
     if first:
         os.chdir("/usr")
+        os.environ.clear()
         os.environ["PYTHONHOME"] = "/nowhere"  # no Python starts with it
+        os.environ["MAINSPRING_SERVER"] = "127.0.0.1:1"
+        os.environ["MAINSPRING_NAMESPACE"] = "elsewhere"
     return program()
 
 @app.task
@@ -143,6 +147,16 @@ def directory() -> str:
 def waits() -> list[int]:
     return process.submit().result(timeout=60)
 
+@app.task
+async def awaits() -> list[int]:
+    return await (await process.asubmit())
+
+@app.task(executor="process")
+def waits_in_process() -> list[int]:
+    os.environ.clear()
+    os.chdir("/usr")
+    return App().function("process").submit(b"").result(timeout=60)
+
 @app.task(executor="process")
 def dies() -> None:
     os._exit(9)
@@ -155,9 +169,11 @@ async def flow() -> list[int]:
 
 def test_what_a_node_inherits_and_what_tasks_set_for_their_process_changes_nothing(tmp_path: Path) -> None:
     """Ignored and blocked signals, no standard input, modules of the working directory, and settings of the whole process."""
-    (tmp_path / "unusual.py").write_text(UNUSUAL)
+    directory = tmp_path / ("d" * 100)  # the path of the socket is longer than the system accepts
+    directory.mkdir()
+    (directory / "unusual.py").write_text(UNUSUAL)
     for name in ("queue", "calendar", "types", "msgspec", "sitecustomize"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the working directory')\n")
+        (directory / f"{name}.py").write_text("raise SystemExit('a module of the working directory')\n")
     arguments = [
         *("run", "unusual.py", "--store", "memory://", "--gearman", "unix:jobs.sock"),
         *("--log-file", "node.log", "--frozen-after", "0"),
@@ -168,8 +184,8 @@ def test_what_a_node_inherits_and_what_tasks_set_for_their_process_changes_nothi
     )
     mainspring = [sys.executable, "-P", "-m", "mainspring", *arguments]
     with (
-        started([sys.executable, "-P", "-c", program, *mainspring], cwd=tmp_path) as running,
-        contextlib.closing(App(f"unix:{tmp_path / 'jobs.sock'}")) as app,
+        started([sys.executable, "-P", "-c", program, *mainspring], cwd=directory) as running,
+        contextlib.closing(App(f"unix:{directory / 'jobs.sock'}")) as app,
     ):
 
         def result(name: str, *payload: object) -> object:
@@ -182,13 +198,15 @@ def test_what_a_node_inherits_and_what_tasks_set_for_their_process_changes_nothi
         assert result("coroutine") == codes
         assert result("directory") == "/"
         assert result("waits") == codes
+        assert result("awaits") == codes
+        assert json.loads(str(result("waits_in_process"))) == codes
         with pytest.raises(JobFailed, match="ended by itself with exit code 9"):
             result("dies")
         assert result("process") == codes  # in a process that started after all of that
         assert result("thread", False) == codes
         assert result("flow") == codes
         assert running.stop() == 0
-    assert (tmp_path / "node.log").stat().st_size
+    assert (directory / "node.log").stat().st_size
 
 
 def test_closed_descriptors_and_poor_encodings_end_no_command(tmp_path: Path) -> None:

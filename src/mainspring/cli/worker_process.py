@@ -19,13 +19,15 @@ from mainspring.cli.node import run_loop
 from mainspring.cli.task_process import read_path, start_task_logging, task_process
 from mainspring.cli.task_selection import select_tasks
 from mainspring.cli.worker_order import WorkerOrder
-from mainspring.client.addresses import SERVER_VARIABLE, parse_address
+from mainspring.client import environment
+from mainspring.client.addresses import parse_address
 from mainspring.client.aio import AsyncClient
 from mainspring.client.blocking import Client
 from mainspring.client.declarations import Declarations
-from mainspring.client.namespacing import NAMESPACE_VARIABLE, namespace_or_default
+from mainspring.client.environment import NAMESPACE_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE
+from mainspring.client.namespacing import namespace_or_default
 from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES
-from mainspring.client.tokens import TOKEN_VARIABLE, token_of_environment
+from mainspring.client.tokens import token_of_environment
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.quantities import format_size
 from mainspring.server.log_writer import exit_now
@@ -79,7 +81,8 @@ def work(order: WorkerOrder) -> int:
     """Run the worker and return the exit code. Raises the errors that `mainspring.cli.failures` explains."""
     start_task_logging(order.log)
     _set_task_environment(order)
-    # Before any code of the user may change the working directory.
+    # Before any code of the user may change the working directory or the environment.
+    start = environment.now()
     place, task_command = selector.absolute(order.app), task_process(order.log)
     try:
         with importing(order.app):
@@ -87,6 +90,7 @@ def work(order: WorkerOrder) -> int:
     except SettingsError as error:
         selector.show_cause(error)
         raise
+    environment.keep(start)
     registry = _chosen(app.registry, order)
     check_annotations(registry)
     check_workflows(registry, strict=order.strict)

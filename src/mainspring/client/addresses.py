@@ -6,16 +6,22 @@ import ipaddress
 import os
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from mainspring.client import environment
+from mainspring.client.environment import SERVER_VARIABLE
 from mainspring.errors import SettingsError
 
 DEFAULT_PORT = 4730
 DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
-SERVER_VARIABLE = "MAINSPRING_SERVER"
 _UNIX = "unix:"
 SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 """The longest path of a Unix socket: a limit of operating systems."""
+
+DESCRIPTORS: Final = Path("/proc/self/fd")
+"""On Linux, sockets in deep directories have a short path below an open descriptor of their directory."""
+
+_LONGEST_DESCRIPTOR: Final = len(f"{DESCRIPTORS}/1234567890/")
 
 
 class Address(NamedTuple):
@@ -36,10 +42,10 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str, directory: Path | None = None) -> Address:
     """Parse ``HOST``, ``HOST:PORT``, ``:PORT``, ``[IPv6]:PORT`` or ``unix:PATH``; the default port is 4730.
 
-    Raises SettingsError for anything else.
+    A relative path begins in ``directory``, by default in the working directory. Raises SettingsError for anything else.
     """
     text = text.strip()
     if "://" in text:
@@ -51,7 +57,7 @@ def parse_address(text: str) -> Address:
     if text.startswith(_UNIX):
         if text == _UNIX:
             raise SettingsError("unix: is followed by the path of the socket, such as unix:/run/mainspring.sock")
-        return Address(_UNIX + _absolute(text.removeprefix(_UNIX)), 0)
+        return Address(_UNIX + _absolute(text.removeprefix(_UNIX), directory), 0)
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         port_text = rest.removeprefix(":") if bracket and (not rest or rest.startswith(":")) else "?"
@@ -68,19 +74,31 @@ def parse_address(text: str) -> Address:
     return Address(host or "127.0.0.1", int(port_text))
 
 
-def _absolute(path: str) -> str:
+def _absolute(path: str, directory: Path | None) -> str:
     """Return the path of a socket in a form that stays right when user code changes the working directory. Raises SettingsError.
 
-    A path whose absolute form is too long for the system stays as it is.
+    `mainspring.client.sockets` connects to sockets of longer paths, if their last part is short enough.
     """
-    absolute = str(Path(path).absolute())
-    shortest = min(absolute, path, key=lambda one: len(os.fsencode(one)))
-    if (size := len(os.fsencode(shortest))) > SOCKET_PATH_BYTES:
+    try:
+        absolute = str((Path(path) if directory is None else directory / path).absolute())
+    except FileNotFoundError:
         raise SettingsError(
-            f"the path {path} has {size} bytes, and that of a socket has at most {SOCKET_PATH_BYTES}: choose a shorter one, or"
-            " one that is relative to the working directory"
+            f"the path {path} is relative to a directory that was removed: give an absolute one"
+        ) from None
+    size, most = len(os.fsencode(absolute)), SOCKET_PATH_BYTES
+    if size > most and DESCRIPTORS.is_dir():
+        name = Path(absolute).name
+        size, most = len(os.fsencode(name)), SOCKET_PATH_BYTES - _LONGEST_DESCRIPTOR
+        if size > most:
+            raise SettingsError(
+                f"the name {name} of a socket has {size} bytes, and in a directory with a long path at most {most}: choose a"
+                " shorter one"
+            )
+    if size > most:
+        raise SettingsError(
+            f"the path {absolute} has {size} bytes, and that of a socket has at most {most}: choose a shorter one"
         )
-    return absolute if len(os.fsencode(absolute)) <= SOCKET_PATH_BYTES else path
+    return absolute
 
 
 def _is_ipv6(text: str) -> bool:
@@ -91,14 +109,14 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-def parse_servers(text: str) -> tuple[Address, ...]:
-    """Parse one or more addresses separated by commas.  Raises SettingsError."""
+def parse_servers(text: str, directory: Path | None = None) -> tuple[Address, ...]:
+    """Parse one or more addresses separated by commas, as `parse_address` does.  Raises SettingsError."""
     parts = [part for part in text.split(",") if part.strip()]
     if not parts:
         raise SettingsError(f"{text!r} names no server: write HOST:PORT, such as {DEFAULT_SERVER}")
-    return tuple(dict.fromkeys(parse_address(part) for part in parts))
+    return tuple(dict.fromkeys(parse_address(part, directory) for part in parts))
 
 
-def servers_or_default(text: str | None) -> tuple[Address, ...]:
+def servers_or_default(text: str | None, directory: Path | None = None) -> tuple[Address, ...]:
     """Parse ``text``; if it is empty, MAINSPRING_SERVER; if that is empty, the default.  Raises SettingsError."""
-    return parse_servers(text or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER)
+    return parse_servers(text or environment.variable(SERVER_VARIABLE) or DEFAULT_SERVER, directory)

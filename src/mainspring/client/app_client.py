@@ -6,6 +6,7 @@ import ssl
 from typing import TYPE_CHECKING, TypeVar
 
 from mainspring import namespaces
+from mainspring.client import environment
 from mainspring.client.addresses import Address, servers_or_default
 from mainspring.client.connections import Connections
 from mainspring.client.job import Job, SubmittedJob, aresults, check_handle, results
@@ -45,6 +46,7 @@ class AppClient:
             check_text(namespace, "namespace", "its name")
             namespaces.check(namespace)
         self._server = server
+        self._directory = environment.directory()  # code may change the working directory before the first connection
         self._tls = tls
         self._check = check
         self._namespace = namespace
@@ -63,14 +65,14 @@ class AppClient:
 
     def servers(self) -> tuple[Address, ...]:
         """Return the servers' addresses. Raises SettingsError."""
-        return servers_or_default(self._server)
+        return servers_or_default(self._server, self._directory)
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the context for TLS; None: do not use TLS. Raises SettingsError.
 
         The environment's TLS files apply only to servers from the environment or the default one, not to a ``server`` argument.
         """
-        return self._tls if self._tls is not None or self._server else tls_of_environment()
+        return self._tls if self._tls is not None or self._server else tls_of_environment(self._directory)
 
     def connect_to(self, server: str | None) -> str | None:
         """Connect to other servers from now on, given as in ``App(server)``; return the previous ones.
@@ -80,6 +82,7 @@ class AppClient:
         if server is not None:
             check_text(server, "server", "HOST:PORT, or several with commas")
         before, self._server = self._server, server
+        self._directory = environment.directory()
         self.connections.forget()
         return before
 

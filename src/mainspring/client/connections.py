@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.client.aio import AsyncClient
 from mainspring.client.awaited_jobs import check_may_block
@@ -26,8 +26,21 @@ _IN_WORKFLOW: Final = (
 )
 
 
+class _Settings(NamedTuple):
+    """The settings of all clients of an App."""
+
+    servers: Sequence[Address]
+    tls: ssl.SSLContext | None
+    request_timeout: float
+    token: str | None
+    namespace: str
+
+
 class Connections:
-    """Creates clients on first use, and calls ``servers``, ``tls``, ``namespace`` and ``request_timeout`` only then."""
+    """Creates clients on first use, and calls ``servers``, ``tls``, ``namespace`` and ``request_timeout`` only then, and once.
+
+    So all threads and event loops have the same settings, even if code changes the environment in between.
+    """
 
     def __init__(
         self,
@@ -40,6 +53,7 @@ class Connections:
         self._tls = tls
         self._namespace = namespace
         self._request_timeout = request_timeout
+        self._settings: _Settings | None = None
         self._lock = threading.Lock()
         self._blocking: Client | None = None
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = weakref.WeakKeyDictionary()
@@ -47,7 +61,16 @@ class Connections:
     @property
     def namespace(self) -> str:
         """The namespace of new clients. Raises UsageError if it is invalid."""
-        return self._namespace()
+        return self._namespace() if self._settings is None else self._settings.namespace
+
+    def resolve(self) -> _Settings:
+        """Return the settings; read them at the first call. Raises SettingsError, and UsageError for an invalid namespace."""
+        settings = self._settings
+        if settings is None:
+            settings = self._settings = _Settings(
+                self._servers(), self._tls(), self._request_timeout(), token_of_environment(), self._namespace()
+            )
+        return settings
 
     def blocking(self) -> Client:
         """Return the blocking client.
@@ -60,12 +83,9 @@ class Connections:
         if self._blocking is None:
             with self._lock:
                 if self._blocking is None:
+                    servers, tls, request_timeout, token, namespace = self.resolve()
                     self._blocking = Client(
-                        self._servers(),
-                        tls=self._tls(),
-                        request_timeout=self._request_timeout(),
-                        token=token_of_environment(),
-                        namespace=self._namespace(),
+                        servers, tls=tls, request_timeout=request_timeout, token=token, namespace=namespace
                     )
         return self._blocking
 
@@ -75,19 +95,20 @@ class Connections:
         loop = asyncio.get_running_loop()
         client = self._by_loop.get(loop)
         if client is None:
+            servers, tls, request_timeout, token, namespace = self.resolve()
             client = self._by_loop[loop] = AsyncClient(
-                self._servers(),
-                tls=self._tls(),
-                request_timeout=self._request_timeout(),
-                token=token_of_environment(),
-                namespace=self._namespace(),
+                servers, tls=tls, request_timeout=request_timeout, token=token, namespace=namespace
             )
         return client
 
     def forget(self) -> None:
-        """Close the blocking client's connection, and create new clients from now on; loops' clients end with their loops."""
+        """Close the blocking client's connection, and create new clients from now on, with settings that are read anew.
+
+        Loops' clients end with their loops.
+        """
         with self._lock:
             self.close()
+            self._settings = None
             self._blocking = None
             self._by_loop.clear()
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from typing import Final
-
 from mainspring import namespaces
+from mainspring.client import environment
+from mainspring.client.environment import NAMESPACE_VARIABLE
 from mainspring.errors import ServerError
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.packets import NAMESPACE_OPTION, Type
-
-NAMESPACE_VARIABLE: Final = "MAINSPRING_NAMESPACE"
 
 
 def namespace_or_default(given: str | None) -> str:
@@ -18,7 +15,7 @@ def namespace_or_default(given: str | None) -> str:
 
     Raises UsageError for an invalid one.
     """
-    return namespaces.check(given or os.environ.get(NAMESPACE_VARIABLE) or namespaces.DEFAULT)
+    return namespaces.check(given or environment.variable(NAMESPACE_VARIABLE) or namespaces.DEFAULT)
 
 
 def namespace_request(namespace: str) -> bytes:

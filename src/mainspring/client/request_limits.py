@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, Final
 
+from mainspring.client import environment
+from mainspring.client.environment import REQUEST_TIMEOUT_VARIABLE
 from mainspring.client.options import seconds
 from mainspring.client.reconnect_policy import REQUEST_TIMEOUT
 from mainspring.errors import SettingsError, UsageError
@@ -13,7 +14,6 @@ from mainspring.errors import SettingsError, UsageError
 if TYPE_CHECKING:
     from mainspring.client.options import Duration
 
-REQUEST_TIMEOUT_VARIABLE: Final = "MAINSPRING_REQUEST_TIMEOUT"
 _RESOLUTION: Final = 0.001
 """Seconds by which a loop may call too early."""
 
@@ -30,7 +30,7 @@ def limit_or_default(given: float | None) -> float:
     """Return a limit; if it is None, MAINSPRING_REQUEST_TIMEOUT; if that is empty, the default. Raises SettingsError."""
     if given is not None:
         return given
-    text = os.environ.get(REQUEST_TIMEOUT_VARIABLE)
+    text = environment.variable(REQUEST_TIMEOUT_VARIABLE)
     if not text:
         return REQUEST_TIMEOUT
     try:

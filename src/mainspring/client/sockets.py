@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 from typing import TYPE_CHECKING
 
+from mainspring.client.addresses import DESCRIPTORS, SOCKET_PATH_BYTES
+
 if TYPE_CHECKING:
     import asyncio
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mainspring.client.addresses import Address
 
@@ -37,12 +40,27 @@ def reset(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
+@contextlib.contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """Yield a path of a Unix socket that the system accepts: an open descriptor replaces a long directory. Raises OSError."""
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+        yield path
+        return
+    directory, name = os.path.split(path)
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"{DESCRIPTORS}/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
 def open_socket(address: Address, tls: ssl.SSLContext | None, timeout: float) -> socket.socket:
     """Connect a blocking socket to a server; Unix sockets have no TLS.  Raises OSError."""
     if address.path is not None:
         sock = socket.socket(socket.AF_UNIX)
         try:
-            sock.connect(address.path)
+            with short_path(address.path) as path:
+                sock.connect(path)
         except OSError:
             sock.close()
             raise
@@ -64,6 +82,7 @@ async def connect(address: Address, protocol: Callable[[], asyncio.Protocol], tl
 
     loop = get_running_loop()
     if address.path is not None:
-        await loop.create_unix_connection(protocol, address.path)
+        with short_path(address.path) as path:
+            await loop.create_unix_connection(protocol, path)
     else:
         await loop.create_connection(protocol, address.host, address.port, ssl=tls)

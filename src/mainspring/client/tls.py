@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mainspring.client import environment
+from mainspring.client.environment import TLS_VARIABLES_OF_FILES
 from mainspring.errors import SettingsError
 
 
@@ -21,9 +22,13 @@ class TlsFiles(NamedTuple):
 
     key: str | None = None
 
-    def absolute(self) -> TlsFiles:
-        """Return the same files with absolute paths; symbolic links are not resolved."""
-        return TlsFiles(*(None if path is None else str(Path(path).absolute()) for path in self))
+    def absolute(self, directory: Path | None = None) -> TlsFiles:
+        """Return the same files with absolute paths; symbolic links are not resolved.
+
+        Relative paths begin in ``directory``, by default in the working directory.
+        """
+        start = Path() if directory is None else directory
+        return TlsFiles(*(None if path is None else str((start / path).absolute()) for path in self))
 
     def context(self, names: TlsNames) -> ssl.SSLContext | None:
         """Read the files; return None for no TLS.  Raises SettingsError with the options' names in ``names``."""
@@ -54,9 +59,10 @@ class TlsNames(NamedTuple):
 
 
 TLS_OPTIONS: Final = TlsNames("--tls-ca", "--tls-cert", "--tls-key")
-TLS_VARIABLES: Final = TlsNames("MAINSPRING_TLS_CA", "MAINSPRING_TLS_CERT", "MAINSPRING_TLS_KEY")
+TLS_VARIABLES: Final = TlsNames(*TLS_VARIABLES_OF_FILES)
 
 
-def tls_of_environment() -> ssl.SSLContext | None:
+def tls_of_environment(directory: Path | None = None) -> ssl.SSLContext | None:
     """Return a context of the files that the environment names; None: no TLS.  Raises SettingsError."""
-    return TlsFiles(*(os.environ.get(name) or None for name in TLS_VARIABLES)).context(TLS_VARIABLES)
+    files = TlsFiles(*(environment.variable(name) for name in TLS_VARIABLES))
+    return (files if directory is None else files.absolute(directory)).context(TLS_VARIABLES)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from typing import Final
-
+from mainspring.client import environment
+from mainspring.client.environment import TOKEN_VARIABLE
 from mainspring.wire.gearman import packets
 from mainspring.wire.gearman.packets import EXTENSION, Type
-
-TOKEN_VARIABLE: Final = "MAINSPRING_TOKEN"  # noqa: S105 - the name of a variable
 
 
 def token_of_environment() -> str | None:
     """Return the token for servers that demand one; None if there is none."""
-    return os.environ.get(TOKEN_VARIABLE) or None
+    return environment.variable(TOKEN_VARIABLE)
 
 
 def extension_request(token: str | None) -> bytes:

@@ -375,6 +375,15 @@ def test_the_server_is_read_from_the_environment_at_the_first_use(
     app = App()
     monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
     assert app.function("f").submit(b"").handle
+    monkeypatch.setenv("MAINSPRING_SERVER", "nonsense:port")  # other threads and loops use the same settings
+
+    async def submit() -> str:
+        try:
+            return (await app.function("f").asubmit(b"")).handle
+        finally:
+            await app.aclose()
+
+    assert asyncio.run(submit())
     app.close()
     with pytest.raises(SettingsError):
         App("nonsense:port").function("f").submit(b"")

@@ -253,9 +253,14 @@ def test_a_server_that_drops_connections_is_skipped(server: ExtensionServer, uni
         dropping.join(5)
 
 
-def test_a_unix_socket(server: ExtensionServer, tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    listening = server.call(server.loop.create_unix_server(lambda: Peer(server), str(path)))
+@pytest.mark.parametrize("depth", [0, 200], ids=["short", "longer than the system accepts"])
+def test_a_unix_socket(server: ExtensionServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int) -> None:
+    directory = tmp_path / ("d" * depth)
+    directory.mkdir(exist_ok=True)
+    path = directory / "s"
+    monkeypatch.chdir(directory)
+    listening = server.call(server.loop.create_unix_server(lambda: Peer(server), "s"))
+    monkeypatch.chdir("/")
     client = Client([parse_address(f"unix:{path}")])
     assert client.submit(request()).handle
     client.close()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from mainspring.client import addresses
 from mainspring.client.addresses import Address, parse_address, parse_servers, servers_or_default
 from mainspring.client.options import Options, Rate, Retry, build_options
 from mainspring.errors import SettingsError, UsageError
@@ -142,18 +143,25 @@ def test_addresses(text: str, address: Address) -> None:
     assert parse_address(str(address)) == address
 
 
-def test_the_path_of_a_socket_is_absolute_if_it_is_short_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_path_of_a_socket_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert parse_address("unix:m.sock").path == str(tmp_path / "m.sock")
-    (tmp_path / ("d" * 90)).mkdir()
-    monkeypatch.chdir(tmp_path / ("d" * 90))
-    assert parse_address("unix:m.sock").path == "m.sock"
+    assert parse_address("unix:m.sock", tmp_path / "at" / "start").path == str(tmp_path / "at" / "start" / "m.sock")
     with pytest.raises(
-        SettingsError, match=r"has 120 bytes, and that of a socket has at most \d+: choose a shorter one"
+        SettingsError, match=r"the name x+ of a socket has 120 bytes, .* at most \d+: choose a shorter one"
     ):
         parse_address(f"unix:{'x' * 120}")
+    monkeypatch.setattr(addresses, "DESCRIPTORS", tmp_path / "none")  # another system than Linux
+    with pytest.raises(
+        SettingsError, match=r"the path /.*x has \d+ bytes, and that of a socket has at most \d+: choose a shorter one"
+    ):
+        parse_address(f"unix:{'d' * 90}/{'x' * 20}")
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    with pytest.raises(SettingsError, match="a directory that was removed: give an absolute one"):
+        parse_address("unix:m.sock")
+    assert parse_address("unix:/m.sock").path == "/m.sock"
 
 
 @pytest.mark.parametrize(

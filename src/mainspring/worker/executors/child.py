@@ -20,6 +20,7 @@ from contextvars import Context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from mainspring.client import environment
 from mainspring.errors import MainspringError, WorkerFullError
 from mainspring.worker.children import do_nothing
 from mainspring.worker.current import CurrentJob, JobStopped
@@ -185,12 +186,14 @@ def main(arguments: Sequence[str], importing: Callable[[str], AbstractContextMan
     signal.signal(signal.SIGINT, do_nothing)
     signal.signal(signal.SIGTERM, do_nothing)
     child = Child(socket.socket(fileno=descriptor))
+    start = environment.now()
     try:
         with importing(selector):
             registry = load_registry(selector)
     except MainspringError as error:
         child.send(Begun(str(error)))
         return
+    environment.keep(start)
     child.send(Begun())
     with capturing():
         child.serve(registry)

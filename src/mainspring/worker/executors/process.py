@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
+from mainspring.client import environment
 from mainspring.client.awaited_jobs import Awaited
 from mainspring.worker.children import python
 from mainspring.worker.delivery import Delivery, Finish, Finished
@@ -74,7 +75,9 @@ class ProcessExecutor:
         self._max_rss = max_rss
         self._command = command
         self.prepares = prepares
-        self._environment = dict(os.environ)  # tasks may change it: when a process starts must make no difference
+        # Tasks may change it: when a process starts must make no difference.
+        start = environment.kept()
+        self._environment = {**os.environ, **({} if start is None else start.variables)}
         self._loop = asyncio.get_running_loop()
         self._idle: list[_Child] = []
         self._busy: dict[Delivery, _Child] = {}
