@@ -10,6 +10,7 @@ import structlog
 from mainspring.clock import to_us
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.guard import NO_CREDENTIALS
+from mainspring.faces.gearman.peers import Strangers
 from mainspring.faces.gearman.piece_cache import PieceCache
 from mainspring.ids import TERM_SPAN
 from mainspring.log_limit import LogLimit
@@ -63,10 +64,18 @@ class GearmanSettings:
     """Whether each connection needs a token, a client certificate or a Unix socket."""
     allow_shutdown: bool = False
     """Whether ``shutdown`` is accepted from loopback addresses too, and not only on Unix sockets."""
+    sign_in_timeout: float = 10.0
+    """Seconds until a peer that needs a token must have sent it."""
+    strangers: int = 1024
+    """Peers that still have to sign in. A new one takes the place of the oldest."""
+    strangers_per_address: int = 64
+    """The same limit for the peers of one address: of one IPv4 address, or of one network of IPv6 (/64)."""
     packet_timeout: float = 60.0
     """Seconds without a byte in the middle of a packet after which a peer is disconnected."""
 
 
+SIGN_IN_BYTES = 4096
+"""Bytes of a packet from a peer that still has to sign in."""
 LOG_INTERVAL = 60.0
 """Seconds between two log lines about refused connections."""
 
@@ -113,6 +122,8 @@ class GearmanFace:
         self.shut_down = shut_down
         """Ends the node; True: after its running jobs."""
         self.peers = peers
+        self.strangers = Strangers(settings.strangers, settings.strangers_per_address, settings.sign_in_timeout)
+        """The peers that still have to sign in."""
         self.workflows = workflows
         """The runs of workflows; None if the node's store keeps none."""
         self.logs = logs
@@ -148,10 +159,14 @@ class GearmanFace:
         return template
 
     def admit(self, peer: Connected) -> bool:
-        """Add a new peer. Return False if there are too many connections."""
+        """Add a new peer. Return False if there are too many connections, and all others have signed in."""
         self.peers.add(peer)
         limit = self.settings.connections
         if not limit or len(self.peers.connected) <= limit:
+            return True
+        stranger = self.strangers.take_oldest()
+        if stranger is not None and stranger is not peer:
+            self._end_stranger(stranger)
             return True
         if self._crowded.left_out(self.service.monotonic()) is not None:
             log.warning(
@@ -160,6 +175,16 @@ class GearmanFace:
                 do="raise --max-connections, or the limit of open files (ulimit -n; systemd's LimitNOFILE=)",
             )
         return False
+
+    def add_stranger(self, peer: Connected) -> None:
+        """Give a new peer the time to sign in."""
+        oldest = self.strangers.add(peer, self.service.monotonic())
+        if oldest is not None:
+            self._end_stranger(oldest)
+
+    def _end_stranger(self, peer: Connected) -> None:
+        self.warn("a connection that did not sign in is ended for a new one", peer.address)
+        peer.abort()
 
     def warn(self, event: str, address: str) -> None:
         """Log that a peer was refused, at most once a minute for each kind of event."""
@@ -170,6 +195,7 @@ class GearmanFace:
     def remove(self, peer: Connected) -> None:
         """Remove a disconnected peer."""
         self.peers.remove(peer)
+        self.strangers.remove(peer)
 
     def end_silent(self) -> None:
         """Find silent workers, and disconnect the peers that are silent or end for too long. Call it about every second."""
@@ -179,6 +205,13 @@ class GearmanFace:
         packet, idle = self.settings.packet_timeout, self.settings.idle_timeout
         for peer in list(self.peers.connected):
             if peer.end_overdue(now):
+                continue
+            if self.strangers.is_late(peer, now) and not peer.reading.paused_by_server:
+                self.warn("a connection that did not sign in is ended", peer.address)
+                peer.refuse(
+                    b"TOKEN_REQUIRED", b"this connection did not sign in within %.0f s" % self.settings.sign_in_timeout
+                )
+                peer.close()
                 continue
             if peer.silence.check(passed, now_us):
                 self._log_silence("silent workers are disconnected, and their jobs go to others", peer)

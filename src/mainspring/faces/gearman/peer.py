@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mainspring.access.caller import LOCAL
 from mainspring.byte_names import name_text
+from mainspring.faces.gearman.face import SIGN_IN_BYTES
 from mainspring.faces.gearman.frozen import give_back
 from mainspring.faces.gearman.guard import Guard
 from mainspring.faces.gearman.listeners import PlainListener, ResultListener
@@ -268,6 +269,8 @@ class Peer:
         self.descriptor = sock.fileno() if sock is not None else -1
         if self.face.settings.require_token and isinstance(name, tuple) and not transport.get_extra_info("peercert"):
             self.guard = Guard()
+            self.wire.max_body = min(SIGN_IN_BYTES, self.face.settings.max_packet)
+            self.face.add_stranger(self)
 
     @property
     def access(self) -> Credentials:
@@ -288,6 +291,8 @@ class Peer:
         if self._end_credentials is not None:
             self._end_credentials()
         self.caller, self._end_credentials = caller, end_watch
+        self.wire.max_body = self.face.settings.max_packet
+        self.face.strangers.remove(self)
         self.guard = Guard()
         self.guard.caller = caller
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, ip_address
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class Connected(Protocol):
     def busy(self) -> bool:
         """Return whether the peer waits for an answer or is a worker."""
 
+    def refuse(self, code: bytes, message: bytes) -> None:
+        """Answer with an error."""
+
     def close(self) -> None:
         """End the connection once the written data is sent."""
 
@@ -106,3 +110,70 @@ class Peers:
         self._paused = paused
         for peer in self.connected:
             peer.reading.pause("store", paused=paused)
+
+
+class Strangers:
+    """The peers that still have to sign in, on ports that need it: they have a deadline, and few places.
+
+    A new one takes the place of the oldest: an honest peer signs in at once, so others cannot keep it out by waiting.
+    """
+
+    def __init__(self, most: int, per_address: int, seconds: float) -> None:
+        self._most = most
+        self._per_address = per_address
+        self._seconds = seconds
+        self._since: dict[Connected, float] = {}
+        """Monotonic times of their connections, oldest first."""
+        self._of: dict[bytes, dict[Connected, None]] = {}
+        """Those of each address, oldest first."""
+
+    def __len__(self) -> int:
+        """Return their number."""
+        return len(self._since)
+
+    def add(self, peer: Connected, now: float) -> Connected | None:
+        """Add a new peer; return the one that has to end for it, if its address or all addresses have too many."""
+        of_address = self._of.setdefault(_origin(peer.address), {})
+        of_address[peer] = None
+        self._since[peer] = now
+        if len(of_address) > self._per_address:
+            oldest = next(iter(of_address))
+        elif len(self._since) > self._most:
+            oldest = next(iter(self._since))
+        else:
+            return None
+        self.remove(oldest)
+        return oldest
+
+    def take_oldest(self) -> Connected | None:
+        """Remove the oldest one and return it, because another connection needs its place."""
+        oldest = next(iter(self._since), None)
+        if oldest is not None:
+            self.remove(oldest)
+        return oldest
+
+    def remove(self, peer: Connected) -> None:
+        """Remove a peer that has signed in or ended."""
+        if self._since.pop(peer, None) is None:
+            return
+        origin = _origin(peer.address)
+        of_address = self._of[origin]
+        del of_address[peer]
+        if not of_address:
+            del self._of[origin]
+
+    def is_late(self, peer: Connected, now: float) -> bool:
+        """Return whether a peer still has to sign in after its deadline."""
+        since = self._since.get(peer)
+        return since is not None and now - since > self._seconds
+
+
+def _origin(text: str) -> bytes:
+    """Return what one machine cannot choose of its address: all of IPv4's, and the network of IPv6's."""
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return text.encode()
+    if isinstance(address, IPv4Address):
+        return address.packed
+    return address.packed[:8] if address.ipv4_mapped is None else address.ipv4_mapped.packed

@@ -140,6 +140,15 @@ class Connection:
         self._accepted = _TABLES[self._role, value]
 
     @property
+    def max_body(self) -> int:
+        """Bytes of a body at most; the owner may change it for the packets that follow."""
+        return self._max_body
+
+    @max_body.setter
+    def max_body(self, value: int) -> None:
+        self._max_body = value
+
+    @property
     def closed(self) -> bool:
         """Whether ``receive`` has returned a FATAL message; all further bytes are ignored."""
         return self._closed
