@@ -39,6 +39,15 @@ class Caller(msgspec.Struct, frozen=True):
                 f"{self.name!r} lacks the permission {permission.value!r} in {where}: use a token that has it"
             )
 
+    def check_all(self, permission: Permission, namespace: str) -> None:
+        """Raise ForbiddenError if the caller lacks a permission in a namespace, or has it for some functions alone."""
+        self.check(permission, namespace)
+        if self.functions(permission, namespace) is not None:
+            raise ForbiddenError(
+                f"{self.name!r} has the permission {permission.value!r} in the namespace {namespace!r} for some functions"
+                " alone, and this is about all of them: use a token without functions in its grant"
+            )
+
     def check_everywhere(self, permission: Permission) -> None:
         """Raise ForbiddenError unless the caller has a permission in all namespaces, for all functions."""
         if not self.may_everywhere(permission):

@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 
 LABEL_LIMIT = 200
 """Characters in the label of a mark."""
@@ -49,6 +49,7 @@ class ListActs(Request[Listed]):
     """The acts in a namespace, or in all of them. Codes: ``forbidden``, ``unsupported``."""
 
     permission = Permission.ADMIN
+    touches = Touches.EACH
     call = "audit.list"
     only_reads = True
     everywhere: bool = False
@@ -90,5 +91,6 @@ class AddMark(Request[MarkInfo]):
     """Add a mark now. Codes: ``unsupported``."""
 
     permission = Permission.OPERATE
+    touches = Touches.NONE
     call = MARK
     label: Annotated[str, msgspec.Meta(min_length=1, max_length=LABEL_LIMIT)]

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.api.operations import Reason  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 
 
 class Begun(msgspec.Struct):
@@ -32,6 +32,7 @@ class Backfill(Request[Begun], kw_only=True):
     """
 
     permission = Permission.OPERATE
+    touches = Touches.SCHEDULE
     call = "schedules.backfill"
     name: str
     from_: Time = msgspec.field(name="from")

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.jobs import REASON_LIMIT
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 from mainspring.api.status import Waiting  # noqa: TC001 - msgspec reads the annotation
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
 
@@ -103,6 +103,7 @@ class Limit(Request[FunctionInfo]):
     """
 
     permission = Permission.DEVELOP
+    touches = Touches.FUNCTION
     call = "functions.limit"
     function: str
     concurrency: int | UnsetType | None = UNSET
@@ -119,6 +120,7 @@ class Pause(Request[FunctionInfo]):
     """Start no more jobs of a function. Codes: as of `Limit`."""
 
     permission = Permission.OPERATE
+    touches = Touches.FUNCTION
     call = "functions.pause"
     function: str
     reason: Reason = ""
@@ -144,6 +146,7 @@ class Acknowledge(Request[Acknowledged]):
     """
 
     permission = Permission.OPERATE
+    touches = Touches.FUNCTION
     call = "functions.acknowledge"
     function: str
     reason: Reason = ""
@@ -153,6 +156,7 @@ class Resume(Request[FunctionInfo]):
     """Start jobs of a paused function again. Codes: as of `Limit`."""
 
     permission = Permission.OPERATE
+    touches = Touches.FUNCTION
     call = "functions.resume"
     function: str
     revision: str | None = None

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.access.roles import Permission
 from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.api.jobs import JobInfo
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 from mainspring.api.submitting import Arguments, PriorityName, Submission
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -27,6 +27,7 @@ class Update(Request[JobInfo]):
     """Change a job that waits; keys that are left out stay as they are. Codes: ``invalid``, ``job_not_found``, ``conflict``."""
 
     permission = Permission.OPERATE
+    touches = Touches.JOB
     call = "jobs.update"
     handle: str
     run_at: Time | UnsetType = UNSET
@@ -40,6 +41,7 @@ class Snooze(Request[JobInfo]):
     """Postpone a job that waits. Codes: ``invalid``, ``job_not_found``, ``conflict``."""
 
     permission = Permission.OPERATE
+    touches = Touches.JOB
     call = "jobs.snooze"
     handle: str
     delay: Seconds
@@ -49,6 +51,7 @@ class Delete(Request[Deleted]):
     """Delete a job that has ended. Codes: ``job_not_found``, ``conflict``."""
 
     permission = Permission.OPERATE
+    touches = Touches.JOB
     call = "jobs.delete"
     handle: str
 
@@ -62,6 +65,7 @@ class Clone(Arguments, Request[Submission]):
     """
 
     permission = Permission.DEVELOP
+    touches = Touches.JOB
     call = "jobs.clone"
     handle: str
     unique: str = ""

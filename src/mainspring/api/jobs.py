@@ -9,8 +9,8 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
-from mainspring.api.request import Request
-from mainspring.api.submitting import Arguments
+from mainspring.api.request import Request, Touches
+from mainspring.api.submitting import Arguments, has_arguments
 from mainspring.jobs.model import FUNCTION_LIMIT, State
 
 REASON_LIMIT = 4096
@@ -122,6 +122,7 @@ class Cancel(Request[Cancelled]):
     """Cancel a job. Codes: ``job_not_found``."""
 
     permission = Permission.OPERATE
+    touches = Touches.JOB
     call = "jobs.cancel"
     handle: str
     reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)] = "cancelled on request"
@@ -135,9 +136,14 @@ class Retry(Arguments, Request[JobInfo]):
     """
 
     permission = Permission.OPERATE
+    touches = Touches.JOB
     call = "jobs.retry"
     handle: str
     delay: float | None = None
+
+    def needs(self) -> Permission:
+        """Return the permission to submit jobs for a retry with other arguments."""
+        return Permission.DEVELOP if has_arguments(self) else self.permission
 
 
 class Watch(Request[None]):

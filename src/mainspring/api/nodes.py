@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 
 T = TypeVar("T")
 
@@ -73,6 +73,7 @@ class Drain(Request[NodeInfo]):
     """Let a node accept no more jobs, or accept jobs again. Codes: ``node_not_found``, ``ambiguous_node``, ``only_node``."""
 
     permission = Permission.ADMIN
+    touches = Touches.ALL
     in_all_namespaces = True
     call = "nodes.drain"
     node: str
@@ -83,6 +84,7 @@ class Remove(Request[NodeInfo]):
     """End a node's term. Codes: ``node_not_found``, ``ambiguous_node``, ``node_lives``, ``only_node``."""
 
     permission = Permission.ADMIN
+    touches = Touches.ALL
     in_all_namespaces = True
     call = "nodes.remove"
     node: str

@@ -10,7 +10,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.job_filters import JobCriteria, Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.api.jobs import REASON_LIMIT, JobInfo
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 
 ActionName = Literal["cancel", "retry", "delete", "reschedule"]
 StateName = Literal["running", "done", "aborted", "stopped"]
@@ -108,6 +108,7 @@ class Start(Request[Started]):
     """
 
     permission = Permission.OPERATE
+    touches = Touches.EACH
     call = "operations.start"
     action: ActionName
     filter: JobCriteria | None = None
@@ -165,6 +166,7 @@ class Abort(Request[OperationInfo]):
     """End an operation early; jobs that have had their turn stay changed. Codes: ``operation_not_found``, ``unsupported``."""
 
     permission = Permission.OPERATE
+    touches = Touches.OPERATION
     call = "operations.abort"
     is_small = True
     id: str

@@ -6,6 +6,7 @@ The other modules of this package have the requests and the answers of one subje
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotation
+from enum import Enum, auto
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -18,11 +19,36 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
+class Touches(Enum):
+    """The object of a request: `Api` finds its functions, and refuses callers who lack the request's permission for one."""
+
+    FUNCTION = auto()
+    """The function that the field ``function_field`` names."""
+    JOB = auto()
+    """The job with the ``handle``."""
+    RUN = auto()
+    """The run of a workflow with the ``key``; without a key, all runs of the namespace."""
+    SCHEDULE = auto()
+    """The schedule with the ``name``, and the function that the request gives it."""
+    OPERATION = auto()
+    """The operation with the ``id``: all jobs that it may change, unless the caller started it."""
+    ALL = auto()
+    """A thing of all functions of the namespace, such as a worker: the caller needs the permission for all of them."""
+    EACH = auto()
+    """Several objects, whose handler checks each of them and leaves out or refuses those without the permission."""
+    NONE = auto()
+    """Nothing that exists."""
+
+
 class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=True):
     """A request; ``A`` is the type of its answer."""
 
     permission: ClassVar[Permission]
     """The need of the caller in the namespace of the request. `Api` registers no request without one."""
+    touches: ClassVar[Touches | None] = None
+    """Its object. `Api` registers no request without one whose permission is more than to read; others may have one, too."""
+    function_field: ClassVar[str] = "function"
+    """The field with the name of a function; the caller needs the permission for that."""
     in_any_namespace: ClassVar[bool] = False
     """Whether a caller with the permission in some namespace may ask. The handler then checks each object."""
     call: ClassVar[str] = ""
@@ -38,6 +64,10 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     former: ClassVar[Mapping[str, str]] = {}
     """Former names of fields, with the present ones: ``{"unique": "id"}``. They are read, too, and `params_of` sends them, so
     that nodes, clients and scripts of this version and of the last one work together."""
+
+    def needs(self) -> Permission:
+        """Return the need of this request, which may be more than ``permission``."""
+        return self.permission
 
 
 def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.model import ClockNote, ConflictKind, Misfire  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.specification import Specification
@@ -201,6 +201,7 @@ class Add(Specification, Request[ScheduleInfo]):
     """Create a schedule. Codes: ``invalid``, ``conflict`` if the name is in use."""
 
     permission = Permission.DEVELOP
+    touches = Touches.SCHEDULE
     call = "schedules.add"
 
 
@@ -211,6 +212,7 @@ class Edit(Specification, Request[ScheduleInfo]):
     """
 
     permission = Permission.DEVELOP
+    touches = Touches.SCHEDULE
     call = "schedules.edit"
     revision: str | None = None
     """Of the last answer: if the schedule was changed since, the request fails with ``changed``."""
@@ -220,6 +222,7 @@ class Replace(Specification, Request[ScheduleInfo]):
     """Change a schedule; fields that are left out get their defaults. Codes: as of `Edit`."""
 
     permission = Permission.DEVELOP
+    touches = Touches.SCHEDULE
     call = "schedules.replace"
     revision: str | None = None
 
@@ -228,6 +231,7 @@ class Preview(Specification, Request[Previewed]):
     """Return what `Add` would do, or `Edit` if the schedule exists, and save nothing. Codes: ``invalid``."""
 
     permission = Permission.READ
+    touches = Touches.SCHEDULE
     call = "schedules.preview"
     only_reads = True
     count: int = 10
@@ -237,6 +241,7 @@ class Pause(Request[ScheduleInfo]):
     """Skip a schedule's fire times from now on. Codes: ``schedule_not_found``, ``changed``."""
 
     permission = Permission.OPERATE
+    touches = Touches.SCHEDULE
     call = "schedules.pause"
     name: str
     revision: str | None = None
@@ -246,6 +251,7 @@ class Resume(Request[ScheduleInfo]):
     """Let a paused schedule run again. Codes: ``schedule_not_found``, ``changed``."""
 
     permission = Permission.OPERATE
+    touches = Touches.SCHEDULE
     call = "schedules.resume"
     name: str
     revision: str | None = None
@@ -258,6 +264,7 @@ class Remove(Request[Removed]):
     """
 
     permission = Permission.DEVELOP
+    touches = Touches.SCHEDULE
     call = "schedules.remove"
     name: str
     revision: str | None = None
@@ -272,6 +279,7 @@ class Adopt(Request[ScheduleInfo]):
     """
 
     permission = Permission.DEVELOP
+    touches = Touches.SCHEDULE
     call = "schedules.adopt"
     name: str
     app: str
@@ -282,6 +290,7 @@ class Trigger(Request[Run]):
     """Run a schedule now. Codes: ``schedule_not_found``."""
 
     permission = Permission.OPERATE
+    touches = Touches.SCHEDULE
     call = "schedules.trigger"
     name: str
 
@@ -290,6 +299,7 @@ class Next(Request[Times]):
     """The next times of a schedule. Codes: ``invalid``, ``schedule_not_found``."""
 
     permission = Permission.READ
+    touches = Touches.SCHEDULE
     call = "schedules.next"
     only_reads = True
     name: str
@@ -300,6 +310,7 @@ class History(Request[Runs]):
     """The outcomes of a schedule's fire times, optionally before a given time. Codes: ``invalid``, ``schedule_not_found``."""
 
     permission = Permission.READ
+    touches = Touches.SCHEDULE
     call = "schedules.history"
     only_reads = True
     name: str
@@ -311,6 +322,7 @@ class Declare(Request[Declared]):
     """Make the stored schedules match the code of an App, if that code governs. Codes: ``invalid``, ``conflict``."""
 
     permission = Permission.DEVELOP
+    touches = Touches.EACH
     call = "schedules.declare"
     app: str
     schedules: list[Specification]

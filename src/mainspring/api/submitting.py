@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.access.roles import Permission
 from mainspring.api.errors import Code, Problem
 from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, UNIQUE_LIMIT, Job, Options, Priority, Retry
@@ -215,6 +215,7 @@ class SubmitJob(Request[Submission]):
     """Store a job. Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``refused``."""
 
     permission = Permission.DEVELOP
+    touches = Touches.EACH
     name_in_audit = "jobs.submit"
     job: NewJob
 
@@ -226,6 +227,7 @@ class SubmitJobs(Request[Submissions]):
     """
 
     permission = Permission.DEVELOP
+    touches = Touches.EACH
     name_in_audit = "jobs.submit_many"
     jobs: Annotated[list[NewJob], msgspec.Meta(max_length=BATCH_LIMIT)]
 
@@ -245,6 +247,7 @@ class Submit(Request[Submitted]):
     """Store a job. Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``refused``."""
 
     permission = Permission.DEVELOP
+    touches = Touches.FUNCTION
     name_in_audit = "jobs.submit"
     function: bytes
     payload: bytes
@@ -256,6 +259,7 @@ class Run(Request[Ended]):
     """Run a job that ends with this call, or join one that others wait for. Codes: as of `Submit`."""
 
     permission = Permission.DEVELOP
+    touches = Touches.FUNCTION
     name_in_audit = "jobs.run"
     function: bytes
     payload: bytes

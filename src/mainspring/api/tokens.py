@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 from mainspring.namespaces import DEFAULT
 
 RoleName = Literal["viewer", "operator", "developer", "admin"]
@@ -63,6 +63,7 @@ class Create(Request[CreatedToken]):
     """Create a token that permits no more than the caller's. Codes: ``invalid``, ``forbidden``, ``unsupported``."""
 
     permission = Permission.ADMIN
+    touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.create"
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LIMIT)]
@@ -75,6 +76,7 @@ class List(Request[Listed]):
     """The tokens that the caller may revoke. Codes: ``unsupported``."""
 
     permission = Permission.ADMIN
+    touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.list"
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
@@ -85,6 +87,7 @@ class Show(Request[TokenInfo]):
     """One token. Codes: ``token_not_found``, ``unsupported``."""
 
     permission = Permission.ADMIN
+    touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.show"
     token: str
@@ -95,6 +98,7 @@ class Revoke(Request[TokenInfo]):
     """Delete a token: it ends, and so does all that was signed in with it. Codes: ``token_not_found``, ``unsupported``."""
 
     permission = Permission.ADMIN
+    touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.revoke"
     token: str
@@ -105,6 +109,7 @@ class Rotate(Request[CreatedToken]):
     """Give a token a new secret, and end the old one. Codes: ``token_not_found``, ``unsupported``."""
 
     permission = Permission.ADMIN
+    touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.rotate"
     token: str

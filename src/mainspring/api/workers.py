@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 
 
 class WorkerInfo(msgspec.Struct):
@@ -87,6 +87,7 @@ class Drain(Request[WorkerInfo]):
     """Give a worker no more jobs of tasks, or give it jobs again. Codes: ``worker_not_found``."""
 
     permission = Permission.OPERATE
+    touches = Touches.ALL
     call = "workers.drain"
     worker: str
     draining: bool = True
@@ -96,5 +97,6 @@ class Stop(Request[WorkerInfo]):
     """Ask a worker to stop once its jobs have ended. Codes: ``worker_not_found``, ``conflict`` if it takes no such requests."""
 
     permission = Permission.OPERATE
+    touches = Touches.ALL
     call = "workers.stop"
     worker: str

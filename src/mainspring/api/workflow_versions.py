@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 
 
 class VersionInfo(msgspec.Struct):
@@ -93,6 +93,8 @@ class Remove(Request[RemovedVersion]):
     """Remove a version of a workflow that nothing needs. Codes: ``workflow_not_found``, ``conflict``."""
 
     permission = Permission.DEVELOP
+    touches = Touches.FUNCTION
+    function_field = "type"
     call = "workflows.remove"
     type: str
     version: str

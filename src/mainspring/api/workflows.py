@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.jobs import REASON_LIMIT
-from mainspring.api.request import Request
+from mainspring.api.request import Request, Touches
 from mainspring.api.submitting import Arguments, PriorityName
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Status
@@ -240,6 +240,7 @@ class Start(Arguments, Request[Started]):
     """
 
     permission = Permission.DEVELOP
+    touches = Touches.FUNCTION
     call = "workflows.start"
     former: ClassVar[Mapping[str, str]] = {"input": "args", "payload_base64": "payload", "unique": "id"}
     function: str
@@ -301,6 +302,7 @@ class Signal(Request[Reached]):
     """Send a signal to an open run. Codes: ``run_not_found``, ``conflict``, ``too_large``, ``invalid``."""
 
     permission = Permission.OPERATE
+    touches = Touches.RUN
     call = "workflows.signal"
     is_small = True
     former: ClassVar[Mapping[str, str]] = {"input": "value", "payload_base64": "payload"}
@@ -317,6 +319,7 @@ class Cancel(Request[Reached]):
     """Ask an open run to cancel itself. Codes: ``run_not_found``, ``conflict``."""
 
     permission = Permission.OPERATE
+    touches = Touches.RUN
     call = "workflows.cancel"
     key: str
     reason: Reason = ""
@@ -327,6 +330,7 @@ class Terminate(Request[Reached]):
     """End an open run at once. Codes: ``run_not_found``, ``conflict``."""
 
     permission = Permission.OPERATE
+    touches = Touches.RUN
     call = "workflows.terminate"
     key: str
     reason: Reason = ""
@@ -341,6 +345,7 @@ class Move(Request[Reached]):
     """
 
     permission = Permission.OPERATE
+    touches = Touches.RUN
     call = "workflows.move"
     key: str
     version: str
@@ -350,6 +355,7 @@ class Unpark(Request[Number]):
     """Let the code try a parked run again, or all parked runs. Codes: ``run_not_found``, ``invalid``."""
 
     permission = Permission.OPERATE
+    touches = Touches.RUN
     call = "workflows.unpark"
     key: str | None = None
     all: bool = False

@@ -54,7 +54,7 @@ from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
 from mainspring.server.access import build_access
 from mainspring.server.addresses import TcpAddress
-from mainspring.server.bulk import backfill_handlers, build_bulk, operation_handlers, operation_streams
+from mainspring.server.bulk import backfill_handlers, build_bulk, operation_calls, operation_handlers, operation_streams
 from mainspring.server.clock import StoreClock
 from mainspring.server.connected_workers import ConnectedWorkers
 from mainspring.server.connection_limits import connection_limits
@@ -235,11 +235,20 @@ async def open_node(
     job_calls = JobCalls(service, workflows, recalls=engine.recalls)
     submits = SubmitCalls(service, largest=engine.max_value)
     changes = JobChangeCalls(service, submits, largest=engine.max_value, changes_jobs=engine.changes_jobs)
+    bulk = build_bulk(engine, service, commits, reads, job_clock, access, fleet, retention=settings.jobs.dead_retention)
+    operations = operation_calls(bulk, service, job_calls)
     if workflows is None:
         workflow_handlers = without_workflows()
     else:
         calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
         workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions, workflows.workers.rows).handlers}
+    run_calls = RunGrants(workflow_handlers)
+    schedule_calls = ScheduleGrants(
+        {
+            **ScheduleCalls(schedules, reads, handles, job_clock, keeps_workflows=workflows is not None).handlers,
+            **backfill_handlers(bulk, schedules, reads),
+        }
+    )
     log_calls = LogCalls(logs, service)
     other_nodes: Callable[[], Sequence[NodeRow]] = tuple if fleet is None else fleet.others
     dead_letters = DeadLetters(service)
@@ -255,7 +264,6 @@ async def open_node(
         acknowledged=acknowledgements,
         store=lambda: StoreState(settings.store.engine, watch.ready(commits)),
     )
-    bulk = build_bulk(engine, service, commits, reads, job_clock, access, fleet, retention=settings.jobs.dead_retention)
     api = Api(
         AccessCalls(
             access,
@@ -274,28 +282,27 @@ async def open_node(
         acknowledgements.handlers,
         SeriesCalls(reads, handles, job_clock, kept=engine.series).handlers,
         submits.handlers,
-        operation_handlers(bulk, service, job_calls),
-        RunGrants(workflow_handlers).handlers,
+        operation_handlers(operations),
+        run_calls.handlers,
         worker_calls.handlers,
         StatusCalls(service, status.read).handlers,
         namespace_calls.handlers,
         FireCalls(schedules, reads, handles, job_clock).handlers,
-        ScheduleGrants(
-            {
-                **ScheduleCalls(schedules, reads, handles, job_clock, keeps_workflows=workflows is not None).handlers,
-                **backfill_handlers(bulk, schedules, reads),
-            }
-        ).handlers,
+        schedule_calls.handlers,
         nodes,
         refused=access.refused if engine.access else lambda _: None,
         enter=service.enter_namespace if engine.namespaces else None,
     )
+    for finders in (job_calls.objects, run_calls.objects, schedule_calls.objects):
+        api.add_objects(finders)
+    if operations is not None:
+        api.add_objects(operations.objects)
     api.add_streams(log_calls.followers)
     api.add_streams(JobStreams(service).followers)
     numbers = LiveStreams(service, namespace_calls.figures, worker_calls.number_in, other_nodes, namespace_calls.shown)
     api.add_streams(numbers.followers)
     api.add_streams(VersionStreams(service, api.answer_unrecorded).followers)
-    api.add_streams(operation_streams(bulk, service, job_calls))
+    api.add_streams(operation_streams(operations, service))
     face = GearmanFace(
         service,
         peers,

@@ -56,16 +56,16 @@ def backfill_handlers(bulk: BulkService | None, schedules: ScheduleService, read
     return BackfillCalls(bulk, schedules, reads).handlers
 
 
-def operation_handlers(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> Handlers:
+def operation_calls(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> OperationCalls | None:
+    """Return the calls about operations; None if the store keeps none."""
+    return None if bulk is None else OperationCalls(bulk, service, job_calls.find_run)
+
+
+def operation_handlers(calls: OperationCalls | None) -> Handlers:
     """Return the answers to calls about operations."""
-    calls = _calls(bulk, service, job_calls)
     return without_operations() if calls is None else calls.handlers
 
 
-def operation_streams(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> Followers:
+def operation_streams(calls: OperationCalls | None, service: JobService) -> Followers:
     """Return the streams about operations."""
-    return OperationStreams(_calls(bulk, service, job_calls), service).followers
-
-
-def _calls(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> OperationCalls | None:
-    return None if bulk is None else OperationCalls(bulk, service, job_calls.find_run)
+    return OperationStreams(calls, service).followers

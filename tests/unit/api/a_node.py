@@ -116,6 +116,9 @@ class Node:
         self.jobs = JobCalls(self.service, recalls=True)
         self.refused: list[Act] = []
         self.submits = SubmitCalls(self.service, largest=PAYLOAD_LIMIT)
+        schedule_calls = ScheduleGrants(
+            ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers
+        )
         self.api = Api(
             self.jobs.handlers,
             JobChangeCalls(self.service, self.submits, largest=PAYLOAD_LIMIT, changes_jobs=changes_jobs).handlers,
@@ -123,14 +126,13 @@ class Node:
             RecordCalls(self.service, recalls=True).handlers,
             FunctionGrants(FunctionCalls(self.service, self.dead).handlers).handlers,
             FireCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
-            ScheduleGrants(
-                ScheduleCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers
-            ).handlers,
+            schedule_calls.handlers,
             self.submits.handlers,
             refused=self.refused.append,
             enter=self.service.enter_namespace,
         )
 
+        self.api.add_objects({**self.jobs.objects, **schedule_calls.objects})
         self.api.add_streams(JobStreams(self.service).followers)
 
     async def submit(self, function: bytes = b"f", payload: bytes = b"", unique: bytes = b"") -> str:

@@ -158,7 +158,9 @@ async def with_runs(*runs: ShownRun, **limits: int) -> AsyncIterator[tuple[Node,
         fake = FakeWorkflows()
         fake.runs.extend(runs)
         chosen = Limits(largest=PAYLOAD_LIMIT, **limits)
-        node.api.add(RunGrants(WorkflowCalls(fake, node.service, node.jobs, node.submits, chosen).handlers).handlers)
+        granted = RunGrants(WorkflowCalls(fake, node.service, node.jobs, node.submits, chosen).handlers)
+        node.api.add(granted.handlers)
+        node.api.add_objects(granted.objects)
         node.service.handles.use_names({3: "laptop"})
         yield node, fake
 

@@ -31,10 +31,10 @@ def with_backfills(bulk: Bulk) -> datetime:
     node: Node = bulk.node
     calls = ScheduleCalls(node.schedules, node.reads, node.service.handles, node.clock)
     backfilling = BackfillCalls(bulk.service, node.schedules, node.reads)
-    bulk.api = Api(
-        OperationCalls(bulk.service, node.service, node.jobs.find_run).handlers,
-        ScheduleGrants({**calls.handlers, **backfilling.handlers}).handlers,
-    )
+    operations = OperationCalls(bulk.service, node.service, node.jobs.find_run)
+    granted = ScheduleGrants({**calls.handlers, **backfilling.handlers})
+    bulk.api = Api(operations.handlers, granted.handlers)
+    bulk.api.add_objects({**operations.objects, **granted.objects})
     return datetime.fromtimestamp(node.clock.wall(), UTC)
 
 

@@ -197,18 +197,11 @@ def test_versions_of_other_workflows_are_left_out_and_forbidden() -> None:
     async def test() -> None:
         async with opened() as node:
             inner: Handlers = {
-                workflows.Start: remove,
                 workflow_versions.Versions: versions,
                 workflow_versions.Workers: workers,
                 workflow_versions.Remove: remove,
             }
-            node.api.add(
-                {
-                    kind: one
-                    for kind, one in RunGrants(inner).handlers.items()
-                    if kind in inner and kind is not workflows.Start
-                }
-            )
+            node.api.add({kind: one for kind, one in RunGrants(inner).handlers.items() if kind in inner})
             call = node.api.call
             for caller, names, decided in (
                 (PAY, ["pay"], [["pay@1"]]),

@@ -52,7 +52,9 @@ class Bulk:
             lambda caller, done, _: done(caller),
         )
         self.service = BulkService(services, service.next_id, lambda: service.term)
-        self.api = Api(OperationCalls(self.service, service, node.jobs.find_run).handlers)
+        calls = OperationCalls(self.service, service, node.jobs.find_run)
+        self.api = Api(calls.handlers)
+        self.api.add_objects(calls.objects)
 
     async def call(self, request: Request[Any], caller: Caller = LOCAL) -> Any:
         return await self.api.call(request, caller=caller)

@@ -16,7 +16,7 @@ from mainspring.api import functions, jobs, nodes, schedules, status, submitting
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code, Kind
-from mainspring.api.request import Request, read, write
+from mainspring.api.request import Request, Touches, read, write
 
 from .a_node import run
 
@@ -132,6 +132,7 @@ def test_a_stream_is_refused_to_callers_without_its_permission() -> None:
 def test_some_requests_need_a_permission_in_any_namespace() -> None:
     class Anywhere(Request[int]):
         permission = Permission.ADMIN
+        touches = Touches.EACH
         in_any_namespace = True
         call = "anywhere.do"
 

@@ -86,11 +86,12 @@ class AccessCalls:
         grants = tuple(_grant(spec) for spec in request.grants)
         for grant in grants:
             check_grant(grant)
-            if not covers(caller.grants, grant):
+            if not covers(caller.grants, grant) or not administers(caller.grants, grant):
                 raise ApiError(
                     Code.FORBIDDEN,
                     f"{caller.name!r} may not grant the role {grant.role.name.lower()} in the namespace {grant.namespace!r}"
-                    f"{' with payloads' if grant.payloads else ''}: nobody grants more than he has",
+                    f"{' with payloads' if grant.payloads else ''}: nobody grants more than he has, nor where he is no"
+                    " administrator",
                 )
         expires_us = 0 if request.expires_at is None else to_us(request.expires_at.timestamp())
         if request.expires_at is not None and expires_us <= to_us(self._wall()):

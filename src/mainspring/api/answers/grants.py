@@ -1,28 +1,29 @@
 """Grants for some functions, and for payloads, applied to calls about functions, schedules and runs of workflows.
 
-`Api` checks the permission of a request. The handlers here stand around those of a subject. For a caller whose grants name some
-functions, they look up the function behind the object of a request, and leave others out of lists. Callers without the right to
-see payloads get sizes in their place. Most callers are not restricted, and cost nothing more.
+`Api` checks the permission of a request, for the functions of its object, too: the classes here look those up. Their handlers
+stand around those of a subject. For a caller whose grants name some functions, they leave others out of lists. Callers without
+the right to see payloads get sizes in their place. Most callers are not restricted, and cost nothing more.
 """
 
 from __future__ import annotations
 
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
-from mainspring.api import backfills, functions, schedules, workflow_versions, workflows
+from mainspring.api import functions, schedules, workflow_versions, workflows
+from mainspring.api.request import Touches
 from mainspring.errors import ForbiddenError
+from mainspring.schedules.specification import Specification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     from mainspring.access.caller import Caller
-    from mainspring.access.once import Once
-    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.registry import Finder, Handlers
     from mainspring.api.answers.waiting import Ask
     from mainspring.api.request import Request
 
@@ -95,51 +96,29 @@ class FunctionGrants:
         return answer
 
 
-KEYED: Final[tuple[type[Request[Any]], ...]] = (schedules.Trigger, backfills.Backfill)
-"""Requests about schedules that keep their answer in the transaction of their act."""
-
-
 class ScheduleGrants:
     """The calls about schedules."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._inner = _inner(handlers)
-        once = {kind: self._once(handlers[kind]) for kind in KEYED if kind in handlers}
         self.handlers: Handlers = {
-            **dict.fromkeys(handlers, self._of_one),
-            **once,
+            **handlers,
             schedules.List: self._list,
             schedules.Show: self._show,
-            schedules.Add: self._described,
-            schedules.Edit: self._described,
-            schedules.Replace: self._described,
-            schedules.Preview: self._described,
             schedules.Declare: self._declare,
         }
+        self.objects: Mapping[Touches, Finder] = {Touches.SCHEDULE: self._functions_of}
 
-    async def _function(self, request: Any, caller: Caller) -> str | None:
-        """Return the function of a request's schedule; None if there is no schedule of this name."""
+    async def _functions_of(self, request: Any, caller: Caller) -> list[str]:
+        """Return the function that the schedule of a request has, and the one that the request gives it.
+
+        The history of a removed schedule stays; its function is unknown, and by default has its name.
+        """
         listed = await self._inner[schedules.List](schedules.List(namespace=request.namespace), caller)
-        return next((one.function for one in listed.schedules if one.name == request.name), None)
-
-    def _once(self, handler: Callable[..., Coroutine[Ask, Any, Any]]) -> Callable[..., Coroutine[Ask, Any, Any]]:
-        """Return a handler of requests that may have a key."""
-
-        async def checked(request: Any, caller: Caller, once: Once | None) -> Any:
-            await self._check(request, caller)
-            return await handler(request, caller, once)
-
-        return checked
-
-    async def _check(self, request: Any, caller: Caller) -> None:
-        if is_restricted(request, caller):
-            function = await self._function(request, caller)
-            # The history of a removed schedule stays; its function is unknown, and by default has its name.
-            caller.check(request.permission, request.namespace, request.name if function is None else function)
-
-    async def _of_one(self, request: Any, caller: Caller) -> Any:
-        await self._check(request, caller)
-        return await self._inner[type(request)](request, caller)
+        found = [one.function for one in listed.schedules if one.name == request.name]
+        if isinstance(request, Specification) and isinstance(request.function, str):
+            return [*found, request.function]
+        return [*found, request.name] if not found or isinstance(request, schedules.Replace) else found
 
     async def _list(self, request: schedules.List, caller: Caller) -> schedules.Listed:
         listed: schedules.Listed = await self._inner[schedules.List](request, caller)
@@ -154,17 +133,6 @@ class ScheduleGrants:
             shown.payload, shown.args = b"", UNSET
         return shown
 
-    async def _described(self, request: Any, caller: Caller) -> Any:
-        """Check the function that the schedule has, and the one that it would get."""
-        if is_restricted(request, caller):
-            function = await self._function(request, caller)
-            if function is not None:
-                caller.check(request.permission, request.namespace, function)
-            if isinstance(request.function, str) or function is None or isinstance(request, schedules.Replace):
-                given = request.function if isinstance(request.function, str) else request.name
-                caller.check(request.permission, request.namespace, given)
-        return await self._inner[type(request)](request, caller)
-
     async def _declare(self, request: schedules.Declare, caller: Caller) -> Any:
         if is_restricted(request, caller):
             for one in request.schedules:
@@ -178,36 +146,33 @@ class RunGrants:
 
     def __init__(self, handlers: Handlers) -> None:
         self._inner = _inner(handlers)
-        self._begin = handlers[workflows.Start]
         self.handlers: Handlers = {
             **handlers,
-            workflows.Start: self._start,
             workflows.List: self._list,
             workflows.Show: self._show,
             workflows.History: self._history,
-            workflows.Signal: self._of_one,
-            workflows.Cancel: self._of_one,
-            workflows.Terminate: self._of_one,
-            workflows.Move: self._of_one,
-            workflows.Unpark: self._unpark,
+            workflows.Terminate: self._terminate,
             workflow_versions.Versions: self._versions,
-            workflow_versions.Remove: self._remove,
             workflow_versions.Workers: self._workers,
         }
+        self.objects: Mapping[Touches, Finder] = {Touches.RUN: self._functions_of}
 
     async def _type(self, request: Any, caller: Caller) -> str:
         shown = await self._inner[workflows.Show](workflows.Show(namespace=request.namespace, key=request.key), caller)
         found: str = shown.type
         return found
 
-    async def _of_one(self, request: Any, caller: Caller) -> Any:
-        if is_restricted(request, caller):
-            caller.check(request.permission, request.namespace, await self._type(request, caller))
-        return await self._inner[type(request)](request, caller)
+    async def _functions_of(self, request: Any, caller: Caller) -> list[str] | None:
+        """Return the type of the run of a request; None for a request about all runs."""
+        return None if request.key is None else [await self._type(request, caller)]
 
-    async def _start(self, request: workflows.Start, caller: Caller, once: Once | None) -> Any:
-        caller.check(request.permission, request.namespace, request.function)
-        return await self._begin(request, caller, once)
+    async def _terminate(self, request: workflows.Terminate, caller: Caller) -> Any:
+        if request.children is not None and is_restricted(request, caller):
+            raise ForbiddenError(
+                f"{caller.name!r} has grants for some functions, and the children of a run may have others: leave out"
+                " children, so that each child follows its own policy"
+            )
+        return await self._inner[workflows.Terminate](request, caller)
 
     async def _list(self, request: workflows.List, caller: Caller) -> workflows.Listed:
         listed: workflows.Listed = await self._inner[workflows.List](request, caller)
@@ -240,22 +205,11 @@ class RunGrants:
             events.events = [without_payloads(event) for event in events.events]
         return events
 
-    async def _unpark(self, request: workflows.Unpark, caller: Caller) -> Any:
-        if request.key is not None:
-            return await self._of_one(request, caller)
-        if is_restricted(request, caller):
-            raise ForbiddenError(f"{caller.name!r} has grants for some functions: unpark their runs one by one")
-        return await self._inner[workflows.Unpark](request, caller)
-
     async def _versions(self, request: workflow_versions.Versions, caller: Caller) -> workflow_versions.VersionList:
         found: workflow_versions.VersionList = await self._inner[workflow_versions.Versions](request, caller)
         if is_restricted(request, caller):
             found.versions = [one for one in found.versions if _sees(request, caller, one.type)]
         return found
-
-    async def _remove(self, request: workflow_versions.Remove, caller: Caller) -> Any:
-        caller.check(request.permission, request.namespace, request.type)
-        return await self._inner[workflow_versions.Remove](request, caller)
 
     async def _workers(self, request: workflow_versions.Workers, caller: Caller) -> workflow_versions.DeciderList:
         found: workflow_versions.DeciderList = await self._inner[workflow_versions.Workers](request, caller)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from mainspring.access.roles import Permission
 from mainspring.api.answers.job_info import PRIORITY_NAMES, info_of
 from mainspring.api.answers.job_lookup import JobLookup, unknown
 from mainspring.api.answers.once import act_if_new
@@ -64,8 +63,7 @@ class JobChangeCalls:
         payload = bytes_of(request) if changed else None
         if payload is not None and (problem := size_problem(payload, self._largest)) is not None:
             raise ApiError(problem.code, problem.message)
-        permission = Permission.DEVELOP if changed else Permission.OPERATE
-        job_id = await self._lookup.permitted(request.handle, request.namespace, caller, permission)
+        job_id = self._lookup.job_id(request.handle)
         act = caller.act(request.call, request.handle, namespace=request.namespace)
         retry = partial(
             self._service.retry,
@@ -106,7 +104,7 @@ class JobChangeCalls:
 
     async def _reschedule(self, request: Update | Snooze, change: JobChange, caller: Caller) -> JobInfo:
         self._check_supported("a change of a waiting job")
-        job_id = await self._lookup.permitted(request.handle, request.namespace, caller, request.permission)
+        job_id = self._lookup.job_id(request.handle)
         act = caller.act(request.call, request.handle, namespace=request.namespace, after=change.shown())
         changed: Job = await self._of_handle(
             request.handle,
@@ -116,7 +114,7 @@ class JobChangeCalls:
 
     async def _delete(self, request: Delete, caller: Caller) -> Deleted:
         self._check_supported("the deletion of a job")
-        job_id = await self._lookup.permitted(request.handle, request.namespace, caller, request.permission)
+        job_id = self._lookup.job_id(request.handle)
         act = caller.act(request.call, request.handle, namespace=request.namespace)
         await self._of_handle(
             request.handle,
@@ -125,7 +123,8 @@ class JobChangeCalls:
         return Deleted(request.handle)
 
     async def _clone(self, request: Clone, caller: Caller, once: Once | None) -> Submission:
-        original = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
+        del caller  # `Api` has checked it
+        original = await self._lookup.read(request.handle, request.namespace)
         payload = bytes_of(request) if has_arguments(request) else await self._arguments(original)
         stored = original.options or _NO_OPTIONS
         options = JobOptions(

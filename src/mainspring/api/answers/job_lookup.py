@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring import namespaces
 from mainspring.api.answers.waiting import Later
@@ -29,22 +29,25 @@ class JobLookup:
             raise unknown(handle)
         return job_id
 
-    async def permitted(self, handle: str, namespace: str, caller: Caller, permission: Permission) -> int:
-        """Return the id of a job that the caller may have a permission for. Only restricted callers cost a look-up."""
-        if caller.functions(permission, namespace) is None:
-            caller.check(permission, namespace)
-            return self.job_id(handle)
-        return (await self.find(handle, namespace, caller, permission)).id
+    async def functions_of(self, request: Any, caller: Caller) -> list[str]:
+        """Return the function of the job of a request. Raises ApiError; see `registry.Finder`."""
+        del caller
+        return [function_text((await self.read(request.handle, request.namespace)).function)]
 
     async def find(self, handle: str, namespace: str, caller: Caller, permission: Permission) -> Job:
         """Return a job of a namespace, without payload and result. Raises ApiError and ForbiddenError."""
+        job = await self.read(handle, namespace)
+        caller.check(permission, namespace, function_text(job.function))
+        return job
+
+    async def read(self, handle: str, namespace: str) -> Job:
+        """Return a job of a namespace, without payload and result; its access is not checked. Raises ApiError."""
         job_id = self.job_id(handle)
         job: Job | None = await Later(
             lambda done, failed: self._service.find(job_id, done, failed, overtakes=True, namespace=namespace)
         )
-        if job is None:
+        if job is None or namespaces.namespace_of(job.function) != namespace:
             raise unknown(handle)
-        check_access(job, handle, namespace, caller, permission)
         return job
 
 

@@ -24,6 +24,7 @@ from mainspring.api.jobs import (
     Show,
     Watch,
 )
+from mainspring.api.request import Touches
 from mainspring.errors import NotFoundError
 from mainspring.jobs.attempt_records import decode_records, number_of
 from mainspring.jobs.model import RUNS, Job, Options, State
@@ -34,10 +35,10 @@ from mainspring.workflows.model import Key, decode_about, function_named
 from mainspring.workflows.store import ShownRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from mainspring.access.caller import Caller
-    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.registry import Finder, Handlers
     from mainspring.jobs.remote_jobs import RemoteAttempt
     from mainspring.jobs.service import JobService
     from mainspring.workflows.service import WorkflowService
@@ -58,6 +59,7 @@ class JobCalls:
         self._recalls = recalls
         self._workflows = workflows
         self._lookup = JobLookup(service)
+        self.objects: Mapping[Touches, Finder] = {Touches.JOB: self._lookup.functions_of}
         self.handlers: Handlers = {List: self._list, Show: self._show, Cancel: self._cancel}
 
     # ---- reading ----
@@ -144,7 +146,7 @@ class JobCalls:
     # ---- changing ----
 
     async def _cancel(self, request: Cancel, caller: Caller) -> Cancelled:
-        job_id = await self._lookup.permitted(request.handle, request.namespace, caller, request.permission)
+        job_id = self._lookup.job_id(request.handle)
         act = caller.act(request.call, request.handle, request.reason, namespace=request.namespace)
         try:
             state: str = await Later(

@@ -30,6 +30,7 @@ from mainspring.api.operations import (
     TouchedJob,
     TouchedJobs,
 )
+from mainspring.api.request import Touches
 from mainspring.bulk import rules
 from mainspring.bulk.model import Action, Spec, Status
 from mainspring.bulk.store import ListBulk, ListTouched, ShowBulk
@@ -40,11 +41,11 @@ from mainspring.queries.jobs import ListJobs
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from mainspring.access.caller import Caller
     from mainspring.access.once import Once
-    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.answers.registry import Finder, Handlers
     from mainspring.bulk.model import BulkOperation
     from mainspring.bulk.service import BulkService
     from mainspring.jobs.model import Job
@@ -85,6 +86,7 @@ class OperationCalls:
             Jobs: self._list_jobs,
             Abort: self._abort,
         }
+        self.objects: Mapping[Touches, Finder] = {Touches.OPERATION: self._functions_of}
 
     # ---- starting ----
 
@@ -226,6 +228,16 @@ class OperationCalls:
             raise _unknown(request.id)
         return operation_info(bulk)
 
+    async def _functions_of(self, request: Abort, caller: Caller) -> list[str] | None:
+        """Return the functions whose jobs an operation may change; none for the caller's own operation."""
+        bulk = await self.find(request.namespace, request.id, caller)
+        if _is_own(bulk, caller):
+            return []
+        where = bulk.spec.where
+        if where is None or where.function is None:
+            return None
+        return [function_text(where.function)]
+
     async def find(self, namespace: str, name: str, caller: Caller) -> BulkOperation:
         """Return an operation that the caller may see. Raises ApiError."""
         number = _number(name)
@@ -247,7 +259,11 @@ def id_of(bulk: BulkOperation) -> str:
 
 def _is_shown(bulk: BulkOperation, caller: Caller) -> bool:
     """Return whether a caller may see an operation. One with a part of the functions sees its own operations alone."""
-    return caller.functions(Permission.READ, bulk.namespace) is None or bulk.spec.caller.token == caller.token
+    return caller.functions(Permission.READ, bulk.namespace) is None or _is_own(bulk, caller)
+
+
+def _is_own(bulk: BulkOperation, caller: Caller) -> bool:
+    return bool(caller.token) and bulk.spec.caller.token == caller.token
 
 
 def _number(name: str) -> int:

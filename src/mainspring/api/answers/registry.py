@@ -18,6 +18,7 @@ from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
 from mainspring.api.answers.waiting import CallInProgress
 from mainspring.api.errors import ApiError, Code, problem_of
+from mainspring.api.request import Touches
 from mainspring.byte_names import name_text
 from mainspring.errors import ForbiddenError
 from mainspring.jobs.namespace_gate import NOT_KEPT
@@ -25,7 +26,7 @@ from mainspring.namespaces import DEFAULT
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from mainspring.access.caller import Caller
     from mainspring.access.once import Once
@@ -39,12 +40,17 @@ if TYPE_CHECKING:
     """Coroutines by kind of request, which get the request, its `Caller` and its `Once`, or the first one or two of these. They
     raise MainspringErrors, which `problem_of` turns into problems; with a `Once`, which is None for a request without a key, also
     `RepeatedError`."""
+    Finder = Callable[[Any, Caller], Coroutine[Ask, Any, Iterable[str] | None]]
+    """Returns the functions of the object of a request; None: all functions of the namespace. Raises ApiError if there is no such
+    object. It is called for callers whose grants name some functions."""
     Followers = Mapping[type[Request[Any]], Callable[[Any, Caller, Feed], Coroutine[Ask, Any, Callable[[], None]]]]
     """Coroutines that begin a stream: they send its state to the feed, and later each change, until the function that they return
     is called."""
 
 A = TypeVar("A")
 
+READS: Final = frozenset({Permission.SIGNED_IN, Permission.READ, Permission.PAYLOADS})
+"""The permissions of requests that change nothing."""
 OBJECT_LIMIT: Final = 500
 """Characters of an object in a refusal: clients choose them."""
 
@@ -69,6 +75,7 @@ class Api:
         self._handlers: dict[type[Request[Any]], tuple[Callable[..., Coroutine[Ask, Any, Any]], int]] = {}
         """Each with the number of its arguments."""
         self._followers: dict[type[Request[Any]], Callable[..., Coroutine[Ask, Any, Callable[[], None]]]] = {}
+        self._finders: dict[Touches, Finder] = {}
         for part in parts:
             self.add(part)
 
@@ -81,6 +88,7 @@ class Api:
         """Add calls."""
         for request, handler in handlers.items():
             assert isinstance(request.permission, Permission), request
+            assert request.permission in READS or request.touches is not None, f"{request} has to state what it acts on"
             parameters = signature(handler).parameters
             self._handlers[request] = handler, 3 if "once" in parameters else min(len(parameters), 2)
         self.requests |= {request.call: request for request in handlers if request.call}
@@ -115,6 +123,8 @@ class Api:
     async def answer_unrecorded(self, request: Request[A], caller: Caller, once: Once | None = None) -> A:
         """Return the answer as `answer` does; a refusal is not recorded: for requests that the caller did not make."""
         self._check(request, caller)
+        if request.touches is not None and caller is not LOCAL:
+            await self._check_object(request, caller)
         handler, number = self._handlers[type(request)]
         answer: A = await handler(*(request, caller, once)[:number])
         return answer
@@ -153,11 +163,38 @@ class Api:
 
     def _check(self, request: Request[Any], caller: Caller) -> None:
         if caller is not LOCAL:
-            check_permission(type(request), request.namespace, caller, getattr(request, "function", None))
+            check_permission(type(request), request.namespace, caller, getattr(request, request.function_field, None))
         if request.namespace != DEFAULT:
             if self._enter is None:
                 raise ApiError(Code.UNSUPPORTED, NOT_KEPT)
             self._enter(request.namespace)
+
+    async def _check_object(self, request: Request[Any], caller: Caller) -> None:
+        """Raise ForbiddenError unless the caller has the request's own permission for each function of its object.
+
+        A right to see the object does not count, and neither does a right to act in another place.
+        """
+        touches, needed = request.touches, request.needs()
+        if touches is Touches.ALL:
+            if not request.in_all_namespaces:  # `check_permission` has checked those
+                caller.check_all(needed, request.namespace)
+        elif touches in LOOKED_UP and caller.functions(needed, request.namespace) is not None:
+            found = await self._finders[touches](request, caller) if touches in self._finders else None
+            if found is None:
+                caller.check_all(needed, request.namespace)
+            else:
+                for function in found:
+                    caller.check(needed, request.namespace, function)
+
+    def add_objects(self, finders: Mapping[Touches, Finder]) -> None:
+        """Add the look-ups of the objects of requests, by kind of object."""
+        self._finders |= finders
+
+    @property
+    def missing_objects(self) -> frozenset[Touches]:
+        """The kinds of objects of its requests that this API cannot look up: they are for callers with all functions alone."""
+        named = {kind.touches for kind in self.kinds if kind.touches is not None}
+        return frozenset(named & LOOKED_UP - self._finders.keys())
 
     def add_streams(self, followers: Followers) -> None:
         """Add streams."""
@@ -173,6 +210,8 @@ class Api:
     async def _follow(self, request: Request[Any], caller: Caller, feed: Feed) -> Callable[[], None]:
         try:
             self._check(request, caller)
+            if request.touches is not None and caller is not LOCAL:
+                await self._check_object(request, caller)
             return await self._followers[type(request)](request, caller, feed)
         except (ForbiddenError, ApiError) as error:
             self._record_refusal(request, caller, error)
@@ -191,6 +230,9 @@ def check_permission(
             name = None
         caller.check(kind.permission, namespace, name)
 
+
+LOOKED_UP: Final = frozenset({Touches.JOB, Touches.RUN, Touches.SCHEDULE, Touches.OPERATION})
+"""The kinds of objects whose functions are not in the request."""
 
 _OBJECTS: Final = ("handle", "name", "function", "key", "token", "node", "schedule", "id")
 """Fields that name the object of a request."""

@@ -213,6 +213,8 @@ class ScheduleCalls:
     ) -> Stored | None:
         name, revision = request.name, request.revision
         stored = await self._schedule(request.namespace, name)
+        # Its function may have changed since `Api` has checked it; this version is the one that is saved.
+        caller.check(request.permission, request.namespace, name_text(stored.schedule.function))
         if revision is not None and revision_of(stored) != revision:
             raise ApiError(Code.CHANGED, f"schedule {name!r} was changed since revision {revision}: read it again")
         wanted = change(stored)

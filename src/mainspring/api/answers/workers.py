@@ -122,7 +122,6 @@ class WorkerCalls:
         return WorkerDetails(**asdict(_info(found)), functions=functions, jobs=jobs, decisions=decisions)
 
     async def _drain(self, request: Drain, caller: Caller) -> WorkerInfo:
-        _check_unrestricted(request, caller)
         found = self._find(request.namespace, request.worker)
         _check_namespaces(request, caller, found.row)
         self._direct(found, "drain" if request.draining else "undrain")
@@ -132,7 +131,6 @@ class WorkerCalls:
         return info
 
     async def _stop(self, request: Stop, caller: Caller) -> WorkerInfo:
-        _check_unrestricted(request, caller)
         found = self._find(request.namespace, request.worker)
         _check_namespaces(request, caller, found.row)
         if not found.row.stops:
@@ -161,12 +159,6 @@ def _decisions(usage: tuple[int, int, int] | None) -> WorkerDecisions | None:
         return None
     running, steps, places = usage
     return WorkerDecisions(running, steps, places, full=running - steps >= places)
-
-
-def _check_unrestricted(request: Drain | Stop, caller: Caller) -> None:
-    """Raise ForbiddenError for a caller with a part of the functions: the worker may have others."""
-    if caller.functions(request.permission, request.namespace) is not None:
-        raise ForbiddenError(f"{caller.name!r} has grants for some functions: pause these, as a worker may have others")
 
 
 def _check_namespaces(request: Drain | Stop, caller: Caller, row: WorkerRow) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -92,7 +93,7 @@ async def operation(visit: Visit) -> Response:
             "jobs",
         ),
     )
-    actions = [ABORT] if shown.state == "running" and visit.offers(ABORT) else []
+    actions = [ABORT] if shown.state == "running" and _may_abort(visit, shown) else []
     criteria = {} if shown.filter is None else msgspec.to_builtins(shown.filter)
     return visit.render(
         "operation.html",
@@ -101,6 +102,16 @@ async def operation(visit: Visit) -> Response:
         touched=None if isinstance(touched, Problem) else touched,
         actions=actions,
     )
+
+
+def _may_abort(visit: Visit, shown: OperationDetails) -> bool:
+    """Return whether to show the button: for the viewer's own operations, and for those on functions that it operates."""
+    if shown.created_by == visit.identity.name:
+        return visit.offers(ABORT)
+    function = None if shown.filter is None else shown.filter.function
+    if function is None:
+        return visit.offers(replace(ABORT, of_all_functions=True))
+    return visit.offers(ABORT, function)
 
 
 async def new(visit: Visit) -> Response:

@@ -1,0 +1,201 @@
+"""A right to see is no right to act: each act needs its own permission for each function that it touches."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.access.caller import Caller
+from mainspring.access.roles import Grant, Role
+from mainspring.api import backfills, functions, job_changes, jobs, operations, schedules, tokens, workers, workflows
+from mainspring.api import submitting as submits
+from mainspring.api.answers.registry import READS
+from mainspring.api.errors import ApiError, Code
+from mainspring.api.job_filters import JobCriteria
+from mainspring.api.request import Touches
+from mainspring.api.tokens import GrantSpec
+from mainspring.api.workflow_versions import Remove as RemoveVersion
+from tests.unit.api.runs_of_a_node import a_run, with_runs
+from tests.unit.faces.rest.a_server import whole_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.api.answers.registry import Api
+    from mainspring.api.request import Request
+
+SEES_ALL = Grant(Role.VIEWER, payloads=True)
+MIXED = Caller("mixed", (SEES_ALL, Grant(Role.ADMIN, functions=("mail*",), payloads=True)), token="m")
+"""Sees everything, and may do everything with other functions."""
+ELSEWHERE = Caller("elsewhere", (SEES_ALL, Grant(Role.ADMIN, "team", payloads=True)), token="e")
+"""Sees everything here, and may do everything in another namespace."""
+OWNER = Caller("owner", (Grant(Role.ADMIN, functions=("pay*",), payloads=True),), token="o")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+REQUESTS: dict[type[Request[Any]], Callable[[dict[str, str]], Request[Any]]] = {
+    backfills.Backfill: lambda _: backfills.Backfill(name="daily", from_=START, dry_run=True),
+    functions.Limit: lambda _: functions.Limit("pay", concurrency=9),
+    functions.Pause: lambda _: functions.Pause("pay"),
+    functions.Acknowledge: lambda _: functions.Acknowledge("pay"),
+    functions.Resume: lambda _: functions.Resume("pay"),
+    job_changes.Update: lambda at: job_changes.Update(at["job"], priority="high"),
+    job_changes.Snooze: lambda at: job_changes.Snooze(at["job"], 60.0),
+    job_changes.Delete: lambda at: job_changes.Delete(at["job"]),
+    job_changes.Clone: lambda at: job_changes.Clone(handle=at["job"]),
+    jobs.Cancel: lambda at: jobs.Cancel(at["job"]),
+    jobs.Retry: lambda at: jobs.Retry(handle=at["job"], payload=b"1"),
+    operations.Abort: lambda at: operations.Abort(at["operation"]),
+    schedules.Add: lambda _: schedules.Add(name="new", function="pay", every=60.0),
+    schedules.Edit: lambda _: schedules.Edit(name="daily", every=90.0),
+    schedules.Replace: lambda _: schedules.Replace(name="daily", function="pay", every=60.0),
+    schedules.Pause: lambda _: schedules.Pause("daily"),
+    schedules.Resume: lambda _: schedules.Resume("daily"),
+    schedules.Adopt: lambda _: schedules.Adopt("daily", "app"),
+    schedules.Trigger: lambda _: schedules.Trigger("daily"),
+    schedules.Remove: lambda _: schedules.Remove("daily"),
+    submits.Submit: lambda _: submits.Submit(b"pay", b"1"),
+    submits.Run: lambda _: submits.Run(b"pay", b"1"),
+    workers.Drain: lambda _: workers.Drain("1-1"),
+    workers.Stop: lambda _: workers.Stop("1-1"),
+    workflows.Start: lambda _: workflows.Start(function="pay"),
+    RemoveVersion: lambda _: RemoveVersion("pay", "1"),
+}
+RUN_REQUESTS: dict[type[Request[Any]], Request[Any]] = {
+    workflows.Signal: workflows.Signal("H:laptop:3000000000017", "go"),
+    workflows.Cancel: workflows.Cancel("H:laptop:3000000000017"),
+    workflows.Terminate: workflows.Terminate("H:laptop:3000000000017"),
+    workflows.Move: workflows.Move("H:laptop:3000000000017", "3"),
+    workflows.Unpark: workflows.Unpark("H:laptop:3000000000017"),
+}
+CHECKED_ELSEWHERE = {
+    "audit.list": "a test of calls about the audit: an administrator of all functions",
+    "marks.add": "it names no object",
+    "jobs.submit": "test_each_job_and_each_chosen_object_is_checked",
+    "jobs.submit_many": "test_each_job_and_each_chosen_object_is_checked",
+    "operations.start": "test_each_job_and_each_chosen_object_is_checked",
+    "schedules.declare": "tests of declarations",
+    "nodes.drain": "needs the permission in all namespaces",
+    "nodes.remove": "needs the permission in all namespaces",
+    **dict.fromkeys(
+        ("tokens.create", "tokens.list", "tokens.show", "tokens.revoke", "tokens.rotate"), "tests of tokens below"
+    ),
+}
+
+
+async def code(api: Api, request: Request[Any], caller: Caller) -> Code | None:
+    """Return the code of the problem with a request; None without one."""
+    try:
+        await asyncio.wait_for(api.call(request, caller=caller), 0.2 if isinstance(request, submits.Run) else 30)
+    except ApiError as error:
+        return error.problem.code
+    except TimeoutError:
+        assert isinstance(request, submits.Run), "it ends with its job, which no worker runs"
+    return None
+
+
+def test_an_act_needs_its_own_permission_for_the_function_of_its_object() -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            api = built.api
+            assert not api.missing_objects
+            acts = {kind for kind in api.kinds if kind.permission not in READS}
+            names = {kind.call or kind.name_in_audit for kind in acts - {*REQUESTS} - {*RUN_REQUESTS}}
+            assert names == {*CHECKED_ELSEWHERE}, "each act has a case here"
+            handles = [(await api.call(submits.Submit(b"pay", b"0"))).handle for _ in range(2)]
+            at = {"job": handles[0]}
+            await api.call(schedules.Add(name="daily", function="pay", every=86400.0))
+            started = await api.call(operations.Start("cancel", JobCriteria(function="pay"), rate=0.001))
+            at["operation"] = started.id or ""
+            before = await api.call(schedules.List())
+            for kind, build in REQUESTS.items():
+                for caller in (MIXED, ELSEWHERE):
+                    assert await code(api, build(at), caller) is Code.FORBIDDEN, (kind, caller.name)
+            assert await api.call(schedules.List()) == before
+            assert len((await api.call(jobs.List())).jobs) == len(handles)
+            assert (await api.call(operations.Show(at["operation"]))).state == "running"
+            shared = {kind for kind in REQUESTS if kind.touches is Touches.ALL}
+            for kind, build in REQUESTS.items():
+                if kind is not operations.Abort:  # one with a part of the functions sees its own operations alone
+                    assert (await code(api, build(at), OWNER) is Code.FORBIDDEN) == (kind in shared), kind
+            sees = Caller("sees", (SEES_ALL, *OWNER.grants), token="s")
+            assert await code(api, operations.Abort(at["operation"]), sees) is None
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("request_", RUN_REQUESTS.values(), ids=lambda one: one.call)
+def test_a_request_to_a_run_needs_the_permission_for_its_type(request_: Request[Any]) -> None:
+    async def test() -> None:
+        async with with_runs(a_run()) as (node, _):
+            assert await code(node.api, request_, MIXED) is Code.FORBIDDEN
+            owner = Caller("owner", (Grant(Role.OPERATOR, functions=("order",)),))
+            assert await code(node.api, request_, owner) is not Code.FORBIDDEN
+            if isinstance(request_, workflows.Terminate):  # its children may have other types
+                request_.children = "terminate"
+                assert await code(node.api, request_, owner) is Code.FORBIDDEN
+                request_.children = None
+            if isinstance(request_, workflows.Unpark):
+                assert await code(node.api, workflows.Unpark(all=True), owner) is Code.FORBIDDEN
+
+    asyncio.run(test())
+
+
+def test_each_job_and_each_chosen_object_is_checked() -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            api = built.api
+            handles = [(await api.call(submits.Submit(name, b"0"))).handle for name in (b"pay", b"mail")]
+            new = [submits.NewJob(function="pay"), submits.NewJob(function="mail")]
+            assert await code(api, submits.SubmitJob(new[0]), MIXED) is Code.FORBIDDEN
+            stored = await api.call(submits.SubmitJobs(new), caller=MIXED)
+            assert [one.problem is None for one in stored.items] == [False, True]
+            for chosen in (
+                operations.Start("cancel", handles=handles),
+                operations.Start("cancel", JobCriteria(state="pending")),
+            ):
+                chosen.dry_run = True
+                counted = await api.call(chosen, caller=MIXED)
+                assert {one.function for one in counted.sample} == {"mail"}
+
+    asyncio.run(test())
+
+
+def test_nobody_makes_a_token_where_he_is_no_administrator() -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            api = built.api
+            for grant in (
+                GrantSpec("viewer", payloads=True),
+                GrantSpec("viewer"),
+                GrantSpec("viewer", functions=["pay"]),
+                GrantSpec("viewer", "*"),
+            ):
+                for grants in ([grant], [GrantSpec("viewer", "team"), grant]):
+                    refused = await code(api, tokens.Create("minted", grants), ELSEWHERE)
+                    assert refused is Code.FORBIDDEN, grant
+            created = await api.call(
+                tokens.Create("own", [GrantSpec("admin", "team", payloads=True)]), caller=ELSEWHERE
+            )
+            assert await code(api, tokens.Rotate(created.id), MIXED) is Code.TOKEN_NOT_FOUND
+            both = await api.call(tokens.Create("both", [GrantSpec("viewer"), GrantSpec("viewer", "team")]))
+            for one in (tokens.Rotate(both.id), tokens.Revoke(both.id), tokens.Show(both.id)):
+                assert await code(api, one, ELSEWHERE) is Code.TOKEN_NOT_FOUND
+
+    asyncio.run(test())
+
+
+def test_operations_of_callers_without_a_token_are_not_each_others() -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            part = (Grant(Role.OPERATOR, functions=("pay*",)),)
+            started = await built.api.call(
+                operations.Start("cancel", JobCriteria(function="pay"), rate=0.001),
+                caller=Caller("ann@example.com", part),
+            )
+            other = Caller("bob@example.com", part)
+            assert await code(built.api, operations.Show(started.id or ""), other) is Code.OPERATION_NOT_FOUND
+
+    asyncio.run(test())
