@@ -6,7 +6,7 @@ The event loop of a workflow has the attribute ``workflow_calls``; the package `
 from __future__ import annotations
 
 from asyncio import _get_running_loop
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from mainspring.errors import WorkflowUsageError
 
@@ -63,6 +63,18 @@ def workflow_calls() -> WorkflowCalls | None:
     """Return the receiver of calls in the workflow whose code is running; None outside of workflows."""
     loop = _get_running_loop()
     return None if loop is None else getattr(loop, "workflow_calls", None)
+
+
+def keeps_inexact_values() -> bool:
+    """Return whether the running code belongs to a run that began before values which JSON changes were refused.
+
+    Its replay has to record what it recorded then. The loop's ``semantics`` is that of `mainspring.workflows.model`.
+    """
+    loop = _get_running_loop()
+    return loop is not None and getattr(loop, "semantics", _REFUSES_INEXACT) < _REFUSES_INEXACT
+
+
+_REFUSES_INEXACT: Final = 2
 
 
 def check_outside(what: str, remedy: str) -> None:

@@ -100,6 +100,12 @@ def _plain_hook(value: Any) -> Any:
     raise _unknown(value)
 
 
+def builtins_hook(value: Any) -> Any:
+    """Return what JSON has of a value that msgspec does not know.  Raises as `write_hook`."""
+    written = write_hook(value)
+    return msgspec.json.decode(written) if isinstance(written, msgspec.Raw) else written
+
+
 def finite_hook(value: Any) -> Any:
     """Return the parts of an encodable value, to find numbers that are not finite.  Raises nothing."""
     form = _form_of(type(value))
@@ -108,6 +114,17 @@ def finite_hook(value: Any) -> Any:
             return form.encode(value)
         if pydantic_models.is_known(type(value)):
             return pydantic_models.finite_values(value)
+    return None
+
+
+def values_of(value: Any) -> Any:
+    """Return the parts of an encodable value that msgspec does not know, as Python has them; None if there are none."""
+    form = _form_of(type(value))
+    with contextlib.suppress(Exception):
+        if form is not None:
+            return form.encode(value)
+        if pydantic_models.is_known(type(value)):
+            return pydantic_models.values_of(value)
     return None
 
 

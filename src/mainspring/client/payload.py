@@ -21,12 +21,12 @@ import functools
 import inspect
 import re
 import types
-from typing import TYPE_CHECKING, Any, Never, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET
 
-from mainspring.client.json_encoding import check_offsets, encode_json
+from mainspring.client.json_encoding import ERRORS, check, encode_json, refusal, write
 from mainspring.client.json_types import Reader, problem_of, read_hook, reader_of, to_plain
 from mainspring.client.pydantic_models import ModelError, is_model, is_named_in
 from mainspring.errors import PayloadError
@@ -49,7 +49,10 @@ def encode_result(value: Any) -> bytes:
         return b""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    return encode_json(value, "the result")
+    return encode_json(value, _RESULT)
+
+
+_RESULT: Final = "the result"
 
 
 class Signature:
@@ -72,13 +75,26 @@ class Signature:
         self._needed = sum(p.kind is not _Kind.KEYWORD_ONLY for p in required)
         self._positional_suffices = not self._variadic and all(p.kind is not _Kind.KEYWORD_ONLY for p in required)
         self._only_by_position = any(p.kind is _Kind.POSITIONAL_ONLY for p in required)
+        one = self._parameters[0] if len(self._parameters) == 1 and not self._variadic else None
+        # Compares the unresolved annotation: it must not be resolved while its module still loads.
+        self.raw = one is not None and (one.annotation is bytes or one.annotation == "bytes")
+        """Whether the payload's bytes are the only argument."""
+        # A call with so many positional arguments fits, and they are a JSON array.
+        self._fewest = max(self._needed, 1)
+        self._most = len(self._positional) if self._positional_suffices and not self.raw else -1
+        # Keyword arguments with these names fit.
+        by_name = [p for p in self._parameters if p.kind in (_Kind.POSITIONAL_OR_KEYWORD, _Kind.KEYWORD_ONLY)]
+        self._names = frozenset(p.name for p in by_name)
+        self._required = frozenset(p.name for p in required if p.kind not in (_Kind.VAR_POSITIONAL, _Kind.VAR_KEYWORD))
+        self._what = f"an argument of {name}"
         self._hints: dict[str, Any] | None = None
-        self._array: _Arguments | None = None
-        self._object: _Arguments | None = None
+        self._array: Callable[[bytes], tuple[Any, ...]] | None = None
+        self._object: Callable[[bytes], tuple[Any, ...]] | None = None
         self._result: Callable[[bytes], Any] | None = None
-        self._raw: bool | None = None
         self._sure: frozenset[type[Any]] = frozenset()
         """Classes whose instances have the declared type of results."""
+        self._scalars: frozenset[type[Any]] = frozenset()
+        """Those of them that are JSON without further checks."""
         self._checks_results: bool | None = None
         """Whether other results are checked; None: not looked up."""
         self._has_models: bool | None = None
@@ -103,9 +119,18 @@ class Signature:
         Raises TypeError like the call itself if they do not fit the parameters, and PayloadError if JSON cannot represent one
         of them, or if a dict does not fit the model of its parameter.
         """
-        payload = self._encode(args, kwargs)
-        if self._has_models is not False:
-            for one in (*args, *kwargs.values()) if kwargs else args:
+        if kwargs or not self._fewest <= len(args) <= self._most:
+            payload = self._encode(args, kwargs)
+        else:  # `_encode_json`, because this is called for each job
+            try:
+                payload = write(args)
+            except ERRORS as error:
+                raise refusal(args, self._what, self, error) from error
+            if b":" not in payload and b"null" not in payload:
+                return payload
+            check(payload, args, self._what, self)
+        if self._has_models is not False and payload.find(b"{", 1) > 0 and not self.raw:
+            for one in (*args, *kwargs.values()):
                 kind = type(one)
                 if kind is dict or (kind is list and one and type(one[0]) is dict):  # it may stand for models
                     self._check_models(payload)
@@ -117,9 +142,8 @@ class Signature:
 
         Raises as ``encode``, but does not compare dicts with models: a replay must not depend on their newest version.
         """
-        if self.raw or any(isinstance(one, (bytes, bytearray, memoryview)) for one in args):
-            return self._encode(args, kwargs)
-        return self._encode(*sorted_arguments(args, kwargs))
+        payload = self._encode(args, kwargs)  # refuses values before they become others that JSON has
+        return payload if self.raw or _has_bytes(args) else self._encode(*sorted_arguments(args, kwargs))
 
     def encode_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Encode the arguments of a call, the same for all ways to write it: in any order of keywords, by position or by name.
@@ -128,13 +152,10 @@ class Signature:
         """
         self._check_call(args, kwargs)
         bound = self._bindable.bind(*args, **kwargs)
-        if self.raw or any(
-            isinstance(one, (bytes, bytearray, memoryview)) for one in (*bound.args, *bound.kwargs.values())
-        ):
-            return self.encode(bound.args, bound.kwargs)
-        payload = self.encode(*sorted_arguments(bound.args, bound.kwargs))
-        check_offsets(payload, (args, kwargs), f"an argument of {self.name}")
-        return payload
+        payload = self.encode(bound.args, bound.kwargs)
+        if self.raw or _has_bytes((*bound.args, *bound.kwargs.values())):
+            return payload
+        return self._encode(*sorted_arguments(bound.args, bound.kwargs))
 
     def _check_models(self, payload: bytes) -> None:
         """Raise PayloadError for a payload that does not fit the models which annotations name."""
@@ -148,10 +169,16 @@ class Signature:
             self.decode(payload)
 
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        if kwargs or not self._positional_suffices or not self._needed <= len(args) <= len(self._positional):
+        fits = (
+            not args and self._required <= kwargs.keys() <= self._names
+            if kwargs
+            else self._positional_suffices and self._needed <= len(args) <= len(self._positional)
+        )
+        if not fits:
             self._check_call(args, kwargs)
         if self.raw:
-            return self._encode_raw(next(iter((*args, *kwargs.values())), b""))
+            default = self._parameters[0].default
+            return self._encode_raw(next(iter((*args, *kwargs.values())), b"" if default is _Kind.empty else default))
         if not kwargs:
             return self._encode_json(args) if args else b""
         if not args:
@@ -194,9 +221,9 @@ class Signature:
         return self._encode_json(bound.args)
 
     def _encode_json(self, arguments: tuple[Any, ...] | dict[str, Any]) -> bytes:
-        return encode_json(arguments, f"an argument of {self.name}", self._name_parameter)
+        return encode_json(arguments, self._what, self)
 
-    def _name_parameter(self, place: int | str) -> str:
+    def name_of(self, place: int | str) -> str:
         """Return the name for errors of the argument at an index or under a keyword."""
         if isinstance(place, int):
             named = place < len(self._positional)
@@ -217,6 +244,8 @@ class Signature:
 
         Raises PayloadError if JSON cannot represent it, or if it cannot be read as the declared type: a caller could not use it.
         """
+        if type(value) in self._scalars:
+            return encode_json(value, _RESULT)
         data = encode_result(value)
         checks = self._prepare_results() if self._checks_results is None else self._checks_results
         if checks and type(value) not in self._sure:
@@ -235,7 +264,10 @@ class Signature:
         sure = {one for one in kinds if one in _SURE or is_model(one)}
         if float in sure:
             sure.add(int)
+        if is_raw(kind) and kind is not bytes:
+            sure.discard(bytes)  # may be empty
         self._sure = frozenset(sure)
+        self._scalars = self._sure & {int, str, bool, float}
         self._checks_results = kind not in _NOTHING and not any(one is Any or one is object for one in kinds)
         return self._checks_results
 
@@ -250,9 +282,11 @@ class Signature:
             shown = "None" if value is None else f"of the type {type(value).__name__}"
             raise PayloadError(f"{self.name}: its result is {shown}, and not {type_name(kind)}: {remedy}")
         try:
-            self.decode_result(data)
+            decoded = self.decode_result(data)
         except PayloadError as error:
             raise PayloadError(f"{error}: {remedy}") from error.__cause__
+        if decoded is None and is_bytes:
+            raise PayloadError(f"{self.name}: its result is empty bytes, {EMPTY}")
 
     def problem(self, *, results: bool = True) -> str:
         """Return why some of its arguments or results can never be read from JSON; empty if all can.
@@ -273,15 +307,6 @@ class Signature:
         if results and kind not in _NOTHING and not is_raw(kind) and (problem := problem_of(kind)):
             return f"{self.name}: its result: {problem}"
         return ""
-
-    @property
-    def raw(self) -> bool:
-        """Whether the payload's bytes are the only argument."""
-        if self._raw is None:
-            parameter = self._parameters[0] if len(self._parameters) == 1 else None
-            # Compares the unresolved annotation: it must not be resolved while its module still loads.
-            self._raw = parameter is not None and not self._variadic and parameter.annotation in {bytes, "bytes"}
-        return self._raw
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Decode a payload to positional and keyword arguments.
@@ -314,7 +339,7 @@ class Signature:
         if self._array is None:
             self._array = self._decoder(self._positional, array=True)
         try:
-            values: tuple[Any, ...] = self._array.read(payload)
+            values = self._array(payload)
         except ModelError as error:
             raise self._model_misfit(error) from error.__cause__
         except _DECODE_ERRORS as error:
@@ -331,7 +356,7 @@ class Signature:
             named = [p for p in self._parameters if p.kind is not _Kind.POSITIONAL_ONLY]
             self._object = self._decoder(named, array=False)
         try:
-            decoded = self._object.read(payload)
+            decoded = self._object(payload)
         except ModelError as error:
             raise self._model_misfit(error) from error.__cause__
         except _DECODE_ERRORS as error:
@@ -350,8 +375,11 @@ class Signature:
             self._bind((), values)
         return values
 
-    def _decoder(self, parameters: list[inspect.Parameter], *, array: bool) -> _Arguments:
-        """Build a decoder of a struct with a field for each parameter; omitted arguments keep their defaults."""
+    def _decoder(self, parameters: list[inspect.Parameter], *, array: bool) -> Callable[[bytes], tuple[Any, ...]]:
+        """Build a decoder of a struct with a field for each parameter; omitted arguments are UNSET.
+
+        It raises the errors of msgspec, and ModelError.
+        """
         hints = self._resolved()
         fields: list[Any] = []
         finish: list[tuple[int, str, Callable[[bytes], Any]]] = []
@@ -374,7 +402,14 @@ class Signature:
                 kw_only=not array,
                 rename={f"p{number}": p.name for number, p in enumerate(parameters)},
             )
-            return _Arguments(msgspec.json.Decoder(struct, dec_hook=read_hook), finish)
+            decode = msgspec.json.Decoder(struct, dec_hook=read_hook).decode
+            if finish:
+                return _Arguments(decode, finish).read
+            if array and all(parameter.default is parameter.empty for parameter in parameters):
+                # A tuple is read faster than a struct.
+                kinds = tuple(hints.get(parameter.name, Any) for parameter in parameters)
+                return msgspec.json.Decoder(tuple[kinds], dec_hook=read_hook).decode  # type: ignore[valid-type]
+            return _Struct(decode).read
         except TypeError as error:
             raise PayloadError(f"{self.name}: a parameter's type cannot be read from JSON: {error}") from error
 
@@ -453,23 +488,32 @@ def _forgotten() -> None:
     """Stand for a function that a signature does not need."""
 
 
-class _Arguments:
-    """A decoder of arguments. ``finish`` has the readers of those that msgspec leaves raw: index, parameter and function."""
+class _Struct:
+    """A decoder of arguments."""
 
-    __slots__ = ("_decode", "_finish")
+    __slots__ = ("_decode",)
 
-    def __init__(
-        self, decoder: msgspec.json.Decoder[Any], finish: list[tuple[int, str, Callable[[bytes], Any]]]
-    ) -> None:
-        self._decode = decoder.decode
+    def __init__(self, decode: Callable[[bytes], Any]) -> None:
+        self._decode = decode
+
+    def read(self, payload: bytes) -> tuple[Any, ...]:
+        """Return the arguments, with UNSET for omitted ones.  Raises the errors of msgspec."""
+        values: tuple[Any, ...] = msgspec.structs.astuple(self._decode(payload))
+        return values
+
+
+class _Arguments(_Struct):
+    """One with readers for arguments that msgspec leaves raw: index, parameter and function."""
+
+    __slots__ = ("_finish",)
+
+    def __init__(self, decode: Callable[[bytes], Any], finish: list[tuple[int, str, Callable[[bytes], Any]]]) -> None:
+        super().__init__(decode)
         self._finish = finish
 
     def read(self, payload: bytes) -> tuple[Any, ...]:
         """Return the arguments, with UNSET for omitted ones.  Raises the errors of msgspec, and ModelError."""
-        values: tuple[Any, ...] = msgspec.structs.astuple(self._decode(payload))
-        if not self._finish:
-            return values
-        finished = list(values)
+        finished = list(super().read(payload))
         for index, parameter, read in self._finish:
             if (raw := finished[index]) is not UNSET:
                 try:
@@ -478,6 +522,10 @@ class _Arguments:
                     error.parameter = parameter
                     raise
         return tuple(finished)
+
+
+def _has_bytes(arguments: Iterable[Any]) -> bool:
+    return any(isinstance(one, (bytes, bytearray, memoryview)) for one in arguments)
 
 
 def sorted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -491,6 +539,9 @@ def sorted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tup
 _NOTHING = (type(None), NoReturn, Never)
 """Declared types of results that nobody reads. Values in spite of it are kept."""
 _SURE = frozenset({int, str, bool, float, bytes, list, dict, type(None)})
+
+
+EMPTY: Final = "which callers could not tell from None: return None, or declare bytes alone"
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:

@@ -231,10 +231,14 @@ def plain(value: Any) -> Any:
 
 def finite_values(value: Any) -> Any:
     """Return the values of a model as Python has them, to find those that JSON has no number for."""
-    kind = type(value)
-    if not is_model(kind) or not _may_have_floats(kind):
+    return values_of(value) if is_model(type(value)) and _may_have_floats(type(value)) else None
+
+
+def values_of(value: Any) -> Any:
+    """Return the values of a model as Python has them; None if it writes such as JSON has no form for in its own way."""
+    if not is_model(type(value)) or value.model_config.get("ser_json_inf_nan") == "strings":
         return None
-    return None if value.model_config.get("ser_json_inf_nan") == "strings" else _values(value)
+    return _values(value)
 
 
 def _values(value: Any) -> Any:

@@ -102,8 +102,9 @@ class Verbatim:
 
     def encode_recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Encode like ``encode``, with sorted members of sets and keys of dicts."""
+        payload = self.encode(args, kwargs)  # refuses values before they become others that JSON has
         if any(isinstance(one, (bytes, bytearray, memoryview)) for one in args):
-            return self.encode(args, kwargs)
+            return payload
         return self.encode(*sorted_arguments(args, kwargs))
 
     encode_alike = encode_recorded

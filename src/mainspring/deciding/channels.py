@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mainspring.client.json_encoding import encode_json
 from mainspring.client.options import Duration, seconds
-from mainspring.client.payload import result_decoder
+from mainspring.client.payload import EMPTY, result_decoder
 from mainspring.client.validation import check_text
 from mainspring.deciding.api import current
 from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
@@ -38,7 +38,8 @@ class Channel(Generic[T]):
             data = bytes(value)
         else:
             data = b"" if value is None else encode_json(value, f"the value of signal {self.name}")
-        self._decode(data)
+        if self._decode(data) is None and not data and value is not None:
+            raise PayloadError(f"the value of signal {self.name} is empty bytes, {EMPTY}")
         return data
 
     def decode(self, data: bytes) -> T:

@@ -30,7 +30,7 @@ can change what the same code does, and go on with the runs that an earlier one 
 |   | A run is cancelled once, and its close waits for the tasks that it leaves. |
 |   | Errors inside of exception groups, and those of refused calls, park it. Failures of side effects are recorded. |
 |   | ``map`` lets ContinueAsNew pass. The next run gets signals with which tasks have only begun. |
-| 2 | A result that does not have the declared type fails the run. |
+| 2 | A result that does not have the declared type fails the run. Values that JSON would change are refused. |
 """
 
 
