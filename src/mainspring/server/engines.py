@@ -18,7 +18,7 @@ from mainspring.workflows.model import Limits
 from mainspring.workflows.unit import KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from mainspring.nodes.store import Cluster
     from mainspring.server.settings import StoreSettings
@@ -144,3 +144,13 @@ def lacks(engine: Engine, *, workflows: bool, operations: bool) -> list[str]:
         "job_changes": engine.changes_jobs,
     }
     return [name for name, is_kept in kept.items() if not is_kept]
+
+
+async def grant_submit(settings: StoreSettings, role: str, namespaces: Sequence[str]) -> list[str]:
+    """Let a role of PostgreSQL submit in its transactions in some namespaces; return the statements that were run.
+
+    Raises StoreError and UsageError.
+    """
+    with _driver_for(settings):
+        from mainspring.engines.postgres import engine  # noqa: PLC0415
+    return await engine.grant_submit(settings.url, role, namespaces)

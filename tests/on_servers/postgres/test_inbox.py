@@ -8,18 +8,20 @@ import random
 import asyncpg
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from mainspring import App, namespaces
 from mainspring.client import transactional
+from mainspring.engines.postgres import inbox
 from mainspring.engines.postgres.migrate import MIGRATIONS, prepare
 from mainspring.events.relay import Pending, Settled
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import Options, Priority, State, encode_options
+from mainspring.jobs.model import Options, Priority, Retry, State, encode_options
 from mainspring.jobs.rules import Event, Settlement
 
 from .a_fleet import NOW, Node, node, session
 
-NEVER = 2**60
+NEVER = NOW + 90 * 365 * 86_400_000_000
 
 
 async def insert(other: asyncpg.Connection[asyncpg.Record], **columns: object) -> int:
@@ -304,25 +306,143 @@ def test_wrong_names_and_namespaces_are_refused(database: str, arguments: str, w
     asyncio.run(test())
 
 
+async def put(other: asyncpg.Connection[asyncpg.Record], job_id: int, **columns: object) -> int:
+    """Store a row as it is, without the checks of the inbox: one of an earlier version, for example."""
+    await other.execute("ALTER TABLE inbox DISABLE TRIGGER check_submission")
+    found = await insert(other, id=job_id, **columns)
+    await other.execute("ALTER TABLE inbox ENABLE TRIGGER check_submission")
+    return found
+
+
 def test_no_inserted_row_reaches_another_namespace(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
+            decisions = b"\x1fd\x1fdefault\x1fw"
             rows = [
-                ("b", b"f", b"b\x1ff"),
                 ("a", b"b\x1ff", b"a\x1fb\x1ff"),
                 ("default", b"b\x1ff", b"default\x1fb\x1ff"),
+                ("default", decisions, b""),
                 ("a\x1fb", b"f", b"default\x1fa\x1fb\x1ff"),
                 ("", b"b\x1ff", b"default\x1f\x1fb\x1ff"),
             ]
-            ids = [await insert(other, namespace=namespace, function=function) for namespace, function, _ in rows]
+            for namespace, function, _ in rows:
+                with pytest.raises(asyncpg.InvalidParameterValueError, match=r"U\+001F|is no namespace"):
+                    await insert(other, namespace=namespace, function=function)
+            ids = [await insert(other, namespace="b", function=function) for function in (b"f", b"b\x1ff")]
+            for at, (namespace, function, _) in enumerate(rows, 101):
+                ids.append(await put(other, at, namespace=namespace, function=function))
             await take(one)
+            refused = ids.pop(4)
+            assert (
+                await other.fetchval("SELECT id FROM refused_submissions WHERE reason LIKE '%node''s own'") == refused
+            )
             (found,) = await one.group(ops.Find(ids, 0, namespaces.ANY))
-            assert [found[job_id].function for job_id in ids] == [key for *_, key in rows]
-            ((claimed,),) = (await one.group(one.claim(function=b"b\x1ff")))[0]
-            assert claimed.id == ids[0]
-            for job_id in ids[2:]:
+            expected = [b"b\x1ff", b"b\x1ff", *(key for *_, key in rows if key)]
+            assert [found[job_id].function for job_id in ids] == expected
+            ((*claimed,),) = (await one.group(one.claim(function=b"b\x1ff")))[0]
+            assert [job.id for job in claimed] == ids[:2]
+            for job_id in ids[3:]:
                 (seen,) = await one.group(ops.Find([job_id], 0, "default"))
                 assert job_id in seen, "it is reachable by its handle"
+
+    asyncio.run(test())
+
+
+def test_a_row_that_cannot_become_a_job_is_refused_alone(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            (await insert(other), await take(one))
+            good = [await insert(other, function=b"g", uniq=b"%d" % at) for at in range(3)]
+            bad: dict[int, dict[str, object]] = {
+                1: {"uniq": b"x"},  # the id of another job
+                10**12: {},
+                101: {"created_us": 2**63 - 1},
+                102: {"due_us": 2**63 - 1},
+                103: {"expires_us": -1},
+            }
+            for job_id, columns in bad.items():
+                await put(other, job_id, **columns)
+            last = await insert(other, function=b"g")
+            assert await take(one) == ({(b"g", Priority.NORMAL): 4}, 0, False)
+            assert await take(one) == ({}, 0, False)
+            assert [await state(one, job_id) for job_id in (*good, last)] == [State.PENDING] * 4
+            rows = await other.fetch("SELECT id, reason FROM refused_submissions ORDER BY id")
+            assert [row[0] for row in rows] == sorted(bad)
+            assert "duplicate key" in rows[0][1]
+            counts = {(b"f", State.PENDING, Priority.NORMAL): 1, (b"g", State.PENDING, Priority.NORMAL): 4}
+            assert await one.counts() == counts
+            await put(other, 104, created_us=2**63 - 1)
+            assert await one.find(104) == {}, "nor does a look at it fail"
+            assert (await cancel(one, 104)).job is None
+
+    asyncio.run(test())
+
+
+def test_a_user_chooses_neither_the_id_nor_a_time_to_come(database: str) -> None:
+    async def test() -> None:
+        async with node(database), session(database) as other:
+            assert await insert(other, id=77, created_us=2**63 - 1) == 1
+            assert 0 < await other.fetchval("SELECT created_us FROM inbox") < NEVER
+            for columns in ({"due_us": 2**60}, {"expires_us": 2**63 - 1}, {"due_us": -1}, {"options": bytes(8193)}):
+                with pytest.raises(asyncpg.InvalidParameterValueError, match="mainspring: "):
+                    await insert(other, **columns)
+            for time in ("run_at => 'infinity'", "delay => 'NaN'", "expires => 4e9", "run_at => 1e300"):
+                with pytest.raises(asyncpg.InvalidParameterValueError, match="more than a century"):
+                    await other.fetchval(f"SELECT submit('f', {time})")
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        Options(run=(5, 1), ref=3),
+        Options(schedule="nightly", fire_us=1),
+        Options(owner=("bulk", "1")),
+        Options(reducer=b"r", forget=True, version="2"),
+    ],
+    ids=["run", "schedule", "owner", "others"],
+)
+def test_a_submission_cannot_pretend_to_be_made_by_a_node(database: str, forged: Options) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            job_id = await insert(other, options=encode_options(replace(forged, timeout=5.0)))
+            assert (await take(one)).pending == {(b"f", Priority.NORMAL): 1}
+            assert (await one.find(job_id))[job_id].options == Options(timeout=5.0)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(timeout=float("nan")),
+        Options(keep_unique=float("inf")),
+        Options(heartbeat=-1.0),
+        Options(retry=Retry(max_attempts=2**40)),
+        Options(key=b"\xff"),
+        Options(key=bytes(256)),
+    ],
+    ids=["nan", "inf", "negative", "attempts", "text", "long"],
+)
+def test_invalid_options_are_left_out(database: str, options: Options) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            job_id = await insert(other, uniq=b"u", options=encode_options(options))
+            assert (await take(one)).pending == {(b"f", Priority.NORMAL): 1}
+            assert (await one.find(job_id))[job_id].options is None
+
+    asyncio.run(test())
+
+
+def test_a_portion_of_the_inbox_has_a_limit_in_bytes(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            monkeypatch.setattr(inbox, "PORTION_BYTES", 1000)
+            for size in (2000, 400, 400, 400):
+                await insert(other, payload=bytes(size))
+            for number, more in ((1, True), (2, True), (1, False)):
+                assert await take(one) == ({(b"f", Priority.NORMAL): number}, 0, more)
 
     asyncio.run(test())
 

@@ -18,6 +18,7 @@ from mainspring.engines.postgres import (
     membership,
     migrate,
     partitions,
+    rights,
     series,
 )
 from mainspring.engines.postgres.connection import connect, disconnect
@@ -400,6 +401,21 @@ async def migrate_store(url: str) -> list[int]:
     connection = await connect(where, "mainspring:migrate")
     try:
         return await migrate.prepare(connection, where.schema)
+    except failures.ERRORS as error:
+        raise failures.explain(error, where) from error
+    finally:
+        await disconnect(connection)
+
+
+async def grant_submit(url: str, role: str, permitted: Sequence[str]) -> list[str]:
+    """Let a role submit in its transactions in some namespaces; return the statements that were run.
+
+    Raises SettingsError, StoreError and UsageError.
+    """
+    where = address.parse(url)
+    connection = await connect(where, "mainspring:migrate")
+    try:
+        return await rights.grant_submit(connection, where.schema, role, permitted)
     except failures.ERRORS as error:
         raise failures.explain(error, where) from error
     finally:

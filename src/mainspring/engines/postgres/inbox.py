@@ -7,20 +7,26 @@ a row that joins another job leaves an alias, by which its id leads to that job.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
 
+import asyncpg
 import structlog
 from msgspec.structs import replace
 
 from mainspring import namespaces
 from mainspring.engines.postgres.floors import Floors
-from mainspring.engines.postgres.rows import SQL, decode_stored_options
+from mainspring.engines.postgres.functions import columns, key_of
+from mainspring.engines.postgres.rows import PORTION_BYTES, SQL, decode_stored_options
 from mainspring.engines.postgres.submitting import store
 from mainspring.errors import UsageError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import NO_UNIQUE, Job, State
+from mainspring.jobs.model import NO_UNIQUE, Job, Options, State
+from mainspring.jobs.retry import MAX_WAIT
+from mainspring.jobs.retry import check as check_retry
 from mainspring.jobs.tags import check_tags
+from mainspring.resources.limit_specs import MAX_CONCURRENCY_KEY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,10 +34,22 @@ if TYPE_CHECKING:
     from asyncpg import Record
 
     from mainspring.engines.postgres.transaction import Transaction
-    from mainspring.jobs.model import Options
 
 log = structlog.get_logger("mainspring.postgres")
 _PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
+_DAY_US: Final = 86_400_000_000
+LATEST_US: Final = int(MAX_WAIT * 1_000_000) + _DAY_US
+"""Microseconds from now within which a job may become due or expire. The inbox refuses later times, by the server's clock."""
+FORGED: Final = "they have fields that only nodes set, such as the run or the schedule of a job"
+_FAULTS: Final = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+    asyncpg.InterfaceError,
+    ValueError,
+    OverflowError,
+)
+"""Errors of a value. Others, such as a lost connection or a lock, have nothing to do with the row."""
 
 
 async def drain_inbox(tx: Transaction, operations: Sequence[ops.DrainInbox]) -> list[ops.DrainedInbox]:
@@ -44,7 +62,7 @@ async def _drain(tx: Transaction, limit: int) -> ops.DrainedInbox:
     floor = floors.inbox
     now = floors.clock()
     whole, (place,) = floor.begin(now)
-    records = await tx.connection.fetch(SQL["take_inbox"], limit, place)
+    records = await tx.connection.fetch(SQL["take_inbox"], limit, place, PORTION_BYTES)
     if whole:
         floor.scans.note_cost(now, floors.clock() - now)
     if floor.scans.slow and records:
@@ -54,7 +72,9 @@ async def _drain(tx: Transaction, limit: int) -> ops.DrainedInbox:
     stored = await _move(tx, records)
     pending = Counter((job.function, job.priority) for job in stored if job.state == _PENDING)
     next_us = min((job.due_us for job in stored if job.state == _SCHEDULED), default=0)
-    return ops.DrainedInbox(dict(pending), next_us, len(records) == limit)
+    # The first row of those that follow may be too large for this portion.
+    more = len(records) == limit or sum(len(record[9]) for record in records) > PORTION_BYTES // 2
+    return ops.DrainedInbox(dict(pending), next_us, more)
 
 
 async def admit(tx: Transaction, ids: Iterable[int]) -> None:
@@ -65,28 +85,93 @@ async def admit(tx: Transaction, ids: Iterable[int]) -> None:
 
 
 async def _move(tx: Transaction, records: Sequence[Record]) -> list[Job]:
-    """Store rows of the inbox as jobs; return the stored jobs, without those that joined others."""
+    """Store rows of the inbox as jobs; return the stored jobs, without those that joined others.
+
+    A row that cannot be stored is refused alone: the savepoint is one of all rows, and only if one fails, of each.
+    """
     if not records:
         return []
-    jobs = await _jobs(tx, records)
-    joined = await store(tx, jobs, [0] * len(jobs))
-    if joined:
-        aliases = [(job.id, joined[job.id].id, job.created_us) for job in jobs if job.id in joined]
-        await tx.connection.fetch(SQL["alias"], *(list(column) for column in zip(*aliases, strict=True)))
+    jobs, refused = await _jobs(tx, records)
+    await tx.functions.ensure({job.function for job in jobs})  # numbers from before the savepoint stay
+    try:
+        stored = await _store_or_undo(tx, jobs)
+    except _FAULTS:
+        stored = []
+        for job in jobs:
+            try:
+                stored += await _store_or_undo(tx, [job])
+            except _FAULTS as error:
+                refused[job.id] = str(error) or type(error).__name__
+    if refused:
+        await _refuse(tx, [record for record in records if record[0] in refused], refused)
+    return stored
+
+
+async def _store_or_undo(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
+    """Store jobs, or nothing of them. Raises what the store raises."""
+    if not jobs:
+        return []
+    deltas, pendings = tx.deltas.copy(), tx.pendings.copy()
+    await tx.connection.execute("SAVEPOINT inbox")
+    try:
+        joined = await store(tx, jobs, [0] * len(jobs))
+        if joined:
+            aliases = [(job.id, joined[job.id].id, job.created_us) for job in jobs if job.id in joined]
+            await tx.connection.fetch(SQL["alias"], *(list(column) for column in zip(*aliases, strict=True)))
+    except _FAULTS:
+        await tx.connection.execute("ROLLBACK TO SAVEPOINT inbox; RELEASE SAVEPOINT inbox")
+        tx.deltas, tx.pendings = deltas, pendings
+        raise
+    await tx.connection.execute("RELEASE SAVEPOINT inbox")
     return [job for job in jobs if job.id not in joined]
 
 
-async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
+async def _refuse(tx: Transaction, records: Sequence[Record], reasons: dict[int, str]) -> None:
+    """Put rows aside, with the reasons: they are out of the inbox, and their jobs are lost."""
+    ids = [record[0] for record in records]
+    values = [[record[at] for record in records] for at in range(10)]
+    await tx.connection.fetch(SQL["refuse_submissions"], *values, [reasons[job_id][:1000] for job_id in ids])
+
+    def warn() -> None:
+        log.error(
+            "submissions of the inbox cannot become jobs and are set aside, the others go on",
+            ids=ids[:10],
+            number=len(ids),
+            reason=reasons[ids[0]],
+            remedy="look at the table refused_submissions of the store's schema, and submit them again if they are yours",
+        )
+
+    tx.after_commit(warn)
+
+
+async def _jobs(tx: Transaction, records: Sequence[Record]) -> tuple[list[Job], dict[int, str]]:
+    """Return the jobs of rows, oldest first, and the reasons why others have none, by their ids."""
     now_us = await tx.connection.fetchval(SQL["now"])
-    jobs = []
-    for job_id, namespace, function, unique, priority, created, due, expires, options, payload in sorted(
-        map(tuple, records)
-    ):
-        job_options, key = _options(job_id, options)
+    jobs, refused = [], {}
+    options_faults: list[tuple[int, str]] = []
+    for record in sorted(records, key=itemgetter(0)):
+        job_id, namespace, function, unique, priority, created, due, expires, options, payload, *size = record
+        if not 0 < job_id < TERM_SPAN:
+            refused[job_id] = f"{job_id} is no id of a submission"
+            continue
+        if (
+            not 0 <= created <= now_us + _DAY_US
+            or not 0 <= max(due, expires) <= now_us + LATEST_US
+            or min(due, expires) < 0
+        ):
+            refused[job_id] = "a time lies before 1970 or more than a century from now"
+            continue
+        name = _key(namespace, function)
+        if key_of(*columns(name)) != name:
+            refused[job_id] = "its function is one of a node's own"
+            continue
+        job_options, key, fault = _options(options)
+        if fault:
+            options_faults.append((job_id, fault))
         jobs.append(
             Job(
                 job_id,
-                _key(namespace, function),
+                name,
                 payload,
                 unique or NO_UNIQUE,
                 priority,
@@ -95,37 +180,69 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> list[Job]:
                 due,
                 expires,
                 job_options,
-                input_size=len(payload),
+                input_size=size[0] if size else len(payload),
                 key=key,
             )
         )
-    return jobs
+    if options_faults:
+        job_id, fault = options_faults[0]
+        log.warning(
+            "the options of submissions cannot be used: their jobs run without them",
+            id=job_id,
+            number=len(options_faults),
+            error=fault,
+        )
+    return jobs, refused
 
 
 def _key(namespace: str, function: bytes) -> bytes:
     """Return the key of a row's function, which is always one of the row's namespace.
 
-    ``submit`` has checked both, but users may also insert rows by themselves.
+    The inbox has checked both. Rows of before, and those of a store whose check was removed, may have anything.
     """
     try:
-        return namespaces.key(namespaces.check(namespace), function.removeprefix(namespaces.prefix(namespace)))
+        name = function.removeprefix(namespaces.prefix(namespaces.check(namespace)))
     except UsageError:  # in the default namespace, then, under a name that no worker can have
-        return namespaces.key(namespaces.DEFAULT, namespace.encode() + namespaces.SEPARATOR + function)
+        return _outside(namespace.encode() + namespaces.SEPARATOR + function)
+    return (
+        namespace.encode() + namespaces.SEPARATOR + name
+        if namespaces.SEPARATOR in name
+        else namespaces.key(namespace, name)
+    )
 
 
-def _options(job_id: int, data: bytes | None) -> tuple[Options | None, bytes]:
-    """Decode a submission's options, and its key.
+def _outside(name: bytes) -> bytes:
+    return namespaces.DEFAULT.encode() + namespaces.SEPARATOR + name
 
-    Unreadable options are left out, so that the job blocks neither itself nor the rows behind it.
+
+def _options(data: bytes | None) -> tuple[Options | None, bytes, str]:
+    """Decode a submission's options, and its key; the last part is the fault of invalid ones, which are left out.
+
+    A user sets options and nothing else: only nodes record that a job is part of a schedule, of a run or of an operation.
     """
+    if data is None:
+        return None, b"", ""
     try:
-        options, key = decode_stored_options(data)
-        if options is not None and options.tags:
-            options = replace(options, tags=check_tags(options.tags))
-        return options, key  # noqa: TRY300 - both lines above may fail
-    except (ValueError, UsageError) as error:  # a MsgspecError, text that is not UTF-8, or invalid tags
-        log.warning("the options of a submission cannot be read: it runs without them", id=job_id, error=str(error))
-        return None, b""
+        given, key = decode_stored_options(data)
+        if given is None:
+            return None, _checked_key(key), ""
+        if given.retry is not None:
+            check_retry(given.retry)
+        for name in ("timeout", "heartbeat", "keep_unique"):
+            seconds = getattr(given, name)
+            if seconds is not None and (not 0 <= seconds < MAX_WAIT or (not seconds and name != "keep_unique")):
+                raise UsageError(f"{name} is {seconds}, and takes a number of seconds up to a century")  # noqa: TRY301
+        options = Options(given.retry, given.timeout, given.heartbeat, given.keep_unique, tags=check_tags(given.tags))
+        return options, _checked_key(key), "" if options == replace(given, tags=options.tags) else FORGED
+    except (ValueError, UsageError) as error:  # a MsgspecError, text that is not UTF-8, or an invalid value
+        return None, b"", str(error)
+
+
+def _checked_key(key: bytes) -> bytes:
+    if len(key) > MAX_CONCURRENCY_KEY_BYTES:
+        raise UsageError(f"a concurrency_key has at most {MAX_CONCURRENCY_KEY_BYTES} bytes, not {len(key)}")
+    key.decode()
+    return key
 
 
 async def peek(tx: Transaction, ids: Iterable[int], namespace: str) -> list[Job]:
@@ -134,10 +251,8 @@ async def peek(tx: Transaction, ids: Iterable[int], namespace: str) -> list[Job]
     records = await tx.connection.fetch(SQL["peek_inbox"], wanted, namespace) if wanted else ()
     if not records:
         return []
-    jobs = await _jobs(tx, records)
+    jobs, _ = await _jobs(tx, records)
     await tx.nodes.load(wanted)
-    for job in jobs:
-        job.payload = b""
     return jobs
 
 

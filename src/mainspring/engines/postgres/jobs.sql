@@ -580,9 +580,13 @@ GROUP BY function, state, priority;
 
 -- ---- the inbox ----
 
+-- The oldest rows, up to a number and up to a number of bytes; the first one always. `length` reads no payload.
 -- name: take_inbox
-WITH picked AS MATERIALIZED (
-    SELECT id FROM inbox WHERE id >= $2 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
+WITH locked AS MATERIALIZED (
+    SELECT id, length(payload) AS size FROM inbox WHERE id >= $2 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
+), picked AS MATERIALIZED (
+    SELECT id FROM (SELECT id, size, sum(size) OVER (ORDER BY id) AS total FROM locked) AS added
+    WHERE total - size = 0 OR total <= $3
 )
 DELETE FROM inbox USING picked WHERE inbox.id = ANY (ARRAY[picked.id])
 RETURNING inbox.id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload;
@@ -592,8 +596,16 @@ DELETE FROM inbox WHERE id = ANY ($1::bigint[])
 RETURNING id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload;
 
 -- name: peek_inbox
-SELECT id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload
+SELECT id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, ''::bytea, length(payload)
 FROM inbox WHERE id = ANY ($1::bigint[]) AND ($2::text = '' OR namespace = $2);
+
+-- name: refuse_submissions
+WITH gone AS (
+    DELETE FROM refused_submissions WHERE number <= (SELECT max(number) - 1000 FROM refused_submissions)
+)
+INSERT INTO refused_submissions (id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload, reason)
+SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::bytea[], $5::smallint[], $6::bigint[], $7::bigint[], $8::bigint[],
+    $9::bytea[], $10::bytea[], $11::text[]);
 
 -- name: alias
 INSERT INTO aliases (id, job_id, created_us) SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]);

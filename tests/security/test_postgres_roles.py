@@ -1,0 +1,263 @@
+"""Roles of PostgreSQL attack a store: one that may submit, and one that may only connect to the database."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import asyncpg
+import pytest
+
+from mainspring.engines.postgres.engine import grant_submit, migrate_store
+from mainspring.engines.postgres.migrate import MIGRATIONS, prepare
+from mainspring.engines.postgres.rights import function_of
+from mainspring.errors import UsageError
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import State
+from tests.on_servers.postgres.a_fleet import node, session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.on_servers.postgres.a_fleet import Node
+
+    Connection = asyncpg.Connection[asyncpg.Record]
+
+DENIED = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedObjectError)
+
+
+class Roles(NamedTuple):
+    """Sessions of three roles, and the address of the store as its owner has it."""
+
+    store: str
+    owner: Connection
+    web: Connection
+    stranger: Connection
+
+
+def named(database: str, role: str) -> str:
+    """Return the name of a role; roles belong to the whole server."""
+    return f"{role}_{database.rpartition('/')[2].partition('?')[0]}"
+
+
+def as_role(database: str, role: str) -> str:
+    """Return the address of the database for a role."""
+    return database.replace("postgres@", f"{named(database, role)}@", 1)
+
+
+@asynccontextmanager
+async def roles(database: str) -> AsyncIterator[Roles]:
+    """Create the roles and an empty schema; nobody has a right that the server does not give by itself."""
+    async with session(database) as admin:
+        for role in ("ms", "web", "stranger"):
+            await admin.execute(f"CREATE ROLE {named(database, role)} LOGIN")
+        await admin.execute(f"CREATE SCHEMA mainspring AUTHORIZATION {named(database, 'ms')}")
+    addresses = [as_role(database, role) for role in ("ms", "web", "stranger")]
+    owner, web, stranger = [await asyncpg.connect(address) for address in addresses]
+    try:
+        await owner.execute("SET search_path = mainspring")
+        yield Roles(addresses[0], owner, web, stranger)
+    finally:
+        for connection in (owner, web, stranger):
+            await connection.close()
+
+
+async def grant(one: Roles, database: str, *permitted: str) -> list[str]:
+    return await grant_submit(one.store, named(database, "web"), permitted or ("default",))
+
+
+async def drain(one: Node) -> dict[tuple[bytes, int], int]:
+    (taken,) = await one.group(ops.DrainInbox())
+    pending: dict[tuple[bytes, int], int] = taken.pending
+    return pending
+
+
+OBJECTS = """
+SELECT c.oid::regclass::text AS name, c.relkind, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = 'mainspring' AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
+"""
+FUNCTIONS = """
+SELECT p.oid, p.proname, p.oid::regprocedure::text AS call, p.prosecdef, p.proconfig, p.pronargs
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'mainspring'
+"""
+
+
+def test_a_role_that_may_submit_can_do_nothing_else(database: str) -> None:
+    async def test() -> None:
+        async with roles(database) as one:
+            await migrate_store(one.store)
+            await grant(one, database)
+            async with node(one.store) as server:
+                await check_web(one, server, database)
+
+    asyncio.run(test())
+
+
+async def check_web(one: Roles, server: Node, database: str) -> None:
+    handle = await one.web.fetchval("SELECT mainspring.submit('f', 'secret', uniq => 'u', options => '\\x80')")
+    assert handle == "H:inbox:1"
+    # Every table, view and sequence, and every function: new ones too.
+    objects = await one.owner.fetch(OBJECTS)
+    assert len(objects) > 20
+    for role, connection in (("web", one.web), ("stranger", one.stranger)):
+        for name, kind, oid in objects:
+            attacks = [f"SELECT * FROM mainspring.{name}"]
+            if kind == b"S":
+                attacks += [f"SELECT setval('mainspring.{name}', 1)", f"SELECT nextval('mainspring.{name}')"]
+            else:
+                attacks += [f"INSERT INTO mainspring.{name} DEFAULT VALUES", f"DELETE FROM mainspring.{name}"]
+                attacks += [
+                    f"TRUNCATE mainspring.{name}",
+                    f"DO $$ BEGIN LOCK TABLE mainspring.{name}; END $$",
+                    f"DROP TABLE mainspring.{name}",
+                ]
+                attacks += [f"ALTER TABLE mainspring.{name} DISABLE TRIGGER ALL"]
+                rights = "SELECT has_any_column_privilege($1::name, $2::oid, 'SELECT, INSERT, UPDATE, REFERENCES')"
+                assert not await one.owner.fetchval(rights, named(database, role), oid), name
+            for attack in attacks:
+                with pytest.raises(DENIED):
+                    await connection.execute(attack)
+        for oid, name, call, *_ in await one.owner.fetch(FUNCTIONS):
+            right = "SELECT has_function_privilege($1::name, $2::oid, 'EXECUTE')"
+            allowed = role == "web" and name in {"submit", function_of("default")}
+            assert await one.owner.fetchval(right, named(database, role), oid) is allowed, call
+    for attack in (
+        "SELECT mainspring.submit_anywhere('f', 'p', '', 1, NULL, NULL, NULL, NULL, 'team')",
+        "SELECT mainspring.submit('f', namespace => 'team')",
+        "SELECT mainspring.enter(1, 1)",
+        "SELECT mainspring.submit_1('f')",
+        "CREATE TABLE mainspring.mine (x int)",
+        "CREATE FUNCTION mainspring.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "SELECT payload FROM mainspring.jobs",
+        "UPDATE mainspring.jobs SET state = 4",
+        "INSERT INTO mainspring.ended SELECT * FROM mainspring.ended",
+        "INSERT INTO mainspring.inbox (id, function) VALUES (1, 'f')",
+        "SET session_replication_role = replica",
+        f"SET ROLE {named(database, 'ms')}",
+    ):
+        with pytest.raises(DENIED):
+            await one.web.execute(attack)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="may not submit in the namespace team") as refused:
+        await one.web.execute("SELECT mainspring.submit('f', namespace => 'team')")
+    assert "mainspring migrate --grant-submit" in str(refused.value.hint)
+    with pytest.raises(DENIED):
+        await one.stranger.execute("SELECT mainspring.submit('f')")
+    # Its temporary objects hide none of the store's: their triggers would run as the owner.
+    await one.web.execute(
+        "CREATE TEMP TABLE inbox (id bigint, namespace text, function bytea, uniq bytea, priority int, created_us bigint,"
+        " due_us bigint, expires_us bigint, options bytea, payload bytea);"
+        "CREATE FUNCTION pg_temp.mine() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'runs as %', current_user; END $$;"
+        "CREATE TRIGGER mine BEFORE INSERT ON inbox FOR EACH ROW EXECUTE FUNCTION pg_temp.mine();"
+        "CREATE FUNCTION pg_temp.submit_anywhere(bytea, bytea, bytea, int, float8, float8, float8, bytea, text) RETURNS text"
+        " LANGUAGE sql AS $$ SELECT 'mine' $$; SET search_path = pg_temp"
+    )
+    assert await one.web.fetchval("SELECT mainspring.submit('f')") == "H:inbox:2"
+    # No row stops the inbox, or the lists.
+    for arguments in ("'f', run_at => 1e300", "'f', '', delay => 'NaN'", "E'\\\\x1f'", "'f', priority => 9", "NULL"):
+        with pytest.raises(asyncpg.DataError if "priority" not in arguments else asyncpg.CheckViolationError):
+            await one.web.execute(f"SELECT mainspring.submit({arguments})")
+    assert await drain(server) == {(b"f", 1): 2}
+    assert (await server.find(1))[1].state == State.PENDING
+
+
+def test_functions_with_the_rights_of_their_owner_have_a_path_of_their_own(database: str) -> None:
+    async def test() -> None:
+        async with roles(database) as one:
+            await migrate_store(one.store)
+            await grant(one, database, "default", "team")
+            definers = [row for row in await one.owner.fetch(FUNCTIONS) if row["prosecdef"]]
+            assert {row["proname"] for row in definers} >= {"check_submission", "submit_anywhere", function_of("team")}
+            for row in definers:
+                assert row["proconfig"] == ["search_path=pg_catalog, mainspring, pg_temp"], row["call"]
+
+    asyncio.run(test())
+
+
+def test_a_grant_is_repeatable_and_names_the_namespaces(database: str) -> None:
+    async def test() -> None:
+        async with roles(database) as one:
+            await migrate_store(one.store)
+            submit = "SELECT mainspring.submit('f', namespace => $1)"
+            first = await grant(one, database)
+            repeated = await grant(one, database)
+            assert set(repeated) < set(first)
+            assert all(statement.startswith("GRANT ") for statement in repeated)
+            await one.web.fetchval(submit, "default")
+            for permitted, expected in ((("team", "other"), ("team", "other")), (("*",), ("default", "team", "new"))):
+                await grant(one, database, *permitted)
+                for namespace in expected:
+                    await one.web.fetchval(submit, namespace)
+            await grant(one, database, "team")
+            for namespace in ("default", "other", "new"):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await one.web.fetchval(submit, namespace)
+            found = await one.owner.fetch("SELECT namespace, function FROM inbox WHERE namespace = 'team'")
+            assert [tuple(row) for row in found] == [("team", b"team\x1ff")] * 2
+            for role, words in (("nobody_has_this", "there is no role"), (named(database, "ms"), "owns the store")):
+                with pytest.raises(UsageError, match=words):
+                    await grant_submit(one.store, role, ["default"])
+            with pytest.raises(UsageError, match="is no namespace"):
+                await grant(one, database, "'); DROP TABLE jobs; --")
+
+    asyncio.run(test())
+
+
+def test_the_right_is_that_of_the_role_in_use(database: str) -> None:
+    """A trigger of the application submits for users who may not; a session with another role has that role's right."""
+
+    async def test() -> None:
+        async with roles(database) as one, session(database) as admin:
+            await migrate_store(one.store)
+            await grant(one, database)
+            web, stranger = named(database, "web"), named(database, "stranger")
+            await admin.execute(f"CREATE SCHEMA shop AUTHORIZATION {web}")
+            await one.web.execute(
+                "CREATE TABLE shop.orders (id int); CREATE FUNCTION shop.confirm() RETURNS trigger LANGUAGE plpgsql"
+                " SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS"
+                " $$ BEGIN PERFORM mainspring.submit('confirm'); RETURN NEW; END $$;"
+                "CREATE TRIGGER confirm AFTER INSERT ON shop.orders FOR EACH ROW EXECUTE FUNCTION shop.confirm();"
+                f"GRANT USAGE ON SCHEMA shop TO {stranger}; GRANT INSERT ON shop.orders TO {stranger}"
+            )
+            await one.stranger.execute("INSERT INTO shop.orders VALUES (1)")
+            with pytest.raises(DENIED):
+                await one.stranger.execute("SELECT mainspring.submit('confirm')")
+            await admin.execute(f"SET ROLE {web}")
+            await admin.execute("SELECT mainspring.submit('confirm')")
+            assert await one.owner.fetchval("SELECT count(*) FROM inbox") == 2
+
+    asyncio.run(test())
+
+
+def test_the_rights_that_earlier_versions_asked_for_go_on(database: str) -> None:
+    async def test() -> None:
+        async with roles(database) as one:
+            await prepare(one.owner, "mainspring", migrations=[one for one in MIGRATIONS if one.number < 19])
+            web = named(database, "web")
+            await one.owner.execute(
+                f"GRANT USAGE ON SCHEMA mainspring TO {web}; GRANT INSERT, SELECT (id) ON mainspring.inbox TO {web};"
+                f"GRANT USAGE ON SEQUENCE mainspring.inbox_ids TO {web}"
+            )
+            await one.web.fetchval("SELECT mainspring.submit('f')")
+            assert 19 in await migrate_store(one.store)
+            await one.web.fetchval("SELECT mainspring.submit('f', namespace => 'team')")
+            await one.web.fetchval("SELECT mainspring.submit_1('f')")
+            insert = "INSERT INTO mainspring.inbox (id, function) VALUES (1, 'f') RETURNING id"
+            assert await one.web.fetchval(insert) == 4, "the id is the store's"
+            with pytest.raises(DENIED):
+                await one.web.execute("SELECT mainspring.enter(1, 1)")
+            revoked = [line for line in await grant(one, database) if line.startswith("REVOKE")]
+            for what in (
+                "submit_anywhere(",
+                "submit_1(",
+                'TABLE "mainspring"."inbox"',
+                'SEQUENCE "mainspring"."inbox_ids"',
+            ):
+                assert any(what in line for line in revoked), revoked
+            with pytest.raises(DENIED):
+                await one.web.fetchval(insert)
+            await one.web.fetchval("SELECT mainspring.submit('f')")
+            async with node(one.store) as server:
+                assert await drain(server) == {(b"f", 1): 4, (b"team\x1ff", 1): 1}
+
+    asyncio.run(test())
