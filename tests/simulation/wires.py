@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
+    from mainspring.access.caller import Caller
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.peer import Peer
 
@@ -50,7 +51,14 @@ class Side(Protocol):
 class Wire(asyncio.Transport):
     """One connection with both of its ends; ``see`` receives every packet at the moment when the server writes it."""
 
-    def __init__(self, life: Side, see: Callable[[int, list[bytes]], None]) -> None:
+    def __init__(
+        self,
+        life: Side,
+        see: Callable[[int, list[bytes]], None],
+        namespace: str | None = None,
+        caller: Caller | None = None,
+    ) -> None:
+        """``namespace`` is that of the port, and ``caller`` the origin of its requests."""
         super().__init__()
         self._life = life
         self._see = see
@@ -71,7 +79,7 @@ class Wire(asyncio.Transport):
         """Whether the server has no connection any more."""
         self._was_refused = False
         """Whether the machine of a peer that reads nothing more has refused a packet, which the server can notice only later."""
-        self.protocol = GearmanProtocol(life.face)
+        self.protocol = GearmanProtocol(life.face, namespace, caller)
         self.peer = self.protocol.peer
         self.protocol.connection_made(self)
 

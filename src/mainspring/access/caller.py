@@ -26,6 +26,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The id of its request."""
     session: str = ""
     """The digest of its session; empty for a caller with a token, also if a session began with that."""
+    is_port: bool = False
+    """Whether it is everybody on a port of one namespace: nobody of it has a right to anything about the node itself."""
 
     def may(self, permission: Permission, namespace: str, function: str | None = None) -> bool:
         """Return whether the caller has a permission in a namespace, for a function or (None) for some function of it."""
@@ -91,4 +93,11 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 LOCAL: Final = Caller("local", (Grant(Role.ADMIN, EVERY_NAMESPACE, payloads=True),))
-"""The caller on a port that demands no token: it may do everything."""
+"""The caller on a port without a namespace that demands no token: it may do everything."""
+NOBODY: Final = Caller("nobody", ())
+"""The caller on a port that demands a token, until it has signed in."""
+
+
+def caller_of_port(namespace: str, role: Role) -> Caller:
+    """Return the caller on a port of one namespace: a role there, with payloads from `Role.DEVELOPER` on, and none elsewhere."""
+    return Caller(f"port of {namespace}", (Grant(role, namespace, payloads=role >= Role.DEVELOPER),), is_port=True)

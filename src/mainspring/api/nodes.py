@@ -57,6 +57,7 @@ class List(Request[Listed]):
     """The nodes that share a store. Codes: none of its own."""
 
     permission = Permission.READ
+    about_nodes = True
     call = "nodes.list"
 
 
@@ -64,6 +65,7 @@ class Show(Request[NodeInfo]):
     """One node. Codes: ``node_not_found``, ``ambiguous_node``."""
 
     permission = Permission.READ
+    about_nodes = True
     call = "nodes.show"
     node: str
     """A name, or the number of a term."""

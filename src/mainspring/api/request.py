@@ -57,6 +57,9 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     """The name of a request without ``call`` in the audit."""
     in_all_namespaces: ClassVar[bool] = False
     """Whether a caller needs the permission in all namespaces, for all functions: the request is about what all of them share."""
+    about_nodes: ClassVar[bool] = False
+    """Whether its answer is about nodes or about all namespaces. Tokens get the part that they may see; ports of one namespace
+    have no right to any of it."""
     only_reads: ClassVar[bool] = False
     """Whether it changes nothing and may take long: it ends when its client disconnects."""
     is_small: ClassVar[bool] = False

@@ -87,4 +87,5 @@ class Show(Request[NodeStatus]):
     """The status of the node that receives the request, with the functions of one namespace. Codes: none of its own."""
 
     permission = Permission.READ
+    about_nodes = True
     call = "node.status"

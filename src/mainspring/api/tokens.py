@@ -169,4 +169,5 @@ class ListNamespaces(Request[Namespaces]):
     """The caller's namespaces; for a caller with rights in all: those with functions on this node. Codes: none of its own."""
 
     permission = Permission.SIGNED_IN
+    about_nodes = True
     call = "namespaces.list"

@@ -171,7 +171,8 @@ class NodeOptions:
         option(
             "--gearman",
             "The address for Gearman clients and workers, several with commas, or none. Port 0 means any free port. Behind a"
-            " slash, the namespace of all its connections: 127.0.0.1:4731/team, or unix/team:PATH for a socket.",
+            " slash, the namespace of all its connections: 127.0.0.1:4731/team, or unix/team:PATH for a socket. They are"
+            " developers in it; team=viewer, team=operator and team=admin give other roles.",
             metavar="HOST:PORT",
             converter=reading(parse_gearman_addresses),
             n_tokens=1,

@@ -1,4 +1,4 @@
-"""Listening addresses: ``HOST:PORT``, ``[V6]:PORT``, ``unix:PATH``, their namespaces, and whether other machines reach them."""
+"""Listening addresses: ``HOST:PORT``, ``[V6]:PORT``, ``unix:PATH``, their namespaces and roles, and who reaches them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import socket
 from dataclasses import dataclass, replace
 
+from mainspring.access.roles import Role
 from mainspring.errors import SettingsError, UsageError
 from mainspring.namespaces import check
 
@@ -21,10 +22,12 @@ class TcpAddress:
     port: int
     namespace: str | None = None
     """Of a Gearman port: the namespace of all its connections; None: ``default``, or the one that a connection chooses."""
+    role: Role = Role.DEVELOPER
+    """Of a port with a namespace: the role of its connections there. Without a namespace, they may do everything."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}" + ("" if self.namespace is None else f"/{self.namespace}")
+        return f"{host}:{self.port}" + ("" if self.namespace is None else f"/{self.namespace}{_shown(self.role)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,20 @@ class UnixAddress:
     path: str
     namespace: str | None = None
     """As of `TcpAddress`."""
+    role: Role = Role.DEVELOPER
+    """As of `TcpAddress`."""
 
     def __str__(self) -> str:
-        return f"unix:{self.path}" if self.namespace is None else f"unix/{self.namespace}:{self.path}"
+        if self.namespace is None:
+            return f"unix:{self.path}"
+        return f"unix/{self.namespace}{_shown(self.role)}:{self.path}"
 
 
 Address = TcpAddress | UnixAddress
+
+
+def _shown(role: Role) -> str:
+    return "" if role is Role.DEVELOPER else f"={role.name.lower()}"
 
 
 def parse_address(text: str, *, default_port: int | None = GEARMAN_PORT) -> Address:
@@ -78,7 +89,8 @@ def parse_addresses(text: str, *, default_port: int | None = GEARMAN_PORT) -> tu
 def parse_gearman_addresses(text: str) -> tuple[Address, ...]:
     """Parse the addresses of Gearman ports: as `parse_addresses`, each with a namespace or without.
 
-    It is ``HOST:PORT/NAMESPACE`` and ``unix/NAMESPACE:PATH``: behind a path, a namespace could be a part of the path.
+    It is ``HOST:PORT/NAMESPACE`` and ``unix/NAMESPACE:PATH``: behind a path, a namespace could be a part of the path. Its
+    connections are developers there, with payloads; ``NAMESPACE=ROLE`` gives another role.
     """
     if "/" not in text:
         return parse_addresses(text)
@@ -96,8 +108,17 @@ def _with_namespace(text: str) -> Address:
         if not slash or text.startswith("unix:"):
             return parse_address(text)
         address = parse_address(place)
+    namespace, equals, role = namespace.partition("=")
+    if equals and role.strip().upper() not in Role.__members__:
+        raise SettingsError(
+            f"{text!r}: {role.strip()!r} is no role: write {', '.join(one.name.lower() for one in Role)}"
+        )
     try:
-        return replace(address, namespace=check(namespace.strip()))
+        return replace(
+            address,
+            namespace=check(namespace.strip()),
+            role=Role[role.strip().upper()] if equals else Role.DEVELOPER,
+        )
     except UsageError as error:
         raise SettingsError(f"{text!r}: {error}") from None
 

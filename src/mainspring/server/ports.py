@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from mainspring.access.caller import LOCAL, caller_of_port
 from mainspring.errors import SettingsError
 from mainspring.faces.gearman.protocol import TLS_REQUIRED
 from mainspring.faces.http.connections import Connections
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
+    from mainspring.access.caller import Caller
     from mainspring.faces.http.connections import Connection
     from mainspring.server.addresses import Address
     from mainspring.server.settings import ServerSettings
@@ -115,12 +117,13 @@ class Ports:
             sock.close()
         self.remove_files()
 
-    async def listen_gearman(self, peer: Callable[[str | None], asyncio.BaseProtocol]) -> None:
-        """Listen on Gearman's ports; ``peer`` takes the namespace of the port, if it has one."""
+    async def listen_gearman(self, peer: Callable[[str | None, Caller], asyncio.BaseProtocol]) -> None:
+        """Listen on Gearman's ports; ``peer`` takes the namespace of the port, if it has one, and the caller of connections."""
         handshakes = connection_limits(self._settings).handshakes // max(1, len(self._gearman))
         for address, sock in self._gearman:
             self._open("gearman", sock, address.namespace)
-            await self._listen_gearman(address, sock, partial(peer, address.namespace), handshakes)
+            caller = LOCAL if address.namespace is None else caller_of_port(address.namespace, address.role)
+            await self._listen_gearman(address, sock, partial(peer, address.namespace, caller), handshakes)
 
     async def _listen_gearman(
         self, address: Address, sock: socket.socket, peer: Callable[[], asyncio.BaseProtocol], handshakes: int

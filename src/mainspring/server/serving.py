@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -61,7 +62,7 @@ class Server:
             self._ports.abandon()
             raise
         node = self.node = built.node
-        await self._ports.listen_gearman(lambda namespace: GearmanProtocol(node.face, namespace))
+        await self._ports.listen_gearman(partial(GearmanProtocol, node.face))
         if self._ports.has_http:
             # Imported here: the HTTP framework loads slowly, and only nodes with this port need it.
             from mainspring.server.http import HttpPort  # noqa: PLC0415

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.access.roles import Role
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import (
     TcpAddress,
@@ -82,6 +83,11 @@ def test_the_text_of_an_address_parses_to_the_same_address() -> None:
     [
         ("127.0.0.1:1/team", TcpAddress("127.0.0.1", 1, "team")),
         ("unix/team:/run/m.sock", UnixAddress("/run/m.sock", "team")),
+        ("127.0.0.1:1/team=admin", TcpAddress("127.0.0.1", 1, "team", Role.ADMIN)),
+        ("unix/team=viewer:/run/m.sock", UnixAddress("/run/m.sock", "team", Role.VIEWER)),
+        ("127.0.0.1:1/team=", None),
+        ("127.0.0.1:1/team=root", None),
+        ("unix/team=Boss:/run/m.sock", None),
         ("unix/team:rel:ative", UnixAddress("rel:ative", "team")),
         ("unix:/run/team", UnixAddress("/run/team")),
         ("unix/team", None),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.access.roles import Grant, Role
 from mainspring.server.addresses import TcpAddress, UnixAddress
 from mainspring.server.ports import Listening, Ports
 from mainspring.server.settings import ListenSettings, ServerSettings
@@ -15,6 +16,7 @@ from mainspring.server.sockets import PortError, bind, bound_address
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mainspring.access.caller import Caller
     from mainspring.server.addresses import Address
 
 
@@ -47,18 +49,19 @@ def test_a_port_that_is_taken_leaves_no_other_open(taken: str, tmp_path: Path) -
 def test_a_socket_in_the_file_system_may_have_a_namespace(tmp_path: Path) -> None:
     async def test() -> None:
         file = tmp_path / "m.sock"
-        listen = ListenSettings(gearman=(UnixAddress(str(file), "team"),))
+        listen = ListenSettings(gearman=(UnixAddress(str(file), "team", Role.OPERATOR),))
         ports = Ports(ServerSettings(listen=listen))
         ports.bind()
-        namespaces: asyncio.Queue[str | None] = asyncio.Queue()
+        opened: asyncio.Queue[tuple[str | None, Caller]] = asyncio.Queue()
 
-        def peer(namespace: str | None) -> asyncio.Protocol:
-            namespaces.put_nowait(namespace)
+        def peer(namespace: str | None, caller: Caller) -> asyncio.Protocol:
+            opened.put_nowait((namespace, caller))
             return asyncio.Protocol()
 
         await ports.listen_gearman(peer)
         _, writer = await asyncio.open_unix_connection(file)
-        assert await asyncio.wait_for(namespaces.get(), 10) == "team"
+        namespace, caller = await asyncio.wait_for(opened.get(), 10)
+        assert (namespace, caller.grants) == ("team", (Grant(Role.OPERATOR, "team"),))
         assert ports.opened == [Listening("gearman", f"unix:{file}", 0, "team")]
         writer.close()
         await ports.close_for_jobs()

@@ -222,6 +222,11 @@ def check_permission(
     kind: type[Request[Any]], namespace: str, caller: Caller, function: str | bytes | None = None
 ) -> None:
     """Raise ForbiddenError if a caller may make no request of this kind in a namespace; ``function`` is the one that it names."""
+    if kind.about_nodes and caller.is_port:
+        raise ForbiddenError(
+            f"{caller.name!r}: a port of one namespace shows nothing of nodes and of other namespaces: use functions.list or"
+            " namespaces.status, or a port without a namespace"
+        )
     if kind.in_all_namespaces:
         caller.check_everywhere(kind.permission)
     if not (kind.in_any_namespace and caller.may_somewhere(kind.permission)):

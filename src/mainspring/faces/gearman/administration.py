@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring import namespaces
+from mainspring.access.roles import Permission
 from mainspring.api.jobs import Cancel, Cancelled
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
+from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.calls import CALL_COST
 from mainspring.faces.gearman.listings import Listing
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
@@ -18,7 +21,7 @@ from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
 from mainspring.wire.gearman import admin
 from mainspring.wire.gearman.uniques import original_unique
-from mainspring.workflows.model import decisions_of
+from mainspring.workflows.model import decisions_of, function_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,6 +35,21 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.roster import Page, Place
     from mainspring.wire.gearman.admin import Command
+
+
+class About(Enum):
+    """The object of a command, for which its caller needs the right."""
+
+    NAMESPACE = "the namespace of the connection"
+    FUNCTION = "the function that it names"
+    NODE = "the whole node"
+
+
+class _TextCommand(NamedTuple):
+    handler: Callable[[Peer, Command], None]
+    permission: Permission
+    about: About = About.NAMESPACE
+
 
 _LISTS = frozenset(
     {"status", "prioritystatus", "workers", "show jobs", "show unique jobs", "getpid", "version", "verbose"}
@@ -53,9 +71,31 @@ def command(peer: Peer, args: list[bytes]) -> None:
     parsed = admin.parse(args[0])
     if isinstance(parsed, bytes):
         peer.outbox.send(parsed)
+        return
+    peer.may_change = peer.may_change or parsed.name not in _LISTS
+    declared = COMMANDS[parsed.name]
+    why = _refusal(peer, declared, parsed)
+    if why:
+        peer.outbox.send(b"ERR NOT_PERMITTED %b\r\n" % why.replace(" ", "+").encode())
+        named = parsed.args[0].decode("utf-8", "replace") if parsed.args else ""
+        peer.face.api.refused_early(f"gearman.{parsed.name}", peer.namespace, peer.caller, named, why)
     else:
-        peer.may_change = peer.may_change or parsed.name not in _LISTS
-        _COMMANDS[parsed.name](peer, parsed)
+        declared.handler(peer, parsed)
+
+
+def _refusal(peer: Peer, declared: _TextCommand, parsed: Command) -> str:
+    """Return why a peer may not give a command; empty if it may."""
+    try:
+        if declared.about is About.NODE:
+            peer.caller.check_everywhere(declared.permission)
+        else:
+            function = None
+            if declared.about is About.FUNCTION:
+                function = function_text(namespaces.key(peer.namespace, parsed.args[0]))
+            peer.caller.check(declared.permission, peer.namespace, function)
+    except ForbiddenError as error:
+        return str(error)
+    return ""
 
 
 def _after_own_results(peer: Peer, then: Callable[[], None]) -> None:
@@ -212,7 +252,7 @@ def _cancel_job(peer: Peer, command: Command) -> None:
 
     handle = command.args[0].decode("utf-8", "replace")
     request = Cancel(handle, "cancelled by an administrator", namespace=peer.namespace)
-    peer.face.api.start(request, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB))
+    peer.face.api.start(request, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB), caller=peer.caller)
 
 
 def _create_function(peer: Peer, command: Command) -> None:
@@ -253,7 +293,7 @@ def _drop_function(peer: Peer, command: Command) -> None:
 
 
 def _maxqueue(peer: Peer, command: Command) -> None:
-    peer.service.limit_queue(command.args[0], admin.queue_limits(command.args[1:]))
+    peer.service.limit_queue(namespaces.key(peer.namespace, command.args[0]), admin.queue_limits(command.args[1:]))
     peer.outbox.send(admin.OK)
 
 
@@ -281,18 +321,19 @@ def _shutdown(peer: Peer, command: Command) -> None:
     peer.face.shut_down(command.args == (b"graceful",))
 
 
-_COMMANDS: dict[str, Callable[[Peer, Command], None]] = {
-    "status": _status,
-    "prioritystatus": _priority_status,
-    "workers": _workers,
-    "show jobs": _show_jobs,
-    "show unique jobs": _show_unique_jobs,
-    "cancel job": _cancel_job,
-    "create function": _create_function,
-    "drop function": _drop_function,
-    "maxqueue": _maxqueue,
-    "getpid": _getpid,
-    "version": _version,
-    "verbose": _verbose,
-    "shutdown": _shutdown,
+COMMANDS: Final[dict[str, _TextCommand]] = {
+    "status": _TextCommand(_status, Permission.READ),
+    "prioritystatus": _TextCommand(_priority_status, Permission.READ),
+    "workers": _TextCommand(_workers, Permission.READ),
+    "show jobs": _TextCommand(_show_jobs, Permission.READ),
+    "show unique jobs": _TextCommand(_show_unique_jobs, Permission.READ),
+    "cancel job": _TextCommand(_cancel_job, Permission.OPERATE),
+    "create function": _TextCommand(_create_function, Permission.DEVELOP, About.FUNCTION),
+    "drop function": _TextCommand(_drop_function, Permission.DEVELOP, About.FUNCTION),
+    "maxqueue": _TextCommand(_maxqueue, Permission.DEVELOP, About.FUNCTION),
+    "version": _TextCommand(_version, Permission.SIGNED_IN),
+    "getpid": _TextCommand(_getpid, Permission.READ, About.NODE),
+    "verbose": _TextCommand(_verbose, Permission.READ, About.NODE),
+    "shutdown": _TextCommand(_shutdown, Permission.ADMIN, About.NODE),
 }
+"""All commands, with the right that each needs."""

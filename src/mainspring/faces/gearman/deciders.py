@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from mainspring.access.roles import Permission
 from mainspring.faces.gearman.decision_side import PAGE_BYTES, DecisionSide
+from mainspring.faces.gearman.guard import forbid
 from mainspring.jobs.model import FUNCTION_LIMIT
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.history import encode_events
 from mainspring.workflows.messages import decode_decide, decode_runs
-from mainspring.workflows.model import Definition, decision_function
+from mainspring.workflows.model import Definition, Key, decision_function
+from mainspring.workflows.store import ShownRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.peer import Peer
     from mainspring.storage.query import Page
     from mainspring.workflows.history import Event
+    from mainspring.workflows.store import Shown
 
 PAGE_EVENTS: Final = 2_000
 """Events that one EVENTS carries at most."""
@@ -51,6 +55,8 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
     if not peer.service.admits(decision_function(peer.namespace, name, options.version)):
         peer.refuse(b"TOO_MANY_FUNCTIONS", peer.service.too_many_functions().encode())
         return
+
+    peer.as_worker()  # from now on, neither its namespace nor its caller can change
 
     def defined() -> None:
         if peer.reading.finished:
@@ -122,6 +128,24 @@ def _history(peer: Peer, args: list[bytes]) -> None:
         peer.unanswered.remove(HISTORY_COST)
 
     def read() -> None:
+        if peer.reading.finished:
+            return
+        if _may_read_all(peer) or (peer.decisions is not None and peer.decisions.decides(int(run))):
+            read_page()
+        else:
+            workflows.show(Key(run=int(run), namespace=peer.namespace), found, failed)
+
+    def found(shown: Shown) -> None:
+        if not isinstance(shown, ShownRun):
+            send(encode_events([]))
+        elif peer.caller.may(Permission.PAYLOADS, peer.namespace, shown.row.type):
+            read_page()
+        else:
+            why = f"{peer.caller.name!r} lacks the permission 'payload:read' for the workflow {shown.row.type!r}"
+            forbid(peer, peer.caller, Type.HISTORY, run.decode(), why)
+            peer.unanswered.remove(HISTORY_COST)
+
+    def read_page() -> None:
         if not peer.reading.finished:
             workflows.history(
                 int(run),
@@ -136,6 +160,14 @@ def _history(peer: Peer, args: list[bytes]) -> None:
         peer.service.later(RETRY_DELAY, read)  # the worker keeps the decision, and waits for its events
 
     read()
+
+
+def _may_read_all(peer: Peer) -> bool:
+    """Return whether a peer may read the payloads of all runs of its namespace."""
+    if peer.guard is None:
+        return True
+    payloads = Permission.PAYLOADS
+    return peer.caller.may(payloads, peer.namespace) and peer.caller.functions(payloads, peer.namespace) is None
 
 
 def _page(page: Page[Event]) -> bytes:

@@ -130,6 +130,12 @@ class DecisionSide:
         )
         self._workflows.deciders.report(completion, held, [], lambda _: None, self.worker)
 
+    def decides(self, run: int) -> bool:
+        """Return whether the worker has a decision of a run, or has the run in its memory after one."""
+        return self._cached.worker_of(run) is self.worker or any(
+            run_of(held) == run for held in self.worker.running.values()
+        )
+
     def _is_deciding(self, run: int) -> bool:
         held = self._reports.leased.get(run)
         return held is not None and self.worker.running.get(held.handle) is held

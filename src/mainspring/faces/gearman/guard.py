@@ -1,17 +1,23 @@
-"""The messages that a peer may send on a port with tokens: none before it has signed in, and then those that its token permits.
+"""The right that each message of a peer needs.
+
+A connection has one caller, who is the origin of all its requests: that of its port, or the one of its token. `PACKETS` states
+what is checked for each kind of message: here, if the message itself names the function, else where its object is looked up. A
+message that is not declared there is a defect at the import of `protocol`. `LOCAL`, the caller on a port without a namespace that
+demands no token, may do everything, and has no guard.
 
 A peer signs in with the option ``mainspring/1 TOKEN``. Connections over Unix sockets and with client certificates need no token.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from mainspring.access.credentials import Kind
 from mainspring.access.roles import Permission
 from mainspring.namespaces import key, namespace_of
 from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT
-from mainspring.wire.gearman.packets import EXTENSION, NAMESPACE_OPTION, Type, response
+from mainspring.wire.gearman.packets import EXTENSION, NAMESPACE_OPTION, PLAIN, Type, response
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
@@ -32,34 +38,89 @@ _REQUIRED: Final = (
     b"plain Gearman clients have no token"
 )
 _WRONG: Final = b"the token is wrong, revoked or expired"
-_BY_FUNCTION: Final = frozenset({Type.SUBMIT, Type.REGISTER})
-"""Messages whose first argument is a function that the caller needs the permission for."""
+_TWICE: Final = (
+    b"this connection has a caller already: open another one for another token, and sign in before the first request"
+)
+NOT_PERMITTED: Final = b"NOT_PERMITTED"
+
+
+class Check(Enum):
+    """The check of a kind of message."""
+
+    NONE = "none: it is about the connection, and shows nothing"
+    FUNCTION = "``develop`` for the function that it names"
+    STATUS = "``read`` in the namespace, for a job of the namespace"
+    RESULT = "``develop`` or ``payload:read`` for the function of the job"
+    HISTORY = "``payload:read`` for the workflow of the run, or a decision of the run at this connection"
+    WORKER = "none: it is about the functions that the worker of this connection has registered"
+    DELIVERY = "none: it is about a delivery to this connection; others are unknown to it"
+    DECISION = "each command in it has its own; see `command_rights`"
+    CALL = "the one of the request; see `api.request.Request`"
+    COMMAND = "the one of the command; see `administration.COMMANDS`"
+
+
+PACKETS: Final[dict[int, Check]] = {
+    Type.OPTION_REQ: Check.NONE,
+    Type.ECHO_REQ: Check.NONE,
+    Type.SET_CLIENT_ID: Check.NONE,
+    BAD: Check.NONE,
+    FATAL: Check.NONE,
+    Type.SUBMIT_JOB: Check.FUNCTION,
+    Type.SUBMIT_JOB_HIGH: Check.FUNCTION,
+    Type.SUBMIT_JOB_LOW: Check.FUNCTION,
+    Type.SUBMIT_JOB_BG: Check.FUNCTION,
+    Type.SUBMIT_JOB_HIGH_BG: Check.FUNCTION,
+    Type.SUBMIT_JOB_LOW_BG: Check.FUNCTION,
+    Type.SUBMIT_JOB_EPOCH: Check.FUNCTION,
+    Type.SUBMIT_JOB_SCHED: Check.FUNCTION,
+    Type.SUBMIT_REDUCE_JOB: Check.FUNCTION,
+    Type.SUBMIT_REDUCE_JOB_BACKGROUND: Check.FUNCTION,
+    Type.SUBMIT: Check.FUNCTION,
+    Type.CAN_DO: Check.FUNCTION,
+    Type.CAN_DO_TIMEOUT: Check.FUNCTION,
+    Type.REGISTER: Check.FUNCTION,
+    Type.GET_STATUS: Check.STATUS,
+    Type.GET_STATUS_UNIQUE: Check.STATUS,
+    Type.WAIT: Check.RESULT,
+    Type.HISTORY: Check.HISTORY,
+    Type.CANT_DO: Check.WORKER,
+    Type.RESET_ABILITIES: Check.WORKER,
+    Type.PRE_SLEEP: Check.WORKER,
+    Type.GRAB_JOB: Check.WORKER,
+    Type.GRAB_JOB_UNIQ: Check.WORKER,
+    Type.GRAB_JOB_ALL: Check.WORKER,
+    Type.READY: Check.WORKER,
+    Type.PAUSE: Check.WORKER,
+    Type.FORGOTTEN: Check.WORKER,
+    Type.WORK_COMPLETE: Check.DELIVERY,
+    Type.WORK_FAIL: Check.DELIVERY,
+    Type.WORK_EXCEPTION: Check.DELIVERY,
+    Type.WORK_DATA: Check.DELIVERY,
+    Type.WORK_WARNING: Check.DELIVERY,
+    Type.WORK_STATUS: Check.DELIVERY,
+    Type.PROGRESS_TEXT: Check.DELIVERY,
+    Type.SETTLE: Check.DELIVERY,
+    Type.HEARTBEAT: Check.DELIVERY,
+    Type.LOG: Check.DELIVERY,
+    OVERSIZED: Check.DELIVERY,
+    Type.DECIDE: Check.DECISION,
+    Type.CALL: Check.CALL,
+    TEXT: Check.COMMAND,
+}
+"""Every message that a server takes."""
+_FUNCTIONS: Final = frozenset(kind for kind, check in PACKETS.items() if check is Check.FUNCTION)
+_STATUS: Final = frozenset(kind for kind, check in PACKETS.items() if check is Check.STATUS)
+_OF_TOKENS: Final = (frozenset(PACKETS) - PLAIN - {TEXT}) | {
+    Type.OPTION_REQ,
+    Type.ECHO_REQ,
+    Type.SET_CLIENT_ID,
+    Type.WORK_STATUS,
+    Type.WORK_DATA,
+    Type.WORK_WARNING,
+}
+"""The messages of a connection with a token: those of the extension, and those of Gearman that its workers and clients send."""
 _ACTS: Final[dict[int, str]] = {Type.SUBMIT: "jobs.submit", Type.REGISTER: "workers.register"}
 """Names of refused messages in the audit; others have those of their packets."""
-_FREE: Final = frozenset(
-    {
-        Type.OPTION_REQ,
-        Type.ECHO_REQ,
-        Type.SET_CLIENT_ID,
-        Type.CALL,
-        Type.WAIT,
-        Type.READY,
-        Type.SETTLE,
-        Type.HEARTBEAT,
-        Type.PAUSE,
-        Type.LOG,
-        Type.HISTORY,
-        Type.DECIDE,
-        Type.FORGOTTEN,
-        Type.WORK_STATUS,
-        Type.WORK_DATA,
-        Type.WORK_WARNING,
-        BAD,
-        FATAL,
-        OVERSIZED,
-    }
-)
-"""Messages that check the caller themselves, or that are about jobs that the peer got for functions that it may run."""
 _REASON: Final = "signing in"
 """Why reading is paused until the caller is found."""
 
@@ -142,6 +203,13 @@ class GuardedPeer(Protocol):
     def submits(self) -> Submissions:
         """Its submissions."""
 
+    @property
+    def has_signed_in(self) -> bool:
+        """Return whether its requests have the rights of a token."""
+
+    def busy(self) -> bool:
+        """Return whether the peer waits for an answer or is a worker."""
+
     def signed_in(self, caller: Caller, end_watch: Callable[[], None]) -> None:
         """Set the caller of all messages from now on; ``end_watch`` is called at the end of the connection."""
 
@@ -154,37 +222,64 @@ class GuardedPeer(Protocol):
     def end(self) -> None:
         """End the connection once all requests are answered."""
 
-    def close(self) -> None:
-        """End the connection once the written data is sent."""
+    def abort(self) -> None:
+        """End the connection now, with all that it has registered and waits for."""
 
 
 class Guard:
-    """Decides about the messages of one peer. ``caller`` is None until the peer has signed in."""
+    """Decides about the messages of one peer, whose requests have the rights of a caller."""
 
-    def __init__(self) -> None:
-        self.caller: Caller | None = None
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self._namespace = ""
+        self._passing: frozenset[int] = frozenset()
+        """Messages that need no look at their arguments, in this namespace."""
+
+    def reaches_all(self, namespace: str) -> bool:
+        """Return whether the caller may submit and run all functions of a namespace."""
+        develop = Permission.DEVELOP
+        return self.caller.may(develop, namespace) and self.caller.functions(develop, namespace) is None
 
     def refuses(self, peer: GuardedPeer, kind: int, args: list[bytes]) -> bool:
         """Return whether a message is refused; then it is answered here."""
+        if peer.namespace != self._namespace:
+            self._enter(peer.namespace)
+        if kind in self._passing:
+            return False
         caller = self.caller
-        if caller is None:
+        if not caller.grants and not caller.token:
             if kind == Type.OPTION_REQ and args[0].startswith((SIGN_IN, NAMESPACE_OPTION)):
                 return False
             _refuse(peer, kind, TOKEN_REQUIRED, _REQUIRED)
             peer.warn("a connection without a token was refused")
             peer.end()
             return True
-        if kind in _FREE:
-            return False
-        if kind in _BY_FUNCTION:
+        if caller.token and kind not in _OF_TOKENS:
+            forbid(peer, caller, kind, "", "a connection with a token takes packets of the extension alone")
+            return True
+        if kind in _FUNCTIONS:
             function = function_text(key(peer.namespace, args[0]))
             if caller.may(Permission.DEVELOP, peer.namespace, function):
                 return False
             message = f"{caller.name!r} lacks the permission 'develop' for the function {function!r}"
-            _forbid(peer, caller, kind, function, message)
+            forbid(peer, caller, kind, function, message)
             return True
-        _forbid(peer, caller, kind, "", "a connection with a token takes packets of the extension alone")
+        message = f"{caller.name!r} lacks the permission 'read' in the namespace {peer.namespace!r}"
+        forbid(peer, caller, kind, "", message)
         return True
+
+    def _enter(self, namespace: str) -> None:
+        caller = self.caller
+        self._namespace = namespace
+        if not caller.grants and not caller.token:
+            self._passing = frozenset()
+            return
+        passing = _OF_TOKENS if caller.token else frozenset(PACKETS)
+        if not self.reaches_all(namespace):
+            passing -= _FUNCTIONS
+        if not caller.may(Permission.READ, namespace):
+            passing -= _STATUS
+        self._passing = passing
 
 
 def may_wait(caller: Caller, function: bytes) -> bool:
@@ -193,8 +288,9 @@ def may_wait(caller: Caller, function: bytes) -> bool:
     return caller.may(Permission.DEVELOP, namespace, name) or caller.may(Permission.PAYLOADS, namespace, name)
 
 
-def _forbid(peer: GuardedPeer, caller: Caller, kind: int, named: str, message: str) -> None:
-    _refuse(peer, kind, b"NOT_PERMITTED", message.encode())
+def forbid(peer: GuardedPeer, caller: Caller, kind: int, named: str, message: str) -> None:
+    """Refuse a message, and record it in the audit."""
+    _refuse(peer, kind, NOT_PERMITTED, message.encode())
     what = _ACTS.get(kind) or f"gearman.{'text' if kind == TEXT else Type(kind).name.lower()}"
     peer.refusals.refused_early(what, peer.namespace, caller, named, message)
 
@@ -207,8 +303,15 @@ def _refuse(peer: GuardedPeer, kind: int, code: bytes, message: bytes) -> None:
 
 
 def sign_in(peer: GuardedPeer, option: bytes) -> None:
-    """Find the caller of the token in an option, and go on with the peer's messages; end the connection if it has none."""
+    """Find the caller of the token in an option, and go on with the peer's messages; end the connection if it has none.
+
+    A connection with another caller's registrations, waits or watches gets no new one: it would keep what it is not permitted.
+    """
     access = peer.access
+    if peer.has_signed_in or peer.busy():
+        peer.refuse(b"SIGNED_IN_ALREADY", _TWICE)
+        peer.end()
+        return
     secret = option.removeprefix(SIGN_IN).decode("ascii", "replace")
 
     def found(caller: Caller | None) -> None:
@@ -220,7 +323,7 @@ def sign_in(peer: GuardedPeer, option: bytes) -> None:
             peer.warn("a token was refused")
             peer.end()
         else:
-            peer.signed_in(caller, access.watch(secret, peer.close))
+            peer.signed_in(caller, access.watch(secret, peer.abort))
             peer.wire.extended = True
             peer.outbox.send(response(Type.OPTION_RES, EXTENSION))
         peer.reading.pause(_REASON, paused=False)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import select
 from typing import TYPE_CHECKING, Final, Protocol
 
-from mainspring.access.caller import LOCAL
+from msgspec.structs import replace
+
+from mainspring.access.caller import LOCAL, NOBODY
 from mainspring.byte_names import name_text
 from mainspring.faces.gearman.face import SIGN_IN_BYTES
 from mainspring.faces.gearman.frozen import give_back
@@ -85,6 +87,9 @@ class Decisions(Side, Protocol):
     def decide(self, number: bytes, messages: Sequence[DecideMessage]) -> None:
         """Record the reports of one DECIDE, and answer it."""
 
+    def decides(self, run: int) -> bool:
+        """Return whether the worker has a decision of a run, or has the run in its memory after one."""
+
     def forgotten(self, runs: Sequence[int]) -> None:
         """Forget runs that the worker has dropped from its cache."""
 
@@ -102,7 +107,11 @@ class Peer:
     """
 
     def __init__(
-        self, face: GearmanFace, handle: Callable[[list[Message]], None], namespace: str | None = None
+        self,
+        face: GearmanFace,
+        handle: Callable[[list[Message]], None],
+        caller: Caller = LOCAL,
+        namespace: str | None = None,
     ) -> None:
         settings = face.settings
         self.face = face
@@ -143,10 +152,10 @@ class Peer:
         self.end_watch: Callable[[], None] | None = None
         self.searches: list[CallInProgress] = []
         """Calls in progress that end with the connection, and some that have ended."""
-        self.caller = LOCAL
-        """The rights of its requests."""
+        self.caller = caller
+        """The origin of all its requests: that of its port, or from its sign-in on that of its token."""
         self.guard: Guard | None = None
-        """Refuses messages; None for a peer without limits."""
+        """Refuses messages; None for `LOCAL`, which has no limits."""
         self._end_credentials: Callable[[], None] | None = None
         """Ends the watch of its token."""
         self.ends_at: float | None = None
@@ -268,9 +277,12 @@ class Peer:
         sock = transport.get_extra_info("socket")
         self.descriptor = sock.fileno() if sock is not None else -1
         if self.face.settings.require_token and isinstance(name, tuple) and not transport.get_extra_info("peercert"):
-            self.guard = Guard()
+            self.caller = NOBODY
             self.wire.max_body = min(SIGN_IN_BYTES, self.face.settings.max_packet)
             self.face.add_stranger(self)
+        if self.caller is not LOCAL:
+            self.caller = replace(self.caller, address=self.address)
+            self.guard = Guard(self.caller)
 
     @property
     def access(self) -> Credentials:
@@ -288,13 +300,15 @@ class Peer:
 
     def signed_in(self, caller: Caller, end_watch: Callable[[], None]) -> None:
         """Limit the peer to the rights of a token from now on."""
-        if self._end_credentials is not None:
-            self._end_credentials()
         self.caller, self._end_credentials = caller, end_watch
+        self.guard = Guard(caller)
         self.wire.max_body = self.face.settings.max_packet
         self.face.strangers.remove(self)
-        self.guard = Guard()
-        self.guard.caller = caller
+
+    @property
+    def has_signed_in(self) -> bool:
+        """Return whether its requests have the rights of a token."""
+        return self._end_credentials is not None
 
     def _unread(self, full: bool) -> None:
         """Stop reading from a peer that does not read its answers, and send it no jobs and outcomes; or resume both."""

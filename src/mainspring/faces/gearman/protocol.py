@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
+from mainspring.access.caller import LOCAL, caller_of_port
+from mainspring.access.roles import Role
 from mainspring.faces.gearman import (
     administration,
     clients,
@@ -14,6 +16,7 @@ from mainspring.faces.gearman import (
     log_lines,
     workers,
 )
+from mainspring.faces.gearman.guard import PACKETS
 from mainspring.faces.gearman.peer import Peer
 from mainspring.faces.gearman.settlements import settle
 from mainspring.jobs.model import Priority
@@ -23,6 +26,7 @@ from mainspring.wire.gearman.packets import Type, response
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.access.caller import Caller
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.wire.gearman.connection import Message
 
@@ -59,6 +63,10 @@ HANDLERS: dict[int, Handler] = {
     OVERSIZED: workers.oversized,
 }
 """The handlers of all messages except submissions, which are gathered in batches."""
+MESSAGES: Final = frozenset((*HANDLERS, *_BACKGROUND, _SUBMIT))
+"""All messages that have an effect. Each one is declared in `guard.PACKETS`."""
+if PACKETS.keys() != MESSAGES:
+    raise TypeError(f"guard.PACKETS lacks, or has without a handler: {sorted(MESSAGES ^ PACKETS.keys())}")
 
 
 TLS_REQUIRED = response(Type.ERROR, b"TLS_REQUIRED", b"this port speaks TLS")
@@ -67,11 +75,16 @@ _TOO_MANY_CONNECTIONS = response(Type.ERROR, b"TOO_MANY_CONNECTIONS", b"this ser
 
 
 class GearmanProtocol(asyncio.Protocol):
-    """One connection; ``peer`` is its remote end. ``namespace`` is that of the port, if it has one."""
+    """One connection; ``peer`` is its remote end.
 
-    def __init__(self, face: GearmanFace, namespace: str | None = None) -> None:
+    ``namespace`` is that of the port, if it has one, and ``caller`` the origin of its requests until a token replaces it.
+    """
+
+    def __init__(self, face: GearmanFace, namespace: str | None = None, caller: Caller | None = None) -> None:
         self._face = face
-        self.peer = Peer(face, self._handle, namespace)
+        if caller is None:
+            caller = LOCAL if namespace is None else caller_of_port(namespace, Role.DEVELOPER)
+        self.peer = Peer(face, self._handle, caller, namespace)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the peer of a new connection, or refuse it."""

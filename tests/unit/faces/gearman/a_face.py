@@ -18,6 +18,7 @@ from mainspring.wire.gearman.packets import EXTENSION, Type, request
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mainspring.access.caller import Caller
     from mainspring.engines.memory.engine import MemoryEngine
 
 Packet = tuple[str, list[str]]
@@ -36,8 +37,9 @@ class Node:
         self.face = self.life.face
         self.commit()
 
-    def connect(self, *, extended: bool = False) -> Peer:
-        peer = Peer(self)
+    def connect(self, *, extended: bool = False, namespace: str | None = None, caller: Caller | None = None) -> Peer:
+        """Connect to a port, which may have a namespace, and a caller for all of its connections."""
+        peer = Peer(self, namespace, caller)
         if extended:
             peer.request(Type.OPTION_REQ, EXTENSION)
             assert peer.received() == [("OPTION_RES", ["mainspring/1"])]
@@ -87,10 +89,10 @@ def configure(node: Node, **settings: object) -> None:
 class Peer:
     """One end of a connection."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, namespace: str | None = None, caller: Caller | None = None) -> None:
         self._node = node
         self._received: list[Packet] = []
-        self.wire = Wire(node.life, self._receive)
+        self.wire = Wire(node.life, self._receive, namespace, caller)
         node.life.wires.append(self.wire)
 
     def _receive(self, kind: int, args: Sequence[bytes]) -> None:
