@@ -24,6 +24,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The address of its connection."""
     request: str = ""
     """The id of its request."""
+    header: str = ""
+    """The header of a trusted proxy that names it; empty for other callers."""
     session: str = ""
     """The digest of its session; empty for a caller with a token, also if a session began with that."""
     is_port: bool = False
@@ -80,7 +82,8 @@ class Caller(msgspec.Struct, frozen=True):
 
         ``before`` and ``after`` are values in JSON's types. Acts on objects outside of namespaces have an empty ``namespace``.
         """
-        return Act(what, self.name, object, namespace, self.token, self.address, self.request, before, after, reason)
+        address = f"{self.address} ({self.header})" if self.header else self.address
+        return Act(what, self.name, object, namespace, self.token, address, self.request, before, after, reason)
 
     def functions(self, permission: Permission, namespace: str) -> tuple[str, ...] | None:
         """Return the patterns of the functions for which the caller has a permission; None: all functions."""

@@ -1,5 +1,8 @@
 """Users that a trusted proxy has signed in: it states their names in headers.
 
+One header names the user: the one of ``--proxy-user-header``. Others that name users are ignored: users choose some of them, such
+as a nickname, and a nickname may look like an address that has roles.
+
 Anybody can send such headers, so they count only on connections from the proxy itself: the address of the peer decides, never a
 header such as ``X-Forwarded-For``. The proxy must remove the headers from its clients' requests. A doubled header is refused, and
 so is one with ``_`` in place of ``-``, which some proxies let through.
@@ -23,10 +26,24 @@ if TYPE_CHECKING:
 
     Network = IPv4Network | IPv6Network
 
-USER: Final = b"x-forwarded-user"
-EMAIL: Final = b"x-forwarded-email"
+USER_HEADER: Final = b"x-forwarded-email"
+"""The default: providers of identities verify addresses, while many let users choose their names, as in ``X-Forwarded-User``."""
 GROUPS: Final = b"x-forwarded-groups"
-HEADERS: Final = frozenset({USER, EMAIL, GROUPS})
+_RESERVED: Final = frozenset(
+    {
+        b"authorization",
+        b"cookie",
+        b"host",
+        b"origin",
+        b"referer",
+        b"user-agent",
+        b"forwarded",
+        b"x-forwarded-for",
+        GROUPS,
+    }
+)
+"""Headers that browsers or proxies set for other purposes."""
+_HEADER: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{2,99}")
 _NAME: Final = re.compile(r"[A-Za-z0-9._%+@/:-]{1,200}")
 """A name of a user or a group. Spaces and commas could join two of them."""
 _RULE: Final = re.compile(
@@ -59,9 +76,14 @@ class SpoofedHeaderError(UsageError):
 class TrustedProxies:
     """The proxies whose headers count, and the rights of their users."""
 
-    def __init__(self, networks: Iterable[Network], rules: Iterable[ProxyRule]) -> None:
+    def __init__(
+        self, networks: Iterable[Network], rules: Iterable[ProxyRule], user_header: bytes = USER_HEADER
+    ) -> None:
         self._networks = tuple(networks)
         self._rules = tuple(rules)
+        self._user_header = user_header
+        self._header_text = user_header.decode("latin-1")
+        self._headers = frozenset({user_header, GROUPS})
 
     def caller(self, peer: str, headers: Mapping[bytes, bytes]) -> Caller | None:
         """Return the user of a request from an address; None if the peer is no trusted proxy, or the user has no rights.
@@ -71,16 +93,19 @@ class TrustedProxies:
         if not self.trusts(peer):
             return None
         for name in headers:
-            if b"_" in name and name.replace(b"_", b"-") in HEADERS:
+            if b"_" in name and name.replace(b"_", b"-") in self._headers:
                 raise SpoofedHeaderError(
                     f"the header {name.decode('latin-1')} is not accepted: the proxy has to remove it"
                 )
-        users = [_text(headers[name]) for name in (EMAIL, USER) if name in headers]
-        groups = [_text(part.strip()) for part in headers.get(GROUPS, b"").split(b",") if part.strip()]
-        if not users:
+        if self._user_header not in headers:
             return None
-        grants = tuple(rule.grant for rule in self._rules if any(map(rule.matches, groups if rule.is_group else users)))
-        return Caller(users[0], tuple(dict.fromkeys(grants)), address=peer) if grants else None
+        user = _text(headers[self._user_header])
+        groups = [_text(part.strip()) for part in headers.get(GROUPS, b"").split(b",") if part.strip()]
+        names = [user]
+        grants = tuple(rule.grant for rule in self._rules if any(map(rule.matches, groups if rule.is_group else names)))
+        if not grants:
+            return None
+        return Caller(user, tuple(dict.fromkeys(grants)), address=peer, header=self._header_text)
 
     def trusts(self, peer: str) -> bool:
         """Return whether a connection from an address is the proxy's."""
@@ -106,6 +131,16 @@ def parse_networks(text: str) -> tuple[Network, ...]:
         return tuple(ip_network(part.strip()) for part in text.split(","))
     except ValueError as error:
         raise SettingsError(f"{text!r} is not a list of networks: {error}; write 10.0.0.5 or 10.0.0.0/8") from None
+
+
+def parse_user_header(text: str) -> str:
+    """Return the name of a header in lower case. Raises SettingsError for one that names no user."""
+    name = text.lower()
+    if not _HEADER.fullmatch(name) or name.encode() in _RESERVED:
+        raise SettingsError(
+            f"{text!r} is not the name of a header with a user: write the one that the proxy sets, such as X-Forwarded-Email"
+        )
+    return name
 
 
 def parse_rules(text: str) -> tuple[ProxyRule, ...]:

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Group, Parameter
 
-from mainspring.access.proxy import ProxyRule, parse_networks, parse_rules
+from mainspring.access.proxy import ProxyRule, parse_networks, parse_rules, parse_user_header
+from mainspring.cli.node_values import mode_text, socket_mode
 from mainspring.cli.options import flag, option, reading
 
 PORTS_GROUP = Group("Ports", sort_key=2)
@@ -22,8 +23,8 @@ class AccessOptions:
         tuple[Any, ...],
         option(
             "--trust-proxy",
-            "The addresses of proxies that sign users in to the HTTP API by the headers X-Forwarded-Email, X-Forwarded-User and"
-            " X-Forwarded-Groups, several with commas. The proxies have to remove these headers from requests.",
+            "The addresses of proxies that sign users in to the HTTP API by --proxy-user-header and X-Forwarded-Groups, several"
+            " with commas. The proxies have to remove these headers from requests.",
             metavar="CIDR",
             converter=reading(parse_networks),
             n_tokens=1,
@@ -46,6 +47,29 @@ class AccessOptions:
             show_default=False,
         ),
     ] = ()
+    proxy_user_header: Annotated[
+        str,
+        option(
+            "--proxy-user-header",
+            "The only header that names the user of these proxies. Choose one whose value users cannot choose themselves.",
+            metavar="NAME",
+            converter=reading(parse_user_header),
+            n_tokens=1,
+            group=PORTS_GROUP,
+        ),
+    ] = "X-Forwarded-Email"
+    socket_mode: Annotated[
+        int | None,
+        option(
+            "--socket-mode",
+            "The mode of Unix sockets: 0600, 0660, or 0666 for every user of this machine. Connections to them need no token.",
+            metavar="MODE",
+            converter=reading(socket_mode),
+            n_tokens=1,
+            group=PORTS_GROUP,
+            show_default=mode_text,
+        ),
+    ] = None
     require_token: Annotated[
         bool,
         flag(

@@ -33,6 +33,21 @@ def path_prefix(text: str) -> str:
     return path
 
 
+def socket_mode(text: str) -> int:
+    """Return the mode of a socket from octal digits: its owner may use it, and nothing is executable. Raises SettingsError."""
+    if not re.fullmatch(r"0?6[0246][0246]", text):
+        raise SettingsError(
+            f"{text!r} is not the mode of a socket: write 0600 for its owner alone, 0660 also for its group, or 0666 for every"
+            " user of this machine"
+        )
+    return int(text, 8)
+
+
+def mode_text(mode: int | None) -> str:
+    """Return the text of a mode."""
+    return "0660 or less, by the umask" if mode is None else f"{mode:04o}"
+
+
 def strategy_name(text: str) -> str:
     """Return a strategy's name from ``NAME`` or ``FILE.py:NAME``, and import that file. Raises SettingsError."""
     place, colon, name = text.rpartition(":")

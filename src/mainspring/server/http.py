@@ -49,7 +49,10 @@ class HttpPort:
             built.api,
             with_document(ROUTES, version=version(), prefix=self._prefix),
             Doorkeeper(
-                built.access, Hosts(hosts), TrustedProxies(listen.proxies, listen.proxy_rules), prefix=self._prefix
+                built.access,
+                Hosts(hosts),
+                TrustedProxies(listen.proxies, listen.proxy_rules, listen.proxy_user_header),
+                prefix=self._prefix,
             ),
             Login(
                 built.access,

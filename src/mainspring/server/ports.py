@@ -92,8 +92,11 @@ class Ports:
         return next((str(bound_address(sock)) for at, sock in self._gearman if isinstance(at, TcpAddress)), "")
 
     def _bind(self, address: Address) -> list[socket.socket]:
-        sockets = bind(address, self._settings.listen.backlog)
+        listen = self._settings.listen
+        sockets = bind(address, listen.backlog, listen.socket_mode)
         if isinstance(address, UnixAddress):
+            if (listen.socket_mode or 0) & 0o002:
+                log.warning("every user of this machine may connect to a socket", path=address.path)
             self._files.append(SocketFile(Path(address.path)))
         return sockets
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote, unquote, urlsplit
 
+from mainspring.access.proxy import USER_HEADER
 from mainspring.errors import SettingsError
 from mainspring.ids import NodeId, node_id
 from mainspring.namespaces import DEFAULT
@@ -129,6 +130,9 @@ class ListenSettings:
     proxies: tuple[Network, ...] = ()
     """Networks of proxies that sign users in to the HTTP API by headers."""
 
+    proxy_user_header: bytes = USER_HEADER
+    """The header with a user's name, in lower case."""
+
     proxy_rules: tuple[ProxyRule, ...] = ()
     """The rights of these users."""
 
@@ -137,6 +141,9 @@ class ListenSettings:
 
     allow_shutdown: bool = False
     """Accept the command ``shutdown`` from loopback addresses too, and not only on Unix sockets without a namespace."""
+
+    socket_mode: int | None = None
+    """The mode of sockets in the file system; None: 0660, or less if the umask is stricter."""
 
     backlog: int = 1024
     """Connections that the system queues until they are accepted."""

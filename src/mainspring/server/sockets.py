@@ -6,8 +6,9 @@ import contextlib
 import errno
 import os
 import socket
+import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mainspring.client.addresses import SOCKET_PATH_BYTES
 from mainspring.errors import MainspringError
@@ -20,17 +21,22 @@ _UNAVAILABLE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 """Errors for addresses that this machine does not have, mostly of IPv6."""
 
 
+SOCKET_MODE: Final = 0o660
+"""The most that a socket in the file system permits by default: a connection to it needs no token."""
+
+
 class PortError(MainspringError):
     """A port cannot be listened on."""
 
 
-def bind(address: Address, backlog: int = 1024) -> list[socket.socket]:
+def bind(address: Address, backlog: int = 1024, mode: int | None = None) -> list[socket.socket]:
     """Return non-blocking listening sockets for an address: one for each address that the host name resolves to.
 
-    Port 0 becomes one free port, the same for all. Raises PortError with the remedy.
+    Port 0 becomes one free port, the same for all. ``mode`` is that of a socket in the file system; None: `SOCKET_MODE`, or
+    less if the umask is stricter. Raises PortError with the remedy.
     """
     if isinstance(address, UnixAddress):
-        return [_bind_path(address, backlog)]
+        return [_bind_path(address, backlog, mode)]
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
@@ -114,17 +120,38 @@ def keep_alive(sock: socket.socket, settings: KeepaliveSettings) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
-def _bind_path(address: UnixAddress, backlog: int) -> socket.socket:
+def _bind_path(address: UnixAddress, backlog: int, mode: int | None) -> socket.socket:
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(Path(address.path))
+        with contextlib.suppress(OSError):  # systems other than Linux create the file with the mode of the umask
+            os.fchmod(opened.fileno(), SOCKET_MODE if mode is None else mode)
         opened.bind(address.path)
+        _limit_mode(address.path, mode)  # before the socket listens: until then nobody can connect
         opened.listen(backlog)
         opened.setblocking(False)
     except OSError as error:
         opened.close()
         raise PortError(f"cannot listen on {address}: {_path_reason(address.path, error)}") from error
     return opened
+
+
+def _limit_mode(path: str, mode: int | None) -> None:
+    """Give the file of a new socket its mode. It follows no link, which could replace the file in a directory of many users."""
+    found = os.lstat(path)
+    wanted = stat.S_IMODE(found.st_mode) & SOCKET_MODE if mode is None else mode
+    if stat.S_IMODE(found.st_mode) == wanted:
+        return
+    if os.chmod in os.supports_follow_symlinks:
+        Path(path).chmod(wanted, follow_symlinks=False)
+        return
+    pinned = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISSOCK(os.fstat(pinned).st_mode):
+            raise FileExistsError(errno.EADDRINUSE, "another file has replaced the socket")
+        Path(f"/proc/self/fd/{pinned}").chmod(wanted)
+    finally:
+        os.close(pinned)
 
 
 def _path_reason(path: str, error: OSError) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, Protocol
 
-from mainspring.access.proxy import HEADERS as PROXY_HEADERS
-from mainspring.access.proxy import SpoofedHeaderError, TrustedProxies
+from mainspring.access.proxy import GROUPS, SpoofedHeaderError, TrustedProxies
 from mainspring.access.sites import HostNames, is_of_this_site
 from mainspring.faces.rest.problems import HttpError
 
@@ -34,7 +33,7 @@ SINGLE: Final = frozenset(
         b"prefer",
         b"sec-fetch-site",
         PROTOCOL,
-        *PROXY_HEADERS,
+        GROUPS,
     }
 )
 """Headers that a request has at most once: two parts of a system could otherwise read different values."""
@@ -67,12 +66,15 @@ class Access(Protocol):
 
 
 def collect(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the headers of a request by name. Raises HttpError if a header of `SINGLE` is there twice."""
+    """Return the headers of a request by name: the values of one that is there twice with a comma, as proxies may join them.
+
+    So no name of a user is read from one of several headers. Raises HttpError if a header of `SINGLE` is there twice.
+    """
     headers: dict[bytes, bytes] = {}
     for name, value in pairs:
         if name in headers and name in SINGLE:
             raise HttpError("malformed", f"the header {name.decode('latin-1')} is there twice: send it once")
-        headers[name] = value
+        headers[name] = headers[name] + b", " + value if name in headers else value
     return headers
 
 
