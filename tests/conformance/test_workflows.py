@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
 
-from mainspring.engines.memory.workflows import MemoryRuns
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.workflows import MemoryRuns, MemoryWorkflowSlice
+from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.testing.conformance import Make, WorkflowSuite
 from mainspring.workflows.model import Key
 from mainspring.workflows.requests import Signal
@@ -16,6 +18,7 @@ from tests.engines import memory_engine, sqlite_engine
 from .test_engines import out_of_pages
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -24,11 +27,89 @@ if TYPE_CHECKING:
     from mainspring.workflows.tables import Writes
 
 
+class MemoryContent:
+    """`set_aside_flows.Content` in dictionaries."""
+
+    def __init__(self, flows: Flows) -> None:
+        self._flows = flows
+        engine = flows.store.engine
+        assert isinstance(engine, MemoryEngine)
+        self._tables = engine.tables
+
+    def blocks(self, run: int) -> dict[int, bytes]:
+        return dict(zip(*self._tables.histories[run], strict=True))
+
+    def set_blocks(self, run: int, blocks: dict[int, bytes]) -> None:
+        self._tables.histories[run] = sorted(blocks), [blocks[first] for first in sorted(blocks)]
+        forget(self._flows)
+
+    def set_status(self, run: int, status: int) -> None:
+        pytest.skip(f"rows are no bytes: {run} cannot have the status {status}")
+
+    def set_snapshot(self, run: int, state: bytes) -> None:
+        self._tables.snapshots[run] = self._tables.snapshots[run]._replace(state=state)
+        forget(self._flows)
+
+    def errands(self) -> dict[int, bytes]:
+        return self._tables.errands
+
+    def set_errand(self, number: int, errand: bytes) -> None:
+        self._tables.errands[number] = errand
+
+
+class SqliteContent:
+    """`set_aside_flows.Content` in a file, by a connection of its own."""
+
+    def __init__(self, flows: Flows, path: Path) -> None:
+        self._flows = flows
+        self._path = path
+
+    def blocks(self, run: int) -> dict[int, bytes]:
+        return dict(self._execute("SELECT first, block FROM history WHERE run = ?", (run,)))
+
+    def set_blocks(self, run: int, blocks: dict[int, bytes]) -> None:
+        for first, block in blocks.items():
+            self._execute("UPDATE history SET block = ? WHERE run = ? AND first = ?", (block, run, first))
+        forget(self._flows)
+
+    def set_status(self, run: int, status: int) -> None:
+        self._execute("UPDATE runs SET status = ? WHERE id = ?", (status, run))
+
+    def set_snapshot(self, run: int, state: bytes) -> None:
+        self._execute("UPDATE snapshots SET state = ? WHERE run = ?", (state, run))
+        forget(self._flows)
+
+    def errands(self) -> dict[int, bytes]:
+        return dict(self._execute("SELECT number, errand FROM errands", ()))
+
+    def set_errand(self, number: int, errand: bytes) -> None:
+        self._execute("UPDATE errands SET errand = ? WHERE number = ?", (errand, number))
+
+    def _execute(self, statement: str, values: Sequence[object]) -> list[Any]:
+        connection = apsw.Connection(str(self._path))
+        try:
+            return list(connection.execute(statement, tuple(values)))
+        finally:
+            connection.close()
+
+
+def forget(flows: Flows) -> None:
+    """Forget the runs in the memory of a node."""
+    engine: Any = flows.store.engine
+    for one in engine.slices:
+        if isinstance(one, MemoryWorkflowSlice | SqliteWorkflowSlice):
+            for run in flows.list():
+                one.cache.take(run)
+
+
 class TestMemory(WorkflowSuite):
     @pytest.fixture
     def make(self) -> Make:
         engine = memory_engine()
         return lambda: engine
+
+    def content_of(self, flows: Flows) -> MemoryContent:
+        return MemoryContent(flows)
 
     def test_snapshots_cost_less_than_events_with_many_open_things(
         self, flows: Flows, monkeypatch: pytest.MonkeyPatch
@@ -55,6 +136,10 @@ class TestSqlite(WorkflowSuite):
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: sqlite_engine(tmp_path / "jobs.db")
+
+    @pytest.fixture
+    def content(self, flows: Flows, tmp_path: Path) -> SqliteContent:
+        return SqliteContent(flows, tmp_path / "jobs.db")
 
     def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
         return out_of_pages(engine)

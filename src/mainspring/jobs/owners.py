@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mainspring.jobs.model import State
+from mainspring.jobs.model import Options, State
 
 if TYPE_CHECKING:
-    from mainspring.jobs.model import Job, Options
+    from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
 
 
@@ -37,7 +37,7 @@ def owner(options: Options | None) -> Owner | None:
 
 
 class Ended(NamedTuple):
-    """A job has ended for good."""
+    """A job has ended for good. Workflows store it as an array (``workflows.errands``): new fields are added at the end."""
 
     id: int
     state: int

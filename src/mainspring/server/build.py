@@ -143,6 +143,7 @@ async def open_node(
         fleet = Fleet(
             cast("SharedEngine", engine), handles, store_clock, settings, by, address, workers, log_readers.received
         )
+    set_aside = SetAside(job_clock)
     runs = run_slice(engine)
     workflows = None
     if runs is not None:
@@ -156,6 +157,7 @@ async def open_node(
             retention=settings.workflows.retention,
             limits=run_limits(settings.workflows, engine.max_value),
             fetching=fetching,
+            set_aside=set_aside,
         )
         runs.subscribe(workflows)
     service = JobService(
@@ -183,7 +185,6 @@ async def open_node(
     )
     if workflows is not None:
         workflows.attach(service)
-    set_aside = SetAside(job_clock)
     schedules = ScheduleService(
         commits,
         reads,

@@ -33,7 +33,7 @@ class Kind(NamedTuple):
     """Advice for the operator."""
 
 
-KINDS: Final = ("schedule",)
+KINDS: Final = ("schedule", "run", "errand", "operation")
 """The names of all kinds: each has a measure from the start of a node on."""
 
 
@@ -54,6 +54,11 @@ class SetAside:
         self._clock = clock
         self._entries: dict[tuple[str, str], tuple[Entry, float]] = {}
         """The entries, and the monotonic time of each one's last attempt."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there are none, as nearly always: then nobody needs to make their names."""
+        return not self._entries
 
     def note(self, kind: Kind, name: str, fault: str) -> None:
         """Note that an object could not be handled; log it if that is new."""

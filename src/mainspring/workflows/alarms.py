@@ -16,17 +16,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.clock import Clock
+    from mainspring.errors import StoreError
     from mainspring.storage.agenda import FetchTimes, Timers
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.workflows.store import Alarms as Upcoming
 
 BATCH: Final = 1000
 """Runs whose alarms one operation rings: the first decisions start before the last alarms are recorded."""
+AT_ONCE: Final = 10_000
+"""Due runs that one fetch finds."""
 
 
 class Alarms:
     """Rings the alarms of runs, on a node that calls ``tick`` at least every quarter of a second.
 
     ``first`` returns whether this node is first in line for a run, named by its id; ``paused`` whether nothing may be written.
+    ``waits`` returns whether a run is set aside and not tried again yet, ``aside`` returns how many runs are.
     """
 
     def __init__(
@@ -38,14 +43,18 @@ class Alarms:
         first: Callable[[str], bool],
         paused: Callable[[], bool],
         fetching: FetchTimes,
+        waits: Callable[[int], bool] = lambda _: False,
+        aside: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._waits = waits
+        self._aside = aside
         self._ahead_us = to_us(fetching.ahead)
         self._commits = commits
         self._clock = clock
         self._agenda: Agenda[int] = Agenda(
             clock,
             timers,
-            lambda until_us, found, failed: commits.put(FindAlarms(until_us), found, failed),
+            self._find,
             self._ring,
             str,
             first=first,
@@ -89,8 +98,15 @@ class Alarms:
         if new:
             self._agenda.add(new)
 
+    def _find(self, until_us: int, found: Callable[[Upcoming], None], failed: Callable[[StoreError], None]) -> None:
+        # Runs that are set aside stay due: they must not fill the answer.
+        self._commits.put(FindAlarms(until_us, AT_ONCE + self._aside()), found, failed)
+
     def _ring(self, due: Iterable[int]) -> None:
         for run in due:
+            if self._waits(run):
+                self._agenda.done([str(run)])
+                continue
             operation = self._open
             if operation is None or not operation.open or len(operation.runs) >= BATCH:
                 operation = self._open = self._operation()

@@ -12,7 +12,7 @@ from mainspring.ids import TERM_SPAN
 from mainspring.workflows.cache import Run
 from mainspring.workflows.draft import Draft
 from mainspring.workflows.history import encode_events
-from mainspring.workflows.reading import events_from, folded, load
+from mainspring.workflows.reading import Unread, events_from, folded, load
 from mainspring.workflows.run_draft import RunDraft, change_of, finish, parking_mark
 from mainspring.workflows.run_jobs import RunJobs
 from mainspring.workflows.snapshots import outweighs
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mainspring.workflows.cache import RunCache
-    from mainspring.workflows.errands import Errand
+    from mainspring.workflows.errands import Errand, ErrandsAside
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Limits
     from mainspring.workflows.observer import RunObserver
@@ -35,7 +35,14 @@ if TYPE_CHECKING:
 class RunChanges:
     """The runs of one transaction, as they are now. ``flush`` writes them."""
 
-    def __init__(self, tables: RunTables, cache: RunCache, limits: Limits, observers: Sequence[RunObserver]) -> None:
+    def __init__(
+        self,
+        tables: RunTables,
+        cache: RunCache,
+        limits: Limits,
+        observers: Sequence[RunObserver],
+        errands_aside: ErrandsAside,
+    ) -> None:
         self.tables = tables
         self._cache = cache
         self.limits = limits
@@ -43,6 +50,10 @@ class RunChanges:
         self._drafts: dict[int, RunDraft] = {}
         self._closed: dict[int, RunRow | None] = {}
         """Runs that were closed before the transaction; None for one that does not exist."""
+        self._unread: dict[int, Unread] = {}
+        """Open runs that this node cannot read: nothing changes them."""
+        self._met: dict[int, Unread] = {}
+        """Runs to be named to the node after the commit: those, and those for which errands are set aside."""
         self._prefetched: dict[int, Run] = {}
         """Open runs as they are stored."""
         self._begun: dict[tuple[str, str], int] = {}
@@ -52,8 +63,16 @@ class RunChanges:
         self.jobs = RunJobs(tables)
         self.errands: list[Errand] = []
         """Errands that the transaction has caused and not done."""
+        self.errands_shared = errands_aside
+        """The stored errands that are set aside, as of the last commit."""
+        self.errands_aside = errands_aside
+        """The same, as of this transaction."""
+        self.errands_done: list[int] = []
+        """The stored errands that it has done."""
         self.errands_due_us = 0
         """The time of an operation that does stored errands; 0 if there is none."""
+        self.errands_from_first = False
+        """Whether that operation tries those that are set aside."""
         self.errands_left = False
         """Whether errands may be stored after the transaction."""
 
@@ -63,8 +82,8 @@ class RunChanges:
 
     # ---- reads ----
 
-    async def find(self, run: int, now_us: int) -> RunDraft | RunRow | None:
-        """Return the draft of an open run, the row of a closed one, or None."""
+    async def find(self, run: int, now_us: int) -> RunDraft | RunRow | Unread | None:
+        """Return the draft of an open run, the row of a closed one, or None; `Unread` for one that this node cannot read."""
         found = self._drafts.get(run)
         if found is not None:
             draft = found.draft
@@ -74,14 +93,40 @@ class RunChanges:
             return found
         if run in self._closed:
             return self._closed[run]
-        cached = self._cache.take(run) or self._prefetched.pop(run, None)
+        cached = self._cache.take(run)
         if cached is None:
-            stored = await self.tables.load(run)
-            if stored is None or not stored.row.status.open:
-                self._closed[run] = None if stored is None else stored.row
-                return self._closed[run]
-            cached = await load(self.tables, stored)
+            cold = await self._load(run)
+            if not isinstance(cold, Run):
+                return cold
+            cached = cold
         return self._enter(cached, now_us)
+
+    async def _load(self, run: int) -> Run | RunRow | Unread | None:
+        """Return an open run that is not in memory, the row of a closed one, or None."""
+        prefetched = self._prefetched.pop(run, None)
+        waits = self.errands_aside.runs
+        if prefetched is not None and run not in waits:
+            return prefetched
+        unread = self._unread.get(run)
+        if unread is not None:
+            return unread
+        stored = await self.tables.load(run)
+        if stored is None or not (stored.row.status.open or stored.row.unread):
+            self._closed[run] = None if stored is None else stored.row
+            return self._closed[run]
+        if run in waits:  # the errands come first, in their order; they are tried again soon
+            found: Run | Unread = Unread(stored.row, waits[run])
+        else:
+            found = await load(self.tables, stored)
+            if isinstance(found, Unread):
+                self._unread[run] = found
+        if isinstance(found, Unread):
+            self._met[run] = found
+        return found
+
+    def set_aside(self, unread: Unread) -> None:
+        """Name a run to the node after the commit: it was left as it is."""
+        self._met[unread.row.id] = unread
 
     async def prefetch(self, runs: Iterable[int]) -> None:
         """Read those of many runs together that are not in memory: a few reads instead of two for each run."""
@@ -89,12 +134,18 @@ class RunChanges:
         cold = [run for run in runs if self._cache.peek(run) is None and run not in drafts and run not in closed]
         if len(cold) > 1:
             for row, blocks in await self.tables.load_short(cold):
-                self._prefetched[row.id] = folded(row, State(), blocks)
+                found = folded(row, State(), blocks)
+                if isinstance(found, Run):
+                    self._prefetched[row.id] = found
+                else:
+                    self._unread[row.id] = self._met[row.id] = found
 
-    async def open(self, run: int, now_us: int) -> RunDraft | None:
-        """Return the draft of a run that is open; None if there is none."""
+    async def open(self, run: int, now_us: int) -> RunDraft | Unread | None:
+        """Return the draft of a run that is open; None if there is none, and `Unread` if this node cannot read it."""
         found = await self.find(run, now_us)
-        return found if isinstance(found, RunDraft) and found.is_open else None
+        if isinstance(found, RunDraft):
+            return found if found.is_open else None
+        return found if isinstance(found, Unread) else None
 
     async def open_run(self, namespace: str, workflow_id: str) -> int:
         """Return the open run of a workflow id; 0 if there is none."""
@@ -115,13 +166,33 @@ class RunChanges:
         return self._links.get(root) or await self.tables.last_link(root)
 
     async def events_after(self, found: RunDraft, seen: int) -> Sequence[Event]:
-        """Return the events after a number that were there before the transaction."""
+        """Return the events after a number that were there before the transaction.
+
+        They may be older than the state of the run, so that this can fail although the run was read. A caller therefore calls
+        `lacks` first: before it changes anything.
+        """
+        if found.earlier is not None and found.earlier[0] <= seen:
+            return [event for event in found.earlier[1] if event.id > seen]
         run = found.run
         if not run.tail or run.tail[0].id > seen + 1:
             if seen >= found.guard:
                 return ()
-            return await events_from(self.tables, run.row.id, seen + 1)
+            events = await events_from(self.tables, run.row.id, seen + 1)
+            assert not isinstance(events, str), f"{run.row.id}: {events}"
+            return events
         return [event for event in run.tail if event.id > seen]
+
+    async def lacks(self, found: RunDraft, seen: int) -> str:
+        """Return why this node cannot read the events after a number; empty if it can."""
+        run = found.run
+        if seen >= found.guard or (run.tail and run.tail[0].id <= seen + 1):
+            return ""
+        events = await events_from(self.tables, run.row.id, seen + 1)
+        if isinstance(events, str):
+            self.set_aside(Unread(run.row, events))
+            return events
+        found.earlier = seen, events
+        return ""
 
     # ---- changes ----
 
@@ -204,6 +275,7 @@ class RunChanges:
         """Pass the changes to the cache and the node after the commit."""
         lifecycle, cache, observers = self.tables.lifecycle, self._cache, self._observers
         errands_left = self.errands_left
+        met, self._met = list(self._met.values()), {}
         changes = [change_of(found) for found in changed]
 
         def committed() -> None:
@@ -213,5 +285,7 @@ class RunChanges:
                 observer.appended(changes)
                 if errands_left:
                     observer.errands_stored()
+            for observer in observers if met else ():
+                observer.not_read(met)
 
         self.tables.after_commit(committed)

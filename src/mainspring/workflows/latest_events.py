@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.storage.query import Query
-from mainspring.workflows.history import Event, decode_events
+from mainspring.workflows.history import Event  # noqa: TC001 - the type of a query's answer
+from mainspring.workflows.reading import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,21 +25,24 @@ MOST_RUNS: Final = 200
 """Runs of one read."""
 
 
-class ReadLatest(Query["dict[int, list[Event]]"], frozen=True):
-    """Read the events of runs, each from a number on. The answer leaves out long runs, and the last ones if its time is up."""
+class ReadLatest(Query["dict[int, list[Event] | str]"], frozen=True):
+    """Read the events of runs, each from a number on. The answer leaves out long runs, and the last ones if its time is up.
+
+    For a run whose events this version cannot read, it has the reason.
+    """
 
     places: tuple[tuple[int, int], ...]
 
 
-async def read_latest(runs: Runs, query: ReadLatest, meter: Meter) -> dict[int, list[Event]]:
+async def read_latest(runs: Runs, query: ReadLatest, meter: Meter) -> dict[int, list[Event] | str]:
     """Answer `ReadLatest`."""
-    found: dict[int, list[Event]] = {}
+    found: dict[int, list[Event] | str] = {}
     for run, first in query.places:
         if meter.is_late():
             break
         blocks = await runs.blocks(run, first, MOST_BLOCKS + 1)
         if len(blocks) <= MOST_BLOCKS:
-            found[run] = [event for block in blocks for event in decode_events(block) if event.id >= first]
+            found[run] = decoded(blocks, first)
     return found
 
 
@@ -47,12 +51,15 @@ class LatestEvents:
 
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
-        self._waiting: list[tuple[Place, Callable[[Sequence[Event]], None]]] = []
+        self._waiting: list[tuple[Place, Callable[[Sequence[Event] | str], None]]] = []
         self._is_reading = False
         self._after_answers: list[Callable[[], None]] | None = None
 
-    def ask(self, run: int, first: int, done: Callable[[Sequence[Event]], None]) -> None:
-        """Call ``done`` later with the events of a run from a number on; with none if they are many or cannot be read."""
+    def ask(self, run: int, first: int, done: Callable[[Sequence[Event] | str], None]) -> None:
+        """Call ``done`` later with the events of a run from a number on; with none if they are many, or the store fails.
+
+        If this version cannot read them, it is called with the reason.
+        """
         self._waiting.append(((run, first), done))
         if not self._is_reading:
             self._next()
@@ -61,7 +68,7 @@ class LatestEvents:
         asked, self._waiting = self._waiting[:MOST_RUNS], self._waiting[MOST_RUNS:]
         self._is_reading = True
 
-        def answered(found: dict[int, list[Event]]) -> None:
+        def answered(found: dict[int, list[Event] | str]) -> None:
             self._is_reading = False
             if self._waiting:
                 self._next()

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.workflows.model import Parked, Status
+    from mainspring.workflows.reading import Unread
 
 
 class Changed(NamedTuple):
@@ -44,3 +45,6 @@ class RunObserver(Protocol):
 
     def appended(self, runs: Sequence[Changed]) -> None:
         """Process the changes of a committed group, on the node's thread, before the outcomes of the group are delivered."""
+
+    def not_read(self, runs: Sequence[Unread]) -> None:
+        """Note the runs that a committed group has left as they are, because this node cannot read them."""

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from mainspring.jobs.failures import failure
 from mainspring.namespaces import ANY
+from mainspring.workflows.cache import Run
 from mainspring.workflows.chains import begin_next
 from mainspring.workflows.decisions import continuation, execution
 from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution
 from mainspring.workflows.history import WorkflowExecutionContinuedAsNew, WorkflowExecutionStarted
 from mainspring.workflows.model import Status
-from mainspring.workflows.reading import load, run_of
+from mainspring.workflows.reading import Unread, load, run_of
 from mainspring.workflows.requests import Reached
 from mainspring.workflows.run_draft import RunDraft
 from mainspring.workflows.starting import Definitions, begin_named, cancel_waiting
@@ -96,6 +97,8 @@ async def move(changes: RunChanges, operation: MoveRun) -> Moved:
         return Moved("ambiguous")
     if isinstance(found, Unbegun):
         return Moved("unbegun", 0, found.job.id)
+    if isinstance(found, Unread):
+        return Moved("unread", found.row.id, found.row.root, fault=found.fault)
     if not isinstance(found, RunDraft):
         return Moved("closed", found.id, found.root, found.status)
     return await _move_open(changes, found, operation.version)
@@ -114,6 +117,8 @@ async def _move_open(changes: RunChanges, found: RunDraft, version: str) -> Move
     # Another attempt follows commands that another version has made.
     if state.seen or state.steps or state.attempt > 1:
         return Moved("recorded", run, root)
+    if fault := await changes.lacks(found, 0):
+        return Moved("unread", run, root, fault=fault)
     (started, *_) = await changes.events_after(found, 0) or found.events
     assert isinstance(started, WorkflowExecutionStarted)
     decision = ContinueAsNewWorkflowExecution(0, started.input, version)
@@ -131,9 +136,11 @@ async def cancel_unbegun(changes: RunChanges, job: Job, reason: str, now_us: int
     return Reached("recorded", 0, job.id, 0, Status.CANCELED)
 
 
-async def _missed(changes: RunChanges, found: RunRow | list[Unbegun] | None, request: int = 0) -> Reached:
+async def _missed(changes: RunChanges, found: RunRow | list[Unbegun] | Unread | None, request: int = 0) -> Reached:
     if found is None:
         return Reached("unknown")
+    if isinstance(found, Unread):
+        return Reached("unread", found.row.id, found.row.root, fault=found.fault)
     if isinstance(found, list):
         return Reached("ambiguous")
     repeated = request != 0 and await _has_taken(changes.tables, found.id, request)
@@ -143,27 +150,33 @@ async def _missed(changes: RunChanges, found: RunRow | list[Unbegun] | None, req
 async def _has_taken(tables: RunTables, run: int, request: int) -> bool:
     """Return whether a closed run took a request: its sender did not get the answer, and repeats it."""
     stored = await tables.load(run)
-    return stored is not None and request in (await load(tables, stored)).state.requests
+    found = None if stored is None else await load(tables, stored)
+    return isinstance(found, Run) and request in found.state.requests
 
 
-def _continues(found: RunDraft | RunRow | None) -> bool:
+def _continues(found: RunDraft | RunRow | Unread | None) -> bool:
     """Return whether the chain of a root job may have a run after its first one, which is forgotten if it is None."""
+    if isinstance(found, Unread):
+        return bool(found.row.unread)  # its status may be the part that cannot be read
     status = Status(found.run.state.status) if isinstance(found, RunDraft) else found and found.status
     return status is None or status is Status.CONTINUED_AS_NEW
 
 
-def _of_namespace(key: Key, found: RunDraft | RunRow | None) -> RunDraft | RunRow | None:
+def _of_namespace(key: Key, found: RunDraft | RunRow | Unread | None) -> RunDraft | RunRow | Unread | None:
     """Return a run, unless it is of another namespace than the key: it may be in this node's memory, whatever its namespace."""
-    row = found.run.row if isinstance(found, RunDraft) else found
+    if isinstance(found, Unread):
+        row: RunRow | None = found.row
+    else:
+        row = found.run.row if isinstance(found, RunDraft) else found
     return found if row is None or key.namespace in {ANY, row.namespace} else None
 
 
 async def find_target(
     changes: RunChanges, key: Key, now_us: int, tasks: Container[bytes] = ()
-) -> RunDraft | RunRow | Unbegun | list[Unbegun] | None:
+) -> RunDraft | RunRow | Unread | Unbegun | list[Unbegun] | None:
     """Return the open run that a key names, a job whose run has not begun, several such jobs, a closed run, or None.
 
-    ``tasks`` is as of `SignalRuns`.
+    A run that this node cannot read is `Unread`. ``tasks`` is as of `SignalRuns`.
     """
     if key.workflow_id:
         run = await changes.open_run(key.namespace, key.workflow_id)

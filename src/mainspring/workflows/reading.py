@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from mainspring.errors import StoreError
 from mainspring.storage.query import Page
 from mainspring.workflows.cache import Run
 from mainspring.workflows.fold import fold
@@ -14,7 +15,7 @@ from mainspring.workflows.store import ShownRun
 from mainspring.workflows.unbegun import are_workflows, find_unbegun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mainspring.storage.query import Meter
     from mainspring.workflows.model import Key
@@ -22,36 +23,66 @@ if TYPE_CHECKING:
     from mainspring.workflows.tables import Runs, StoredRun
 
 
+REMEDY: Final = "run the version of Mainspring that has written it, or restore the store from a backup"
+"""The remedy for objects that a node cannot read."""
 PAGE_BYTES: Final = 2**20
 """Bytes of events after which a page of a history ends."""
 FIRST_BLOCKS: Final = 4
 """The blocks that a page reads first; their size gives the number of others."""
 
 
-async def load(runs: Runs, stored: StoredRun) -> Run:
+class Unread(NamedTuple):
+    """A run that this node cannot read, because of a value of a newer version or damaged bytes.
+
+    A transaction leaves it as it is, and serves the others; see ``storage.set_aside``.
+    """
+
+    row: RunRow
+    fault: str
+
+
+async def load(runs: Runs, stored: StoredRun) -> Run | Unread:
     """Return a run with its state, from its snapshot and the events after it."""
     row, snapshot = stored
-    state = None if snapshot is None else decode_state(snapshot.state)
+    state = None if snapshot is None or row.unread else decode_state(snapshot.state)
     if snapshot is None or state is None:
         return folded(row, State(), await runs.blocks(row.id, 1))
     run = folded(row, state, await runs.blocks(row.id, state.last + 1))
-    run.snapshotted, run.snapshot_bytes = snapshot.history_bytes, len(snapshot.state)
+    if isinstance(run, Run):
+        run.snapshotted, run.snapshot_bytes = snapshot.history_bytes, len(snapshot.state)
     return run
 
 
-def folded(row: RunRow, state: State, blocks: Sequence[bytes]) -> Run:
+def folded(row: RunRow, state: State, blocks: Sequence[bytes]) -> Run | Unread:
     """Return a run by its state at some event and the blocks after it; the first block may begin before."""
+    if row.unread:
+        return Unread(row, row.unread)
     first = state.last + 1
-    events = [event for block in blocks for event in decode_events(block) if event.id >= first]
-    run = Run(row, fold(events, state))
+    events = decoded(blocks, first)
+    if isinstance(events, str):
+        return Unread(row, events)
+    try:
+        run = Run(row, fold(events, state))
+    except Exception as error:  # noqa: BLE001 - whatever one history has that no version writes, the others are served
+        return Unread(row, f"its history is not one of a run: {error!r}")
+    if run.state.last != row.events:
+        return Unread(row, f"its history ends with event {run.state.last}, and has to have {row.events}")
     run.append(events, sum(map(len, blocks)))
     run.trim()
     return run
 
 
-async def events_from(runs: Runs, run: int, first: int) -> list[Event]:
-    """Return the stored events of a run from a number on."""
-    return [event for block in await runs.blocks(run, first) for event in decode_events(block) if event.id >= first]
+def decoded(blocks: Iterable[bytes], first: int) -> list[Event] | str:
+    """Return the events of blocks from a number on; if this version cannot read them, the reason."""
+    try:
+        return [event for block in blocks for event in decode_events(block) if event.id >= first]
+    except (ValueError, RecursionError) as error:  # a MsgspecError is a ValueError
+        return f"this version of Mainspring cannot read an event of its history: {error}"
+
+
+async def events_from(runs: Runs, run: int, first: int) -> list[Event] | str:
+    """Return the stored events of a run from a number on; if this version cannot read them, the reason."""
+    return decoded(await runs.blocks(run, first), first)
 
 
 async def run_of(runs: Runs, key: Key) -> int:
@@ -80,7 +111,10 @@ async def show_run(runs: Runs, query: ShowRun) -> Shown:
 
 async def _show(runs: Runs, run: int) -> ShownRun | None:
     stored = await runs.load(run)
-    return None if stored is None else ShownRun(stored.row, (await load(runs, stored)).state)
+    if stored is None:
+        return None
+    found = await load(runs, stored)
+    return ShownRun(found.row, State(), found.fault) if isinstance(found, Unread) else ShownRun(found.row, found.state)
 
 
 async def read_history(runs: Runs, query: ReadHistory, meter: Meter) -> Page[Event]:
@@ -99,7 +133,9 @@ async def read_history(runs: Runs, query: ReadHistory, meter: Meter) -> Page[Eve
         meter.spend(number)
         size += sum(map(len, blocks))
         step = max(1, step * (PAGE_BYTES - size) // max(size, 1))
-        found = [event for block in blocks for event in decode_events(block) if event.id > after]
+        found = decoded(blocks, after + 1)
+        if isinstance(found, str):
+            raise StoreError(f"the run {query.run} is set aside: {found}; {REMEDY}")
         events += found[: query.limit - len(events)]
         if is_last and (not found or events[-1].id == found[-1].id):
             return Page(events)

@@ -9,8 +9,9 @@ from mainspring.jobs.model import State as JobState
 from mainspring.workflows.chains import begin_next, unknown_version
 from mainspring.workflows.completing import complete
 from mainspring.workflows.decisions.activity import canceled_before_start
-from mainspring.workflows.decisions.model import StartChildWorkflowExecution
+from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution, StartChildWorkflowExecution
 from mainspring.workflows.model import Parked, Status
+from mainspring.workflows.reading import Unread
 from mainspring.workflows.requests import Decided
 from mainspring.workflows.starting import Definitions
 
@@ -36,6 +37,9 @@ async def decide(changes: RunChanges, operation: Decide) -> Callable[[], list[De
 
 async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> Callable[[], Decided]:
     found = await changes.open(completion.run, now_us)
+    if isinstance(found, Unread):
+        fault = found.fault
+        return lambda: Decided("stale", fault)
     if found is None or found.run.row.namespace != completion.namespace:
         return lambda: Decided("stale", CLOSED)
     if completion.job and not await _is_current(changes, found, completion):
@@ -43,11 +47,13 @@ async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> C
     if completion.decisions and (why := await unknown_version(changes, found, completion.decisions[-1])):
         completion = completion._replace(decisions=(), steps=(), parked=Parked("missing", why))
     draft, state, row = found.draft, found.run.state, found.run.row
+    if why := await changes.lacks(found, _needed(state.seen, completion)):
+        return lambda: Decided("stale", why)
     if StartChildWorkflowExecution in map(type, completion.decisions):
         draft.definitions = await _definitions_of_children(changes, found, completion.decisions)
-    verdict, why, refused_close = complete(draft, completion)
+    verdict, ruled, refused_close = complete(draft, completion)
     if verdict in {"stale", "refused"}:
-        return lambda: Decided(verdict, why)
+        return lambda: Decided(verdict, ruled)
     if completion.job:
         found.completed = not completion.more
         found.replaced = completion.more
@@ -62,9 +68,19 @@ async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> C
 
     def outcome() -> Decided:
         events = [*earlier, *(event for event in found.events if event.id > seen)]
-        return Decided(verdict, why, events, Status(state.status), refused_close)
+        return Decided(verdict, ruled, events, Status(state.status), refused_close)
 
     return outcome
+
+
+def _needed(seen: int, completion: Completion) -> int:
+    """Return the event behind which a completion needs the stored events of its run, which has ``seen`` decided."""
+    decision = completion.decisions[-1] if completion.decisions else None
+    if not isinstance(decision, ContinueAsNewWorkflowExecution):
+        return completion.seen
+    if decision.attempt > 1:
+        return 0
+    return max(0, min(completion.seen, seen, *(number - 1 for number in decision.unread)))
 
 
 async def _is_current(changes: RunChanges, found: RunDraft, completion: Completion) -> bool:

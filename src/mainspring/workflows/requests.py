@@ -94,8 +94,8 @@ class Signal(NamedTuple):
     """A hash that identifies the request: a repeated one counts once. 0: none."""
 
 
-RequestVerdict = Literal["recorded", "repeated", "unknown", "ambiguous", "closed", "full"]
-"""``ambiguous``: several jobs may be meant, whose runs have not begun."""
+RequestVerdict = Literal["recorded", "repeated", "unknown", "ambiguous", "closed", "full", "unread"]
+"""``ambiguous``: several jobs may be meant, whose runs have not begun; ``unread``: the node cannot read the run."""
 
 
 class Reached(NamedTuple):
@@ -109,3 +109,5 @@ class Reached(NamedTuple):
     status: Status = Status.OPEN
     waiting: JobState | None = None
     """The state of the job with which the signal is stored, because its run has not begun."""
+    fault: str = ""
+    """Why the node cannot read the run."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from mainspring.workflows import timeouts
 from mainspring.workflows.parking import tried_by, unpark
 from mainspring.workflows.reading import run_of
+from mainspring.workflows.run_draft import RunDraft
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.workflows.changes import RunChanges
-    from mainspring.workflows.run_draft import RunDraft
     from mainspring.workflows.store import RingAlarms, UnparkRuns
 
 
@@ -22,7 +22,7 @@ async def ring_alarms(changes: RunChanges, operation: RingAlarms) -> Callable[[]
     rung: list[RunDraft] = []
     for run in operation.runs:
         found = await changes.open(run, operation.now_us)
-        if found is None:
+        if not isinstance(found, RunDraft):
             continue
         state = found.run.state
         started = [job for job in timeouts.unstarted_jobs(state, operation.now_us) if await _has_begun(changes, job)]
@@ -46,5 +46,5 @@ async def unpark_runs(changes: RunChanges, operation: UnparkRuns) -> int:
     number = 0
     for run in runs:
         found = await changes.open(run, operation.now_us)
-        number += found is not None and unpark(found.draft, operation.build)
+        number += isinstance(found, RunDraft) and unpark(found.draft, operation.build)
     return number

@@ -9,6 +9,8 @@ from mainspring.workflows.observer import Changed
 from mainspring.workflows.parking import decision_lost
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mainspring.jobs.owners import Ended
     from mainspring.workflows.cache import Run
     from mainspring.workflows.draft import Draft
@@ -23,6 +25,7 @@ class RunDraft:
         "about",
         "completed",
         "draft",
+        "earlier",
         "ended",
         "fresh",
         "guard",
@@ -49,6 +52,8 @@ class RunDraft:
         self.parking = parking_mark(run.row)
         self.parked_us = run.row.parked_us
         """Since when it is parked, before the transaction."""
+        self.earlier: tuple[int, Sequence[Event]] | None = None
+        """The events after a number that the store had before the transaction, if they were read."""
         self.ended: Ended | None = None
         """The end of the decision task's job in this transaction."""
         self.completed = False

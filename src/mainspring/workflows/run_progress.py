@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.workflows.observer import Changed
+    from mainspring.workflows.reading import Unread
 
 
 class ProgressReports:
@@ -23,6 +24,9 @@ class ProgressReports:
 
     def errands_stored(self) -> None:
         """See `workflows.observer.RunObserver`: errands are no progress."""
+
+    def not_read(self, runs: Sequence[Unread]) -> None:
+        """See `workflows.observer.RunObserver`: such runs have no progress."""
 
     def appended(self, runs: Sequence[Changed]) -> None:
         """See `workflows.observer.RunObserver`."""

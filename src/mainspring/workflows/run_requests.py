@@ -9,6 +9,7 @@ from mainspring.errors import ConflictError
 from mainspring.namespaces import ANY
 from mainspring.workflows.gathering import Gathered
 from mainspring.workflows.model import Key
+from mainspring.workflows.reading import REMEDY
 from mainspring.workflows.store import MoveRun, RequestCancelRun, SignalRuns, TerminateRun, UnparkRuns
 from mainspring.workflows.watch import BATCH
 
@@ -121,7 +122,9 @@ class RunRequests:
         """See ``jobs.roots.Roots``."""
 
         def reached(outcome: Reached) -> None:
-            if outcome.verdict == "full":
+            if outcome.verdict == "unread":
+                failed(ConflictError(f"this node cannot read the run: {outcome.fault}; {REMEDY}"))
+            elif outcome.verdict == "full":
                 failed(
                     ConflictError(
                         "the run's history is full, so that it takes no requests: end it with `mainspring workflows terminate`"

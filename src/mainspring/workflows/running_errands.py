@@ -1,7 +1,7 @@
 """The errands of one transaction, and of earlier ones: see `errands`.
 
 A transaction does up to 100 errands of its own, and what they cause. The others are stored, and done by later transactions in the
-order of their causes. While errands are stored, new ones follow behind them.
+order of their causes. While errands are stored, new ones follow behind them, unless all stored ones are set aside.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from mainspring.jobs.model import Job
 from mainspring.jobs.model import State as JobState
 from mainspring.namespaces import ANY
 from mainspring.workflows.decisions import execution
+from mainspring.workflows.decisions.activity import activity_ended
 from mainspring.workflows.decisions.child import child_ended, child_refused, child_started
 from mainspring.workflows.decisions.external import external_answered
 from mainspring.workflows.errands import (
@@ -20,6 +21,8 @@ from mainspring.workflows.errands import (
     ApplyPolicy,
     CancelOther,
     EndChild,
+    ErrandsAside,
+    RecordEnd,
     SignalOther,
     StartChild,
     decode_errand,
@@ -44,12 +47,16 @@ from mainspring.workflows.history import (
 )
 from mainspring.workflows.model import Key
 from mainspring.workflows.outside import cancel_unbegun, find_target, signal_unbegun
+from mainspring.workflows.reading import Unread
 from mainspring.workflows.requests import Reached, Signal
 from mainspring.workflows.run_draft import RunDraft
 from mainspring.workflows.starting import begin_child
 from mainspring.workflows.store import Unbegun
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.jobs.owners import Ended
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.errands import Close, Errand
     from mainspring.workflows.history import EventBase
@@ -63,34 +70,72 @@ ALREADY_RUNNING: Final = "WORKFLOW_ALREADY_RUNNING"
 
 
 async def run_errands(changes: RunChanges, now_us: int) -> bool:
-    """Do the first errands and store the others; return whether there may be stored ones."""
+    """Do the first errands and store the others; return whether there may be stored ones that were not tried."""
     tables, fresh = changes.tables, changes.errands
-    stored = await tables.errands(MOST, MOST_BYTES)
-    for _, data in stored:
-        await _run(changes, decode_errand(data), now_us)
-    done = 0
-    while not stored and done < min(len(fresh), MOST):  # an errand may cause further ones
-        await _run(changes, fresh[done], now_us)
-        done += 1
-    left = fresh[done:]
+    after = 0 if changes.errands_from_first else changes.errands_aside.after
+    stored = await tables.errands(after, MOST, MOST_BYTES)
+    done = await _run_stored(changes, stored, now_us) if stored or changes.errands_from_first else []
+    tried = 0
+    left: list[Errand] = []
+    while not stored and tried < min(len(fresh), MOST):  # an errand may cause further ones
+        if await _run(changes, fresh[tried], now_us) is not None:
+            left.append(fresh[tried])
+        tried += 1
+    left += fresh[tried:]
     fresh.clear()
-    if stored or left:
-        await tables.change_errands([number for number, _ in stored], [encode_errand(one) for one in left])
+    if done or left:
+        await tables.change_errands(done, [encode_errand(one) for one in left])
+    changes.errands_done += done
     return bool(stored or left)
 
 
-async def _run(changes: RunChanges, errand: Errand, now_us: int) -> None:
+async def _run_stored(changes: RunChanges, stored: Sequence[tuple[int, bytes]], now_us: int) -> list[int]:
+    """Do stored errands, and set aside those that cannot be done; return the numbers of the others."""
+    shared = changes.errands_shared
+    aside = changes.errands_aside = ErrandsAside() if changes.errands_from_first else changes.errands_aside.copy()
+    done: list[int] = []
+    for number, data in stored:
+        errand = decode_errand(data)
+        if isinstance(errand, str):
+            aside.faults[number] = errand
+        elif (unread := await _run(changes, errand, now_us)) is not None:
+            aside.runs[unread.row.id] = unread.fault
+        else:
+            done.append(number)
+            continue
+        aside.after = number
+    changes.tables.after_commit(lambda: shared.set(aside))
+    return done
+
+
+async def _run(changes: RunChanges, errand: Errand, now_us: int) -> Unread | None:
+    """Do an errand; if it has to wait for a run that this node cannot read, change nothing and return the run."""
+    source = await changes.find(errand.source, now_us) if not isinstance(errand, EndChild | ApplyPolicy) else None
+    if isinstance(source, Unread):
+        return source  # nothing can record the answer
     match errand:
         case StartChild():
             await _start_child(changes, errand, now_us)
         case EndChild():
-            await _end_child(changes, errand, now_us)
+            return await _end_child(changes, errand, now_us)
         case SignalOther():
-            await _signal_other(changes, errand, now_us)
+            return await _signal_other(changes, errand, now_us)
         case CancelOther():
-            await _cancel_other(changes, errand, now_us)
+            return await _cancel_other(changes, errand, now_us)
         case ApplyPolicy():
-            await _apply_policy(changes, errand, now_us)
+            return await _apply_policy(changes, errand, now_us)
+        case RecordEnd():
+            if isinstance(source, RunDraft) and source.is_open:
+                record_end(source, errand.ended)
+    return None
+
+
+def record_end(found: RunDraft, ended: Ended) -> None:
+    """Record the end of a job of an open run: that of an activity, or note that of its decision task."""
+    if ended.id == found.run.row.decision:
+        found.ended = ended
+    elif ended.options is not None:
+        activity_ended(found.draft, ended.options.ref, ended)
 
 
 # ---- children ----
@@ -112,7 +157,7 @@ async def _start_child(changes: RunChanges, errand: StartChild, now_us: int) -> 
     )
     has_begun = await begin_child(changes, job, errand, now_us)
     parent = await changes.open(errand.source, now_us)
-    if parent is None:
+    if not isinstance(parent, RunDraft):
         return
     names = {"type": event.type, "version": event.version}
     if has_begun:
@@ -122,11 +167,14 @@ async def _start_child(changes: RunChanges, errand: StartChild, now_us: int) -> 
         child_refused(parent.draft, event.id, **names, decision_completed=completed, cause=ALREADY_RUNNING)
 
 
-async def _end_child(changes: RunChanges, errand: EndChild, now_us: int) -> None:
+async def _end_child(changes: RunChanges, errand: EndChild, now_us: int) -> Unread | None:
     parent = await changes.open(errand.parent, now_us)
+    if isinstance(parent, Unread):
+        return parent
     if parent is not None:
         kind, attributes = _ended(errand.close)
         child_ended(parent.draft, errand.initiated, kind, type=errand.type, version=errand.version, **attributes)
+    return None
 
 
 def _ended(close: Close) -> tuple[type[EventBase], dict[str, Any]]:
@@ -144,10 +192,10 @@ def _ended(close: Close) -> tuple[type[EventBase], dict[str, Any]]:
             return ChildWorkflowExecutionTerminated, {"reason": close.reason or close.cause}
 
 
-async def _apply_policy(changes: RunChanges, errand: ApplyPolicy, now_us: int) -> None:
+async def _apply_policy(changes: RunChanges, errand: ApplyPolicy, now_us: int) -> Unread | None:
     child = await find_target(changes, Key(job=errand.child, namespace=ANY), now_us)
     if not isinstance(child, RunDraft):
-        return
+        return child if isinstance(child, Unread) else None
     if errand.policy is ChildPolicy.TERMINATE:
         reason = f"its parent {errand.workflow_id} was terminated or timed out"
         execution.terminate(child.draft, reason=reason, cause=CHILD_POLICY_APPLIED)
@@ -158,15 +206,18 @@ async def _apply_policy(changes: RunChanges, errand: ApplyPolicy, now_us: int) -
             external_run=errand.source,
             external_workflow_id=errand.workflow_id,
         )
+    return None
 
 
 # ---- signals and cancel requests ----
 
 
-async def _signal_other(changes: RunChanges, errand: SignalOther, now_us: int) -> None:
+async def _signal_other(changes: RunChanges, errand: SignalOther, now_us: int) -> Unread | None:
     event = errand.initiated
     signal = Signal(Key(), event.name, event.input)
     found = await _target(changes, errand, now_us)
+    if isinstance(found, Unread):
+        return found
     if isinstance(found, Unbegun):
         # A delayed start begins with its first signal. One that is due waits because the workflow is paused.
         begins = found.job.state == JobState.SCHEDULED
@@ -177,11 +228,14 @@ async def _signal_other(changes: RunChanges, errand: SignalOther, now_us: int) -
         reached = _UNKNOWN
     kinds = ExternalWorkflowExecutionSignaled, SignalExternalWorkflowExecutionFailed
     await _answer(changes, errand, now_us, reached, *kinds)
+    return None
 
 
-async def _cancel_other(changes: RunChanges, errand: CancelOther, now_us: int) -> None:
+async def _cancel_other(changes: RunChanges, errand: CancelOther, now_us: int) -> Unread | None:
     reason = errand.initiated.reason
     found = await _target(changes, errand, now_us)
+    if isinstance(found, Unread):
+        return found
     if isinstance(found, Unbegun):
         reached = await cancel_unbegun(changes, found.job, reason, now_us)
     elif found is not None:
@@ -190,16 +244,19 @@ async def _cancel_other(changes: RunChanges, errand: CancelOther, now_us: int) -
         reached = _UNKNOWN
     kinds = ExternalWorkflowExecutionCancelRequested, RequestCancelExternalWorkflowExecutionFailed
     await _answer(changes, errand, now_us, reached, *kinds)
+    return None
 
 
-async def _target(changes: RunChanges, errand: SignalOther | CancelOther, now_us: int) -> RunDraft | Unbegun | None:
+async def _target(
+    changes: RunChanges, errand: SignalOther | CancelOther, now_us: int
+) -> RunDraft | Unbegun | Unread | None:
     """Return the open run that an errand names, or the job of a workflow whose run has not begun."""
     event = errand.initiated
     key = Key(job=event.run, workflow_id="" if event.run else event.workflow_id, namespace=errand.namespace)
     found = await find_target(changes, key, now_us)
     if isinstance(found, Unbegun) and not found.is_workflow:
         return None  # it may be a task's job
-    return found if isinstance(found, RunDraft | Unbegun) else None
+    return found if isinstance(found, RunDraft | Unbegun | Unread) else None
 
 
 def _sender(errand: SignalOther | CancelOther) -> dict[str, Any]:
@@ -220,7 +277,7 @@ async def _answer(
 ) -> None:
     """Record the answer in the history of the run that has asked."""
     source = await changes.open(errand.source, now_us)
-    if source is None:
+    if not isinstance(source, RunDraft):
         return
     event = errand.initiated
     attributes: dict[str, Any] = {"workflow_id": event.workflow_id, "run": reached.run or event.run}

@@ -14,6 +14,7 @@ from mainspring.jobs.model import DECISIONS, Options
 from mainspring.jobs.roots import Stored
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.reads import always
+from mainspring.storage.set_aside import Kind, SetAside
 from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.builds import Builds
 from mainspring.workflows.decider_workers import DeciderWorkers
@@ -25,6 +26,7 @@ from mainspring.workflows.latest_events import LatestEvents
 from mainspring.workflows.long_histories import LongHistories
 from mainspring.workflows.model import Limits, decisions_of
 from mainspring.workflows.newly_parked import NewlyParked
+from mainspring.workflows.reading import REMEDY
 from mainspring.workflows.run_requests import RunRequests
 from mainspring.workflows.store import (
     BeginRuns,
@@ -56,10 +58,12 @@ if TYPE_CHECKING:
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Definition, Key
     from mainspring.workflows.observer import Changed
+    from mainspring.workflows.reading import Unread
     from mainspring.workflows.requests import Failed
     from mainspring.workflows.store import ListRuns, Shown, ShownRun
 
 DAY: Final = 86_400.0
+RUN: Final = Kind("run", REMEDY)
 
 
 class Counts(NamedTuple):
@@ -76,6 +80,7 @@ class WorkflowService:
     ``tail`` returns the newest events of a run, if they are in memory, ``failed_builds`` the builds whose code could not make a
     decision of it. ``first`` returns whether this node is the first in line
     for a name; None if no other node shares the store. ``retention`` is the time in seconds for which closed runs are kept.
+    ``set_aside`` has the runs and errands that this node cannot read.
     """
 
     def __init__(
@@ -90,8 +95,10 @@ class WorkflowService:
         retention: float = 14 * DAY,
         limits: Limits | None = None,
         fetching: FetchTimes = FETCH_TIMES,
+        set_aside: SetAside | None = None,
     ) -> None:
         self._jobs: JobService
+        self._set_aside = SetAside(clock) if set_aside is None else set_aside
         self._fetching = fetching
         self._commits = commits
         self._reads = reads
@@ -132,9 +139,19 @@ class WorkflowService:
         def paused() -> bool:
             return jobs.paused
 
-        self._errands = ErrandLoop(self._commits, self._clock, paused=paused)
+        def aside() -> int:
+            return self._set_aside.number(RUN)
+
+        self._errands = ErrandLoop(self._commits, self._clock, paused=paused, set_aside=self._set_aside)
         self._alarms = Alarms(
-            self._commits, self._clock, jobs.timers, first=self._first, paused=paused, fetching=self._fetching
+            self._commits,
+            self._clock,
+            jobs.timers,
+            first=self._first,
+            paused=paused,
+            fetching=self._fetching,
+            waits=self.is_set_aside,
+            aside=aside,
         )
         self._watch = Watch(
             self._commits,
@@ -145,6 +162,7 @@ class WorkflowService:
             first=self._first,
             paused=paused,
             retention=self._retention,
+            aside=aside,
         )
 
     def prefers(self, function: bytes) -> Callable[[Held], Worker | None] | None:
@@ -198,6 +216,8 @@ class WorkflowService:
 
     def appended(self, runs: Sequence[Changed]) -> None:
         """See `workflows.observer.RunObserver`: add the alarms of the runs, count parked ones, and forget the closed ones."""
+        if not self._set_aside.is_empty:
+            self._set_aside.handled(RUN, [self._jobs.handle_of(one.run).decode() for one in runs])
         alarms = []
         cached = self.deciders.cached
         for one in runs:
@@ -213,6 +233,20 @@ class WorkflowService:
                 alarms.append((one.run, one.due_us))
         if alarms:
             self._alarms.written(alarms)
+
+    def not_read(self, runs: Sequence[Unread]) -> None:
+        """See `workflows.observer.RunObserver`: name the runs in the log, on the overview and in the metrics."""
+        for row, fault in runs:
+            name = self._jobs.handle_of(row.id).decode()
+            self._set_aside.note(RUN, name, fault)
+
+    def history_not_read(self, run: int, fault: str) -> None:
+        """Name a run whose events this node cannot read for its next decision."""
+        self._set_aside.note(RUN, self._jobs.handle_of(run).decode(), fault)
+
+    def is_set_aside(self, run: int) -> bool:
+        """Return whether this node could not read a run, and does not try it again yet."""
+        return not self._set_aside.is_empty and self._set_aside.waits(RUN, self._jobs.handle_of(run).decode())
 
     # ---- definitions and builds ----
 

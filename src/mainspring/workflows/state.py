@@ -180,8 +180,11 @@ def encode_state(state: State) -> bytes:
 
 
 def decode_state(snapshot: bytes) -> State | None:
-    """Return a stored state; None if another version of this program has stored it in another format, or none is stored."""
+    """Return a stored state; None if none is stored, or this version cannot read it: the history has all that it has."""
     if not snapshot:
         return None
-    stored = _decode_snapshot(snapshot)
-    return _decode_state(stored.state) if stored.format == SNAPSHOT_FORMAT else None
+    try:
+        stored = _decode_snapshot(snapshot)
+        return _decode_state(stored.state) if stored.format == SNAPSHOT_FORMAT else None
+    except (ValueError, RecursionError):  # a MsgspecError is a ValueError
+        return None

@@ -165,8 +165,8 @@ class RunTables(Runs, RunGround, Protocol):
     async def forget_early(self, jobs: Collection[int]) -> None:
         """Delete the signals that are stored for jobs."""
 
-    async def errands(self, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
-        """Return the first stored errands with their numbers, in order: ``limit`` at most, and few if they are large."""
+    async def errands(self, after: int, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
+        """Return the first stored errands after a number, in order, with theirs: ``limit`` at most, and few if they are large."""
 
     async def change_errands(self, done: Collection[int], new: Collection[bytes]) -> None:
         """Delete errands by their numbers, and store others behind those that are left."""

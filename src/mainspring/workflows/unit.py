@@ -14,17 +14,19 @@ from msgspec.structs import replace
 from mainspring.jobs.owners import AttemptEnded, Ended
 from mainspring.workflows import outside, reporting, ringing, starting
 from mainspring.workflows.changes import RunChanges
-from mainspring.workflows.decisions.activity import activity_ended
 from mainspring.workflows.definition_store import RemoveDefinition, remove_definition
+from mainspring.workflows.errands import RecordEnd
 from mainspring.workflows.parking import decision_lost
+from mainspring.workflows.reading import Unread
 from mainspring.workflows.retention import forget
-from mainspring.workflows.running_errands import run_errands
+from mainspring.workflows.running_errands import record_end, run_errands
 from mainspring.workflows.store import (
     BeginRuns,
     BeginWaiting,
     Decide,
     ForgetRuns,
     MoveRun,
+    RanErrands,
     RequestCancelRun,
     RingAlarms,
     RunErrands,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from mainspring.storage.operation import Operation
     from mainspring.storage.plan import Plan
     from mainspring.workflows.cache import RunCache
+    from mainspring.workflows.errands import ErrandsAside
     from mainspring.workflows.model import Definition, Limits
     from mainspring.workflows.observer import RunObserver
     from mainspring.workflows.tables import RunTables
@@ -74,9 +77,16 @@ WRITES: Final = frozenset(
 class WorkflowUnit:
     """The workflows' part of one transaction: see `jobs.slices.Unit`."""
 
-    def __init__(self, tables: RunTables, cache: RunCache, limits: Limits, observers: Sequence[RunObserver]) -> None:
+    def __init__(
+        self,
+        tables: RunTables,
+        cache: RunCache,
+        limits: Limits,
+        observers: Sequence[RunObserver],
+        errands_aside: ErrandsAside,
+    ) -> None:
         self._tables = tables
-        self._changes = RunChanges(tables, cache, limits, observers)
+        self._changes = RunChanges(tables, cache, limits, observers, errands_aside)
 
     async def lock(self, plan: Plan) -> None:
         """Lock nothing: the default for engines that run one transaction at a time."""
@@ -92,13 +102,14 @@ class WorkflowUnit:
             found = await self._changes.open(options.run[0], now_us)
             if found is None:
                 continue
-            if notice.id == found.run.row.decision:
-                if isinstance(notice, Ended):
-                    found.ended = notice
-                elif isinstance(notice, AttemptEnded):
-                    decision_lost(found.draft, notice)
+            if isinstance(found, Unread):
+                if isinstance(notice, Ended):  # the loss of an attempt counts only towards parking the run
+                    row = found.row
+                    self._changes.errands.append(RecordEnd(row.id, row.namespace, row.workflow_id, notice))
             elif isinstance(notice, Ended):
-                activity_ended(found.draft, options.ref, notice)
+                record_end(found, notice)
+            elif isinstance(notice, AttemptEnded) and notice.id == found.run.row.decision:
+                decision_lost(found.draft, notice)
 
     async def run(self, operation: Operation) -> Callable[[], Any]:
         """Run an operation that changes runs; return a function that returns its outcome."""
@@ -126,10 +137,11 @@ class WorkflowUnit:
             case SaveDefinitions():
                 outcome = await self._save(operation)
             case ForgetRuns():
-                outcome = await forget(self._tables, operation)
+                outcome = await forget(changes, operation)
             case RunErrands():
                 changes.errands_due_us = operation.now_us
-                return lambda: changes.errands_left
+                changes.errands_from_first = operation.from_first
+                return lambda: RanErrands(changes.errands_left, changes.errands_done, changes.errands_aside)
             case SweepEarlySignals():
                 outcome = await sweep_early(self._tables, operation)
             case RemoveDefinition():
@@ -166,7 +178,7 @@ class WorkflowUnit:
         changes = self._changes
         if changes.errands or changes.errands_due_us:
             changes.errands_left = await run_errands(changes, changes.time())
-            changes.errands_due_us = 0
+            changes.errands_due_us, changes.errands_from_first = 0, False
         await self._changes.flush()
 
 

@@ -61,7 +61,7 @@ class Watch:
 
     ``builds`` returns the code of the connected workers, ``definitions`` all versions of workflows.
     ``first`` returns whether this node is the first in line for a name; ``paused`` whether nothing may be written. ``retention``
-    is in seconds.
+    is in seconds. ``aside`` returns how many runs are set aside: those stay at the front of what a transaction takes.
     """
 
     def __init__(
@@ -75,7 +75,9 @@ class Watch:
         first: Callable[[str], bool],
         paused: Callable[[], bool],
         retention: float,
+        aside: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._aside = aside
         self._commits = commits
         self._reads = reads
         self._clock = clock
@@ -166,10 +168,11 @@ class Watch:
         def unparked(number: int) -> None:
             if number:
                 log.info("parked runs go on with other code", type=definition[1], version=definition[2], runs=number)
-            if number == BATCH and not self._paused():
+            if number >= BATCH and not self._paused():
                 self._unpark(definition, build)
 
-        operation = UnparkRuns(to_us(self._clock.wall()), definition=definition, build=build, limit=BATCH)
+        limit = BATCH + self._aside()
+        operation = UnparkRuns(to_us(self._clock.wall()), definition=definition, build=build, limit=limit)
         operation.urgent = False
         self._commits.put(operation, unparked)
 
@@ -249,7 +252,8 @@ class Watch:
                 self._sweep_early(0)
 
         before_us = to_us(self._clock.wall() - self._retention)
-        self._commits.put(ForgetRuns(before_us, BATCH, namespace=namespaces[0]), forgotten, self._not_forgotten)
+        limit = BATCH + self._aside()
+        self._commits.put(ForgetRuns(before_us, limit, namespace=namespaces[0]), forgotten, self._not_forgotten)
 
     def _sweep_early(self, after: int) -> None:
         def swept(last: int) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.workflows.messages import DecidedMessage, DecideMessage
     from mainspring.workflows.observer import Changed
+    from mainspring.workflows.reading import Unread
 
 QUIET = (
     history.DecisionTaskScheduled,
@@ -196,6 +197,9 @@ class Accounts:
 
     def errands_stored(self) -> None:
         pass
+
+    def not_read(self, runs: Sequence[Unread]) -> None:
+        raise AssertionError(f"no run was made unreadable: {runs}")
 
     def appended(self, runs: Sequence[Changed]) -> None:
         for changed in runs:

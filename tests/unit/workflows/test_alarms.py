@@ -9,7 +9,7 @@ from mainspring.errors import StoreUnavailableError
 from mainspring.jobs.timers import Timers
 from mainspring.storage.agenda import FETCH_AHEAD, RETRY_DELAY, FetchTimes
 from mainspring.testing import ManualClock
-from mainspring.workflows.alarms import Alarms
+from mainspring.workflows.alarms import AT_ONCE, Alarms
 from mainspring.workflows.store import RingAlarms
 
 if TYPE_CHECKING:
@@ -121,4 +121,31 @@ def test_a_far_alarm_is_fetched_before_its_time() -> None:
     assert not isinstance(operation, RingAlarms)
     found(Found([(RUN, node.us(60))]))
     node.advance(FETCH_AHEAD)
+    node.rings()
+
+
+def test_runs_that_are_set_aside_ring_later_and_do_not_hide_the_others() -> None:
+    node = Node()
+    waiting = {RUN}
+    node.alarms = Alarms(
+        node,  # type: ignore[arg-type] # of the queue, they use ``put``
+        node.clock,
+        node.timers,
+        first=lambda _: True,
+        paused=lambda: False,
+        fetching=FetchTimes(),
+        waits=waiting.__contains__,
+        aside=lambda: len(waiting),
+    )
+    node.alarms.written([(RUN, node.us(1)), (RUN + 1, node.us(1))])
+    node.advance(1.01)
+    operation, done, _ = node.take()
+    assert isinstance(operation, RingAlarms)
+    assert operation.runs == [RUN + 1]
+    done({})
+    node.alarms.fetch()
+    operation, found, _ = node.take()
+    assert operation.rows == AT_ONCE + 1
+    waiting.clear()
+    found(Found([(RUN, node.us(1))]))
     node.rings()

@@ -5,35 +5,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError
+from mainspring.storage.set_aside import RETRY_DELAY, SetAside
 from mainspring.testing.clock import ManualClock
 from mainspring.workflows.errand_loop import ErrandLoop
-from mainspring.workflows.store import RunErrands
+from mainspring.workflows.errands import ErrandsAside
+from mainspring.workflows.store import RanErrands, RunErrands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class Commits:
     """A commit queue whose groups the test ends."""
 
     def __init__(self) -> None:
-        self.under_way: list[tuple[Callable[[bool], None], Callable[[StoreError], None]]] = []
+        self.under_way: list[tuple[Callable[[RanErrands], None], Callable[[StoreError], None]]] = []
+        self.from_first: list[bool] = []
+        """Whether each operation tries those that are set aside."""
 
-    def put(self, operation: RunErrands, done: Callable[[bool], None], failed: Callable[[StoreError], None]) -> None:
+    def put(
+        self, operation: RunErrands, done: Callable[[RanErrands], None], failed: Callable[[StoreError], None]
+    ) -> None:
         assert isinstance(operation, RunErrands)
         assert operation.now_us > 0
+        self.from_first.append(operation.from_first)
         self.under_way.append((done, failed))
 
-    def end(self, error: StoreError | None = None) -> None:
-        done, failed = self.under_way.pop()
+    def end(
+        self, error: StoreError | None = None, *, done: Sequence[int] = (), aside: ErrandsAside | None = None
+    ) -> None:
+        succeeded, failed = self.under_way.pop()
         if error is None:
-            done(False)
+            succeeded(RanErrands(False, done, aside or ErrandsAside()))
         else:
             failed(error)
 
 
-def loop_of(commits: Any, *, paused: bool = False) -> ErrandLoop:
-    return ErrandLoop(commits, ManualClock(), paused=lambda: paused)
+def loop_of(
+    commits: Any, *, paused: bool = False, clock: ManualClock | None = None, set_aside: SetAside | None = None
+) -> ErrandLoop:
+    clock = clock or ManualClock()
+    return ErrandLoop(commits, clock, paused=lambda: paused, set_aside=set_aside or SetAside(clock))
 
 
 def test_a_node_looks_for_errands_of_an_earlier_process_once() -> None:
@@ -76,3 +88,29 @@ def test_a_paused_node_does_no_errands() -> None:
     commits = Commits()
     loop_of(commits, paused=True).tick()
     assert commits.under_way == []
+
+
+def test_errands_that_are_set_aside_are_named_and_tried_again() -> None:
+    commits, clock = Commits(), ManualClock()
+    set_aside = SetAside(clock)
+    loop = loop_of(commits, clock=clock, set_aside=set_aside)
+    loop.tick()
+    aside = ErrandsAside()
+    aside.after, aside.faults = 8, {7: "of a newer version"}  # the last one waits for a run
+    commits.end(aside=aside)
+    loop.tick()
+    assert commits.under_way == []
+    (entry,) = set_aside.entries()
+    assert (entry.kind, entry.name, entry.fault) == ("errand", "7", "of a newer version")
+    loop.stored()
+    commits.end(aside=aside)
+    clock.advance(RETRY_DELAY)
+    loop.tick()
+    commits.end(aside=aside)
+    clock.advance(RETRY_DELAY)
+    loop.tick()
+    commits.end(done=[7, 8])
+    assert set_aside.is_empty
+    clock.advance(2 * RETRY_DELAY)
+    loop.tick()
+    assert commits.from_first == [False, False, True, True]

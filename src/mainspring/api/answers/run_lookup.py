@@ -10,6 +10,7 @@ from mainspring.api.errors import ApiError, Code
 from mainspring.clock import to_us
 from mainspring.namespaces import ANY
 from mainspring.workflows.model import Key
+from mainspring.workflows.reading import REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -121,4 +122,11 @@ def ambiguous(key: str) -> ApiError:
         Code.CONFLICT,
         f"several jobs that have not started have the unique {key}: give the handle of the one that is the run;"
         f" mainspring jobs list --unique {key} lists them",
+    )
+
+
+def unread(key: str, fault: str) -> ApiError:
+    """Return the refusal of a request to a run that this node cannot read."""
+    return ApiError(
+        Code.CONFLICT, f"this node cannot read the run {key}, so that it takes no requests: {fault}; {REMEDY}"
     )

@@ -68,7 +68,7 @@ def run_info(handle: str, shown: ShownRun, now_us: int, *, stranded: bool) -> Ru
         started_at=rfc3339(row.started_us),
         closed_at=rfc3339(row.closed_us),
         events=row.events,
-        waits_for=waits_for(row, shown.state, now_us, stranded=stranded) if Status(row.status).open else None,
+        waits_for=_waits_for(shown, now_us, stranded=stranded) if Status(row.status).open else None,
         run=run_handle(handle, row.id),
         parked_at=rfc3339(row.parked_us),
         workflow_id=row.workflow_id,
@@ -85,7 +85,7 @@ def run_details(
     handle_of: Callable[[int], bytes],
 ) -> RunDetails:
     """Return all details of a run; ``info`` is its row, ``error`` that of its root job, ``handle_of`` returns those of jobs."""
-    row, state = shown
+    row, state = shown.row, shown.state
     about = decode_about(row.about)
     timers = sorted(state.timers.values(), key=lambda timer: timer.fire_us)
     return RunDetails(
@@ -172,6 +172,13 @@ def unbegun_details(info: RunInfo, job: Job) -> RunDetails:
         progress=None,
         parked=None,
     )
+
+
+def _waits_for(shown: ShownRun, now_us: int, *, stranded: bool) -> str:
+    """Return the things that an open run waits for; of one that is set aside, the reason."""
+    if shown.fault:
+        return f"a node that can read it: {shown.fault}"
+    return waits_for(shown.row, shown.state, now_us, stranded=stranded)
 
 
 def waits_for(row: RunRow, state: RunState, now_us: int, *, stranded: bool) -> str:

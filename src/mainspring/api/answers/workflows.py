@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from mainspring.api.answers.once import act_once
 from mainspring.api.answers.run_lists import ListsRuns, RunListCalls
-from mainspring.api.answers.run_lookup import RunLookup, ShowsRuns, ambiguous
+from mainspring.api.answers.run_lookup import RunLookup, ShowsRuns, ambiguous, unread
 from mainspring.api.answers.run_reading import ReadsRuns, RunReadingCalls
 from mainspring.api.answers.run_rows import status_name, unbegun_status
 from mainspring.api.answers.waiting import Later
@@ -30,6 +30,7 @@ from mainspring.api.workflows import (
 )
 from mainspring.quantities import format_duration
 from mainspring.workflows import requests
+from mainspring.workflows.store import ShownRun
 from mainspring.workflows.store import Start as NewRun
 
 if TYPE_CHECKING:
@@ -202,6 +203,8 @@ class WorkflowCalls:
                 raise await self._runs.unknown(request.namespace, key)
             case "ambiguous":
                 raise ambiguous(key)
+            case "unread":
+                raise unread(key, reached.fault)
             case "closed":
                 status = status_name(reached.status).replace("_", " ")
                 raise ApiError(
@@ -239,6 +242,8 @@ class WorkflowCalls:
                 raise await self._runs.unknown(request.namespace, key)
             case "ambiguous":
                 raise ambiguous(key)
+            case "unread":
+                raise unread(key, moved.fault)
             case "unregistered":
                 raise ApiError(
                     Code.WORKFLOW_NOT_FOUND,
@@ -263,7 +268,9 @@ class WorkflowCalls:
             raise ApiError(Code.INVALID, "give a key, or `all`: exactly one of these")
         key = None if request.key is None else self._runs.key(request.namespace, request.key)
         if request.key is not None:
-            await self._runs.find(request.namespace, request.key)
+            found = await self._runs.find(request.namespace, request.key)
+            if isinstance(found, ShownRun) and found.fault:
+                raise unread(request.key, found.fault)
         namespace = request.namespace
         act = caller.act(request.call, request.key or "all", namespace=namespace)
         number: int = await Later(lambda done, failed: self._workflows.unpark(key, namespace, done, failed, act))

@@ -9,6 +9,7 @@ from mainspring.access.once import KeyedGroup, has_keys
 from mainspring.engines.memory import access, claiming, finding, jobs, logs, queries, replies, resources, series
 from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.transaction import Transaction
+from mainspring.errors import StoreError
 from mainspring.ids import Term
 from mainspring.jobs.slices import Units, concerns
 from mainspring.storage.engine import Opened
@@ -86,7 +87,11 @@ class MemoryEngine:
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
         """Answer a query at once."""
-        answered(self._runner.read(query, budget, self._tables))
+        try:
+            answer = self._runner.read(query, budget, self._tables)
+        except StoreError as refusal:
+            answer = refusal
+        answered(answer)
 
     async def close(self) -> None:
         """Release nothing; the content stays for the next ``open``."""

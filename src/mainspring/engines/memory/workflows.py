@@ -20,6 +20,7 @@ from mainspring.workflows import latest_events, reading, unit
 from mainspring.workflows import store as ops
 from mainspring.workflows.cache import RunCache
 from mainspring.workflows.definition_store import CountOpen
+from mainspring.workflows.errands import ErrandsAside
 from mainspring.workflows.latest_events import ReadLatest
 from mainspring.workflows.model import Limits
 from mainspring.workflows.tables import ALL, EarlySignals, StoredRun, first_errands
@@ -208,9 +209,10 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
         for job in jobs:
             self._tables.early_signals.pop(job, None)
 
-    async def errands(self, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
-        """Return the first stored errands."""
-        return first_errands(self._tables.errands.items(), limit, most_bytes)
+    async def errands(self, after: int, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
+        """Return the first stored errands after a number."""
+        stored = self._tables.errands.items()
+        return first_errands((one for one in stored if one[0] > after) if after else stored, limit, most_bytes)
 
     async def change_errands(self, done: Collection[int], new: Collection[bytes]) -> None:
         """Delete and store errands."""
@@ -341,7 +343,7 @@ async def read_history(tables: Tables, query: ops.ReadHistory, meter: Meter) -> 
     return await reading.read_history(_Reads(tables), query, meter)
 
 
-async def read_latest(tables: Tables, query: ReadLatest, meter: Meter) -> dict[int, list[Event]]:
+async def read_latest(tables: Tables, query: ReadLatest, meter: Meter) -> dict[int, list[Event] | str]:
     """Return the newest events of runs."""
     return await latest_events.read_latest(_Reads(tables), query, meter)
 
@@ -390,6 +392,7 @@ class MemoryWorkflowSlice:
         self._observers: list[RunObserver] = []
         self.cache = RunCache() if cache is None else cache
         self._limits = Limits() if limits is None else limits
+        self._errands_aside = ErrandsAside()
 
     def subscribe(self, observer: RunObserver) -> None:
         """Report the changes of each committed group to an observer."""
@@ -397,4 +400,4 @@ class MemoryWorkflowSlice:
 
     def unit(self, tx: Transaction) -> WorkflowUnit:
         """Begin a unit of work."""
-        return WorkflowUnit(MemoryRuns(tx), self.cache, self._limits, self._observers)
+        return WorkflowUnit(MemoryRuns(tx), self.cache, self._limits, self._observers, self._errands_aside)

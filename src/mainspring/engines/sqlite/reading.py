@@ -106,6 +106,8 @@ class Reader:
             failure = explain(error, self._path, self._connection.system_errno)
             failure.__cause__ = error
             return failure
+        except StoreError as refusal:
+            return refusal
         except Exception as error:  # noqa: BLE001 - a defect in this code costs one answer, not the thread
             failure = StoreError(f"{self._path}: a defect in the store's code: {error!r}")
             failure.__cause__ = error

@@ -85,7 +85,7 @@ async def read_history(tx: Transaction, query: ReadHistory, meter: Meter) -> Pag
     return await reading.read_history(_Reads(tx), query, meter)
 
 
-async def read_latest(tx: Transaction, query: ReadLatest, meter: Meter) -> dict[int, list[Event]]:
+async def read_latest(tx: Transaction, query: ReadLatest, meter: Meter) -> dict[int, list[Event] | str]:
     """Return the newest events of runs."""
     return await latest_events.read_latest(_Reads(tx), query, meter)
 

@@ -94,9 +94,18 @@ def stored_row(row: Sequence[Any]) -> RunRow:
         run, root, namespace, workflow_id, kind, version, status, started, closed, events, history_bytes, input_size,
         output_size, due, about, decision, slot, _, _, parking,
     ) = row  # fmt: skip
+    unread = ""
+    try:
+        now = Status(status)
+    except ValueError:
+        now, unread = Status.OPEN, f"this version of Mainspring does not know the status {status} of runs"
+    try:
+        parked = Parking() if parking is None else _decode_parking(parking)
+    except (ValueError, RecursionError) as error:  # a MsgspecError is a ValueError
+        parked, unread = Parking(), f"this version of Mainspring cannot read why it is parked: {error}"
     return RunRow(
-        run, root, namespace, workflow_id, kind, version, Status(status), started, closed, events, history_bytes, input_size,
-        output_size, due or 0, about or b"", decision, slot, Parking() if parking is None else _decode_parking(parking),
+        run, root, namespace, workflow_id, kind, version, now, started, closed, events, history_bytes, input_size,
+        output_size, due or 0, about or b"", decision, slot, parked, unread,
     )  # fmt: skip
 
 

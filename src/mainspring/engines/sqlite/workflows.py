@@ -18,6 +18,7 @@ from mainspring.jobs.owners import Ended, note
 from mainspring.workflows import store as ops
 from mainspring.workflows import unit
 from mainspring.workflows.cache import RunCache
+from mainspring.workflows.errands import ErrandsAside
 from mainspring.workflows.model import Key, Limits
 from mainspring.workflows.requests import Signal
 from mainspring.workflows.tables import EarlySignals, first_errands
@@ -133,9 +134,9 @@ class SqliteRuns(SqliteRunReads, SqliteGround):
         """Delete the signals that are stored for jobs."""
         self._tx.cursor.executemany(SQL["forget_early"], [(job,) for job in jobs])
 
-    async def errands(self, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
-        """Return the first stored errands."""
-        return first_errands(self._tx.cursor.execute(SQL["first_errands"], (limit,)), limit, most_bytes)
+    async def errands(self, after: int, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
+        """Return the first stored errands after a number."""
+        return first_errands(self._tx.cursor.execute(SQL["first_errands"], (after, limit)), limit, most_bytes)
 
     async def change_errands(self, done: Collection[int], new: Collection[bytes]) -> None:
         """Delete and store errands."""
@@ -208,6 +209,7 @@ class SqliteWorkflowSlice:
         self._observers: list[RunObserver] = []
         self.cache = RunCache() if cache is None else cache
         self._limits = Limits() if limits is None else limits
+        self._errands_aside = ErrandsAside()
 
     def subscribe(self, observer: RunObserver) -> None:
         """Report the changes of each committed group to an observer."""
@@ -215,4 +217,4 @@ class SqliteWorkflowSlice:
 
     def unit(self, tx: Transaction) -> WorkflowUnit:
         """Begin a unit of work."""
-        return WorkflowUnit(SqliteRuns(tx), self.cache, self._limits, self._observers)
+        return WorkflowUnit(SqliteRuns(tx), self.cache, self._limits, self._observers, self._errands_aside)

@@ -65,7 +65,7 @@ INSERT INTO definitions (namespace, name, version, definition) VALUES (?, ?, ?, 
 ON CONFLICT (namespace, name, version) DO UPDATE SET definition = excluded.definition;
 
 -- name: first_errands
-SELECT number, errand FROM errands ORDER BY number LIMIT ?;
+SELECT number, errand FROM errands WHERE number > ? ORDER BY number LIMIT ?;
 
 -- name: delete_errand
 DELETE FROM errands WHERE number = ?;

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.clock import to_us
 from mainspring.faces.gearman.decision_reports import NO_EVENTS, DecisionReports, run_of
 from mainspring.jobs.held import LOST, SILENT, Ability, Worker
+from mainspring.storage.set_aside import RETRY_DELAY
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.history import encode_events
 from mainspring.workflows.model import Parked, decision_function
@@ -189,13 +190,18 @@ class DecisionSide:
         self._unsent[run] = held
         self._workflows.latest.ask(run, first, lambda events: self._read(held, first, events))
 
-    def _read(self, held: Held, first: int, events: Sequence[Event]) -> None:
-        """Assign a decision whose events were read, unless it was lost meanwhile."""
+    def _read(self, held: Held, first: int, events: Sequence[Event] | str) -> None:
+        """Assign a decision whose events were read, unless it was lost meanwhile; postpone one whose events cannot be read."""
         run = run_of(held)
         if self._unsent.get(run) is not held:
             return
         del self._unsent[run]
         if self.worker.running.get(held.handle) is not held:
+            return
+        if isinstance(events, str):
+            self._workflows.history_not_read(run, events)
+            self._service.snoozed(held, RETRY_DELAY)
+            self.refill()
             return
         if self._reports.about(run):
             self._reports.defer(held)

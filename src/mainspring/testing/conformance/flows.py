@@ -238,9 +238,9 @@ class Flows:
 
     def run_errands(self) -> bool:
         """Do the first stored errands; return whether there may be more."""
-        (left,) = self.group(ops.RunErrands(self.now_us))
-        assert isinstance(left, bool)
-        return left
+        (ran,) = self.group(ops.RunErrands(self.now_us))
+        assert isinstance(ran, ops.RanErrands)
+        return ran.left
 
     # ---- reads ----
 
@@ -299,7 +299,7 @@ class Flows:
         """Check every run: rows, states, histories and jobs agree."""
         wanted: set[int] = set()
         for shown in self.store.all_of(ops.ListRuns(limit=NO_LIMIT)):
-            row, state = shown
+            row, state = shown.row, shown.state
             events = self.history(row.id)
             assert [event.id for event in events] == list(range(1, row.events + 1)), "numbers are dense"
             assert fold(events) == state, "the state is the fold of all events"

@@ -17,6 +17,7 @@ from mainspring.testing.conformance.listing_flows import ListingFlows
 from mainspring.testing.conformance.requesting_flows import RequestingFlows
 from mainspring.testing.conformance.retrying_flows import RetryingFlows
 from mainspring.testing.conformance.running_flows import RunningFlows
+from mainspring.testing.conformance.set_aside_flows import SettingAsideFlows
 from mainspring.testing.conformance.starting_flows import StartingFlows
 from mainspring.testing.conformance.timing_flows import TimingFlows
 from mainspring.workflows import store as ops
@@ -38,6 +39,7 @@ class WorkflowSuite(
     TimingFlows,
     ListingFlows,
     ChildFlows,
+    SettingAsideFlows,
     FlowFixtures,
 ):
     """The contract of ``mainspring.workflows.store``. After each test the whole content is checked."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.access.once import KeyedAct
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
+    from mainspring.workflows.errands import ErrandsAside
     from mainspring.workflows.history import ChildPolicy
     from mainspring.workflows.model import Definition, Key
     from mainspring.workflows.requests import Completion, Reached, Signal
@@ -209,20 +210,22 @@ class MoveRun(Acting):
 class Moved(NamedTuple):
     """The outcome of MoveRun."""
 
-    verdict: Literal["moved", "same", "recorded", "unregistered", "unbegun", "closed", "ambiguous", "unknown"]
+    verdict: Literal["moved", "same", "recorded", "unregistered", "unbegun", "closed", "ambiguous", "unread", "unknown"]
     run: int = 0
     """The run that goes on."""
     root: int = 0
     status: Status = Status.OPEN
     versions: tuple[str, ...] = ()
     """The registered ones, if that of the request is none of them."""
+    fault: str = ""
+    """Why the node cannot read the run (``unread``)."""
 
 
 # ---- time, parking, definitions, retention ----
 
 
 class RingAlarms(Operation):
-    """Record the timers and timeouts of runs that are due. A run without one is left alone.
+    """Record the timers and timeouts of runs that are due. A run without one is left alone, and one that cannot be read.
 
     Outcome: ``dict[int, int]``: for each run that is still open, its next alarm; 0 if it has none.
     """
@@ -294,7 +297,8 @@ class SaveDefinitions(Operation):
 class ForgetRuns(Operation):
     """Delete runs that were closed before a time, with their histories and root jobs, the oldest first.
 
-    Outcome: the number of runs, at most ``limit``. It is less, but not 0, if they have many events.
+    Runs whose rows this version cannot read are left. Outcome: the number of deleted runs, at most ``limit``. It is less, but not
+    0, if they have many events.
     """
 
     __slots__ = ("before_us", "namespace")
@@ -310,19 +314,32 @@ class ForgetRuns(Operation):
 
 
 class RunErrands(Operation):
-    """Do the first stored requests of runs to other runs.
+    """Do the first stored requests of runs to other runs, behind those that are set aside.
 
-    Outcome: whether there may be more; the observers are called then, as after every group that leaves some.
+    With ``from_first``, it begins with the first one of all, also if that is set aside. Outcome: ``RanErrands``. If some may be
+    left, the observers are called, as after every group that leaves some.
     """
 
-    __slots__ = ("now_us",)
+    __slots__ = ("from_first", "now_us")
 
     phase = Phase.SLICES
 
-    def __init__(self, now_us: int) -> None:
+    def __init__(self, now_us: int, *, from_first: bool = False) -> None:
         super().__init__()
         self.now_us = now_us
+        self.from_first = from_first
         self.rows = 200
+
+
+class RanErrands(NamedTuple):
+    """The outcome of RunErrands."""
+
+    left: bool
+    """Whether there may be stored errands that were not tried."""
+    done: Sequence[int]
+    """The numbers of those that were done."""
+    aside: ErrandsAside
+    """Those that are set aside."""
 
 
 class SweepEarlySignals(Operation):

@@ -40,6 +40,8 @@ class RunRow(msgspec.Struct):
     slot: int = 0
     """The hash slot of the root job, and of the jobs of the run."""
     parking: Parking = msgspec.field(default_factory=Parking)
+    unread: str = ""
+    """Why this version cannot read all of the row; empty if it can. The values that it cannot read are defaults."""
 
     @property
     def parked(self) -> Parked | None:
@@ -62,6 +64,8 @@ class ShownRun(NamedTuple):
 
     row: RunRow
     state: State
+    fault: str = ""
+    """Why this node cannot read it; empty if it can. Its state is empty then."""
 
 
 class ListRuns(PageQuery[ShownRun], frozen=True, kw_only=True):
