@@ -31,6 +31,7 @@ class Held:
         "admission",
         "adopting",
         "beat",
+        "begins_by",
         "cancelled",
         "denominator",
         "handle",
@@ -71,6 +72,8 @@ class Held:
         self.started_us = 0
         self.beat = 0.0
         """Monotonic time of the worker's last report, if the job has a heartbeat."""
+        self.begins_by = 0.0
+        """Monotonic time at which its attempt begins at the latest, once its worker has prepared an executor; 0 before that."""
         self.recorded = False
         self.cancelled = ""
         """The reason for which the worker was asked to stop; empty if it was not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs import rules
+from mainspring.jobs.rules import LONGEST_PREPARATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
 
 RECHECK: Final = 60.0
 """Seconds after which a wait for an expiry time looks at the wall clock again: it may have been stepped."""
-
-LONGEST_PREPARATION: Final = 60.0
-"""Seconds for an executor to become ready, such as a process that imports the App. After them, it counts as running time."""
 
 
 class Limits:
@@ -49,9 +47,34 @@ class Limits:
                 self._limit(held, max(wait, 0), lambda: self._expired(held))
 
     def prepares(self, held: Held) -> None:
-        """Let the timeout of a job wait until its worker has prepared an executor, for `LONGEST_PREPARATION`."""
-        self.end(held)
-        self.started(held, preparation=LONGEST_PREPARATION)
+        """Let the timeout of a job wait until its worker has prepared an executor, up to `LONGEST_PREPARATION` from its start.
+
+        Only the first call for a delivery does so: a worker that reports more cannot extend the time of an attempt.
+        """
+        if held.begins_by:
+            return
+        elapsed = max(self._clock.wall() - held.started_us / 1_000_000, 0.0)
+        left = max(LONGEST_PREPARATION - elapsed, 0.0)
+        held.begins_by = self._clock.monotonic() + left
+        if left:
+            self.end(held)
+            self.started(held, preparation=left)
+
+    def prepared(self, held: Held) -> bool:
+        """Let a prepared job begin, and return whether it begins now: it has begun before after `LONGEST_PREPARATION`.
+
+        A job whose worker has reported no preparation does not change.
+        """
+        if not held.begins_by:
+            return False
+        now = self._clock.monotonic()
+        late = max(now - held.begins_by, 0.0)
+        held.started_us = round((self._clock.wall() - late) * 1_000_000)
+        if not late:
+            held.begins_by = now
+            self.end(held)
+            self.started(held)
+        return not late
 
     def started(self, held: Held, preparation: float = 0.0) -> None:
         """Set the timeout and heartbeat of a job that a worker has started. The timeout begins after ``preparation`` seconds."""

@@ -291,6 +291,9 @@ SUSPECTS_ALONE: Final = 2
 """Losses after which a job is isolated, because it may be their cause. After so many lost nodes it runs alone and is recorded
 first; after so many lost workers it runs in a process of its own."""
 
+LONGEST_PREPARATION: Final = 60.0
+"""Seconds for an executor to become ready, such as a process that imports the App. After them, it counts as running time."""
+
 LOST_DELIVERIES: Final = 5
 """Deliveries that a job may lose with workers of the extension. ``--job-retries`` overrides it for jobs without a policy."""
 

@@ -265,6 +265,7 @@ class Serving:
         worker.running[held.handle] = held
         if held.timers:
             self._limits.end(held)
+        held.begins_by = 0.0
         held.started_us = round(self._clock.wall() * 1_000_000)
         if self._hub.active and held.job.id in self._hub.wanted:
             self._hub.publish(held.seen())
@@ -274,12 +275,8 @@ class Serving:
         """Let a job that a worker has just started begin when its executor is ``ready``: until then it does not run."""
         if not ready:
             self._limits.prepares(held)
-            return
-        self._limits.end(held)
-        held.started_us = round(self._clock.wall() * 1_000_000)
-        if self._hub.active and held.job.id in self._hub.wanted:
+        elif self._limits.prepared(held) and self._hub.active and held.job.id in self._hub.wanted:
             self._hub.publish(held.seen())
-        self._limits.started(held)
 
     def ask(self, worker: Worker) -> Held | bool:
         """Process a plain worker's request for a job.

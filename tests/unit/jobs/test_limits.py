@@ -48,6 +48,38 @@ def test_the_time_until_an_executor_is_ready_is_no_running_time(node: Node) -> N
     assert node.state(jobs[1].id) is State.FAILED, "nothing is prepared for longer than a minute"
 
 
+def test_a_worker_cannot_extend_an_attempt_by_reports_of_preparation(node: Node) -> None:
+    node.stream(places=4)
+    jobs = [node.background(unique, options=Options(timeout=100.0)) for unique in "1234"]
+    helds = [node.held(job) for job in jobs]
+    ready, never, none, late = helds
+    assert ready is not None
+    assert never is not None
+    assert none is not None
+    assert late is not None
+    begun_us = ready.started_us
+    for one in (ready, never):
+        node.service.prepares(one, ready=False)
+    node.wait(50.0)
+    node.service.prepares(ready, ready=True)
+    node.service.prepares(late, ready=False)
+    for _ in range(5):
+        node.wait(9.0)
+        node.service.prepares(none, ready=True)  # it has reported no preparation
+        for one in (ready, never, late):
+            node.service.prepares(one, ready=False)
+        node.service.prepares(ready, ready=True)
+    node.service.prepares(never, ready=True)
+    assert [one and (one.started_us - begun_us) / 1e6 for one in helds] == [50.0, 60.0, 0.0, 0.0]
+    node.wait(54.0)
+    ended = [node.state(job.id) is State.FAILED for job in jobs]
+    assert ended == [False, False, True, False], "one that is prepared late gets the rest of a minute"
+    node.wait(2.0)
+    assert node.state(jobs[0].id) is State.FAILED
+    node.wait(10.0)
+    assert [node.state(job.id) for job in jobs] == [State.FAILED] * 4
+
+
 def test_a_run_that_takes_longer_than_its_plain_worker_allows_goes_to_another(node: Node) -> None:
     slow, other = node.worker(timeout=2.0), node.worker()
     job = node.background("1")

@@ -16,6 +16,7 @@ import structlog
 
 from mainspring.client import environment
 from mainspring.client.awaited_jobs import Awaited
+from mainspring.jobs.rules import LONGEST_PREPARATION
 from mainspring.worker.children import python
 from mainspring.worker.delivery import Delivery, Finish, Finished
 from mainspring.worker.execution import Settlement, failure, stop_settlement
@@ -110,6 +111,11 @@ class ProcessExecutor:
         else:
             child.send(Halt(delivery.job.stop_reason or ""))
             child.reaper = self._loop.call_later(CANCEL_GRACE, child.kill)
+
+    def begun(self, delivery: Delivery) -> float:
+        """Return the loop's time at which a delivery has begun or begins at the latest; the present if it waits for a process."""
+        child = self._busy.get(delivery)
+        return self._loop.time() if child is None else child.begun
 
     def shrink(self) -> None:
         """Kill the idle processes beyond the number to keep."""
@@ -252,7 +258,7 @@ class _Child(asyncio.Protocol):
                     self._error = message.error
                     self._is_ready = not message.error
                     if delivery is not None and self._is_ready:
-                        self._begun = self._loop.time()
+                        self._begun = min(self._loop.time(), self._begun + LONGEST_PREPARATION)
                         self._executor.prepares(delivery, True)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the process's exit code has the cause
@@ -266,6 +272,11 @@ class _Child(asyncio.Protocol):
             self._executor.prepares(delivery, False)
         handle, unique, info = delivery.job.raw
         self.send(Run(delivery.function.name, handle, unique, info, delivery.payload))
+
+    @property
+    def begun(self) -> float:
+        """The loop's time at which its delivery has begun, or begins at the latest: the import of the App is no running time."""
+        return self._begun if self._is_ready else self._begun + LONGEST_PREPARATION
 
     def send(self, message: ToChild) -> None:
         """Write one message."""

@@ -109,6 +109,7 @@ class Steps:
         self._task_process = task_process
         self._executors: dict[str, Executor] = {}
         self._coroutines: CoroutineExecutor
+        self._processes: ProcessExecutor
         self._functions: dict[tuple[str, Callable[..., Any]], Function] = {}
         self._steps: dict[Delivery, RunningStep] = {}
         self._logs = LogBatches()
@@ -120,17 +121,18 @@ class Steps:
         self._loop = asyncio.get_running_loop()
         self._logs.attach()
         self._coroutines = CoroutineExecutor(self._finished)
+        self._processes = ProcessExecutor(
+            places,
+            self._selector,
+            self._finished,
+            most=places,
+            max_rss=self._settings.max_rss,
+            command=self._task_process,
+        )
         self._executors = {
             "thread": ThreadExecutor(places, self._finished, most=places),
             "coroutine": self._coroutines,
-            "process": ProcessExecutor(
-                places,
-                self._selector,
-                self._finished,
-                most=places,
-                max_rss=self._settings.max_rss,
-                command=self._task_process,
-            ),
+            "process": self._processes,
         }
 
     async def close(self) -> None:
@@ -239,6 +241,13 @@ class Steps:
     def _timed_out(self, step: RunningStep) -> None:
         """End an attempt that takes too long. A thread goes on, and its outcome is ignored."""
         assert step.delivery is not None
+        assert step.call.timeout is not None
+        if step.delivery.executor == "process":  # the wait for a process, and its start, are no running time
+            left = self._processes.begun(step.delivery) + step.call.timeout - self._loop.time()
+            if left > 0:
+                left = min(left, step.call.timeout)  # it may begin at any time from now on
+                step.timer = self._loop.call_later(left, self._timed_out, step)
+                return
         delivery, step.delivery = step.delivery, None
         del self._steps[delivery]
         delivery.job.ask_to_stop("timeout")

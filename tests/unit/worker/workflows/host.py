@@ -158,8 +158,11 @@ class Server:
 class Host:
     """The worker of an App with one workflow, and its server. Run a test's coroutine with ``run``."""
 
-    def __init__(self, app: App, *, payload: bytes = b"", servers: int = 1, **settings: Any) -> None:
+    def __init__(
+        self, app: App, *, payload: bytes = b"", servers: int = 1, selector: str | None = None, **settings: Any
+    ) -> None:
         self.app = app
+        self._selector = selector
         self._servers = servers
         ((self.workflow, self.version),) = app.registry.workflows
         self.settings = WorkerSettings(**settings)
@@ -192,7 +195,7 @@ class Host:
         self.decider = WorkflowDecider(
             self.app.registry.workflows,
             self.settings,
-            selector=None,
+            selector=self._selector,
             task_process=(),
             monotonic=self.loop.time,
             clock=self._code_clock,

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import socket
+import subprocess
 import threading
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from tests.unit.worker.workflows.host import Host
 
 from mainspring import App, Retry, Snooze, current_job, workflow
+from mainspring.worker.executors import process
+from mainspring.worker.executors.frames import Begun, ToParent, frame
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def flow(app: App, task: Any) -> None:
@@ -126,6 +135,70 @@ def test_a_step_that_takes_too_long_fails_with_the_reason() -> None:
         assert ended == ["price"]
 
     Host(app).run(test)
+
+
+class Processes:
+    """Takes the place of `subprocess.Popen`: the test is the other end of the pipe of each process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started: list[Processes.One] = []
+        monkeypatch.setattr(subprocess, "Popen", self._start)
+        monkeypatch.setattr(process._Child, "_kill", lambda child: child._process.pipe.close())  # noqa: SLF001 - no process is there to kill
+
+    class One:
+        def __init__(self, descriptor: int) -> None:
+            self.pipe = socket.socket(fileno=os.dup(descriptor))
+
+        def wait(self, timeout: float) -> int:
+            del timeout
+            return -signal.SIGKILL
+
+        def send(self, message: ToParent) -> None:
+            self.pipe.sendall(frame(message))
+
+    def _start(self, command: list[str], **_: Any) -> One:
+        self.started.append(self.One(int(command[-3])))
+        return self.started[-1]
+
+
+def test_the_start_of_a_process_and_the_wait_for_one_are_no_running_time_of_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processes = Processes(monkeypatch)
+    app = App()
+
+    @app.task(executor="process", timeout=5.0)
+    def price() -> None: ...
+
+    @app.workflow
+    async def order() -> None:
+        await asyncio.gather(price.step(), price.step(), return_exceptions=True)
+
+    async def failed(host: Host, seconds: float) -> list[bool]:
+        """Let time pass; return of each step that is reported then whether it has failed."""
+        host.advance(seconds)
+        reports = await host.reports()
+        for report in reports:
+            host.answer(report)
+        await host.settle()
+        return [step.failed for report in reports for step in report.only.steps]
+
+    async def test(host: Host) -> None:
+        host.assign()
+        for _ in range(10):  # the process starts, and the second step waits for its end
+            assert not await failed(host, 5.1)
+        (first,) = processes.started
+        first.send(Begun())
+        await host.settle()
+        assert not await failed(host, 4.9)
+        assert await failed(host, 0.2) == [True]
+        while len(processes.started) == 1:  # a thread awaits the end of the first process
+            await host.settle()
+        for _ in range(12):  # a minute and 4.8 s
+            assert not await failed(host, 5.4)
+        assert await failed(host, 0.3) == [True], "no process is prepared for longer than a minute"
+
+    Host(app, selector="app.py", concurrency=1).run(test)
 
 
 def test_a_step_that_ends_in_time_does_not_time_out_later() -> None:
