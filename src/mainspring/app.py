@@ -371,9 +371,12 @@ class App(AppClient):
     def signal(self, name: str, kind: Any = Any, /) -> Channel[Any]:
         """Declare a signal: a channel with values of a type, from programs to runs of workflows.
 
-        Raises UsageError for an invalid name, and PayloadError for a type that cannot be read from JSON.
+        Raises UsageError for an invalid name, and for a type that cannot be read from JSON.
         """
-        return Channel(name, kind)
+        channel: Channel[Any] = Channel(name, kind)
+        if channel.is_unresolved:  # only then: code may declare a signal wherever it receives it
+            self.registry.signals.append(channel)
+        return channel
 
     def include(self, *modules: str) -> None:
         """Let workers import more modules, which define tasks on this App: ``app.include("shop.tasks", "shop.mail")``.

@@ -184,19 +184,28 @@ def reader_of(annotation: Any) -> Reader:
     return Reader(annotation)
 
 
-def problem_of(annotation: Any) -> str:
-    """Return why no value of JSON can be read by an annotation; empty if some can."""
-    if pydantic_models.is_named_in(annotation) and pydantic_models.reader(annotation) is not None:
-        return pydantic_models.unfinished(annotation)
+def problem_of(annotation: Any, *, is_loading: bool = False) -> str:
+    """Return why no value of JSON can be read by an annotation; empty if some can.
+
+    ``is_loading``: the module still loads. Names in fields of a class may be defined later, and are no problem yet.
+    """
+    if pydantic_models.is_named_in(annotation):
+        if is_loading:
+            return ""  # Pydantic completes a model when its module has loaded
+        if pydantic_models.reader(annotation) is not None:
+            return pydantic_models.unfinished(annotation)
     try:
         msgspec.json.Decoder(annotation, dec_hook=read_hook)
         unsupported = _unsupported(msgspec.inspect.type_info(annotation), set())
     except Exception as error:  # noqa: BLE001 - a TypeError, or any error of a field's annotation that cannot be resolved
-        return str(error)
+        return "" if is_loading and not isinstance(error, TypeError) else str(error)
     if unsupported is None:
         return ""
     name = getattr(unsupported, "__qualname__", unsupported)
-    return f"JSON has no values of type {name}; use a dataclass, or give the class a form with register_type({name}, …)"
+    return (
+        f"JSON has no values of type {name}; use a dataclass, or give the class a form with register_type({name}, …) before this"
+        " definition"
+    )
 
 
 def _unsupported(found: Any, seen: set[int]) -> Any:

@@ -288,24 +288,35 @@ class Signature:
         if decoded is None and is_bytes:
             raise PayloadError(f"{self.name}: its result is empty bytes, {EMPTY}")
 
-    def problem(self, *, results: bool = True) -> str:
+    def problem(self, *, results: bool = True, is_loading: bool = False) -> str:
         """Return why some of its arguments or results can never be read from JSON; empty if all can.
 
-        Parameters with defaults may have any annotation. ``results``: whether somebody reads them.
+        Parameters with defaults may have any annotation. ``results``: whether somebody reads them. ``is_loading``: the function's
+        module still loads, so that names which cannot be resolved are no problem yet.
         """
         try:
-            hints = self._resolved()
-            if not self.raw and not self._variadic:
-                self._decoder(self._positional, array=True)
+            return self._problem(results=results, is_loading=is_loading)
         except PayloadError as error:
-            return str(error)
+            is_final = not is_loading or isinstance(error.__cause__, (TypeError, SyntaxError))
+            return str(error) if is_final else ""
+        finally:
+            if is_loading and self._function is not _forgotten:
+                self._hints = None  # a name may get another value
+
+    def _problem(self, *, results: bool, is_loading: bool) -> str:
+        hints = self._resolved()
         for one in self._parameters:
             optional = one.default is not one.empty or one.kind in (_Kind.VAR_POSITIONAL, _Kind.VAR_KEYWORD)
-            if not optional and not self.raw and (problem := problem_of(hints.get(one.name, Any))):
+            if optional or self.raw:
+                continue
+            if problem := problem_of(hints.get(one.name, Any), is_loading=is_loading):
                 return f"{self.name}: parameter {one.name!r}: {problem}"
+        if not self.raw and not self._variadic:
+            self._decoder(self._positional, array=True)
         kind = hints.get("return", Any)
-        if results and kind not in _NOTHING and not is_raw(kind) and (problem := problem_of(kind)):
-            return f"{self.name}: its result: {problem}"
+        if results and kind not in _NOTHING and not is_raw(kind):
+            problem = problem_of(kind, is_loading=is_loading)
+            return f"{self.name}: its result: {problem}" if problem else ""
         return ""
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -410,7 +421,7 @@ class Signature:
                 kinds = tuple(hints.get(parameter.name, Any) for parameter in parameters)
                 return msgspec.json.Decoder(tuple[kinds], dec_hook=read_hook).decode  # type: ignore[valid-type]
             return _Struct(decode).read
-        except TypeError as error:
+        except Exception as error:  # a TypeError, or that of a name in a class that cannot be resolved
             raise PayloadError(f"{self.name}: a parameter's type cannot be read from JSON: {error}") from error
 
     def _convert(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -579,7 +590,7 @@ def result_decoder(kind: Any, what: str) -> Callable[[bytes], Any]:
     reader = Reader(Any) if kind in _NOTHING else reader_of(kind)
     try:
         decode = reader.finish or msgspec.json.Decoder(reader.kind, dec_hook=read_hook).decode
-    except TypeError as error:
+    except Exception as error:  # as in `Signature._decoder`
         raise PayloadError(f"{what} cannot be read from JSON: {error}") from error
 
     title = type_name(kind)

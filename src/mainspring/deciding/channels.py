@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mainspring.client.json_encoding import encode_json
+from mainspring.client.json_types import problem_of
 from mainspring.client.options import Duration, seconds
-from mainspring.client.payload import EMPTY, result_decoder
+from mainspring.client.payload import EMPTY, is_raw, result_decoder
 from mainspring.client.validation import check_text
 from mainspring.deciding.api import current
 from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
+from mainspring.jobs.failures import is_users
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from mainspring.deciding.api import Calls, Signals
 
@@ -21,13 +24,34 @@ T = TypeVar("T")
 
 
 class Channel(Generic[T]):
-    """The signals of one name, with values of one type. Each run has its own; they queue in the order of their arrival."""
+    """The signals of one name, with values of one type. Each run has its own; they queue in the order of their arrival.
+
+    Raises UsageError for a name or a type that cannot be right. Names in the type's fields may be defined later: then the channel
+    ``is_unresolved``.
+    """
 
     def __init__(self, name: str, kind: Any = Any) -> None:
         if not check_text(name, "a signal's name"):
             raise UsageError("a signal's name must not be empty")
         self.name = name
-        self._decode = result_decoder(kind, f"signal {name}: its value")
+        self._kind = kind
+        self._place = ""
+        self._decoder: Callable[[bytes], Any] | None = None
+        self.is_unresolved = bool(self.problem())
+        if self.is_unresolved:
+            self._place = _line_of_caller()
+            if problem := self.problem(is_loading=True):
+                raise UsageError(problem)
+
+    def problem(self, *, is_loading: bool = False) -> str:
+        """Return why no value can be read as its type; empty if some can. ``is_loading``: its module still loads."""
+        found = "" if is_raw(self._kind) else problem_of(self._kind, is_loading=is_loading)
+        return f"signal {self.name}: its value: {found}{self._place}" if found else ""
+
+    def _decode(self, data: bytes) -> Any:
+        if self._decoder is None:
+            self._decoder = result_decoder(self._kind, f"signal {self.name}: its value")
+        return self._decoder(data)
 
     def __repr__(self) -> str:
         return f"Channel({self.name!r})"
@@ -98,3 +122,11 @@ class Channel(Generic[T]):
                 f"signal {self.name}: {method} works only inside of a workflow; to send a signal to a run, write run.signal(…)"
             )
         return calls
+
+
+def _line_of_caller() -> str:
+    """Return the innermost line of users' code, `` (FILE:LINE)``; empty if there is none."""
+    frame = inspect.currentframe()
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else f" ({frame.f_code.co_filename}:{frame.f_lineno})"

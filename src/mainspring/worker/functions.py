@@ -60,6 +60,8 @@ def build_function(
             f"the parameters of {chosen} cannot be read ({error}): define a function that calls it, and make that the {kind}"
         ) from None
     _check_parameters(call, chosen, signature)
+    if problem := signature.problem(results=not kept.ignores_result, is_loading=True):
+        raise UsageError(f"{problem}{_line_of(call)}")
     return Function(
         name=chosen,
         call=call,
@@ -92,16 +94,34 @@ def build_workflow(
 
 
 def check_annotations(registry: Registry) -> None:
-    """Raise SettingsError for functions with arguments or results that can never be read from JSON, all of them at once.
+    """Raise SettingsError for functions and signals with values that can never be read from JSON, all of them at once.
 
     A worker calls it at its start, when the modules of its App are loaded: annotations may name types that are defined later.
     """
-    problems = [function.signature.problem(results=not function.kept.ignores_result) for function in registry]
-    problems += [workflow.signature.problem() for workflow in registry.workflows.values()]
-    if found := [problem for problem in problems if problem]:
+    found = [
+        f"{problem}{_line_of(function.call)}"
+        for function in registry
+        if (problem := function.signature.problem(results=not function.kept.ignores_result))
+    ]
+    found += [
+        f"{problem}{_line_of(workflow.code.call)}"
+        for workflow in registry.workflows.values()
+        if (problem := workflow.signature.problem())
+    ]
+    if found:
         raise SettingsError(
             f"functions have annotations with which none of their jobs could succeed: {'; '.join(found)}"
         )
+    if signals := [problem for signal in registry.signals if (problem := signal.problem())]:
+        raise SettingsError(f"signals have types that no value can be read as: {'; '.join(signals)}")
+
+
+def _line_of(call: Any) -> str:
+    """Return the place of a function's definition, `` (FILE:LINE)``; empty for one that is not written in Python."""
+    while isinstance(call, functools.partial):
+        call = call.func
+    code = getattr(inspect.unwrap(call), "__code__", None)
+    return "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
 
 
 def _function_of(given: Any, kind: str) -> Callable[..., Any]:

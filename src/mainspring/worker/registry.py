@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -94,12 +94,21 @@ class WorkflowFunction:
         return self.code.signature
 
 
+class Signal(Protocol):
+    """A declared signal."""
+
+    def problem(self) -> str:
+        """Return why no value can be read as its type; empty if some can."""
+
+
 @dataclass(slots=True)
 class Registry:
-    """Functions by name, and workflows by name and version. A name is that of a function or of a workflow."""
+    """Functions by name, workflows by name and version, and signals. A name is that of a function or of a workflow."""
 
     _functions: dict[str, Function] = field(default_factory=dict)
     workflows: dict[tuple[str, str], WorkflowFunction] = field(default_factory=dict)
+    signals: list[Signal] = field(default_factory=list)
+    """Those whose types name something that was not defined before them."""
 
     def add(self, function: Function) -> None:
         """Add a function.  Raises UsageError if its name is in use or invalid."""
@@ -141,7 +150,8 @@ class Registry:
         wanted = set(names)
         workflows = {key: workflow for key, workflow in self.workflows.items() if key[0] in wanted}
         wanted -= {name for name, _ in workflows}
-        return Registry({name: self._functions[name] for name in names if name in wanted}, workflows)
+        functions = {name: self._functions[name] for name in names if name in wanted}
+        return Registry(functions, workflows, self.signals if workflows else [])
 
     def names(self) -> list[str]:
         """Return the names of the functions, then those of the workflows."""

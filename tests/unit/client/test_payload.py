@@ -442,7 +442,7 @@ def test_annotations_that_json_has_values_for_are_no_problem(function: Any) -> N
         (is_lost, "f: an annotation cannot be resolved (name 'Nowhere' is not defined)"),
         (
             has_two_arrays,
-            "f: a parameter's type cannot be read from JSON: Type unions may not contain more than one array",
+            "f: parameter 'a': Type unions may not contain more than one array",
         ),
     ],
 )
