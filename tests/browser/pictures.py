@@ -68,4 +68,5 @@ def _predicted(kind: int, left: int, up: int, corner: int) -> int:
 
 
 def _distance(one: bytes, other: bytes) -> int:
-    return sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
+    (red, green, blue), (other_red, other_green, other_blue) = one, other
+    return (red - other_red) ** 2 + (green - other_green) ** 2 + (blue - other_blue) ** 2

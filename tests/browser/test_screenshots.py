@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.system.servers import eventually
 
 from .a_site import shown_site
@@ -20,6 +21,7 @@ PICTURES = Path(__file__).parents[2] / "docs/images/pages"
 SIZE = {"width": 1280, "height": 800}
 
 
+@pytest.mark.timeout(600)
 def test_screenshots(chromium: Browser, tmp_path: Path) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     with shown_site(tmp_path) as site, contextlib.ExitStack() as stack:

@@ -355,3 +355,49 @@ def test_a_part_of_the_day_leads_to_its_fires_and_these_to_their_jobs() -> None:
             assert due == "/schedules/nightly"
 
     run(test())
+
+
+def test_a_schedule_is_given_to_the_code_of_an_app() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", NIGHTLY)
+            await browser.call("POST", "schedules", NIGHTLY | {"name": "weekly"})
+            await browser.call("POST", "schedules/weekly/adopt", {"app": "old shop"})
+            assert [row[-1] for row in (await browser.open("/schedules")).rows(-1)] == [
+                "report",
+                "report of the App old shop",
+            ]
+            page = await browser.open("/schedules/nightly")
+            assert "Made by hand" in page.main.text
+            (form,) = page.main.all("details", **{"data-action": "schedules_adopt"})
+            assert "mainspring schedules adopt nightly --app APP" in form.text
+            assert "/schedules/nightly/adopt" in form.text
+            assert [one.attributes["value"] for one in form.all("option")] == ["old shop"], "Apps with other schedules"
+            refused = await browser.act(page, "schedules_adopt", {"app": " "})
+            assert refused.status == 422
+            page = await browser.act(page, "schedules_adopt", {"app": "old shop"})
+            assert "Made by the App old shop" in page.main.text
+            (form,) = page.main.all("details", **{"data-action": "schedules_adopt"})
+            assert not form.all("option"), "it belongs to that one already"
+            rows = (await browser.open("/audit?object=nightly")).rows()
+            assert any("schedules.adopt" in row and "old shop" in " ".join(row) for row in rows)
+
+    run(test())
+
+
+def test_pages_name_a_schedule_that_is_set_aside_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = "no time zone 'Site/Elsewhere' is known here"
+
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            await browser.call("POST", "schedules", NIGHTLY)
+            monkeypatch.setattr("mainspring.api.answers.schedules.fault_of", lambda _: fault)
+            for query in ("", "?state=set_aside"):
+                (row,) = (await browser.open(f"/schedules{query}")).rows(-1)
+                assert row[1].endswith(f"set_aside {fault}")
+            assert (await browser.open("/schedules?state=active")).main.all("td", **{"data-label": "State"}) == []
+            text = (await browser.open("/schedules/nightly")).main.text
+            assert "set_aside" in text
+            assert f"so it does not fire there: {fault}" in text
+
+    run(test())

@@ -99,6 +99,24 @@ BACKFILL: Final = Action(
     correctable=frozenset({400, 403, 409, 422}),
     then=_to_operation,
 )
+ADOPT: Final = Action(
+    operation="schedules_adopt",
+    label="Give to an App",
+    done="The schedule belongs to the code of the App now: its next declaration keeps, changes or removes the schedule.",
+    path=f"{SCHEDULE}/adopt",
+    permission=Permission.DEVELOP,
+    fields=(
+        Field(
+            name="app",
+            label="Name of the App",
+            option="--app",
+            required=True,
+            longest=256,
+            hint="its workers apply what its code declares within 20 seconds, and remove a schedule that the code does not have",
+        ),
+    ),
+    command="schedules adopt {name}",
+)
 REMOVE: Final = Action(
     operation="schedules_remove",
     label="Remove",
@@ -112,7 +130,7 @@ REMOVE: Final = Action(
     warning="If code declares the schedule, the next worker of that code adds it again.",
     then=lambda visit, _, __: visit.url("/schedules"),
 )
-ACTIONS: Final = (TRIGGER, PAUSE, RESUME, BACKFILL, REMOVE)
+ACTIONS: Final = (TRIGGER, PAUSE, RESUME, BACKFILL, ADOPT, REMOVE)
 
 
 async def schedules(visit: Visit) -> Response:
@@ -227,7 +245,9 @@ async def schedule(visit: Visit) -> Response:
     zone = known_zone(shown.timezone) or dt.UTC
     is_paused = shown.paused_at is not None
     is_part = is_older or any(span.values())
-    fitting = [TRIGGER, RESUME if is_paused else PAUSE, *([BACKFILL] if not shown.parents else []), REMOVE]
+    apps = sorted({one.app for one in others if one.app and one.app != shown.app})
+    adopt = ADOPT.suggesting("app", apps)
+    fitting = [TRIGGER, RESUME if is_paused else PAUSE, *([BACKFILL] if not shown.parents else []), adopt, REMOVE]
     values: dict[str, Any] = {
         "upcoming": [] if isinstance(upcoming, Problem) else [one for one in upcoming.times if one],
         "fires": None if isinstance(fires, Problem) else fires,
