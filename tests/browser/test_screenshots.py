@@ -42,4 +42,4 @@ def test_screenshots(chromium: Browser, tmp_path: Path) -> None:
         }
         for path, stop in TOUR.items():
             assert tab.open(address(path, shown.get(path, ""))).status == 200, path
-            (PICTURES / f"{stop.picture}.png").write_bytes(with_palette(tab.page.screenshot()))
+            (PICTURES / f"{stop.picture}.png").write_bytes(with_palette(tab.page.screenshot(full_page=True)))

@@ -65,6 +65,9 @@ def test_waits_attempts_and_backoffs_follow_each_other() -> None:
     assert [mark.text for mark in shown.marks] == ["worker lost"]
     assert (shown.begin, shown.end) == ("31 Jan 12:00:00", "31 Jan 12:00:30")
     assert waits_of(job("succeeded"), attempts) == [4.0, 6.0, 5.0]
+    assert [wait.row for wait in shown.waits] == [0, 0, 0], "there is room for all texts in one row"
+    brief = drawn(job("failed"), attempt(1, 0.002, 0.004), now=9)
+    assert (brief.begin, brief.end) == ("31 Jan 12:00:00.000", "31 Jan 12:00:00.004")
 
 
 def test_attempts_with_the_same_number_have_different_notes() -> None:

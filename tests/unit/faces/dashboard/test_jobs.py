@@ -9,7 +9,7 @@ from tests.unit.api.a_node import run
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
 from mainspring.api.workers import WorkerInfo
 from mainspring.faces.dashboard.pages.audit import ACTS
-from mainspring.faces.dashboard.pages.job import CANCEL, SHOWN, as_text
+from mainspring.faces.dashboard.pages.job import CANCEL, ONE_LINE, SHOWN, as_text
 from mainspring.faces.dashboard.pages.jobs import MOST_SELECTED
 from mainspring.faces.dashboard.words import field_time
 
@@ -348,7 +348,9 @@ def test_hostile_strings_stay_text() -> None:
 
 
 def test_bytes_are_shown_as_json_text_or_digits() -> None:
-    assert as_text(b'{"a":[1,2]}').text == '{\n  "a": [\n    1,\n    2\n  ]\n}'
+    assert as_text(b'{"a":[1,2]}').text == '{"a": [1, 2]}'
+    text = "x" * ONE_LINE
+    assert as_text(f'{{"a":[1,"{text}"]}}'.encode()).text == f'{{\n  "a": [\n    1,\n    "{text}"\n  ]\n}}'
     assert as_text("grüß".encode()).kind == "text"
     assert as_text(b"\xff\x00").text == "ff 00"
     large = as_text(b"x" * (SHOWN + 1))
@@ -368,4 +370,3 @@ def test_long_bytes_that_are_no_text_are_digits_and_a_cut_within_a_character_is_
 def test_deep_json_does_not_become_a_long_page() -> None:
     shown = as_text(b"[" * 200 + b"1" + b"]" * 200)
     assert (shown.kind, len(shown.text)) == ("JSON", 401)
-    assert as_text(b'{"a":[1]}').text == '{\n  "a": [\n    1\n  ]\n}'

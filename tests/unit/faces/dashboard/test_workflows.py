@@ -269,7 +269,7 @@ def test_a_run_begins_with_what_it_got_and_returned() -> None:
             "/whoami": who,
         }
         page = await browser_of(answers, NOON).open("/workflows/summer")
-        assert [one.text for one in page.main.one("div", id="data").all("pre")] == ['{ "number": 17 }', '"<done>"']
+        assert [one.text for one in page.main.one("div", id="data").all("pre")] == ['{"number": 17}', '"<done>"']
         another = page.main.one("details", **{"data-action": "workflows_start"})
         assert another.one("summary").text == "Start another run…"
         assert msgspec.json.decode(another.one("textarea", name="args").text) == {"number": 17}

@@ -18,6 +18,8 @@ LEFT: Final = 12
 WIDTH: Final = 948
 MOST: Final = 55
 """Attempts in the drawing: the newest. Each may have a shape, a wait before it and two marks, all with their texts."""
+BRIEF: Final = 5.0
+"""Seconds: the begin and the end of a shorter drawing have milliseconds."""
 ROOM: Final = 44
 """The width from which on a wait has its length in words below it, as those that are cut short have."""
 OPEN: Final = frozenset({"scheduled", "pending", "leased"})
@@ -53,6 +55,8 @@ class Wait(NamedTuple):
     """Its length; empty if there is no room."""
     kind: str
     """`DUE`, `DELAY` or `LOST`."""
+    row: int = 0
+    """Of its text: 1 if it would overlap one before it in the first."""
 
 
 class Mark(NamedTuple):
@@ -221,13 +225,18 @@ def _drawn(job: JobDetails, course: _Course, created: float, now: float, zone: d
             x = place(begin)
             has_text = width >= ROOM or any(x <= gap <= x + width for gap, _ in place.gaps)
             waits.append(Wait(x, width, duration(end - begin) if has_text else "", kind))
+    labels = [(wait.x + wait.width / 2, wait.text) for wait in waits]
+    waits = [wait._replace(row=row % 2) for wait, row in zip(waits, rows_of(labels), strict=True)]
     breaks = [round(x, 1) for x, _ in place.gaps]
-    return Lane(bars, waits, marks, breaks, _clock(ordered[0], zone), _clock(ordered[-1], zone), left_out)
+    parts = "milliseconds" if ordered[-1] - ordered[0] < BRIEF else "seconds"
+    first, last = (_clock(one, zone, parts) for one in (ordered[0], ordered[-1]))
+    return Lane(bars, waits, marks, breaks, first, last, left_out)
 
 
 def _seconds(text: str | None) -> float | None:
     return None if text is None else dt.datetime.fromisoformat(text).timestamp()
 
 
-def _clock(time: float, zone: dt.tzinfo) -> str:
-    return dt.datetime.fromtimestamp(time, zone).strftime("%d %b %H:%M:%S")
+def _clock(time: float, zone: dt.tzinfo, parts: str) -> str:
+    at = dt.datetime.fromtimestamp(time, zone)
+    return f"{at:%d %b} {at.time().isoformat(parts)}"

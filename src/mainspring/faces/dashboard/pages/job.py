@@ -33,6 +33,8 @@ EDITABLE: Final = 8 << 10
 """Bytes of the arguments that a form shows, on each page of a job, twice."""
 SHOWN_DIGITS: Final = 8 << 10
 """Bytes that are shown as digits."""
+ONE_LINE: Final = 80
+"""Bytes of JSON that need no line breaks."""
 MOST_SPREAD: Final = 4
 """Times by which line breaks may make JSON longer."""
 LINES: Final = 200
@@ -162,12 +164,12 @@ class Text(NamedTuple):
 
 
 def as_text(data: bytes) -> Text:
-    """Return bytes as JSON with line breaks, else as text, else as hexadecimal digits; at most `SHOWN` of them."""
+    """Return bytes as JSON, with line breaks if it is long, else as text, else as hexadecimal digits; at most `SHOWN` of them."""
     shown = data[:SHOWN]
     is_cut = len(data) > SHOWN
     try:
         if not is_cut:
-            spread = msgspec.json.format(data, indent=2)
+            spread = msgspec.json.format(data, indent=0 if len(data) <= ONE_LINE else 2)
             best = (
                 spread if len(spread) <= max(MOST_SPREAD * len(data), SHOWN // 8) else data
             )  # deep lists are mostly spaces
