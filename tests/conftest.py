@@ -6,6 +6,7 @@ On a laptop, a missing program skips a test, and `make test` has printed how to 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -63,6 +64,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
     if config.getvalue("dist") != "loadfile":
         return None
     return LongFirst(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Collect the tests without the collector of garbage, and hide them from it afterwards.
+
+    What is collected stays until the end. Each full collection of garbage would pass over all of it, during the imports and
+    later in the tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -24,7 +24,7 @@ def garbage() -> Iterator[list[Any]]:
     """Yield a list that has the objects of ours that only the collector can free, once the block has ended."""
     found: list[Any] = []
     gc.collect()
-    gc.freeze()  # else each collection passes over the modules of all tests
+    gc.freeze()  # else each collection passes over the modules of all tests; they stay frozen
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
@@ -35,7 +35,6 @@ def garbage() -> Iterator[list[Any]]:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-        gc.unfreeze()
 
 
 def names_in(path: str) -> set[str]:
