@@ -34,7 +34,7 @@ openssl|openssl|the tests with TLS
 sqlite3|sqlite3|the page about backups, on damaged files
 postgres|postgresql|the tests of the PostgreSQL engine
 zookeeper|zookeeper|the tests of the ZooKeeper engine
-chromium|chromium|the tests of pages in a browser
+chromium|chromium-headless-shell|the tests of pages in a browser
 TABLE
 }
 
@@ -44,6 +44,7 @@ here() {
     gearmand) command -v gearmand || test -x /usr/sbin/gearmand ;;
     postgres) compgen -G '/usr/lib/postgresql/*/bin/initdb' || command -v initdb ;;
     zookeeper) test -e /usr/share/java/zookeeper.jar && command -v java ;;
+    chromium) command -v chromium-headless-shell || command -v chromium ;;
     *.h) printf '#include <%s>\n' "$1" | gcc -E -x c - ;;
     *.pm) perl -e 'require $ARGV[0]' "$1" ;;
     *.so) php -m | grep -qx "${1%.so}" ;;
