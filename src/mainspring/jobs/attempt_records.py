@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from mainspring.jobs import rules
-from mainspring.jobs.failures import decode_failure
+from mainspring.jobs.failures import UNREADABLE, decode_failure
 from mainspring.jobs.rules import Outcome
 
 if TYPE_CHECKING:
@@ -117,11 +117,8 @@ def record_of(
         return b""
     kind, message = "", settlement.why
     if settlement.error:
-        try:
-            failed = decode_failure(settlement.error)
-        except msgspec.DecodeError:
-            pass  # no failure that a node has written
-        else:
+        failed = decode_failure(settlement.error)
+        if failed.type != UNREADABLE:  # else no failure that a node has written
             kind, message = failed.type, failed.message
     return encode_record(
         AttemptRecord(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from mainspring.jobs.failures import JobFailure
+from mainspring.jobs.failures import UNREADABLE, decode_failure
 from mainspring.jobs.rules import Outcome
 from mainspring.series.model import MESSAGE_LIMIT, ErrorGroup, add_error
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 """The type of a failure that is not readable."""
 _TYPES = {Outcome.LOST: "WorkerLost", Outcome.TIMED_OUT: "Timeout"}
-_failure = msgspec.json.Decoder(JobFailure).decode
 
 
 class ErrorGroups:
@@ -32,11 +29,8 @@ class ErrorGroups:
         """Add an attempt that failed, timed out or was lost. ``function`` is the name under which it is counted."""
         kind, message = _TYPES.get(settlement.outcome or Outcome.FAILED, UNKNOWN), settlement.why
         if settlement.error:
-            try:
-                failed = _failure(settlement.error)
-            except ValueError:
-                pass
-            else:
+            failed = decode_failure(settlement.error)
+            if failed.type != UNREADABLE:
                 kind, message = failed.type, failed.message
         now_us = self._now_us()
         group = ErrorGroup(1, now_us, now_us, settlement.job.id, message.partition("\n")[0][:MESSAGE_LIMIT])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.jobs.model import Job, State
+from mainspring.sizes import FAILURE_LINE, FAILURE_TEXT, FAILURE_TYPE, shorten
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -26,20 +27,65 @@ class JobFailure(msgspec.Struct, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-decode_failure = msgspec.json.Decoder(JobFailure).decode
-"""Return a failure by its stored form."""
+_decode = msgspec.json.Decoder(JobFailure).decode
+UNREADABLE: Final = "UnreadableFailure"
+"""The type that stands for a stored failure that cannot be read."""
+
+
+def fitting(found: JobFailure) -> JobFailure:
+    """Return a failure with long texts shortened: no job is lost because its error is long."""
+    traceback = None if found.traceback is None else shorten(found.traceback, FAILURE_TEXT.most)
+    return JobFailure(shorten(found.type, FAILURE_TYPE.most), shorten(found.message, FAILURE_TEXT.most), traceback)
+
+
+def encode_failure(found: JobFailure) -> bytes:
+    """Return the stored form of a failure, with long texts shortened."""
+    return _encode(fitting(found))
 
 
 def failure(kind: str, message: str) -> bytes:
     """Return the stored form of a failure."""
-    return _encode(JobFailure(kind, message))
+    return encode_failure(JobFailure(kind, message))
+
+
+def decode_failure(stored: bytes) -> JobFailure:
+    """Return a failure by its stored form, of which lists read only the first bytes.
+
+    Bytes that are none are a failure of the type `UNREADABLE`: one such row must not break the list that has it.
+    """
+    try:
+        return _decode(stored)
+    except ValueError:  # a MsgspecError, or text that is not UTF-8
+        return _decode_part(stored)
+
+
+def _decode_part(stored: bytes) -> JobFailure:
+    """Return the failure of which ``stored`` is the beginning. The cut may be inside of an escape, a character or a key."""
+    if stored.startswith(_BEGIN):
+        for end in range(len(stored), max(len(stored) - _LONGEST_KEY, len(_BEGIN)), -1):
+            for closing in _CLOSINGS:
+                try:
+                    return _decode(stored[:end] + closing)
+                except ValueError:
+                    continue
+    return JobFailure(UNREADABLE, f"the stored failure of {len(stored)} bytes cannot be read")
+
+
+_BEGIN: Final = b'{"type":"'
+_CLOSINGS: Final = ('…"}'.encode(), b"}")
+_LONGEST_KEY: Final = len(b',"traceback":') + 1
+
+
+def line_of(stored: bytes) -> str:
+    """Return a stored failure as it is shown in lists."""
+    found = decode_failure(stored)
+    return shorten(f"{found.type}: {found.message}", FAILURE_LINE.most)
 
 
 def describe_failure(stored: bytes) -> str:
     """Return a failure as one short line for people; empty if the bytes are none."""
-    try:
-        found = decode_failure(stored)
-    except msgspec.DecodeError:
+    found = decode_failure(stored)
+    if found.type == UNREADABLE:
         return ""
     line = f"{found.type}: {found.message}".partition("\n")[0]
     return line if len(line) <= _SHORT else f"{line[:_SHORT]}…"

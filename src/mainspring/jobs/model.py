@@ -116,6 +116,23 @@ decode_options: Final = msgspec.msgpack.Decoder(Options).decode
 """To and from the stored form of options."""
 
 
+class UnreadableOptions(Options, frozen=True):
+    """Stands for options that this version cannot read, where a job is shown. Jobs with it are never run or stored."""
+
+
+UNREADABLE_OPTIONS: Final = UnreadableOptions()
+UNREADABLE_JOB: Final = "Unreadable: this version cannot read the stored options of this job"
+"""The sentence in place of its error in lists."""
+
+
+def read_options(data: bytes) -> Options:
+    """Return stored options to show; `UNREADABLE_OPTIONS` for bytes that are none: one row must not break a list."""
+    try:
+        return decode_options(data)
+    except ValueError:  # a MsgspecError, or text that is not UTF-8
+        return UNREADABLE_OPTIONS
+
+
 class Job(msgspec.Struct, weakref=True):
     """One request to run a function on a payload, as it is stored. Times are microseconds of wall time; 0 means none."""
 

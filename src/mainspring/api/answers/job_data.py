@@ -8,10 +8,11 @@ from mainspring.access.roles import Permission
 from mainspring.api.answers.end_listener import EndListener
 from mainspring.api.answers.job_info import STATE_NAMES
 from mainspring.api.answers.job_lookup import JobLookup, unknown
-from mainspring.api.answers.text import failure_of, line
+from mainspring.api.answers.text import whole_line
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.job_data import Data, Outcome, Payload, Result, Wait
+from mainspring.jobs.failures import decode_failure
 from mainspring.jobs.model import State
 from mainspring.jobs.results import decoded
 from mainspring.jobs.store import Find
@@ -77,9 +78,9 @@ class JobDataCalls:
         ended = await self._read(job, RESULT_LIMIT) if State(job.state).ended else await self._end_of(job)
         if ended is None:
             raise unknown(request.handle)
-        outcome = Outcome(request.handle, STATE_NAMES[ended.state], ended.attempt, error=line(ended.error))
+        outcome = Outcome(request.handle, STATE_NAMES[ended.state], ended.attempt, error=whole_line(ended.error))
         if ended.error:
-            outcome.traceback = failure_of(ended.error).traceback
+            outcome.traceback = decode_failure(ended.error).traceback
         if ended.state == State.SUCCEEDED and sees and ended.output_size == len(ended.result) <= RESULT_LIMIT:
             outcome.encoding, outcome.result = decoded(ended.result)
         return outcome

@@ -10,7 +10,7 @@ from mainspring.api.answers.text import line, rfc3339
 from mainspring.api.jobs import JobInfo
 from mainspring.api.submitting import PriorityName
 from mainspring.byte_names import name_text
-from mainspring.jobs.model import State
+from mainspring.jobs.model import UNREADABLE_JOB, State, UnreadableOptions
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def info_of(service: JobService, job: Job) -> JobInfo:
         created_at=rfc3339(job.created_us),
         started_at=rfc3339(job.started_us),
         ended_at=rfc3339(job.ended_us),
-        error=line(job.error),
+        error=UNREADABLE_JOB if isinstance(job.options, UnreadableOptions) else line(job.error),
     )
 
 

@@ -9,11 +9,12 @@ from msgspec import UNSET
 
 from mainspring.access.roles import Permission
 from mainspring.api.answers.job_lookup import check_access, unknown
-from mainspring.api.answers.text import failure_of, rfc3339
+from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.job_records import SHOWN_BYTES, Arguments, Attempt, Attempts, ListAttempts, ShowArguments
 from mainspring.jobs.attempt_records import AttemptRecord, decode_records
+from mainspring.jobs.failures import decode_failure
 from mainspring.jobs.model import RUNS, Job, State
 from mainspring.queries.jobs import Recall, Recalled
 
@@ -134,7 +135,7 @@ def _last(job: Job, recalled: Recalled, service: JobService) -> Attempt | None:
     records = decode_records(recalled.attempts)
     if records and records[-1].ended_us >= job.ended_us:
         return None
-    failed = failure_of(job.error) if job.state == State.FAILED and job.error else None
+    failed = decode_failure(job.error) if job.state == State.FAILED and job.error else None
     return _shown(
         AttemptRecord(
             job.attempt,

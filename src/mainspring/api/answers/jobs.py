@@ -10,7 +10,7 @@ from mainspring.api.answers.job_filters import filter_of
 from mainspring.api.answers.job_info import info_of, of_another_node
 from mainspring.api.answers.job_lookup import JobLookup, check_access, unknown
 from mainspring.api.answers.run_rows import run_handle
-from mainspring.api.answers.text import failure_of, rfc3339
+from mainspring.api.answers.text import rfc3339, whole_line
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.jobs import (
@@ -27,6 +27,7 @@ from mainspring.api.jobs import (
 from mainspring.api.request import Touches
 from mainspring.errors import NotFoundError
 from mainspring.jobs.attempt_records import decode_records, number_of
+from mainspring.jobs.failures import decode_failure
 from mainspring.jobs.model import RUNS, Job, Options, State
 from mainspring.namespaces import namespace_of, split_text
 from mainspring.queries.jobs import ListJobs, Recall, Recalled
@@ -197,8 +198,8 @@ class JobCalls:
         total = number_of(attempt.denominator) if attempt is not None else 0
         policy = service.policy(held) if held is not None else options.retry
         return JobDetails(
-            **asdict(info_of(service, job)),
-            traceback=failure_of(job.error).traceback if job.error else None,
+            **asdict(info_of(service, job)) | {"error": whole_line(job.error)},
+            traceback=decode_failure(job.error).traceback if job.error else None,
             schedule=None if options.schedule is None else split_text(options.schedule)[1],
             fire_time=rfc3339(options.fire_us),
             concurrency_key=job.key.decode("utf-8", "replace") or None,

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import msgspec
+from mainspring.jobs.failures import decode_failure, line_of
 
-from mainspring.jobs.failures import JobFailure
-
-failure_of = msgspec.json.Decoder(JobFailure).decode
-"""Return a stored failure."""
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_000_000
+"""The years 1 and 9999, between which text can show a time."""
 
 
 def rfc3339(time_us: int) -> str | None:
-    """Return a stored time as text; None for 0."""
+    """Return a stored time as text; None for 0. A time that text cannot show is the first or the last one that it can."""
     if not time_us:
         return None
-    return datetime.fromtimestamp(time_us / 1_000_000, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    seconds = min(max(time_us, _FIRST_US), _LAST_US) / 1_000_000
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def line(error: bytes) -> str | None:
-    """Return a stored failure as one line; None for no failure."""
+    """Return a stored failure as one line, as lists show it; None for no failure."""
+    return line_of(error) if error else None
+
+
+def whole_line(error: bytes) -> str | None:
+    """Return a stored failure with its whole message; None for no failure."""
     if not error:
         return None
-    failure = failure_of(error)
-    return f"{failure.type}: {failure.message}"
+    failed = decode_failure(error)
+    return f"{failed.type}: {failed.message}"

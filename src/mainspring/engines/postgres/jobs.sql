@@ -368,6 +368,15 @@ id, function, state, priority, uniq, created_us, due_us, expires_us, started_us,
 id, function, 4 AS state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL::bytea, NULL::bytea, foreground;
 
+-- The same for lists, with the first bytes of the error: those of many rows must not fill the memory (`sizes.STORED_FAILURE`).
+-- part: listed
+id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, 0, options, substr(error, 1, 4096) AS error, NULL::bytea, NULL::bytea, foreground;
+
+-- part: listed_of_ended
+id, function, 4 AS state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, substr(error, 1, 4096) AS error, NULL::bytea, NULL::bytea, foreground;
+
 -- A namespace of '' stands for all.
 -- name: find
 SELECT {columns}
@@ -470,7 +479,7 @@ ORDER BY id DESC LIMIT 1 OFFSET $2;
     AND ($13::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = function AND f.namespace = $13));
 
 -- name: list_jobs
-SELECT {columns}
+SELECT {listed}
 FROM jobs
 WHERE id < $1 AND id >= $3
     AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND {matches}
@@ -494,21 +503,21 @@ SELECT CASE WHEN count(*) <= $1 THEN coalesce(array_agg(id), '{}') END
 FROM (SELECT id FROM jobs WHERE state IN (2, 3) LIMIT $1 + 1) AS few;
 
 -- name: list_these
-SELECT {columns}
+SELECT {listed}
 FROM jobs
 WHERE id = ANY ($3::bigint[]) AND id < $1
     AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND {matches}
 ORDER BY id DESC LIMIT $2;
 
 -- name: list_ended
-SELECT {columns_of_ended}
+SELECT {listed_of_ended}
 FROM ended
 WHERE id < $1 AND id >= $3
     AND ($4::smallint[] IS NULL OR 4 = ANY ($4)) AND {matches}
 ORDER BY id DESC LIMIT $2;
 
 -- name: list_dead
-SELECT {columns}
+SELECT {listed}
 FROM dead
 WHERE id < $1 AND id >= $3
     AND ($4::smallint[] IS NULL OR state = ANY ($4)) AND {matches}
@@ -523,13 +532,13 @@ SELECT job FROM tags WHERE namespace = $1 AND tag = $2 AND job >= $3 AND job < $
 
 -- name: list_tagged
 SELECT * FROM (
-    SELECT {columns}
+    SELECT {listed}
     FROM jobs WHERE id = ANY ($3::bigint[])
     UNION ALL
-    SELECT {columns_of_ended}
+    SELECT {listed_of_ended}
     FROM ended WHERE id = ANY ($3::bigint[])
     UNION ALL
-    SELECT {columns}
+    SELECT {listed}
     FROM dead WHERE id = ANY ($3::bigint[])
 ) AS found
 WHERE id < $1

@@ -11,7 +11,7 @@ from mainspring.engines.postgres.functions import key_of
 from mainspring.engines.postgres.queries import find_stored, live, look_up, numbers_of
 from mainspring.engines.postgres.rows import LARGEST_ID, SQL, known_ids, stored
 from mainspring.engines.postgres.transaction import Transaction
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, State, read_options
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, ShowDead, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
@@ -140,7 +140,7 @@ class _Jobs:
         for end in [record for record in records if record[1] is None]:
             mark = Mark(end[0], end[5])
             await self._tx.nodes.load([mark.id])
-        candidates = await stored(self._tx, [record for record in records if record[1] is not None])
+        candidates = await stored(self._tx, [record for record in records if record[1] is not None], read_options)
         found = [*filter(self._where.matches, candidates)]
         if len(candidates) == most > len(found):
             low = 0 if mark is None else mark.id
@@ -167,7 +167,7 @@ class _Jobs:
         found: list[Job] = []
         while len(found) < most:
             values = (_id(before), most, among, *self._criteria)
-            candidates = await stored(self._tx, await self._tx.connection.fetch(statement, *values))
+            candidates = await stored(self._tx, await self._tx.connection.fetch(statement, *values), read_options)
             found += filter(self._where.matches, candidates)
             if len(candidates) < most:
                 break

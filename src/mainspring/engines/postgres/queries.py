@@ -8,7 +8,7 @@ from mainspring.engines.postgres import inbox, journal, rows
 from mainspring.engines.postgres.floors import Floors
 from mainspring.engines.postgres.rows import SQL
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, State, read_options
 from mainspring.namespaces import ANY
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ async def find_stored(tx: Transaction, ids: Iterable[int], namespace: str) -> di
     wanted = rows.known_ids(ids)
     if not wanted:
         return {}
-    return {job.id: job for job in await rows.stored(tx, await tx.connection.fetch(SQL["find"], wanted, namespace))}
+    records = await tx.connection.fetch(SQL["find"], wanted, namespace)
+    return {job.id: job for job in await rows.stored(tx, records, read_options)}
 
 
 async def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:

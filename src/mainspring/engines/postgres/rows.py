@@ -98,11 +98,13 @@ def key_column(key: bytes) -> bytes:
     return b":" + key
 
 
-def decode_stored_options(data: bytes | None) -> tuple[Options | None, bytes]:
+def decode_stored_options(
+    data: bytes | None, decode: Callable[[bytes], Options] = decode_options
+) -> tuple[Options | None, bytes]:
     """Decode a job's options and its key, which are stored together."""
     if data is None:
         return None, b""
-    options = decode_options(data)
+    options = decode(data)
     if options.key is None:
         return options, b""
     rest = msgspec.structs.replace(options, key=None)
@@ -136,8 +138,13 @@ def known_ids(ids: Iterable[int]) -> list[int]:
     return sorted({job_id for job_id in ids if 0 < job_id <= LARGEST_ID})
 
 
-async def stored(tx: Transaction, records: Sequence[Record]) -> list[Job]:
-    """Return the jobs of rows; all statements select the same columns in the same order."""
+async def stored(
+    tx: Transaction, records: Sequence[Record], decode: Callable[[bytes], Options] = decode_options
+) -> list[Job]:
+    """Return the jobs of rows; all statements select the same columns in the same order.
+
+    ``decode`` decodes options: `read_options` for jobs that are only shown.
+    """
     if not records:
         return []
     await tx.functions.load_keys({record[1] for record in records})
@@ -149,7 +156,7 @@ async def stored(tx: Transaction, records: Sequence[Record]) -> list[Job]:
             job_id, function, state, priority, unique, created, due, expires, started, ended, term, attempt, suspects,
             input_size, output_size, options, error, result, payload, foreground,
         ) = record[:20]  # fmt: skip
-        job_options, key = (None, b"") if options is None else decode_stored_options(options)
+        job_options, key = (None, b"") if options is None else decode_stored_options(options, decode)
         jobs.append(
             Job(
                 job_id, keys[function], payload or b"", unique or NO_UNIQUE, priority, state, created, due or 0, expires or 0,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import store as ops
+from mainspring.jobs.model import read_options
 from mainspring.namespaces import ANY
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def find_job(tx: Transaction, job_id: int, namespace: str = ANY) -> Job | None:
     if job_id > rows.LARGEST_ID:
         return None
     statement, values = ("find", (job_id,)) if namespace == ANY else ("find_of", (job_id, namespace))
-    jobs = rows.stored(tx.cursor.execute(SQL[statement], values), tx.functions)
+    jobs = rows.stored(tx.cursor.execute(SQL[statement], values), tx.functions, read_options)
     return jobs[0] if jobs else None
 
 
@@ -40,7 +41,7 @@ def find_short(tx: Transaction, job_id: int, namespace: str) -> Job | None:
     """Return a job of a namespace, without its result, or None if it is long or not there."""
     if job_id > rows.LARGEST_ID:
         return None
-    jobs = rows.stored(tx.cursor.execute(SQL["find_short"], (job_id, namespace)), tx.functions)
+    jobs = rows.stored(tx.cursor.execute(SQL["find_short"], (job_id, namespace)), tx.functions, read_options)
     return jobs[0] if jobs else None
 
 

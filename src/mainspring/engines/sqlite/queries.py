@@ -12,7 +12,7 @@ from mainspring.engines.sqlite.finding import find_job
 from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import Transaction
-from mainspring.jobs.model import Priority, State
+from mainspring.jobs.model import Priority, State, read_options
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, ShowDead, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
@@ -133,7 +133,7 @@ class _Jobs:
         found: list[Job] = []
         while len(found) < most:
             values = (_id(before), most, among, *self._criteria, *self._tagged)
-            candidates = rows.stored(self._tx.cursor.execute(SQL[statement], values), self._tx.functions)
+            candidates = rows.stored(self._tx.cursor.execute(SQL[statement], values), self._tx.functions, read_options)
             found += filter(self._where.matches, candidates)
             if len(candidates) < most:
                 break

@@ -8,9 +8,11 @@ from mainspring import namespaces
 from mainspring.jobs.model import NO_UNIQUE, Job, State, decode_options, encode_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import apsw
+
+    from mainspring.jobs.model import Options
 
 Row = tuple[Any, ...]
 
@@ -114,8 +116,13 @@ def claimed(rows: Iterable[Sequence[Any]], function: bytes, term: int) -> list[J
     ]  # fmt: skip
 
 
-def stored(rows: Iterable[Sequence[Any]], functions: Functions) -> list[Job]:
-    """Return the jobs of rows; the statements ``find`` and ``list`` select the same columns in the same order."""
+def stored(
+    rows: Iterable[Sequence[Any]], functions: Functions, decode: Callable[[bytes], Options] = decode_options
+) -> list[Job]:
+    """Return the jobs of rows; the statements ``find`` and ``list`` select the same columns in the same order.
+
+    ``decode`` decodes options: `read_options` for jobs that are only shown.
+    """
     jobs = []
     last, key_of_function = -1, b""
     for (
@@ -127,7 +134,7 @@ def stored(rows: Iterable[Sequence[Any]], functions: Functions) -> list[Job]:
         jobs.append(
             Job(
                 job_id, key_of_function, payload or b"", unique or NO_UNIQUE, priority, state, created, due, expires,
-                None if options is None else decode_options(options),
+                None if options is None else decode(options),
                 term, attempt, suspects, started, ended, result or b"", error or b"", input_size, output_size,
                 key=key or b"",
             )

@@ -143,6 +143,11 @@ RETURNING function, state, priority;
 id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
     input_size, output_size, options, error, NULL, NULL, key;
 
+-- The same for lists, with the first bytes of the error: those of many rows must not fill the memory (`sizes.STORED_FAILURE`).
+-- part: listed
+id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, substr(error, 1, 4096), NULL, NULL, key;
+
 -- name: find
 SELECT {columns}
 FROM jobs WHERE id = ?;
@@ -180,7 +185,7 @@ SELECT id, created_us FROM jobs WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?;
     AND (?10 IS NULL OR substr(error, 1, length(?10)) = ?10) AND created_us >= ?11 AND (?12 = 0 OR created_us < ?12);
 
 -- name: list
-SELECT {columns}
+SELECT {listed}
 FROM jobs
 WHERE id < ?1 AND id >= ?3
     AND {matches}
@@ -193,7 +198,7 @@ SELECT id, created_us FROM jobs
 WHERE id = (SELECT job FROM tags WHERE namespace = ?3 AND tag = ?4 AND job < ?1 ORDER BY job DESC LIMIT 1 OFFSET ?2);
 
 -- name: list_tagged
-SELECT {columns}
+SELECT {listed}
 FROM tags AS t CROSS JOIN jobs ON jobs.id = t.job
 WHERE t.namespace = ?14 AND t.tag = ?15 AND t.job < ?1 AND t.job >= ?3
     AND {matches}
@@ -232,7 +237,7 @@ SELECT count(*), json_group_array(id) FROM (
 );
 
 -- name: list_these
-SELECT {columns}
+SELECT {listed}
 FROM jobs
 WHERE id IN (SELECT value FROM json_each(?3)) AND id < ?1
     AND {matches}

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import locating, paths, queries
-from mainspring.jobs.model import State
+from mainspring.jobs.model import UNREADABLE_OPTIONS, Job, State
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, Find, ShowDead, ShowJob, ShowLive
 from mainspring.queries.jobs import ListJobs, Mark, ReadArguments, search
 from mainspring.storage.query import Meter, Query
@@ -16,8 +16,8 @@ from mainspring.storage.query import Meter, Query
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from mainspring.engines.zookeeper.locating import LocatedJob
     from mainspring.engines.zookeeper.session import Reader, Readers, Session
-    from mainspring.jobs.model import Job
     from mainspring.storage.query import Budget, Page
 
 PAGE_ROWS: Final = 200
@@ -59,12 +59,20 @@ class _Jobs:
                 break
         ids = [self._listed.popleft() for _ in range(min(rows, len(self._listed)))]
         seen = await locating.look(self._session, ids)
-        jobs = [seen[job_id].job() for job_id in ids if job_id in seen]
+        jobs = [_job_of(seen[job_id]) for job_id in ids if job_id in seen]
         mark = Mark(ids[-1], jobs[-1].created_us if jobs else 0) if len(ids) == rows else None
         found = [job for job in jobs if self._query.where.matches(job)][:most]
         for job in found:
             job.result = b""
         return mark, found
+
+
+def _job_of(seen: LocatedJob) -> Job:
+    """Return a job as a list shows it. One whose record cannot be read is a row with its id."""
+    try:
+        return seen.job()
+    except (ValueError, LookupError, TypeError):  # also a MsgspecError
+        return Job(seen.id, b"", b"", state=seen.state, options=UNREADABLE_OPTIONS)
 
 
 async def list_jobs(session: Session, query: ListJobs, meter: Meter) -> Page[Job]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from mainspring.access.roles import Permission
 from mainspring.clock import to_us
+from mainspring.jobs.failures import encode_failure, fitting
 from mainspring.jobs.model import DECISIONS
 from mainspring.namespaces import split
 from mainspring.workflows.model import decisions_of, function_text
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.failures import JobFailure
     from mainspring.jobs.held import Held
     from mainspring.jobs.service import JobService
-
-_encode = msgspec.json.Encoder().encode
 
 
 def give_back(
@@ -43,6 +40,7 @@ def give_back(
 
     Raises ForbiddenError if the caller may not run a function of these jobs.
     """
+    error = fitting(error)
     tokens = {handle.encode(): token.encode() for handle, token in deliveries}
     frozen = [peer for peer in peers if any(tokens.get(held.handle) == held.token for held in _running(peer))]
     jobs = [(peer, held) for peer in frozen for held in _running(peer)]
@@ -56,7 +54,7 @@ def give_back(
         elif peer.decisions is not None and held.job.function[:1] == DECISIONS:
             peer.decisions.park(held, error.message)
         else:
-            service.failed(held, _encode(error), exception=f"{error.type}: {error.message}".encode())
+            service.failed(held, encode_failure(error), exception=f"{error.type}: {error.message}".encode())
     return len(jobs)
 
 

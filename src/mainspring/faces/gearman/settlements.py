@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from mainspring.faces.gearman.extension_json import SettleDetail, decode_settle
-from mainspring.jobs.failures import CANCEL_REASON, JobFailure, failure
+from mainspring.jobs.failures import CANCEL_REASON, JobFailure, decode_failure, encode_failure, failure, fitting
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.outcome_reader import RETRY_DELAY
 from mainspring.jobs.retry import MAX_WAIT
@@ -18,9 +16,6 @@ if TYPE_CHECKING:
 
     from mainspring.faces.gearman.outbox import Slot
     from mainspring.faces.gearman.peer import Peer
-
-_encode = msgspec.json.Encoder().encode
-_failure = msgspec.json.Decoder(JobFailure).decode
 
 
 def settle(peer: Peer, args: list[bytes]) -> None:
@@ -50,11 +45,11 @@ def settle(peer: Peer, args: list[bytes]) -> None:
         else:
             service.succeeded(held, data, acknowledge)
     elif outcome == b"failed":
-        error = detail.error or JobFailure("Error", "the worker gave no reason")
+        error = fitting(detail.error or JobFailure("Error", "the worker gave no reason"))
         exception = f"{error.type}: {error.message}".encode()
         service.failed(
             held,
-            _encode(error),
+            encode_failure(error),
             final=detail.final,
             exception=exception,
             acknowledge=acknowledge,
@@ -162,5 +157,5 @@ def _ended_by(job: Job, token: bytes, outcome: bytes, data: bytes) -> bool:
     if outcome == b"succeeded":
         return job.state == State.SUCCEEDED and not job.unread and job.result == data
     if outcome == b"failed":
-        return job.state == State.FAILED and _failure(job.error).type not in {"Timeout", "WorkerLost"}
+        return job.state == State.FAILED and decode_failure(job.error).type not in {"Timeout", "WorkerLost"}
     return outcome == b"cancelled" and job.state == State.CANCELLED
