@@ -17,7 +17,9 @@ from mainspring.jobs.names import Rows
 from mainspring.jobs.preference import Preference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mainspring.jobs.model import Job
 
 Effect = tuple[Worker, "Held | None"]
 """Hand the job to the worker; without a job, wake it."""
@@ -25,6 +27,8 @@ Effect = tuple[Worker, "Held | None"]
 _NO_ABILITY = Ability()
 MAX_IDLE_FUNCTIONS = 1000
 """Idle functions that are kept in memory; further idle functions are rows of the store alone."""
+MAX_NEW_ROWS = 1000
+"""New functions whose first jobs are awaited: some of them may be refused."""
 FUNCTIONS_PER_STEP = 1000
 """Functions that one step processes."""
 MAX_DROPPED = 1000
@@ -59,7 +63,9 @@ class Dispatch:
         self.rows = Rows()
         """The functions with stored jobs and without a queue."""
         self.moved = 0
-        """How often a function has lost its queue while it had stored jobs."""
+        """How often functions became rows: because they lost their queues, or because the first jobs of new ones were stored."""
+        self.new_rows: set[bytes] = set()
+        """New functions without a queue whose first jobs are not stored yet."""
         self.most = most
         self._on_new_queue = on_new_queue
         self._serial = 0
@@ -90,10 +96,20 @@ class Dispatch:
         if queue is None:
             if not self.complete or len(self.queues) >= MAX_IDLE_FUNCTIONS:
                 self.complete = False
-                self.rows.add(name)
+                if self.rows.add(name):
+                    if len(self.new_rows) >= MAX_NEW_ROWS:
+                        self.new_rows.pop()
+                    self.new_rows.add(name)
                 return None
             queue = self.queue(name)
         return queue
+
+    def stored(self, jobs: Sequence[Job]) -> None:
+        """Count new functions whose first jobs are stored now."""
+        first = self.new_rows.intersection([job.function for job in jobs])
+        if first:
+            self.new_rows -= first
+            self.moved += 1
 
     def admits(self, name: bytes) -> bool:
         """Return whether a job or a worker may name a function: it exists, or one more may be created."""

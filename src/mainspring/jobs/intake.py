@@ -161,6 +161,8 @@ class Intake:
         self.submitted(jobs)
         serving, dispatch, term = self._serving, self._dispatch, self._table.term
         queues = dispatch.queues
+        if dispatch.new_rows:
+            dispatch.stored(jobs)
         if self._hub.active:
             for job in jobs:
                 if job.id in self._hub.wanted:

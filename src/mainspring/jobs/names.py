@@ -52,13 +52,15 @@ class Rows:
     def __contains__(self, name: bytes) -> bool:
         return self._current is not None and name in self._current
 
-    def add(self, name: bytes) -> None:
-        """Add a function that became a row."""
+    def add(self, name: bytes) -> bool:
+        """Add a function that became a row; return whether it is a new one."""
         if self._current is None:
             self._current = Names()
+        is_new = name not in self._current
         self._current.add(name)
         if self._next is not None:
             self._next.add(name)
+        return is_new
 
     def left(self, name: bytes) -> None:
         """Count a function that came into memory."""

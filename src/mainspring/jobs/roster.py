@@ -103,7 +103,7 @@ class Roster:
 
     @property
     def moved(self) -> int:
-        """How often a function has left the memory and remained as a row of the store."""
+        """How often functions have become rows of the store alone: pages of rows that were read before may lack them."""
         return self._dispatch.moved
 
     @property

@@ -305,7 +305,7 @@ class JobService:
 
     @property
     def functions_moved(self) -> int:
-        """How often a function came into memory or left it."""
+        """How often functions have become rows of the store alone."""
         return self.roster.moved
 
     @property

@@ -141,7 +141,7 @@ def _functions(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> Pie
     while place is not None:
         request = partial(_page, peer, line, place)
         if place.row is not None and not peer.may_change:
-            # Functions that leave the memory meanwhile are on a page that was built later.
+            # Functions that leave the memory meanwhile, and new ones, are on a page that was built later.
             page = (line, place, peer.namespace, service.functions_moved)
             request = partial(peer.face.piece_cache.get, page, request)
         piece, place = yield request

@@ -199,6 +199,18 @@ def test_a_connection_sees_its_own_changes_to_functions_of_the_store(node: Node)
     assert "other\t" not in admin.text("status")
 
 
+def test_a_new_function_of_another_connection_is_not_missing_in_a_cached_list(node: Node) -> None:
+    rows(node, b"row")
+    lister, other = node.connect(), node.connect()
+    assert lister.text("status") == "row\t1\t0\t0\n.\n"
+    moved = node.service.functions_moved
+    other.background(b"", b"third")
+    assert "third\t1\t0\t0\n" in lister.text("status")
+    for _ in range(3):
+        other.background(b"", b"third")
+    assert node.service.functions_moved == moved + 1, "only its first job makes cached lists useless"
+
+
 def test_a_function_that_has_left_the_memory_is_not_missing_in_a_cached_list(node: Node) -> None:
     client = node.connect()
     client.background()
