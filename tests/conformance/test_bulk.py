@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import apsw
+import asyncpg
 import pytest
 
-from mainspring.bulk.model import Action, BulkOperation, Outcome, Result, Spec, Status
+from mainspring.bulk.model import Action, BulkOperation, Outcome, Result, Spec, Status, encode
 from mainspring.bulk.store import (
     BeginBulk,
     EndBulk,
@@ -262,6 +264,47 @@ class BulkSuite:
         assert node.store.group(SweepBulk(LATER + 1)) == [0]
 
 
+class StoredSuite(BulkSuite):
+    """The contract of stores that keep operations as bytes."""
+
+    def write(self, node: Bulk, column: str, value: object, bulk: BulkOperation) -> None:
+        """Write a value straight into the row of an operation."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize(
+        ("column", "value"),
+        [
+            ("spec", encode({"action": "archive"})),
+            ("spec", b"\x93\xc1"),
+            ("progress", encode({"counts": {"archived": 1}})),
+            ("status", 99),
+        ],
+    )
+    def test_an_operation_that_cannot_be_read_stops_no_other(self, node: Bulk, column: str, value: object) -> None:
+        ids = node.failed(2)
+        unread, other = node.begin(), node.begin()
+        before = {"spec": encode(unread.spec), "progress": encode(unread.progress), "status": 0}[column]
+        node.store.reopen()
+        self.write(node, column, value, unread)
+        found = {bulk.id: bulk.unread for bulk in node.store.read(FindBulk(node.store.term))}
+        assert found.pop(other.id) == ""
+        assert all(found.values())
+        listed = {bulk.id: bulk.unread for bulk in node.store.all_of(ListBulk())}
+        assert "cannot read its" in listed[unread.id]
+        assert node.show(unread).unread == listed[unread.id]
+        mine, taken, ended = node.store.group(
+            TakeBulk(unread.id), TakeBulk(other.id), EndBulk("default", unread.id, Status.ABORTED, "x", LATER)
+        )
+        assert (mine, ended.unread) == (None, listed[unread.id])
+        stale, stepped = node.store.group(
+            StepBulk(unread, ids[:1], ids[0], LATER, is_last=False), StepBulk(taken, ids, ids[-1], LATER, is_last=True)
+        )
+        assert (stale.stepped, stepped.bulk.status) == (False, Status.DONE)
+        self.write(node, column, before, unread)
+        assert node.show(unread) == unread
+        assert node.take(unread) is not None
+
+
 class TestMemory(BulkSuite):
     @pytest.fixture
     def make(self) -> Make:
@@ -269,10 +312,17 @@ class TestMemory(BulkSuite):
         return lambda: engine
 
 
-class TestSqlite(BulkSuite):
+class TestSqlite(StoredSuite):
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
-        return lambda: SqliteEngine(tmp_path / "jobs.db", slices=[SqliteBulkSlice()])
+        self.path = tmp_path / "jobs.db"
+        return lambda: SqliteEngine(self.path, slices=[SqliteBulkSlice()])
+
+    def write(self, node: Bulk, column: str, value: object, bulk: BulkOperation) -> None:
+        del node
+        connection = apsw.Connection(str(self.path))
+        connection.execute(f"UPDATE operations SET {column} = ? WHERE id = ?", (value, bulk.id))
+        connection.close()
 
     @pytest.fixture
     def node(self, make: Make) -> Iterator[Bulk]:
@@ -281,10 +331,23 @@ class TestSqlite(BulkSuite):
         store.close()
 
 
-class TestPostgres(BulkSuite):
+class TestPostgres(StoredSuite):
     @pytest.fixture
     def make(self, database: str) -> Make:
+        self.database = database
         return lambda: PostgresEngine(database, slices=[PostgresBulkSlice()])
+
+    def write(self, node: Bulk, column: str, value: object, bulk: BulkOperation) -> None:
+        async def write() -> None:
+            connection = await asyncpg.connect(self.database)
+            try:
+                await connection.execute(
+                    f"UPDATE mainspring.operations SET {column} = $1 WHERE id = $2", value, bulk.id
+                )
+            finally:
+                await connection.close()
+
+        node.store._run(write())
 
     def test_one_node_works_on_an_operation_until_its_term_ends(self, node: Bulk) -> None:
         ids = node.failed(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -11,7 +11,9 @@ from mainspring.access.caller import LOCAL, Caller
 from mainspring.queries.filters import JobFilter  # noqa: TC001 - msgspec reads the annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+T = TypeVar("T")
 
 
 class Action(StrEnum):
@@ -116,6 +118,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether that is a lower bound, because the count took too long."""
 
 
+PREFIX: Final = "op-"
+"""The begin of the text that stands for an operation; its id follows."""
+
+
 class Result(NamedTuple):
     """The result for one job."""
 
@@ -169,6 +175,9 @@ class BulkOperation(msgspec.Struct, frozen=True, kw_only=True):
     ended_us: int = 0
     spec: Spec
     progress: Progress = Progress()
+    unread: str = ""
+    """Why this version cannot read all of it; empty if it can. The parts that it cannot read have defaults then, so that it must
+    be neither worked on nor written."""
 
 
 Touched = dict[Outcome, list[int]]
@@ -197,17 +206,34 @@ def row_of(operation: BulkOperation) -> tuple[Any, ...]:
 
 def operations_of(rows: Iterable[Iterable[Any]]) -> list[BulkOperation]:
     """Return the operations of such rows."""
-    return [
-        BulkOperation(
-            id=bulk_id,
-            namespace=namespace,
-            status=Status(status),
-            term=term,
-            revision=revision,
-            created_us=created_us,
-            ended_us=ended_us,
-            spec=decode_spec(spec),
-            progress=decode_progress(progress),
+    found = []
+    for bulk_id, namespace, status, term, revision, created_us, ended_us, spec, progress in rows:
+        faults: list[str] = []
+        found.append(
+            BulkOperation(
+                id=bulk_id,
+                namespace=namespace,
+                status=_read("its status", Status, status, Status.RUNNING, faults),
+                term=term,
+                revision=revision,
+                created_us=created_us,
+                ended_us=ended_us,
+                spec=_read("its request", decode_spec, spec, _NO_SPEC, faults),
+                progress=_read("its progress", decode_progress, progress, _NO_PROGRESS, faults),
+                unread="; ".join(faults),
+            )
         )
-        for bulk_id, namespace, status, term, revision, created_us, ended_us, spec, progress in rows
-    ]
+    return found
+
+
+def _read(what: str, decode: Callable[[Any], T], value: Any, default: T, faults: list[str]) -> T:
+    """Return a decoded value; if this version cannot read it, a default, and add the reason."""
+    try:
+        return decode(value)
+    except (ValueError, RecursionError) as error:  # a MsgspecError is a ValueError
+        faults.append(f"this version of Mainspring cannot read {what}: {error}")
+        return default
+
+
+_NO_SPEC: Final = Spec(action=Action.CANCEL)
+_NO_PROGRESS: Final = Progress()

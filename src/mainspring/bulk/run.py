@@ -241,7 +241,8 @@ class BulkRun:
         if not outcome.stepped:
             if redriving is not None:
                 self._node.changes.not_redriven(redriving)
-            if bulk is not None and bulk.status is Status.RUNNING and bulk.term == term and not self._is_ended:
+            is_mine = bulk is not None and bulk.status is Status.RUNNING and bulk.term == term and not bulk.unread
+            if is_mine and bulk is not None and not self._is_ended:
                 self._adopt(bulk)  # the step was committed, and its outcome was lost
                 self._stop_jobs()
                 finished(0)

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from mainspring.access.replies import Reservation
 from mainspring.bulk import rules
 from mainspring.bulk.backfill_run import BackfillRun
-from mainspring.bulk.model import Action, BulkOperation, Spec, Status
+from mainspring.bulk.model import PREFIX, Action, BulkOperation, Spec, Status
 from mainspring.bulk.run import BulkRun
 from mainspring.bulk.store import BeginBulk, EndBulk, FindBulk, SweepBulk, TakeBulk
 from mainspring.clock import to_us
+from mainspring.storage.set_aside import REMEDY, Kind, SetAside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
 FIND_INTERVAL: Final = 10.0
 """Seconds between two searches for operations of nodes that are gone."""
 SWEEP_INTERVAL: Final = 60.0
+OPERATION: Final = Kind("operation", REMEDY)
 
 
 class BulkService:
     """The slice of operations on many jobs on a node, which calls ``tick`` at least every quarter of a second.
 
     One step runs at a time, of each operation in turn. ``paused`` returns whether the node has no lease or ends: then it takes no
-    step. ``retention`` is the number of seconds for which ended operations are kept.
+    step. ``retention`` is the number of seconds for which ended operations are kept. ``set_aside`` has those that this node
+    cannot read. Each search tries them again.
     """
 
     def __init__(
@@ -43,7 +46,9 @@ class BulkService:
         paused: Callable[[], bool] = lambda: False,
         *,
         retention: float = 14 * 86_400.0,
+        set_aside: SetAside | None = None,
     ) -> None:
+        self._set_aside = SetAside(node.clock) if set_aside is None else set_aside
         self._node = node
         self._next_id = next_id
         self._term = term
@@ -127,6 +132,11 @@ class BulkService:
     def _found(self, bulks: Sequence[BulkOperation]) -> None:
         self._is_finding = False
         for bulk in bulks:
+            if bulk.unread:
+                self._set_aside.note(OPERATION, f"{PREFIX}{bulk.id}", bulk.unread)
+                continue
+            if not self._set_aside.is_empty:
+                self._set_aside.handled(OPERATION, [f"{PREFIX}{bulk.id}"])
             if bulk.id not in self._runs and bulk.id not in self._taking:
                 self._taking.add(bulk.id)
                 self._take(bulk.id)

@@ -37,7 +37,7 @@ class BeginBulk(Acting):
 
 
 class TakeBulk(Operation):
-    """Take over an operation. Guards: it runs, and the term of its node has ended or is the node's own.
+    """Take over an operation. Guards: it runs, can be read, and the term of its node has ended or is the node's own.
 
     Outcome: ``BulkOperation | None``.
     """
@@ -131,7 +131,7 @@ class Stepped(NamedTuple):
 
 
 class EndBulk(Acting):
-    """End an operation early. Guard: it runs, on any node. Outcome: ``BulkOperation | None``, as it is then."""
+    """End an operation early. Guard: it runs, on any node, and can be read. Outcome: ``BulkOperation | None``, as it is then."""
 
     __slots__ = ("id", "namespace", "now_us", "status", "why")
 

@@ -85,7 +85,7 @@ class BulkUnit:
     async def _take(self, operation: TakeBulk) -> BulkOperation | None:
         tables = self._tables
         bulk = await tables.load(operation.id)
-        if bulk is None or bulk.status is not Status.RUNNING:
+        if bulk is None or bulk.unread or bulk.status is not Status.RUNNING:
             return None
         if bulk.term != tables.term:
             if bulk.term and not await tables.is_over(bulk.term):
@@ -98,7 +98,7 @@ class BulkUnit:
         bulk = await self._tables.load(operation.id)
         if bulk is None or bulk.namespace != operation.namespace:
             return None
-        if bulk.status is Status.RUNNING:
+        if bulk.status is Status.RUNNING and not bulk.unread:  # the write would lose what this version cannot read
             bulk = rules.ended(bulk, operation.status, operation.now_us, operation.why)
             await self._tables.save(bulk)
         return bulk
@@ -133,6 +133,8 @@ class BulkUnit:
 
     def _may_step(self, bulk: BulkOperation, revision: int) -> bool:
         """Return whether the guards of a step hold."""
+        if bulk.unread:
+            return False
         return bulk.status is Status.RUNNING and bulk.term == self._tables.term and bulk.revision == revision
 
     async def _backfill(self, step: StepBackfill) -> Stepped:

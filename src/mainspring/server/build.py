@@ -236,7 +236,17 @@ async def open_node(
     job_calls = JobCalls(service, workflows, recalls=engine.recalls)
     submits = SubmitCalls(service, largest=engine.max_value)
     changes = JobChangeCalls(service, submits, largest=engine.max_value, changes_jobs=engine.changes_jobs)
-    bulk = build_bulk(engine, service, commits, reads, job_clock, access, fleet, retention=settings.jobs.dead_retention)
+    bulk = build_bulk(
+        engine,
+        service,
+        commits,
+        reads,
+        job_clock,
+        access,
+        fleet,
+        retention=settings.jobs.dead_retention,
+        set_aside=set_aside,
+    )
     operations = operation_calls(bulk, service, job_calls)
     if workflows is None:
         workflow_handlers = without_workflows()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Engine
     from mainspring.storage.reads import Reads
+    from mainspring.storage.set_aside import SetAside
 
 
 def build_bulk(
@@ -34,6 +35,7 @@ def build_bulk(
     fleet: Fleet | None,
     *,
     retention: float,
+    set_aside: SetAside,
 ) -> BulkService | None:
     """Return the node's part; None if the store keeps no operations. ``retention`` is in seconds."""
     if not keeps_operations(engine):
@@ -43,7 +45,14 @@ def build_bulk(
     def has_no_lease() -> bool:
         return fleet is not None and not fleet.lease_manager.lease_valid()
 
-    return BulkService(node, lambda: service.next_id(), lambda: service.term, has_no_lease, retention=retention)  # noqa: PLW0108 - the next term has another function
+    return BulkService(
+        node,
+        lambda: service.next_id(),  # noqa: PLW0108 - the next term has another function
+        lambda: service.term,
+        has_no_lease,
+        retention=retention,
+        set_aside=set_aside,
+    )
 
 
 def keeps_operations(engine: Engine) -> bool:

@@ -25,6 +25,10 @@ LIFETIME: Final = 60.0
 """Seconds after which an object that was not met again is forgotten: it was removed, or another node has handled it."""
 
 
+REMEDY: Final = "run the version of Mainspring that has written it, or restore the store from a backup"
+"""The remedy for an object that cannot be read."""
+
+
 class Kind(NamedTuple):
     """A kind of stored objects."""
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
-from mainspring.storage.set_aside import RETRY_DELAY, Kind
-from mainspring.workflows.reading import REMEDY
+from mainspring.storage.set_aside import REMEDY, RETRY_DELAY, Kind
 from mainspring.workflows.store import RunErrands
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.errors import StoreError
 from mainspring.storage.query import Page
+from mainspring.storage.set_aside import REMEDY
 from mainspring.workflows.cache import Run
 from mainspring.workflows.fold import fold
 from mainspring.workflows.history import Event, decode_events
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from mainspring.workflows.tables import Runs, StoredRun
 
 
-REMEDY: Final = "run the version of Mainspring that has written it, or restore the store from a backup"
-"""The remedy for objects that a node cannot read."""
 PAGE_BYTES: Final = 2**20
 """Bytes of events after which a page of a history ends."""
 FIRST_BLOCKS: Final = 4

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError
 from mainspring.namespaces import ANY
+from mainspring.storage.set_aside import REMEDY
 from mainspring.workflows.gathering import Gathered
 from mainspring.workflows.model import Key
-from mainspring.workflows.reading import REMEDY
 from mainspring.workflows.store import MoveRun, RequestCancelRun, SignalRuns, TerminateRun, UnparkRuns
 from mainspring.workflows.watch import BATCH
 

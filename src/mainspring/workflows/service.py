@@ -14,7 +14,7 @@ from mainspring.jobs.model import DECISIONS, Options
 from mainspring.jobs.roots import Stored
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.reads import always
-from mainspring.storage.set_aside import Kind, SetAside
+from mainspring.storage.set_aside import REMEDY, Kind, SetAside
 from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.builds import Builds
 from mainspring.workflows.decider_workers import DeciderWorkers
@@ -26,7 +26,6 @@ from mainspring.workflows.latest_events import LatestEvents
 from mainspring.workflows.long_histories import LongHistories
 from mainspring.workflows.model import Limits, decisions_of
 from mainspring.workflows.newly_parked import NewlyParked
-from mainspring.workflows.reading import REMEDY
 from mainspring.workflows.run_requests import RunRequests
 from mainspring.workflows.store import (
     BeginRuns,

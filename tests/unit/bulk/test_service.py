@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.jobs.a_node import Client, Node, side, unexpected
 
 from mainspring.access.caller import LOCAL, Caller
@@ -14,7 +15,7 @@ from mainspring.access.roles import Grant, Role
 from mainspring.bulk import pace, run
 from mainspring.bulk.model import Action, BulkOperation, Outcome, Spec, Status
 from mainspring.bulk.run import Node as Services
-from mainspring.bulk.service import BulkService
+from mainspring.bulk.service import FIND_INTERVAL, BulkService
 from mainspring.bulk.store import ListTouched, ShowBulk, StepBackfill, StepBulk
 from mainspring.engines.memory.bulk import MemoryBulk, MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
@@ -446,3 +447,28 @@ def test_ended_operations_are_deleted_after_their_retention(node: BulkNode) -> N
     node.bulk.tick()
     node.commit()
     assert node.ask(ShowBulk("default", bulk.id)) is None
+
+
+def test_an_operation_that_cannot_be_read_is_named_until_it_can(node: BulkNode) -> None:
+    jobs = node.failed(4)
+    unread = node.begin(rate=1.0)
+    node.wait(1.5)
+    assert isinstance(node.engine, MemoryEngine)
+    operations = node.engine.tables.operations
+    written = operations[unread.id]
+    assert written.status is Status.RUNNING
+    operations[unread.id] = replace(written, unread="of a newer version", spec=Spec(action=Action.CANCEL))
+    other = node.begin(Action.DELETE, None, ids=(jobs[0].id,))
+    node.wait(5)
+    assert node.shown(other).status is Status.DONE
+    for _ in range(3):
+        node.bulk.tick()
+        node.wait(FIND_INTERVAL)
+    (entry,) = node.bulk._set_aside.entries()  # noqa: SLF001 - the node's own, as no test has asked for another
+    assert (entry.kind, entry.name, entry.fault) == ("operation", f"op-{unread.id}", "of a newer version")
+    assert operations[unread.id].progress == written.progress, "nothing is done without its request"
+    operations[unread.id] = written
+    node.bulk.tick()
+    node.wait(FIND_INTERVAL)
+    assert node.bulk._set_aside.is_empty  # noqa: SLF001 - as above
+    assert node.shown(unread).status is Status.DONE

@@ -32,12 +32,13 @@ from mainspring.api.operations import (
 )
 from mainspring.api.request import Touches
 from mainspring.bulk import rules
-from mainspring.bulk.model import Action, Spec, Status
+from mainspring.bulk.model import PREFIX, Action, Spec, Status
 from mainspring.bulk.store import ListBulk, ListTouched, ShowBulk
 from mainspring.clock import to_us
 from mainspring.jobs.store import Find
 from mainspring.namespaces import split_text
 from mainspring.queries.jobs import ListJobs
+from mainspring.storage.set_aside import REMEDY
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.service import JobService
     from mainspring.queries.filters import JobFilter
 
-PREFIX: Final = "op-"
-"""In front of the number of an operation."""
 COUNT_SECONDS: Final = 1.0
 """Seconds after which the count of matching jobs ends."""
 SAMPLE: Final = 5
@@ -226,6 +225,8 @@ class OperationCalls:
         )
         if bulk is None:
             raise _unknown(request.id)
+        if bulk.unread:
+            raise ApiError(Code.CONFLICT, f"this node cannot read the operation {request.id}: {bulk.unread}; {REMEDY}")
         return operation_info(bulk)
 
     async def _functions_of(self, request: Abort, caller: Caller) -> list[str] | None:
@@ -285,7 +286,7 @@ def operation_info(bulk: BulkOperation) -> OperationInfo:
     spec, progress = bulk.spec, bulk.progress
     return OperationInfo(
         id=id_of(bulk),
-        action=spec.action.value,
+        action="unknown" if bulk.unread else spec.action.value,
         state=_STATES[bulk.status],
         matched=spec.matched,
         at_least=spec.is_least,
@@ -295,7 +296,7 @@ def operation_info(bulk: BulkOperation) -> OperationInfo:
         ended_at=rfc3339(bulk.ended_us),
         created_by=spec.caller.name,
         reason=spec.reason,
-        why=progress.why or None,
+        why=f"set aside: {bulk.unread}" if bulk.unread else progress.why or None,
     )
 
 

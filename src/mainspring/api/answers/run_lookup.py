@@ -9,8 +9,8 @@ from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
 from mainspring.clock import to_us
 from mainspring.namespaces import ANY
+from mainspring.storage.set_aside import REMEDY
 from mainspring.workflows.model import Key
-from mainspring.workflows.reading import REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
