@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import zlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,8 +13,10 @@ import pytest
 
 from mainspring.engines.postgres.engine import grant_submit, migrate_store
 from mainspring.engines.postgres.migrate import MIGRATIONS, prepare
+from mainspring.engines.postgres.relay import Relay, encode
 from mainspring.engines.postgres.rights import function_of
 from mainspring.errors import UsageError
+from mainspring.events.relay import Direct, Pending, Progress, Settled, Stop
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from tests.on_servers.postgres.a_fleet import node, session
@@ -259,5 +263,52 @@ def test_the_rights_that_earlier_versions_asked_for_go_on(database: str) -> None
             await one.web.fetchval("SELECT mainspring.submit('f')")
             async with node(one.store) as server:
                 assert await drain(server) == {(b"f", 1): 4, (b"team\x1ff", 1): 1}
+
+    asyncio.run(test())
+
+
+# ---- messages between nodes ----
+
+
+def test_a_role_that_may_connect_neither_hears_nor_forges_messages(database: str) -> None:
+    async def test() -> None:
+        async with roles(database) as one, node(one.store, "a") as first, node(one.store, "b") as second:
+            heard: list[object] = []
+
+            def hear(_: object, pid: int, channel: str, payload: object) -> None:
+                heard.append(payload)
+
+            guessed = [f"mainspring_{zlib.crc32(b'mainspring'):08x}"]
+            guessed += [f"{guessed[0]}_{term}" for term in (first.term, second.term)]
+            guessed += [Relay(None, 0).channel(term) for term in (None, first.term, second.term)]  # type: ignore[arg-type]
+            for channel in guessed:
+                await one.stranger.add_listener(channel, hear)
+            # Neither the table with the secret nor the sessions of nodes show it.
+            for query in ("SELECT * FROM mainspring.secrets", "SELECT * FROM mainspring.mail"):
+                with pytest.raises(DENIED):
+                    await one.stranger.execute(query)
+            shown = await one.stranger.fetch(
+                "SELECT query FROM pg_stat_activity WHERE application_name LIKE 'mainspring:%'"
+            )
+            assert {row[0] for row in shown} == {"<insufficient privilege>"}
+            first.engine.send(second.term, Progress(1, "data", b"secret part"))
+            await second.wait_for(lambda messages: messages == [Progress(1, "data", b"secret part")])
+            forged = base64.b85encode(encode([Stop(1, "forged"), Direct(1, "stop")])).decode()
+            for channel in guessed:
+                for text in (f"{first.term} 1 0 1 {forged}", f"{first.term} m", "999 s 1", "nonsense"):
+                    await one.stranger.execute("SELECT pg_notify($1, $2)", channel, text)
+            # Somebody who has a channel's name, from a log of the server for example, sends hints at most.
+            channel = first.engine._relay.channel(second.term)  # noqa: SLF001 - no role can find the name
+            await one.stranger.add_listener(channel, hear)
+            heard.clear()
+            for text in (f"{first.term} 1 0 1 {forged}", "999 m", "999 s 5,6", "999 p 1,99", "nonsense"):
+                await one.stranger.execute("SELECT pg_notify($1, $2)", channel, text)
+            heard.clear()
+            first.engine.send(second.term, Progress(1, "data", b"secret part"))
+            await second.wait_for(lambda messages: len([m for m in messages if isinstance(m, Progress)]) == 2)
+            assert {type(message) for message in second.received} <= {Progress, Settled, Pending}
+            await one.stranger.execute("SELECT 1")
+            assert f"{first.term} m" in heard
+            assert not any("secret" in str(text) for text in heard)
 
     asyncio.run(test())

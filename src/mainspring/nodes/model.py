@@ -96,6 +96,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """The rule by which it shares stored jobs; empty: an older version wrote the row."""
     recoveries: tuple[Recovery, ...] = ()
     """The last ones since its start, the oldest first; empty also if an older version wrote the row."""
+    mail: bool = False
+    """On PostgreSQL: it takes messages from the store's mail; false: an older version wrote the row."""
 
 
 def running_by_function(rows: Iterable[NodeRow]) -> dict[bytes, int]:

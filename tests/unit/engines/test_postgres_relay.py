@@ -9,8 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.engines.postgres.relay import BACKLOG_LIMIT, Relay, decode, encode
-from mainspring.events.relay import Ask, Direct, Message, Pending, Progress, Running, Settled, Stop, StopRequested
+from mainspring.engines.postgres import relay
+from mainspring.engines.postgres.relay import (
+    BACKLOG_LIMIT,
+    HINTS_LIMIT,
+    PIECE_LENGTH,
+    WAKE_INTERVAL,
+    Relay,
+    decode,
+    encode,
+)
+from mainspring.events.relay import (
+    Ask,
+    Direct,
+    Logged,
+    Message,
+    Pending,
+    Progress,
+    Running,
+    Settled,
+    Stop,
+    StopRequested,
+)
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
@@ -24,6 +44,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Stop, IDS, st.text()),
     st.builds(Ask, IDS, IDS),
     st.builds(StopRequested, IDS, IDS),
+    st.builds(Logged, st.lists(IDS)),
     st.builds(Direct, IDS, st.sampled_from(["drain", "undrain", "stop"])),
     st.builds(Running, IDS, IDS, st.integers(1, 9), st.text(), st.binary(), st.binary()),
 )
@@ -35,87 +56,201 @@ def test_decoding_reverts_encoding(messages: list[Message]) -> None:
 
 
 def test_messages_of_a_newer_version_are_ignored() -> None:
-    newer = base64.b85encode(msgspec.msgpack.encode([[99, "what"], [3, 5, "stop"]])).decode()
-    assert decode(newer) == [Stop(5, "stop")]
+    assert decode(msgspec.msgpack.encode([[99, "what"], [3, 5, "stop"]])) == [Stop(5, "stop")]
+
+
+FUNCTIONS = [(1, "default", b"f"), (2, "team", b"team\x1fg")]
 
 
 class Wire:
-    """A server for notifications only: it keeps sent ones, and delivers them to listeners."""
+    """A server for notifications and mail only: it keeps what is sent, and delivers it on request."""
 
     def __init__(self) -> None:
         self.channels: list[str] = []
         self.payloads: list[str] = []
+        self.mail: list[tuple[int, bytes]] = []
         self.listeners: dict[str, Callable[[Any, int, str, Any], None]] = {}
+        self.reads = 0
 
     async def run(self, do: Callable[[Wire], Awaitable[object]], _seconds: float) -> None:
         await do(self)
 
-    async def execute(self, _statement: str, channels: list[str], payloads: list[str]) -> None:
+    async def execute(
+        self, _statement: str, channels: list[str], payloads: list[str], terms: list[int], bodies: list[bytes]
+    ) -> None:
         self.channels += channels
         self.payloads += payloads
+        self.mail += zip(terms, bodies, strict=True)
 
-    async def add_listener(self, channel: str, listeners: Callable[[Any, int, str, Any], None]) -> None:
-        self.listeners[channel] = listeners
+    async def fetch(self, statement: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        self.reads += 1
+        if "DELETE FROM mail" in statement:
+            found = [body for term, body in self.mail if term == arguments[0]]
+            self.mail = [entry for entry in self.mail if entry[0] != arguments[0]]
+            return list(enumerate(found))
+        return [row for row in FUNCTIONS if row[0] in arguments[0] or row[2] in arguments[-1]]
+
+    async def add_listener(self, channel: str, listener: Callable[[Any, int, str, Any], None]) -> None:
+        self.listeners[channel] = listener
+
+    async def remove_listener(self, channel: str, _: Callable[[Any, int, str, Any], None]) -> None:
+        self.listeners.pop(channel, None)
 
 
 class Member:
     """A node with its relay."""
 
-    def __init__(self, term: int = 3, cluster: Any = None) -> None:
+    def __init__(self, term: int = 3, cluster: Any = None, secret: bytes = b"secret") -> None:
         self.wire = cast("Any", Wire())
         self.relay = Relay(self.wire, 7, cluster)
+        self.relay.use_secret(secret)
         self.messages: list[Message] = []
         self.relay.listen(self.messages.append)
         asyncio.run(self.relay.greet(self.wire, term))
 
-    def sent(self) -> list[str]:
-        """Send the queued messages; return the payloads."""
-        self.wire.channels, self.wire.payloads = [], []
+    def sent(self) -> Wire:
+        """Send the queued messages; return a wire with them alone."""
+        self.wire.channels, self.wire.payloads, self.wire.mail = [], [], []
         asyncio.run(self.relay.send_once())
-        payloads: list[str] = self.wire.payloads
-        return payloads
+        sent = Wire()
+        sent.channels, sent.payloads, sent.mail = self.wire.channels, self.wire.payloads, self.wire.mail
+        return sent
 
-    def receive(self, payloads: list[str]) -> list[Message]:
-        """Deliver payloads; return all messages so far."""
-        for listeners in [*self.wire.listeners.values()][:1]:
-            for payload in payloads:
-                listeners(None, 0, "", payload)
+    def receive(self, *wires: Wire) -> list[Message]:
+        """Deliver what was sent; return all messages so far."""
+        for wire in wires:
+            self.wire.mail += wire.mail
+            for channel, payload in zip(wire.channels, wire.payloads, strict=True):
+                if channel in self.wire.listeners:
+                    self.wire.listeners[channel](None, 0, channel, payload)
+            asyncio.run(self.relay.receive_once())
         return self.messages
 
 
-def content(payloads: list[str]) -> list[Message]:
-    """Return the messages that a listener of term 4 decodes from payloads."""
-    return Member(4).receive(payloads)
+def content(*wires: Wire) -> list[Message]:
+    """Return the messages that the node of term 4 gets."""
+    return Member(4).receive(*wires)
 
 
-@given(st.lists(MESSAGES, min_size=1), st.integers(0, 5))
-def test_a_batch_in_pieces_is_joined_and_an_incomplete_one_is_ignored(messages: list[Message], missed: int) -> None:
+def ids_of(messages: list[Message], kind: type[Settled | Logged]) -> list[int]:
+    return [job_id for message in messages if isinstance(message, kind) for job_id in message.ids]
+
+
+@given(st.lists(MESSAGES.filter(lambda message: not isinstance(message, Pending)), min_size=1))
+def test_messages_arrive_in_order_and_mail_before_hints(messages: list[Message]) -> None:
     sender = Member()
-    big = Progress(1, "data", b"\0" * 30_000)
-    for message in (big, *messages):
+    for message in messages:
         sender.relay.send(4, message)
-    first = sender.sent()
-    sender.relay.send(4, Stop(7, "the next batch"))
-    second = sender.sent()
-    assert len(first) > 4
-    assert len(set(first)) == len(first), "PostgreSQL would drop duplicates"
-    assert all(len(payload.encode()) < 8000 for payload in first)
-    expected = [Stop(7, "the next batch")] if missed else [big, *messages, Stop(7, "the next batch")]
-    # a listener that connects in the middle has missed the first pieces
-    assert content(first[min(missed, len(first)) :] + second) == expected
+    wire = sender.sent()
+    assert all(len(payload.encode()) < 8000 for payload in wire.payloads)
+    received = content(wire)
+    mail = [message for message in messages if not isinstance(message, (Settled, Logged))]
+    assert received[: len(mail)] == mail
+    for kind in (Settled, Logged):
+        assert ids_of(received, kind) == list(dict.fromkeys(ids_of(messages, kind)))
 
 
-def test_a_batch_whose_end_is_missing_does_not_spoil_the_next() -> None:
+def test_notifications_contain_ids_alone() -> None:
     sender = Member()
-    sender.relay.send(4, Progress(1, "data", b"x" * 30_000))
-    first = sender.sent()
-    sender.relay.send(4, Progress(2, "data", b"y" * 30_000))
-    assert content(first[:-1] + sender.sent()) == [Progress(2, "data", b"y" * 30_000)]
+    for message in (Progress(1, "data", b"secret part"), Stop(5, "reason"), Running(7, 1, 1, "worker"), Settled([8])):
+        sender.relay.send(4, message)
+    sender.relay.notify_pending([b"f", b"team\x1fg"])
+    wire = sender.sent()
+    assert wire.payloads == ["3 m", "3 s 8", "3 p 1,2"]
+    assert content(wire)[-1] == Pending([b"f", b"team\x1fg"])
 
 
-@pytest.mark.parametrize("payload", ["", "1 2 3", "a 1 0 1 x", "9 1 0 1 \x01"])
-def test_foreign_payloads_are_ignored(payload: str) -> None:
-    assert content([payload]) == []
+def test_only_who_has_the_secret_finds_the_channels() -> None:
+    assert not Member(4).wire.listeners.keys() & Member(4, secret=b"guessed").wire.listeners.keys()
+    stranger = Member(secret=b"guessed")
+    stranger.relay.send(4, Settled([1]))
+    stranger.relay.notify_pending([b"f"])
+    assert content(stranger.sent()) == []
+
+
+def forged(*payloads: str, term: int | None = 4) -> Wire:
+    """Return notifications on the right channel."""
+    wire = Wire()
+    wire.channels, wire.payloads = [Member(4).relay.channel(term)] * len(payloads), list(payloads)
+    return wire
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "",
+        "1",
+        "a s 1",
+        "9 s x",
+        "9 s",
+        "9 s 1,,2",
+        "9 s " + "9" * 30,
+        "9 s -1",
+        "9 p 0",
+        "9 z 1",
+        "9 p 99",
+        "9 3 5 stop",
+        "9 m",
+        "1 1 0 1 x",
+    ],
+)
+def test_forged_payloads_change_nothing(payload: str) -> None:
+    assert content(forged(payload), forged(payload, term=None)) == []
+
+
+def test_forged_hints_cost_one_delivery_and_little_memory() -> None:
+    receiver = Member(4)
+    receiver.receive()
+    wire = forged(*(f"9 s {','.join(map(str, range(at, at + 300)))}" for at in range(1, 900_000, 300)), *["9 m"] * 1000)
+    before = receiver.wire.reads
+    messages = receiver.receive(wire)
+    assert receiver.wire.reads - before == 1
+    assert [len(message.ids) for message in messages if isinstance(message, Settled)] == [HINTS_LIMIT // 300 * 300]
+
+
+def test_deliveries_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def test() -> None:
+        receiver = Relay(cast("Any", Wire()), 7)
+        receiver.use_secret(b"secret")
+        await receiver.greet(cast("Any", Wire()), 4)
+        delivered = 0
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+
+        async def receive_once() -> None:
+            nonlocal delivered
+            delivered += 1
+            if delivered == 3:
+                raise asyncio.CancelledError
+
+        monkeypatch.setattr(relay.asyncio, "sleep", sleep)
+        monkeypatch.setattr(receiver, "receive_once", receive_once)
+        with pytest.raises(asyncio.CancelledError):
+            await receiver.receive()
+
+    asyncio.run(test())
+    assert pauses[0] == 0
+    assert all(0 < pause <= WAKE_INTERVAL for pause in pauses[1:])
+
+
+def test_a_message_that_cannot_be_processed_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    receiver = Member(4)
+
+    def listener(message: Message) -> None:
+        if message == Stop(1, ""):
+            raise TypeError(message)
+        receiver.messages.append(message)
+
+    receiver.relay.listen(listener)
+    sender = Member()
+    for number in (1, 2):
+        sender.relay.send(4, Stop(number, ""))
+    wire = sender.sent()
+    wire.mail.insert(0, (4, b"\xff"))
+    assert receiver.receive(wire) == [Stop(2, "")]
 
 
 def test_a_node_ignores_its_own_messages() -> None:
@@ -130,18 +265,75 @@ def test_the_queue_of_messages_is_bounded() -> None:
     for _ in range(30):
         one.relay.send(4, Progress(1, "data", b"x" * piece))
     assert one.relay.dropped > 15
-    assert sum(map(len, one.sent())) < 1.3 * BACKLOG_LIMIT
+    assert sum(len(body) for _, body in one.sent().mail) < 1.3 * BACKLOG_LIMIT
     one.relay.send(4, Stop(1, ""))
-    assert one.sent(), "the queue has space again"
+    assert one.sent().mail, "the queue has space again"
 
 
-def test_many_ended_jobs_are_sent_in_several_messages() -> None:
+def test_many_ended_jobs_are_sent_in_several_notifications() -> None:
     one = Member()
-    one.relay.notify_settled({4: list(range(2000))})
-    messages = content(one.sent())
-    assert [len(message.ids) for message in messages if isinstance(message, Settled)] == [500] * 4
+    one.relay.notify_settled({4: list(range(2**62, 2**62 + 2000))})
+    wire = one.sent()
+    assert len(wire.payloads) > 4
+    assert all(len(payload) < 8000 for payload in wire.payloads)
+    assert len(ids_of(content(wire), Settled)) == 2000
     one.relay.notify_settled({5: [1]})
-    assert content(one.sent()) == [Settled([1])]
+    assert content(one.sent()) == []
+
+
+# ---- nodes of the version before ----
+
+
+OLD = NodeRow(term=9, name="old", counter=1)
+NEW = NodeRow(term=9, name="new", counter=1, mail=True)
+
+
+def with_old(term: int = 4) -> Member:
+    """Return a node beside one of the version before."""
+    one = Member(term)
+    one.relay.observe([OLD])
+    one.sent()
+    return one
+
+
+def from_old(*messages: Message, sender: int = 9) -> Wire:
+    """Return what a node of the version before sends to that of term 4."""
+    wire = Wire()
+    text = base64.b85encode(encode(messages)).decode()
+    pieces = [text[at : at + PIECE_LENGTH] for at in range(0, len(text), PIECE_LENGTH)]
+    wire.channels = ["mainspring_00000007_4"] * len(pieces)
+    wire.payloads = [f"{sender} 1 {place} {len(pieces)} {piece}" for place, piece in enumerate(pieces)]
+    return wire
+
+
+def test_a_node_of_the_version_before_gets_and_sends_what_it_always_did() -> None:
+    one = with_old()
+    big = Progress(1, "data", b"\0" * 30_000)
+    assert one.receive(from_old(big, Stop(5, "x"))) == [big, Stop(5, "x")]
+    one.relay.send(9, big)
+    one.relay.send(8, Stop(7, ""))
+    one.relay.notify_pending([b"f"])
+    wire = one.sent()
+    pieces = [payload for channel, payload in zip(wire.channels, wire.payloads, strict=True) if channel.endswith("_9")]
+    assert len(pieces) > 4
+    assert decode(base64.b85decode("".join(piece.split(" ", 4)[4] for piece in pieces))) == [big]
+    assert wire.channels.count("mainspring_00000007") == 1
+    assert [term for term, _ in wire.mail] == [8]
+
+
+def test_notifications_in_the_form_of_the_version_before_are_taken_only_while_there_is_such_a_node() -> None:
+    one = Member(4)
+    assert one.receive(from_old(Stop(5, "forged"))) == []
+    one.relay.observe([OLD])
+    one.sent()
+    assert one.receive(from_old(Stop(5, "forged"), sender=8)) == [], "of no node"
+    broken = from_old(Stop(5, "x"))
+    for payload in ("9", "9 1 0 1 \x01", "9 1 0 x y", "9 1 0 99999999 zz", "9 1 0 1 " + "0" * 20):
+        broken.payloads = [payload]
+        assert one.receive(broken) == []
+    one.relay.observe([NEW])
+    one.sent()
+    assert not any(channel.startswith("mainspring") for channel in one.wire.listeners)
 
 
 class InCluster:
@@ -168,9 +360,10 @@ class InCluster:
 def test_the_cluster_carries_messages_for_its_nodes_and_notify_the_others(*, mixed: bool) -> None:
     cluster = InCluster()
     one = Member(cluster=cluster)
-    one.relay.observe([NodeRow(term=5, name="n5", counter=1, cluster="" if mixed else "c")])
+    one.relay.observe([NodeRow(term=5, name="n5", counter=1, mail=True, cluster="" if mixed else "c")])
     one.relay.send(4, Settled([1]))
     one.relay.send(5, Settled([2]))
     one.relay.notify_pending({b"f"})
     assert cluster.sent == [(4, Settled([1])), (0, Pending([b"f"]))]
-    assert content(one.sent()) == [Settled([2]), *([Pending([b"f"])] if mixed else [])]
+    wire = one.sent()
+    assert wire.payloads == ["3 s 2", *(["3 p 1"] if mixed else [])]

@@ -164,6 +164,7 @@ class PostgresEngine:
         self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self.slices, lifecycle)
         connection = await control.open(self._open_timeout)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)
+        self._relay.use_secret(await connection.fetchval(_SQL["secret"], "channels"))
         await _warn(connection)
         await partitions.maintain(connection)
         term = await self._begin(connection, node)
@@ -173,6 +174,7 @@ class PostgresEngine:
         await self._reader.open(self._open_timeout)
         await control.start()
         self._start_loop(self._relay.run, "messages")
+        self._start_loop(self._relay.receive, "mail")
         self._start_loop(self._fold_regularly, "folding")
         self._start_loop(self._maintain_partitions, "partitions")
         self._watch = Watch(control, self._writer, slow=self._slow)
@@ -196,7 +198,7 @@ class PostgresEngine:
             await self._cluster.join(node, term)
 
     async def _begin(self, connection: Connection[Record], node: NodeId) -> int:
-        row = NodeRow(term=0, name=node, counter=0)
+        row = NodeRow(term=0, name=node, counter=0, mail=True)
         term: int = await connection.fetchval(_SQL["begin_term"], node, membership.encode_row(row))
         for number, name in await connection.fetch(_SQL["terms"]):
             self._nodes[number] = name
@@ -286,8 +288,8 @@ class PostgresEngine:
     async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
         """Write the node's own row and return all; see ``MembershipPort``."""
         cluster = self._cluster
-        if cluster is not None and cluster.joined(row.term):
-            row = msgspec.structs.replace(row, cluster=cluster.id)
+        joined = cluster.id if cluster is not None and cluster.joined(row.term) else row.cluster
+        row = msgspec.structs.replace(row, cluster=joined, mail=True)
         return await self._mark_lost(await self._membership.beat(row))
 
     async def rows(self) -> Sequence[NodeRow]:

@@ -135,8 +135,18 @@ SELECT name FROM asked;
 -- name: end_drain
 DELETE FROM drains WHERE node = (SELECT node FROM terms WHERE term = $1);
 
+-- name: secret
+SELECT value FROM secrets WHERE name = $1;
+
 -- name: notify
+WITH posted AS (INSERT INTO mail (term, body) SELECT * FROM unnest($3::bigint[], $4::bytea[]))
 SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS messages (channel, payload);
+
+-- name: take_mail
+DELETE FROM mail WHERE term = $1 RETURNING number, body;
+
+-- name: forget_mail
+DELETE FROM mail WHERE NOT EXISTS (SELECT FROM terms t WHERE t.term = mail.term AND NOT t.ended);
 
 -- name: standbys
 SELECT (SELECT count(*) FROM pg_stat_replication WHERE application_name <> 'pg_basebackup'),

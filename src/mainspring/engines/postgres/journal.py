@@ -42,5 +42,6 @@ async def fold(connection: Connection[Record], checksum: int) -> int:
 
 
 async def forget_terms(connection: Connection[Record]) -> None:
-    """Mark the ended terms that have neither jobs nor waiters left, so that later checks skip them."""
+    """Mark the ended terms that have neither jobs nor waiters left, so that later checks skip them, and drop their mail."""
     await connection.execute(_SQL["forget_terms"])
+    await connection.execute(_SQL["forget_mail"])

@@ -1,22 +1,30 @@
-"""Messages between nodes, over LISTEN and NOTIFY: best effort, in order, never in a transaction that does other work.
+"""Messages between nodes: best effort, in order, never in a transaction that does other work.
 
-A NOTIFY takes a lock of the whole server at its commit, so queued messages are sent in one batch, and hints about pending jobs
-wait for more of them first. A payload has less than 8,000 bytes, so a batch is cut into pieces::
+NOTIFY has no rights: any role that may connect can send on a channel, and listen to it, if it knows the name. So:
 
-    <sender's term> <batch> <number of the piece> <number of pieces> <base 85 of MessagePack, a part of it>
+- The names of the channels follow from a secret of the store, which only roles with a right to its table can read.
+- A notification is a hint, of ids only: jobs have ended, functions (by number) have pending jobs, logs have new lines, or mail
+  has arrived. A forged one costs the receiver a look at the store, and it looks at most every `WAKE_INTERVAL`.
+- All other messages, those with contents or that change something, wait for their receiver in the table ``mail``.
 
-Within one transaction PostgreSQL drops a duplicate payload; the number of the piece makes each one unique.
+A notification takes a lock of the whole server at its commit, so queued messages are sent in one batch, and hints about pending
+jobs wait for more of them first. A notification is ``<sender's term> <kind> <ids>``.
+
+Nodes of the version before send everything in notifications, on channels whose names can be guessed. A node listens there, and
+sends there, only while the table of nodes has such a node, and takes messages only of those.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from typing import TYPE_CHECKING, Any, Final
+import hmac
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import structlog
 
+from mainspring.engines.postgres.functions import columns, key_of
 from mainspring.engines.postgres.statements import load
 from mainspring.errors import StoreError
 from mainspring.events.relay import (
@@ -34,7 +42,7 @@ from mainspring.events.relay import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from asyncpg import Connection, Record
 
@@ -52,9 +60,17 @@ DEBOUNCE: Final = 0.005
 """Seconds that hints wait for more of them: it limits a node to 200 batches of hints per second."""
 BACKLOG_LIMIT: Final = 8 * 2**20
 """Bytes that may be queued; beyond that, the newest messages are dropped."""
-IDS_PER_MESSAGE: Final = 500
-"""The most ids in one message."""
+IDS_PER_MESSAGE: Final = 350
+"""The most ids in one notification."""
 SEND_TIMEOUT: Final = 5.0
+WAKE_INTERVAL: Final = 0.005
+"""Seconds between two deliveries: notifications, of whomever, wake a node at most 200 times per second."""
+HINTS_LIMIT: Final = 50_000
+"""The most ids of each kind that wait for a delivery; more are dropped."""
+NAMES_LIMIT: Final = 20_000
+"""The most functions whose numbers are cached: any client can name new ones."""
+NUMBERS_AT_ONCE: Final = 1000
+"""The most numbers of functions that one delivery looks up."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
@@ -75,14 +91,44 @@ _KINDS: Final[tuple[type[Any], ...]] = (
 """A kind is sent as its index here: append new kinds at the end."""
 
 
-def encode(messages: Iterable[Message]) -> str:
-    """Encode messages as text."""
-    return base64.b85encode(_encode([[_KINDS.index(type(message)), *message] for message in messages])).decode()
+_FAULTS: Final = (ValueError, TypeError, IndexError)
+"""What decoding a message raises."""
 
 
-def decode(text: str) -> list[Message]:
-    """Decode the messages of a text, without kinds of newer versions. Raises ValueError."""
-    return [_KINDS[kind](*values) for kind, *values in _decode(base64.b85decode(text)) if kind < len(_KINDS)]
+def encode(messages: Iterable[Message]) -> bytes:
+    """Encode messages."""
+    return _encode([[_KINDS.index(type(message)), *message] for message in messages])
+
+
+def decode(body: bytes) -> list[Message]:
+    """Decode messages, without kinds of newer versions. Raises ValueError or TypeError."""
+    return [_KINDS[kind](*values) for kind, *values in _decode(body) if kind < len(_KINDS)]
+
+
+class _Hints:
+    """Ids of some kinds that wait for the next delivery, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self.settled: dict[int, None] = {}
+        self.logged: dict[int, None] = {}
+        self.pending: dict[int, None] = {}
+        """Numbers of functions."""
+        self.mail = False
+
+    def add(self, kind: str, ids: str) -> None:
+        """Add the ids of a notification. Raises ValueError for one that no node sends."""
+        if kind == _MAIL:
+            self.mail = True
+            return
+        found = {_SETTLED: self.settled, _LOGGED: self.logged, _PENDING: self.pending}.get(kind)
+        if found is None:
+            return  # of a newer version
+        numbers = [int(one) for one in ids.split(",")]
+        if len(found) + len(numbers) <= HINTS_LIMIT and all(0 < one < 2**63 for one in numbers):
+            found.update(dict.fromkeys(numbers))
+
+
+_MAIL, _SETTLED, _LOGGED, _PENDING = "m", "s", "l", "p"
 
 
 class Relay:
@@ -94,7 +140,11 @@ class Relay:
         self._cluster = cluster
         self._mixed = False
         """Whether some nodes are not in the cluster."""
-        self._prefix = f"mainspring_{checksum:08x}"
+        self._old_prefix = f"mainspring_{checksum:08x}"
+        self._secret = b""
+        self._old: frozenset[int] = frozenset()
+        """The terms of nodes of the version before."""
+        self._listens_to_old = False
         self._listener: Callable[[Message], None] | None = None
         self._term = 0
         self._batch = 0
@@ -102,14 +152,30 @@ class Relay:
         self._pending: set[bytes] = set()
         self._bytes = 0
         self._waiting = asyncio.Event()
+        self._hints = _Hints()
+        self._arrived = asyncio.Event()
+        self._names: dict[int, bytes] = {}
+        self._numbers: dict[bytes, int] = {}
         self._pieces: dict[int, list[str]] = {}
-        """By sender: the pieces of an incomplete batch."""
+        """By sender of the version before: the pieces of an incomplete batch."""
         self.dropped = 0
 
+    def use_secret(self, secret: bytes) -> None:
+        """Compute the names of channels from a secret of the store; called once, before `greet`."""
+        self._secret = secret
+
+    def channel(self, term: int | None) -> str:
+        """Return the channel of the node of a term; None: the one of all nodes."""
+        text = b"all" if term is None else b"term %d" % term
+        return f"ms_{hmac.digest(self._secret, text, 'sha256').hex()[:40]}"
+
     def observe(self, rows: Sequence[NodeRow]) -> None:
-        """Note which nodes are in the cluster."""
+        """Note which nodes are in the cluster, and which are of the version before."""
         cluster = self._cluster
         self._mixed = cluster is not None and any(row.cluster != cluster.id for row in rows)
+        self._old = frozenset(row.term for row in rows if not row.mail and row.term != self._term)
+        if self._listens_to_old != bool(self._old):
+            self._waiting.set()
 
     # ---- the port ----
 
@@ -159,37 +225,127 @@ class Relay:
         """Listen on a connection for messages to all nodes and to a term's node."""
         self._pieces.clear()  # pieces that the last connection did not receive are lost
         for old in {self._term} - {term, 0}:
-            await connection.remove_listener(f"{self._prefix}_{old}", self._receive)
+            await connection.remove_listener(self.channel(old), self._receive)
+            await connection.remove_listener(f"{self._old_prefix}_{old}", self._receive_old)
         self._term = term
-        for channel in (self._prefix, f"{self._prefix}_{term}"):
+        for channel in (self.channel(None), self.channel(term)):
             await connection.add_listener(channel, self._receive)
+        await self._follow_old(connection)
+        self._hints.mail = True  # it may have come while there was no connection
+        self._arrived.set()
+
+    async def _follow_old(self, connection: Connection[Record]) -> None:
+        """Listen to nodes of the version before while there are some."""
+        wanted = bool(self._old)
+        change = connection.add_listener if wanted else connection.remove_listener
+        for channel in (self._old_prefix, f"{self._old_prefix}_{self._term}"):
+            await change(channel, self._receive_old)
+        self._listens_to_old = wanted
 
     def _receive(self, connection: Any, pid: int, channel: str, payload: Any) -> None:
         del connection, pid, channel
         try:
-            sender, _, place, number, text = payload.split(" ", 4)
+            sender, kind, *ids = payload.split(" ", 2)
             if int(sender) == self._term:
                 return
-            messages = self._join_pieces(int(sender), int(place), int(number), text)
+            self._hints.add(kind, ids[0] if ids else "")
         except ValueError:
             log.warning("a notification could not be read", payload=str(payload)[:100])
             return
-        if self._listener is not None:
-            for message in messages:
+        self._arrived.set()
+
+    def _receive_old(self, connection: Any, pid: int, channel: str, payload: Any) -> None:
+        """Receive a notification of a node of the version before: anybody could have sent it."""
+        del connection, pid, channel
+        try:
+            sender, _, place, number, text = payload.split(" ", 4)
+            if int(sender) not in self._old:
+                return
+            messages = self._join_pieces(int(sender), int(place), int(number), text)
+        except _FAULTS:
+            log.debug("a notification could not be read", payload=str(payload)[:100])
+            return
+        self._deliver(messages)
+
+    def _deliver(self, messages: Iterable[Message]) -> None:
+        if self._listener is None:
+            return
+        for message in messages:
+            try:
                 self._listener(message)
+            except Exception:  # one message costs no other
+                log.exception("a message of another node could not be processed", kind=type(message).__name__)
 
     def _join_pieces(self, sender: int, place: int, number: int, text: str) -> Sequence[Message]:
         """Add a piece, and return the messages that it completes. Of a batch all pieces arrive, or only the last ones."""
         pieces = self._pieces.pop(sender, [])
         if place == 0:
             pieces = []
-        if place != len(pieces):
+        if place != len(pieces) or number * PIECE_LENGTH > 2 * BACKLOG_LIMIT:
             return ()
         pieces.append(text)
         if len(pieces) < number:
             self._pieces[sender] = pieces
             return ()
-        return decode("".join(pieces))
+        return decode(base64.b85decode("".join(pieces)))
+
+    async def receive(self) -> None:
+        """Deliver what notifications announce, until cancelled."""
+        clock = asyncio.get_running_loop().time
+        last = clock() - WAKE_INTERVAL
+        while True:
+            await self._arrived.wait()
+            # The first one after a pause is delivered at once.
+            await asyncio.sleep(max(0.0, last + WAKE_INTERVAL - clock()))
+            last = clock()
+            await self.receive_once()
+
+    async def receive_once(self) -> None:
+        """Deliver the announced messages now. Mail comes first: progress of a job is sent before its end."""
+        self._arrived.clear()
+        hints, self._hints = self._hints, _Hints()
+        if hints.mail:
+            await self._read(self._take_mail)
+        if hints.settled:
+            self._deliver([Settled(list(hints.settled))])
+        if hints.logged:
+            self._deliver([Logged(list(hints.logged))])
+        if any(number not in self._names for number in hints.pending):
+            unknown = [number for number in hints.pending if number not in self._names][:NUMBERS_AT_ONCE]
+            await self._read(lambda connection: self._name(connection, unknown))
+        functions = sorted(self._names[number] for number in hints.pending if number in self._names)
+        if functions:
+            self._deliver([Pending(functions)])
+
+    async def _read(self, work: Callable[[Connection[Record]], Awaitable[None]]) -> None:
+        try:
+            await self._control.run(work, SEND_TIMEOUT)
+        except StoreError as error:
+            log.debug("messages could not be read", reason=str(error))
+
+    async def _take_mail(self, connection: Connection[Record]) -> None:
+        for _, body in sorted(map(tuple, await connection.fetch(_SQL["take_mail"], self._term))):
+            try:
+                messages = decode(body)
+            except _FAULTS as error:
+                log.warning("mail of another node could not be read", error=str(error))
+                continue
+            self._deliver(messages)
+
+    async def _name(self, connection: Connection[Record], numbers: list[int]) -> None:
+        self._cache(await connection.fetch(_SQL["functions_numbered"], [one for one in numbers if one < 2**31]))
+
+    async def _number(self, connection: Connection[Record], names: list[bytes]) -> None:
+        stored = [columns(name) for name in names]
+        self._cache(await connection.fetch(_SQL["functions_named"], *map(list, zip(*stored, strict=True))))
+
+    def _cache(self, rows: Iterable[Record]) -> None:
+        if len(self._names) > NAMES_LIMIT:
+            self._names.clear()
+            self._numbers.clear()
+        for number, namespace, name in rows:
+            self._names[number] = key_of(namespace, name)
+            self._numbers[self._names[number]] = number
 
     # ---- sending ----
 
@@ -208,31 +364,69 @@ class Relay:
 
     async def send_once(self) -> None:
         """Send the queued messages now; drop them if the store is unavailable."""
-        channels, payloads = self._drain()
-        if not payloads:
+        if self._listens_to_old != bool(self._old):
+            await self._read(self._follow_old)
+        unknown = [name for name in self._pending if name not in self._numbers]
+        if unknown:
+            await self._read(lambda connection: self._number(connection, unknown))
+        batch = self._drain()
+        if not batch.payloads:
             return
         try:
-            await self._control.run(
-                lambda connection: connection.execute(_SQL["notify"], channels, payloads), SEND_TIMEOUT
-            )
+            await self._control.run(lambda connection: connection.execute(_SQL["notify"], *batch), SEND_TIMEOUT)
         except StoreError as error:
-            self.dropped += len(payloads)
-            log.debug("messages were dropped", number=len(payloads), reason=str(error))
+            self.dropped += len(batch.payloads)
+            log.debug("messages were dropped", number=len(batch.payloads), reason=str(error))
 
-    def _drain(self) -> tuple[list[str], list[str]]:
+    def _drain(self) -> _Batch:
         queue, self._queue = self._queue, {}
         pending, self._pending = self._pending, set()
         self._bytes = 0
-        channels: list[str] = []
-        payloads: list[str] = []
-        batches: list[tuple[str, list[Message]]] = [(f"{self._prefix}_{term}", list(queue[term])) for term in queue]
+        batch = _Batch([], [], [], [])
+        for term, messages in queue.items():
+            if term in self._old:
+                self._add_pieces(batch, f"{self._old_prefix}_{term}", messages)
+            else:
+                self._add(batch, term, messages)
         if pending:
-            batches.append((self._prefix, [Pending(sorted(pending))]))
-        for channel, messages in batches:
-            self._batch += 1
-            text = encode(messages)
-            pieces = [text[at : at + PIECE_LENGTH] for at in range(0, len(text), PIECE_LENGTH)]
-            for place, piece in enumerate(pieces):
-                channels.append(channel)
-                payloads.append(f"{self._term} {self._batch} {place} {len(pieces)} {piece}")
-        return channels, payloads
+            numbers = [self._numbers[name] for name in pending if name in self._numbers]
+            self._add_ids(batch, self.channel(None), _PENDING, sorted(numbers))
+            if self._old:
+                self._add_pieces(batch, self._old_prefix, [Pending(sorted(pending))])
+        return batch
+
+    def _add(self, batch: _Batch, term: int, messages: Sequence[Message]) -> None:
+        channel = self.channel(term)
+        mail = [message for message in messages if not isinstance(message, (Settled, Logged))]
+        if mail:
+            batch.terms.append(term)
+            batch.bodies.append(encode(mail))
+            batch.channels.append(channel)
+            batch.payloads.append(f"{self._term} {_MAIL}")
+        for kind, name in ((Settled, _SETTLED), (Logged, _LOGGED)):
+            ids = [job_id for message in messages if isinstance(message, kind) for job_id in message.ids]
+            self._add_ids(batch, channel, name, ids)
+
+    def _add_ids(self, batch: _Batch, channel: str, kind: str, ids: Sequence[int]) -> None:
+        for at in range(0, len(ids), IDS_PER_MESSAGE):
+            batch.channels.append(channel)
+            batch.payloads.append(f"{self._term} {kind} {','.join(map(str, ids[at : at + IDS_PER_MESSAGE]))}")
+
+    def _add_pieces(self, batch: _Batch, channel: str, messages: Sequence[Message]) -> None:
+        """Add messages in the form of the version before: ``<sender> <batch> <piece> <pieces> <base 85 of a part>``."""
+        self._batch += 1
+        text = base64.b85encode(encode(messages)).decode()
+        pieces = [text[at : at + PIECE_LENGTH] for at in range(0, len(text), PIECE_LENGTH)]
+        for place, piece in enumerate(pieces):
+            batch.channels.append(channel)
+            batch.payloads.append(f"{self._term} {self._batch} {place} {len(pieces)} {piece}")
+
+
+class _Batch(NamedTuple):
+    """The arguments of the statement ``notify``."""
+
+    channels: list[str]
+    payloads: list[str]
+    terms: list[int]
+    """Of the receivers of mail, with the bodies."""
+    bodies: list[bytes]
