@@ -270,19 +270,19 @@ def test_the_rights_that_earlier_versions_asked_for_go_on(database: str) -> None
 # ---- messages between nodes ----
 
 
-def test_a_role_that_may_connect_neither_hears_nor_forges_messages(database: str) -> None:
+def test_a_role_that_may_connect_neither_receives_nor_forges_messages(database: str) -> None:
     async def test() -> None:
         async with roles(database) as one, node(one.store, "a") as first, node(one.store, "b") as second:
-            heard: list[object] = []
+            received: list[object] = []
 
-            def hear(_: object, pid: int, channel: str, payload: object) -> None:
-                heard.append(payload)
+            def receive(_: object, pid: int, channel: str, payload: object) -> None:
+                received.append(payload)
 
             guessed = [f"mainspring_{zlib.crc32(b'mainspring'):08x}"]
             guessed += [f"{guessed[0]}_{term}" for term in (first.term, second.term)]
             guessed += [Relay(None, 0).channel(term) for term in (None, first.term, second.term)]  # type: ignore[arg-type]
             for channel in guessed:
-                await one.stranger.add_listener(channel, hear)
+                await one.stranger.add_listener(channel, receive)
             # Neither the table with the secret nor the sessions of nodes show it.
             for query in ("SELECT * FROM mainspring.secrets", "SELECT * FROM mainspring.mail"):
                 with pytest.raises(DENIED):
@@ -299,16 +299,16 @@ def test_a_role_that_may_connect_neither_hears_nor_forges_messages(database: str
                     await one.stranger.execute("SELECT pg_notify($1, $2)", channel, text)
             # Somebody who has a channel's name, from a log of the server for example, sends hints at most.
             channel = first.engine._relay.channel(second.term)  # noqa: SLF001 - no role can find the name
-            await one.stranger.add_listener(channel, hear)
-            heard.clear()
+            await one.stranger.add_listener(channel, receive)
+            received.clear()
             for text in (f"{first.term} 1 0 1 {forged}", "999 m", "999 s 5,6", "999 p 1,99", "nonsense"):
                 await one.stranger.execute("SELECT pg_notify($1, $2)", channel, text)
-            heard.clear()
+            received.clear()
             first.engine.send(second.term, Progress(1, "data", b"secret part"))
             await second.wait_for(lambda messages: len([m for m in messages if isinstance(m, Progress)]) == 2)
             assert {type(message) for message in second.received} <= {Progress, Settled, Pending}
             await one.stranger.execute("SELECT 1")
-            assert f"{first.term} m" in heard
-            assert not any("secret" in str(text) for text in heard)
+            assert f"{first.term} m" in received
+            assert not any("secret" in str(text) for text in received)
 
     asyncio.run(test())

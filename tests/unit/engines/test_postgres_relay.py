@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.engines.postgres import relay
 from mainspring.engines.postgres.relay import (
     BACKLOG_LIMIT,
     HINTS_LIMIT,
@@ -226,7 +225,7 @@ def test_deliveries_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
             if delivered == 3:
                 raise asyncio.CancelledError
 
-        monkeypatch.setattr(relay.asyncio, "sleep", sleep)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
         monkeypatch.setattr(receiver, "receive_once", receive_once)
         with pytest.raises(asyncio.CancelledError):
             await receiver.receive()

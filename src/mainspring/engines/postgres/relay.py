@@ -64,7 +64,7 @@ IDS_PER_MESSAGE: Final = 350
 """The most ids in one notification."""
 SEND_TIMEOUT: Final = 5.0
 WAKE_INTERVAL: Final = 0.005
-"""Seconds between two deliveries: notifications, of whomever, wake a node at most 200 times per second."""
+"""Seconds between two deliveries: notifications, even forged ones, wake a node at most 200 times per second."""
 HINTS_LIMIT: Final = 50_000
 """The most ids of each kind that wait for a delivery; more are dropped."""
 NAMES_LIMIT: Final = 20_000
@@ -92,7 +92,7 @@ _KINDS: Final[tuple[type[Any], ...]] = (
 
 
 _FAULTS: Final = (ValueError, TypeError, IndexError)
-"""What decoding a message raises."""
+"""The errors of decoding a message."""
 
 
 def encode(messages: Iterable[Message]) -> bytes:
