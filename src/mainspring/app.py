@@ -220,8 +220,6 @@ class App(AppClient):
                 "concurrency_key": concurrency_key,
             }
         )
-        if keep_result is not None:
-            self._check({"keep_result": keep_result})
         limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
         if keep_arguments is not None:
             check_whole(keep_arguments, "keep_arguments", 0, MOST_KEPT)

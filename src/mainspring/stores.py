@@ -75,10 +75,6 @@ def check_options(store: object, options: Mapping[str, object]) -> None:
         raise UsageError(
             f"the App's store is {store!r}, which has no workflows: define them on an App with a store on SQLite or in memory"
         )
-    if "keep_result" in given:
-        raise UsageError(
-            f"the App's store is {store!r}, which deletes no single jobs: leave out keep_result=; --retention applies"
-        )
     if given:
         raise UsageError(
             f"the App's store is {store!r}, which has no limits: leave out {', '.join(f'{name}=' for name in given)},"

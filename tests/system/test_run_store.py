@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring import App, RefusedError
+from mainspring import App, NotFoundError, RefusedError
 from mainspring.version import core
 
 from .processes import command, environment, is_alive, mainspring, node
@@ -151,14 +151,34 @@ def test_a_signal_while_the_app_is_imported_stops_run(tmp_path: Path, number: si
         assert running.returncode == 0
 
 
+BRIEF = """
+@app.task(keep_result="1s", ignore_result=True)
+def brief(number: int) -> int:
+    return number
+"""
+
+
 def test_run_uses_an_apps_store_on_zookeeper(tmp_path: Path, zookeeper: str, chroot: str) -> None:
-    url = f"zookeeper://{zookeeper}{chroot}"
-    write(tmp_path, f"ZooKeeper({url!r})")
+    write(tmp_path, f"ZooKeeper('zookeeper://{zookeeper}{chroot}')")
+    with (tmp_path / "app.py").open("a") as file:
+        file.write(BRIEF)
     with node("run", "app.py", *OPTIONS, cwd=tmp_path) as running:
-        done = mainspring("submit", "double", "[4]", cwd=tmp_path, MAINSPRING_SERVER=running.address)
-        assert (done.returncode, done.stdout) == (0, b"8"), done
+        eventually(lambda: is_logged(running, "connected"), "the worker connects")
+        with contextlib.closing(App(running.address)) as app:
+            brief, kept = app.function("brief").submit([4]), app.function("double").submit([4])
+            assert kept.result(60) == b"8"
+            eventually(lambda: is_lost(app, brief.handle), "the job is deleted")
+            assert app.job(kept.handle).info()["state"] == "succeeded"
         stop_after_start(running)
-    assert started_event(running)["store"] == url
+    assert started_event(running)["store"] == f"zookeeper://{zookeeper}{chroot}"
+
+
+def is_lost(app: App, handle: str) -> bool:
+    try:
+        app.job(handle).info()
+    except NotFoundError:
+        return True
+    return False
 
 
 def test_a_limit_on_zookeeper_ends_run_with_the_remedy(tmp_path: Path) -> None:

@@ -67,8 +67,7 @@ class JobService:
     ``earlier`` is called with a monotonic time if the next ``tick`` is needed sooner than its last result. ``retention`` and
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
     ``attempts_ended`` are called with settlements after their commit. ``keeps_limits``, ``keeps_namespaces`` and
-    ``keeps_stop_requests`` are whether the store keeps limits of functions, namespaces, and requests to stop held jobs;
-    ``deletes_jobs``, whether it deletes single ones.
+    ``keeps_stop_requests`` are whether the store keeps limits of functions, namespaces, and requests to stop held jobs.
     ``shared`` is given if the store is shared. ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows.
     ``arguments`` are the rules for arguments.
     """
@@ -86,7 +85,6 @@ class JobService:
         keeps_limits: bool = True,
         keeps_namespaces: bool = True,
         keeps_stop_requests: bool = True,
-        deletes_jobs: bool = True,
         round_robin: bool = False,
         wakeup: int = 1,
         most_functions: int = 0,
@@ -105,7 +103,6 @@ class JobService:
         self.declare_kept = arguments.declare
         results = ResultRetention(commits, clock.monotonic, arguments)
         self.declare_results, self.results_kept_for = results.declare, results.seconds_of
-        self.deletes_jobs = deletes_jobs
         self.clock = clock
         self.term = Term(0)
         self.handles = handles

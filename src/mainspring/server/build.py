@@ -171,7 +171,6 @@ async def open_node(
         keeps_limits=engine.limits,
         keeps_namespaces=engine.namespaces,
         keeps_stop_requests=engine.workflows,
-        deletes_jobs=engine.changes_jobs,
         round_robin=jobs.round_robin,
         wakeup=jobs.worker_wakeup,
         most_functions=limits.max_functions,

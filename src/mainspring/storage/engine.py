@@ -105,8 +105,8 @@ class Engine(QueryPort, GroupPort, Protocol):
     and stores requests to stop held jobs (`jobs.store.RequestStop`)."""
 
     changes_jobs: bool
-    """Whether it reschedules waiting jobs, deletes ended ones, and redrives jobs later or with other arguments
-    (`jobs.store.Reschedule`, `DeleteEnded`, `Redrive`)."""
+    """Whether it reschedules waiting jobs, and redrives jobs later or with other arguments (`jobs.store.Reschedule`, `Redrive`).
+    Clients delete jobs on such a store alone; `DeleteEnded` is done by all, for jobs that are kept for a shorter time."""
 
     async def open(
         self, node: NodeId, deliver: Callable[[Callable[[], None]], object], lifecycle: Any = None

@@ -1,4 +1,4 @@
-"""Cancellation of waiting jobs, and redrive of ended ones."""
+"""Cancellation of waiting jobs, redrive and deletion of ended ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.optimistic import decide, decide_ends, end_of_waiting
 from mainspring.engines.zookeeper.session import Waiting
 from mainspring.engines.zookeeper.submitting import live_result
-from mainspring.engines.zookeeper.timing import Swept
+from mainspring.engines.zookeeper.timing import Swept, forgetting
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.errors import StoreError
 from mainspring.jobs import rules
@@ -150,7 +150,47 @@ async def redrive(session: Session, operations: Sequence[ops.Redrive]) -> list[o
     return [outcomes[place] for place in range(len(operations))]
 
 
+# ---- DeleteEnded ----
+
+
+class Deleting(NamedTuple):
+    """The outcome of a deletion."""
+
+    outcome: ops.Deleted
+    unpublished: TaskLocation | None = None
+    """The ended task, if it is not published yet."""
+
+
+def deleted(seen: LocatedJob | None, location: TaskLocation | None) -> Plan[Deleting]:
+    """Plan the deletion of an ended job; ``location`` is the location of the task that has its name, if any."""
+    if seen is None:
+        return None, Deleting(ops.Deleted(None, deleted=False))
+    job = seen.job()
+    if seen.location is not None:
+        return None, Deleting(ops.Deleted(job, deleted=False), seen.location if seen.location.state.ended else None)
+    name = None if location is None else (paths.name(location.task), location.name)
+    return forgetting(seen.path, seen.version, job, name), Deleting(ops.Deleted(job, deleted=True))
+
+
+async def delete_ended(session: Session, operations: Sequence[ops.DeleteEnded]) -> list[ops.Deleted]:
+    """Delete ended jobs; see ``DeleteEnded``. One that is not published yet is awaited: its end has to reach its submitters."""
+    outcomes: dict[int, ops.Deleted] = {}
+    now = asyncio.get_running_loop().time
+    until = now() + submitting.PUBLICATION_TIMEOUT
+    for places in rounds([operation.id for operation in operations]):
+        left = list(places)
+        while left:
+            decided = await decide(session, left, lambda _, seen, location: deleted(seen, location), named=True)
+            left = []
+            for job_id, one in decided.items():
+                outcomes[places[job_id]] = one.outcome
+                if one.unpublished is not None and await submitting.published(session, one.unpublished, until - now()):
+                    left.append(job_id)
+    return [outcomes[place] for place in range(len(operations))]
+
+
 HANDLERS: Handlers = {
     ops.Cancel: cancel,
     ops.Redrive: redrive,
+    ops.DeleteEnded: delete_ended,
 }

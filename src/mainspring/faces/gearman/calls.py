@@ -106,11 +106,8 @@ class Caller(Protocol):
     def declare_kept(self, sizes: Mapping[str, int]) -> None:
         """Set the bytes of arguments that the functions of this peer's worker keep after a success; none for others."""
 
-    def declare_results(self, seconds: Mapping[str, float]) -> bool:
-        """Set the seconds for which the functions of this peer's worker keep results; none for others.
-
-        Return False if the store deletes no single jobs.
-        """
+    def declare_results(self, seconds: Mapping[str, float]) -> None:
+        """Set the seconds for which the functions of this peer's worker keep results; none for others."""
 
     def prepare(self, deliveries: list[tuple[str, str]], *, ready: bool) -> None:
         """Let jobs of this peer's workers begin when their executors are ``ready``. Those that it does not run are ignored."""
@@ -156,7 +153,7 @@ class Keeps(Request[None]):
 class KeepsResults(Request[None]):
     """Declare how long the functions of the worker on this connection keep the results of succeeded jobs.
 
-    It comes after ``worker.keeps``, which ends what was declared before. Codes: ``unsupported``.
+    It comes after ``worker.keeps``, which ends what was declared before.
     """
 
     permission = Permission.DEVELOP
@@ -375,8 +372,7 @@ def _keeps(peer: Caller, call_id: bytes, request: Keeps) -> None:
 
 
 def _keeps_results(peer: Caller, call_id: bytes, request: KeepsResults) -> None:
-    if not peer.declare_results(request.results):
-        raise ApiError(Code.UNSUPPORTED, "the store of this node deletes no single jobs: --retention applies to all")
+    peer.declare_results(request.results)
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

@@ -216,13 +216,10 @@ class Peer:
             self.service.declare_kept(queue.name, declared.get(queue.name))
         self.service.declare_results({queue.name: None for queue in self.as_worker().abilities})
 
-    def declare_results(self, seconds: Mapping[str, float]) -> bool:
-        """Set the seconds for which the functions of the worker keep results; none for others. Return whether the store can."""
-        if not self.service.deletes_jobs:
-            return False
+    def declare_results(self, seconds: Mapping[str, float]) -> None:
+        """Set the seconds for which the functions of the worker keep results; none for others."""
         declared = {key(self.namespace, name.encode()): kept for name, kept in seconds.items()}
         self.service.declare_results({queue.name: declared.get(queue.name) for queue in self.as_worker().abilities})
-        return True
 
     def receive_texts(self) -> None:
         """Send the texts of progress to this peer."""

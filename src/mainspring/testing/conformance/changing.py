@@ -33,6 +33,42 @@ def delete(store: Store, job_id: int) -> ops.Deleted:
     return deleted
 
 
+class Deleting:
+    """Tests of deletions, which results with a time of their own need, too."""
+
+    @pytest.mark.parametrize("event", ENDS)
+    def test_an_ended_job_is_deleted(self, store: Store, event: Event) -> None:
+        job = store.leased(unique=b"u", options=Options(keep_unique=1e6))
+        store.end(job, event)
+        before = store.present(job.id)
+        outcome = delete(store, job.id)
+        assert outcome.deleted
+        assert outcome.job is not None
+        assert (outcome.job.id, outcome.job.state) == (job.id, before.state)
+        assert store.find(job.id) is None
+        assert store.list() == []
+        assert delete(store, job.id) == ops.Deleted(None, deleted=False)
+        assert store.submit(store.job(unique=b"u", options=Options(keep_unique=1e6))) == {}
+        assert store.sweep(LATER, LATER) == 0
+
+    def test_a_live_job_is_not_deleted(self, store: Store) -> None:
+        later = store.submitted(state=State.SCHEDULED, due_us=LATER)
+        held, pending = store.leased(), store.submitted()
+        for job in (later, held, pending):
+            outcome = delete(store, job.id)
+            assert not outcome.deleted
+            assert outcome.job is not None
+            assert store.find(job.id) is not None
+        assert not delete(store, 1).deleted
+
+    def test_a_job_is_deleted_once(self, store: Store) -> None:
+        job = store.leased()
+        store.end(job)
+        first, second = store.group(ops.DeleteEnded(job.id), ops.DeleteEnded(job.id))
+        assert (first.deleted, second.deleted) == (True, False)
+        assert second.job is None
+
+
 class Changing:
     """Tests of clients' changes."""
 
@@ -124,40 +160,6 @@ class Changing:
         assert (first.before, second.before) == (State.PENDING, State.SCHEDULED)
         assert second.job == store.present(job.id)
         assert (second.job.due_us, second.job.priority) == (LATER, Priority.LOW)
-
-    # ---- delete ----
-
-    @pytest.mark.parametrize("event", ENDS)
-    def test_an_ended_job_is_deleted(self, store: Store, event: Event) -> None:
-        job = store.leased(unique=b"u", options=Options(keep_unique=1e6))
-        store.end(job, event)
-        before = store.present(job.id)
-        outcome = delete(store, job.id)
-        assert outcome.deleted
-        assert outcome.job is not None
-        assert (outcome.job.id, outcome.job.state) == (job.id, before.state)
-        assert store.find(job.id) is None
-        assert store.list() == []
-        assert delete(store, job.id) == ops.Deleted(None, deleted=False)
-        assert store.submit(store.job(unique=b"u", options=Options(keep_unique=1e6))) == {}
-        assert store.sweep(LATER, LATER) == 0
-
-    def test_a_live_job_is_not_deleted(self, store: Store) -> None:
-        later = store.submitted(state=State.SCHEDULED, due_us=LATER)
-        held, pending = store.leased(), store.submitted()
-        for job in (later, held, pending):
-            outcome = delete(store, job.id)
-            assert not outcome.deleted
-            assert outcome.job is not None
-            assert store.find(job.id) is not None
-        assert not delete(store, 1).deleted
-
-    def test_a_job_is_deleted_once(self, store: Store) -> None:
-        job = store.leased()
-        store.end(job)
-        first, second = store.group(ops.DeleteEnded(job.id), ops.DeleteEnded(job.id))
-        assert (first.deleted, second.deleted) == (True, False)
-        assert second.job is None
 
     # ---- redrive ----
 

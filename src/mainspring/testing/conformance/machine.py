@@ -303,7 +303,7 @@ class EngineMachine(RuleBasedStateMachine):
         )
 
     def _delete_ended(self, pick: int) -> Operation:
-        return ops.DeleteEnded(self._pick(pick).id) if self.store.engine.changes_jobs else ops.Count()
+        return ops.DeleteEnded(self._pick(pick).id)
 
     def _request_stop(self, which: tuple[int, bool]) -> Operation:
         """Request the end of a held job, or sometimes of any; only an engine that keeps runs of workflows keeps requests."""

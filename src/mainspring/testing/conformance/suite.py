@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.testing.conformance.accessing import Accessing
-from mainspring.testing.conformance.changing import Changing
+from mainspring.testing.conformance.changing import Changing, Deleting
 from mainspring.testing.conformance.driver import Make, Store
 from mainspring.testing.conformance.filtering import Filtering
 from mainspring.testing.conformance.holding import Holding
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Tagging, Remembering, Lifetime):
+class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Tagging, Remembering, Lifetime, Deleting):
     """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are verified."""
 
     @pytest.fixture

@@ -84,9 +84,6 @@ def test_a_worker_declares_how_long_its_functions_keep_results(node: Node) -> No
     assert worker.call("worker.results", results={"f": 0.5}) == "usage"
     assert worker.call("worker.keeps", arguments={}) == {}
     assert kept_for(F) is None
-    node.service.deletes_jobs = False
-    assert worker.call("worker.results", results={"f": 60}) == "usage"
-    assert kept_for(F) is None
 
 
 def test_a_worker_reports_that_it_prepares_the_executor_of_a_job(node: Node) -> None:
