@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import hypothesis
 import pytest
+from jinja2 import BytecodeCache
 
 from mainspring.engines.sqlite import opening
+from mainspring.faces.dashboard import rendering
 from mainspring.version import core
 from tests import alone
 from tests.alone import pytest_sessionfinish
@@ -29,6 +31,9 @@ from tests.zookeeper.server import Ensemble
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+    from types import CodeType
+
+    from jinja2.bccache import Bucket
 
 CHROOTS = itertools.count(1)
 SERVERS = frozenset({"postgres_programs", "zookeeper_program"})
@@ -136,6 +141,28 @@ def short_log() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(opening, "LOG_BYTES", opening.CHUNK_BYTES)
+        yield
+
+
+class KeptCodes(BytecodeCache):
+    """Keeps the code of templates in memory, by name and content."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], CodeType] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        assert bucket.code is not None
+        self._codes[bucket.key, bucket.checksum] = bucket.code
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_codes() -> Iterator[None]:
+    """Compile each template of the pages once, and not for each node in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rendering, "CODES", KeptCodes())
         yield
 
 
