@@ -22,7 +22,7 @@ from mainspring.bulk.model import (
     Touched,
 )
 from mainspring.errors import UsageError
-from mainspring.jobs.model import RUNS, State
+from mainspring.jobs.model import RUNS, UNREADABLE_JOB, UNREADABLE_OPTIONS, State
 from mainspring.jobs.refusals import run_not_retried
 from mainspring.namespaces import split
 from mainspring.queries.filters import JobFilter
@@ -119,6 +119,8 @@ def choose(spec: Spec, ids: Iterable[int], jobs: Mapping[int, Job], namespace: s
             results.append(Result(job_id, outcome, "no such job exists, or it is no longer kept"))
         elif spec.where is not None and not spec.where.matches(job):
             results.append(Result(job_id, Outcome.NO_MATCH))
+        elif job.options is UNREADABLE_OPTIONS and spec.action is not Action.DELETE:
+            results.append(Result(job_id, Outcome.CONFLICT, UNREADABLE_JOB))
         elif job.state not in STATES[spec.action]:
             results.append(Result(job_id, Outcome.CONFLICT, f"it is {_name(job.state)}: {_ONLY[spec.action]}"))
         elif spec.action is not Action.CANCEL and job.term == RUNS:

@@ -117,7 +117,7 @@ decode_options: Final = msgspec.msgpack.Decoder(Options).decode
 
 
 class UnreadableOptions(Options, frozen=True):
-    """Stands for options that this version cannot read, where a job is shown. Jobs with it are never run or stored."""
+    """Stands for options that this version cannot read. Jobs with it are shown, and never run or stored: see ``settling``."""
 
 
 UNREADABLE_OPTIONS: Final = UnreadableOptions()
@@ -126,10 +126,10 @@ UNREADABLE_JOB: Final = "Unreadable: this version cannot read the stored options
 
 
 def read_options(data: bytes) -> Options:
-    """Return stored options to show; `UNREADABLE_OPTIONS` for bytes that are none: one row must not break a list."""
+    """Return stored options; `UNREADABLE_OPTIONS` for bytes that are none: one row must not break a list, nor a transaction."""
     try:
         return decode_options(data)
-    except ValueError:  # a MsgspecError, or text that is not UTF-8
+    except (ValueError, RecursionError):  # a MsgspecError, or text that is not UTF-8
         return UNREADABLE_OPTIONS
 
 

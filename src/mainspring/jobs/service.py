@@ -46,6 +46,7 @@ from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.waits import Waits
 from mainspring.jobs.workers import Workers
 from mainspring.slices import Slices
+from mainspring.storage.set_aside import SetAside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,7 +70,7 @@ class JobService:
     ``attempts_ended`` are called with settlements after their commit. ``keeps_limits``, ``keeps_namespaces`` and
     ``keeps_stop_requests`` are whether the store keeps limits of functions, namespaces, and requests to stop held jobs.
     ``shared`` is given if the store is shared. ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows.
-    ``arguments`` are the rules for arguments.
+    ``arguments`` are the rules for arguments. ``set_aside`` has the jobs that this node cannot read.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class JobService:
         roots: Roots | None = None,
         prefers: Callable[[bytes], Callable[[Held], Worker | None] | None] | None = None,
         arguments: ArgumentRules | None = None,
+        set_aside: SetAside | None = None,
     ) -> None:
         self.commits = commits
         arguments = ArgumentRules() if arguments is None else arguments
@@ -153,7 +155,9 @@ class JobService:
             attempts_ended=(attempts.ended, *attempts_ended),
             remembering=Remembering(handles, clock, arguments, results),
         )
-        self.settling = settling = Settling(clock, ends, lost_limit=lost_limit)
+        self.settling = settling = Settling(
+            clock, ends, lost_limit=lost_limit, set_aside=set_aside or SetAside(clock), handle_of=handles.of
+        )
         self.intake = intake = Intake(context, serving, root_jobs, due_jobs.wake_at, attempts.submitted)
         self.foreground = foreground = Foreground(
             context, serving, intake, root_jobs, outcomes, limit=foreground_bytes, subscriptions=subscriptions

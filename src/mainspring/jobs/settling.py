@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs import rules
 from mainspring.jobs.attempts import waited_us
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import SILENT
+from mainspring.jobs.model import UNREADABLE_JOB, UNREADABLE_OPTIONS
 from mainspring.jobs.rules import Event, Outcome, Settlement
 from mainspring.quantities import format_duration
+from mainspring.storage.set_aside import REMEDY, RETRY_DELAY, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import Retry
     from mainspring.jobs.pending_settlements import Acknowledge, SettleBatch
+    from mainspring.storage.set_aside import SetAside
+
+JOB: Final = Kind("job", REMEDY)
 
 
 def _waited_us(held: Held) -> int:
@@ -38,11 +43,21 @@ class Settling:
     """Settles held jobs.
 
     ``lost_limit`` bounds how often a job without a policy is given to another worker after one was lost; None is no limit.
+    ``set_aside`` has the jobs that this node cannot read, by their handles, which ``handle_of`` returns.
     """
 
     def __init__(
-        self, clock: Clock, ends: Ends, *, lost_limit: int | None = None, chance: Callable[[], float] = random.random
+        self,
+        clock: Clock,
+        ends: Ends,
+        *,
+        lost_limit: int | None = None,
+        chance: Callable[[], float] = random.random,
+        set_aside: SetAside,
+        handle_of: Callable[[int], bytes],
     ) -> None:
+        self._set_aside = set_aside
+        self._handle_of = handle_of
         self._clock = clock
         self._end = ends.end
         self._end_within = ends.end_within
@@ -128,6 +143,9 @@ class Settling:
     def refuses(self, held: Held) -> bool:
         """Settle a claimed job if it may not be handed out any more; return whether it was settled."""
         job = held.job
+        if job.options is UNREADABLE_OPTIONS:
+            self._postpone(held)
+            return True
         if not rules.was_tried(job):
             if job.expires_us and job.expires_us <= round(self._clock.wall() * 1_000_000):
                 self.expired(held)
@@ -138,6 +156,15 @@ class Settling:
             self.failed(held, error, final=True, outcome=None)  # the attempt ended when its node was lost
             return True
         return False
+
+    def _postpone(self, held: Held) -> None:
+        """Give back a claimed job whose options this version cannot read: it is due again soon, for this node or another one.
+
+        Its row stays as it is but for the time. It was not handed out, so that no attempt is counted.
+        """
+        self._set_aside.note(JOB, self._handle_of(held.job.id).decode(), UNREADABLE_JOB)
+        due_us = round((self._clock.wall() + RETRY_DELAY) * 1_000_000)
+        self._end(held, Settlement(held.job, Event.SNOOZE, held.job.attempt, due_us=due_us), None, None)
 
     def timed_out(self, held: Held, timeout: float, requeue: bool) -> None:
         """Settle an attempt that ran longer than ``timeout`` seconds."""

@@ -181,6 +181,7 @@ async def open_node(
         roots=workflows,
         prefers=None if workflows is None else workflows.prefers,
         arguments=ArgumentRules(jobs.keep_arguments, jobs.redact),
+        set_aside=set_aside,
     )
     if workflows is not None:
         workflows.attach(service)

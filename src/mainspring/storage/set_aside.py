@@ -37,7 +37,7 @@ class Kind(NamedTuple):
     """Advice for the operator."""
 
 
-KINDS: Final = ("schedule", "run", "errand", "operation")
+KINDS: Final = ("schedule", "job", "run", "errand", "operation")
 """The names of all kinds: each has a measure from the start of a node on."""
 
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.simulation.store import History
 
+from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreBrokenError
 from mainspring.jobs.ends import MAX_GATHERED, MAX_GATHERED_BYTES
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
-from mainspring.jobs.model import Options, Retry, State
+from mainspring.jobs.model import UNREADABLE_OPTIONS, Options, Retry, State
 from mainspring.jobs.rules import WORKER_LOST
+from mainspring.storage.set_aside import RETRY_DELAY, SetAside
 
 from .a_node import Node, side
 
@@ -494,3 +496,29 @@ def test_a_stale_settlement_is_no_end_of_an_attempt(
     watched.commit()
     assert watched.state(job.id) is State.LEASED
     assert watch.pop() == []
+
+
+def test_a_claimed_job_that_cannot_be_read_waits_and_the_others_run() -> None:
+    earlier = Node()
+    before, unread, after = (earlier.background(payload) for payload in ("1", "2", "3"))
+    assert isinstance(earlier.engine, MemoryEngine)
+    earlier.engine.tables.jobs[unread.id].options = UNREADABLE_OPTIONS
+    set_aside = SetAside(earlier.clock)
+    node = earlier.restart(set_aside=set_aside)
+    worker = node.worker()
+    for job in (before, after):
+        held = node.given(worker)
+        assert held.job.id == job.id
+        node.settling.succeeded(held, b"")
+    node.commit()
+    assert [node.state(job.id) for job in (before, unread, after)] == [
+        State.SUCCEEDED,
+        State.SCHEDULED,
+        State.SUCCEEDED,
+    ]
+    (entry,) = set_aside.entries()
+    assert (entry.kind, entry.name) == ("job", node.service.handle_of(unread.id).decode())
+    earlier.engine.tables.jobs[unread.id].options = None
+    node.wait(RETRY_DELAY + 1)
+    held = node.given(worker)
+    assert (held.job.id, held.job.attempt) == (unread.id, 0)

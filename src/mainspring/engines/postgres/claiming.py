@@ -8,7 +8,7 @@ from mainspring.engines.postgres import rows
 from mainspring.engines.postgres.floors import Floors, risen
 from mainspring.engines.postgres.rows import SQL
 from mainspring.ids import SLOTS
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, State, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ async def _claim(tx: Transaction, term: int, requests: list[_Request]) -> list[l
     taken: list[list[tuple[int, int]]] = [[] for _ in requests]
     # one function per request, so this order of priorities and places is the order of the claim
     records.sort(key=lambda record: (record[_REQUEST], record[3], record[_PLACE]))
-    for record, job in zip(records, await rows.stored(tx, records), strict=True):
+    for record, job in zip(records, await rows.stored(tx, records, read_options), strict=True):
         at = record[_REQUEST] - 1
         claimed[at].append(job)
         taken[at].append((job.priority, record[_PLACE]))

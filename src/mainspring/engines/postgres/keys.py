@@ -9,7 +9,7 @@ from mainspring.engines.postgres import rows
 from mainspring.engines.postgres.claiming import bitmap
 from mainspring.engines.postgres.statements import load
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, State, read_options
 from mainspring.resources.model import pool_of
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ async def _claim_of_none(
 
 async def _claimed(tx: Transaction, function: int, records: Sequence[Record]) -> list[Job]:
     ordered = sorted(records, key=lambda record: (record[_TURN], record[_PLACE]))
-    jobs = await rows.stored(tx, ordered)
+    jobs = await rows.stored(tx, ordered, read_options)
     for job in jobs:
         tx.count(function, _PENDING, job.priority, -1)
         tx.count(function, _LEASED, job.priority, 1)

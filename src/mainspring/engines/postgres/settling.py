@@ -11,7 +11,7 @@ from mainspring.engines.postgres.rows import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.attempt_records import note_lost
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, State, read_options
 from mainspring.jobs.owners import note, noticed
 from mainspring.jobs.rules import Event, Settlement
 
@@ -194,7 +194,7 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
         job = Job(job_id, key, b"", state=state, priority=priority, foreground=bool(foreground))
         job.attempt, job.suspects, job.term = attempt, suspects, term
         if options is not None:
-            job.options, job.key = rows.decode_stored_options(options)
+            job.options, job.key = rows.decode_stored_options(options, read_options)
         held.append(job)
     settlements = rules.recovered(held)
     await tx.nodes.load_terms({job.term for job in held})

@@ -15,7 +15,7 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.attempt_records import cancel_on_request, note_lost
-from mainspring.jobs.model import RUNS, Job, State, decode_options, decode_stop_request, encode_stop_request
+from mainspring.jobs.model import RUNS, Job, State, decode_stop_request, encode_stop_request, read_options
 from mainspring.jobs.owners import Ended, note, noticed
 from mainspring.jobs.rules import Event
 
@@ -167,7 +167,7 @@ def _recover(tx: Transaction, own_term: int, now_us: int) -> ops.Recovered:
             tx.stopping.add(job_id)
         job = Job(job_id, tx.functions.key(function), b"", state=state, priority=priority)
         job.attempt, job.suspects, job.term = attempt, suspects, term
-        job.options = None if options is None else decode_options(options)
+        job.options = None if options is None else read_options(options)
         held.append(job)
     settlements = rules.recovered(held)
     note_lost(settlements, lambda term: tx.nodes.get(term, ""), now_us)

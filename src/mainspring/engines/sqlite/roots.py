@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from mainspring.engines.sqlite import rows, submitting
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
-from mainspring.jobs.model import RUNS
+from mainspring.jobs.model import RUNS, UNREADABLE_OPTIONS, read_options
 from mainspring.jobs.owners import Ended, note
 from mainspring.jobs.rules import Event
 from mainspring.jobs.store import Submit, Withdrawn
@@ -37,9 +37,20 @@ def take_pending(tx: Transaction, function: bytes, limit: int, now_us: int) -> l
     number = tx.functions.find(function)
     if number is None:
         return []
-    jobs = rows.stored(tx.cursor.execute(SQL["pending"], (number, limit)), tx.functions)
+    jobs = _readable(tx, number, limit)
     jobs.sort(key=lambda job: (job.priority, job.id))
     return _take(tx, jobs, now_us)
+
+
+def _readable(tx: Transaction, function: int, limit: int) -> list[Job]:
+    """Return the first pending jobs whose options this version can read: the others wait, and keep none behind them."""
+    asked = limit
+    while True:
+        found = rows.stored(tx.cursor.execute(SQL["pending"], (function, asked)), tx.functions, read_options)
+        jobs = [job for job in found if job.options is not UNREADABLE_OPTIONS]
+        if len(jobs) >= limit or len(found) < asked:
+            return jobs[:limit]
+        asked *= 2
 
 
 def take_waiting(tx: Transaction, ids: Iterable[int], now_us: int) -> list[Job]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring import namespaces
-from mainspring.jobs.model import NO_UNIQUE, Job, State, decode_options, encode_options
+from mainspring.jobs.model import NO_UNIQUE, Job, State, decode_options, encode_options, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -103,10 +103,20 @@ def claimed(rows: Iterable[Sequence[Any]], function: bytes, term: int) -> list[J
 
     These select only what differs between claimed jobs, because each column of a row takes time. They have no result and no end.
     """
+    rows = list(rows)
+    try:
+        return _claimed(rows, function, term, decode_options)
+    except (ValueError, RecursionError):
+        return _claimed(rows, function, term, read_options)
+
+
+def _claimed(
+    rows: Iterable[Sequence[Any]], function: bytes, term: int, decode: Callable[[bytes], Options]
+) -> list[Job]:
     return [
         Job(
             job_id, function, payload or b"", unique or NO_UNIQUE, priority, _LEASED, created, due, expires,
-            None if options is None else decode_options(options),
+            None if options is None else decode(options),
             term, attempt, suspects, started, 0, b"", error or b"", input_size,
             key=key or b"",
         )
