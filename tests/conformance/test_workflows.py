@@ -11,8 +11,9 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.workflows import MemoryRuns, MemoryWorkflowSlice
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.testing.conformance import Make, WorkflowSuite
-from mainspring.workflows.model import Key
+from mainspring.workflows.model import YEAR, Definition, Key, Status
 from mainspring.workflows.requests import Signal
+from mainspring.workflows.store import FindDefinitions
 from tests.engines import memory_engine, sqlite_engine
 
 from .test_engines import out_of_pages
@@ -143,6 +144,20 @@ class TestSqlite(WorkflowSuite):
 
     def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
         return out_of_pages(engine)
+
+    def test_a_definition_that_cannot_be_read_stops_no_other(self, flows: Flows, tmp_path: Path) -> None:
+        flows.define(Definition("ship", "2", timeout=5.0))
+        connection = apsw.Connection(str(tmp_path / "jobs.db"))
+        connection.execute("UPDATE definitions SET definition = ? WHERE name = 'ship'", (b"\x93\xc1",))
+        connection.close()
+        flows.store.reopen()
+        found = {(one.name, one.version): one.timeout for one in flows.store.read(FindDefinitions())}
+        assert found == {("order", "1"): 86_400.0, ("ship", "2"): YEAR}
+        waiting = flows.store.submitted(function=b"order")
+        assert flows.signal(Signal(Key(job=waiting.id), "a", b""))[0].verdict == "recorded"
+        assert flows.status(flows.start(b"ship")) is Status.OPEN
+        flows.define(Definition("ship", "2", timeout=5.0))
+        assert {one.timeout for one in flows.store.read(FindDefinitions())} == {86_400.0, 5.0}
 
     def test_the_signals_of_a_group_are_one_row(self, flows: Flows, tmp_path: Path) -> None:
         run = flows.start()

@@ -109,6 +109,17 @@ def stored_row(row: Sequence[Any]) -> RunRow:
     )  # fmt: skip
 
 
+def _definition(namespace: str, name: str, version: str, definition: bytes) -> Definition:
+    """Return a stored definition; of one that this version cannot read, the key: the others are needed in each transaction.
+
+    Each of its workers stores it when it registers.
+    """
+    try:
+        return _decode_definition(definition)
+    except (ValueError, RecursionError):  # a MsgspecError is a ValueError
+        return Definition(name, version, namespace)
+
+
 class SqliteRunReads:
     """``workflows.tables.Runs``: reads of runs, in a transaction or in a query."""
 
@@ -148,7 +159,7 @@ class SqliteRunReads:
         """Return definitions."""
         cursor = self._tx.cursor
         found = cursor.execute(*((SQL["definitions_of"], (namespace, name)) if name else (SQL["definitions"],)))
-        return [_decode_definition(definition) for (definition,) in found]
+        return [_definition(*row) for row in found]
 
     async def waiting_job(self, job_id: int, namespace: str = ANY) -> Job | None:
         """Return a waiting job."""

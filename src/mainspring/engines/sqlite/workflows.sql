@@ -55,10 +55,10 @@ INSERT INTO snapshots (run, history_bytes, state) VALUES (?, ?, ?)
 ON CONFLICT (run) DO UPDATE SET history_bytes = excluded.history_bytes, state = excluded.state;
 
 -- name: definitions
-SELECT definition FROM definitions;
+SELECT namespace, name, version, definition FROM definitions;
 
 -- name: definitions_of
-SELECT definition FROM definitions WHERE namespace = ? AND name = ?;
+SELECT namespace, name, version, definition FROM definitions WHERE namespace = ? AND name = ?;
 
 -- name: save_definition
 INSERT INTO definitions (namespace, name, version, definition) VALUES (?, ?, ?, ?)
