@@ -48,6 +48,11 @@ _NEEDED: Final = {
 }
 
 
+def matches_any(function: str, patterns: Iterable[str]) -> bool:
+    """Return whether one of several patterns of a grant names a function."""
+    return any(fnmatchcase(function, one) for one in patterns)
+
+
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     """A role in a namespace, optionally for some functions alone."""
 
@@ -63,7 +68,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return whether the grant permits something in a namespace, for a function or (None) for some function."""
         if self.namespace not in (namespace, EVERY_NAMESPACE):
             return False
-        if self.functions and function is not None and not any(fnmatchcase(function, one) for one in self.functions):
+        if self.functions and function is not None and not matches_any(function, self.functions):
             return False
         if permission is Permission.SIGNED_IN:
             return True

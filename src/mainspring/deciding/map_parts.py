@@ -3,7 +3,8 @@
 A history has no room for the activities of a large map. So the run starts children of its own workflow and version, which any of
 its workers can decide. In place of the workflow's function, they run the activities of their part and return the outcomes. The
 activities are built by the parent; the children know neither the task nor its types. The first event of a run tells whether it
-is a part, by a tag from its parent. Its input does not: anybody may have written that.
+is a part, by a tag from its parent. Its input alone does not: anybody may have written that. Nodes check that the decider of the
+parent may run the function of the activities.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mainspring.client.submission import Verbatim
 from mainspring.deciding.window import Window
 from mainspring.errors import JobCancelled, JobFailed, JobTimedOut, PayloadError
 from mainspring.workflows.decisions.model import ScheduleActivityTask  # noqa: TC001 - msgspec reads the annotations
-from mainspring.workflows.model import PART_TAG
+from mainspring.workflows.model import PART, PART_TAG
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from mainspring.deciding.api import Calls
     from mainspring.workflows.history import WorkflowExecutionStarted
 
-PART: Final = b"\0map\0"
-"""The first bytes of the input of a part, by which workers of earlier versions know it."""
 PART_ITEMS: Final = 1_000
 """The most items of a part: a fourth of what a history has room for."""
 PART_BYTES: Final = 256 * 1024
@@ -139,7 +138,7 @@ def outcome_of(call: ActivityCall, index: int, end: _End) -> Any:
 def is_part(started: WorkflowExecutionStarted) -> bool:
     """Return whether a run is a part of a map."""
     if started.tags:
-        return PART_TAG in started.tags and not started.full
+        return PART_TAG in started.tags and not started.full and started.input.startswith(PART)
     # A worker of an earlier version gives its children no tags. Its maps have to go on.
     is_child = started.parent_run != 0 and (not started.continued_run or started.attempt > 1)
     return is_child and started.input.startswith(PART)

@@ -40,6 +40,10 @@ PART_TAG: Final = "mainspring:map-part"
 """The tag of a child that runs a part of a map in place of its workflow's function. Only the code of a worker sets it."""
 
 
+PART: Final = b"\0map\0"
+"""The first bytes of the input of a part of a map."""
+
+
 class Status(IntEnum):
     """The status of a run. The numbers are stored."""
 
@@ -112,7 +116,7 @@ class Parked(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """Why a run is parked."""
 
     kind: str
-    """``mismatch``, ``missing``, ``defect`` or ``losses``."""
+    """``mismatch``, ``missing``, ``defect``, ``permission`` or ``losses``."""
     message: str
     """One sentence for people."""
     recorded: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ the state.
 | parked by | goes on |
 |---|---|
 | a decider: mismatch, missing definition, defect | by hand; when a build is connected that has not failed |
+| a node: its token lacks a permission | the same |
 | losses | by hand; after 5 minutes, and one more loss then parks it |
 
 The builds that have failed are remembered until they record something of the run themselves, or it is unparked by hand. Their

@@ -6,9 +6,11 @@ order of their causes. While errands are stored, new ones follow behind them, un
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring import namespaces
+from mainspring.access.roles import matches_any
 from mainspring.jobs.model import Job
 from mainspring.jobs.model import State as JobState
 from mainspring.namespaces import ANY
@@ -45,7 +47,7 @@ from mainspring.workflows.history import (
     WorkflowExecutionTerminated,
     WorkflowExecutionTimedOut,
 )
-from mainspring.workflows.model import Key
+from mainspring.workflows.model import Key, function_text
 from mainspring.workflows.outside import cancel_unbegun, find_target, signal_unbegun
 from mainspring.workflows.reading import Unread
 from mainspring.workflows.requests import Reached, Signal
@@ -66,6 +68,7 @@ MOST: Final = 100
 MOST_BYTES: Final = 16 * 2**20
 """Bytes of stored errands after which a transaction reads no further one."""
 UNKNOWN: Final = "UNKNOWN_EXTERNAL_WORKFLOW_EXECUTION"
+NOT_PERMITTED: Final = "OPERATION_NOT_PERMITTED"
 ALREADY_RUNNING: Final = "WORKFLOW_ALREADY_RUNNING"
 
 
@@ -212,6 +215,10 @@ async def _apply_policy(changes: RunChanges, errand: ApplyPolicy, now_us: int) -
 # ---- signals and cancel requests ----
 
 
+class _Refused(Enum):
+    NOT_PERMITTED = "the decider could not reach the run"
+
+
 async def _signal_other(changes: RunChanges, errand: SignalOther, now_us: int) -> Unread | None:
     event = errand.initiated
     signal = Signal(Key(), event.name, event.input)
@@ -222,12 +229,13 @@ async def _signal_other(changes: RunChanges, errand: SignalOther, now_us: int) -
         # A delayed start begins with its first signal. One that is due waits because the workflow is paused.
         begins = found.job.state == JobState.SCHEDULED
         reached = await signal_unbegun(changes, found.job, signal, now_us, begins=begins)
-    elif found is not None:
+    elif isinstance(found, RunDraft):
         reached = execution.signal(found.draft, signal, **_sender(errand))
     else:
         reached = _UNKNOWN
     kinds = ExternalWorkflowExecutionSignaled, SignalExternalWorkflowExecutionFailed
-    await _answer(changes, errand, now_us, reached, *kinds)
+    cause = NOT_PERMITTED if found is _Refused.NOT_PERMITTED else UNKNOWN
+    await _answer(changes, errand, now_us, reached, *kinds, cause)
     return None
 
 
@@ -238,25 +246,34 @@ async def _cancel_other(changes: RunChanges, errand: CancelOther, now_us: int) -
         return found
     if isinstance(found, Unbegun):
         reached = await cancel_unbegun(changes, found.job, reason, now_us)
-    elif found is not None:
+    elif isinstance(found, RunDraft):
         reached = execution.request_cancel(found.draft, reason=reason, **_sender(errand))
     else:
         reached = _UNKNOWN
     kinds = ExternalWorkflowExecutionCancelRequested, RequestCancelExternalWorkflowExecutionFailed
-    await _answer(changes, errand, now_us, reached, *kinds)
+    cause = NOT_PERMITTED if found is _Refused.NOT_PERMITTED else UNKNOWN
+    await _answer(changes, errand, now_us, reached, *kinds, cause)
     return None
 
 
 async def _target(
     changes: RunChanges, errand: SignalOther | CancelOther, now_us: int
-) -> RunDraft | Unbegun | Unread | None:
-    """Return the open run that an errand names, or the job of a workflow whose run has not begun."""
+) -> RunDraft | Unbegun | Unread | _Refused | None:
+    """Return the open run that an errand names, or a workflow's job whose run has not begun, if its decider could reach it."""
     event = errand.initiated
     key = Key(job=event.run, workflow_id="" if event.run else event.workflow_id, namespace=errand.namespace)
     found = await find_target(changes, key, now_us)
     if isinstance(found, Unbegun) and not found.is_workflow:
         return None  # it may be a task's job
-    return found if isinstance(found, RunDraft | Unbegun | Unread) else None
+    if isinstance(found, Unread):
+        return found
+    if not isinstance(found, RunDraft | Unbegun):
+        return None
+    if event.reach:
+        name = found.draft.state.type if isinstance(found, RunDraft) else function_text(found.job.function)
+        if not matches_any(name, event.reach):
+            return _Refused.NOT_PERMITTED
+    return found
 
 
 def _sender(errand: SignalOther | CancelOther) -> dict[str, Any]:
@@ -274,6 +291,7 @@ async def _answer(
     reached: Reached,
     done: type[EventBase],
     failed: type[EventBase],
+    cause: str,
 ) -> None:
     """Record the answer in the history of the run that has asked."""
     source = await changes.open(errand.source, now_us)
@@ -284,7 +302,7 @@ async def _answer(
     if reached.verdict in _REACHED:
         external_answered(source.draft, event.id, done, **attributes)
     else:
-        attributes |= {"decision_completed": event.decision_completed, "cause": UNKNOWN, "control": event.control}
+        attributes |= {"decision_completed": event.decision_completed, "cause": cause, "control": event.control}
         external_answered(source.draft, event.id, failed, **attributes)
 
 

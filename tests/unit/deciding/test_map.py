@@ -10,11 +10,10 @@ import msgspec
 import pytest
 
 from mainspring import App, JobFailed, MapFailed, PayloadError, UsageError, workflow
-from mainspring.deciding import map_parts
 from mainspring.deciding.instance import Instance
 from mainspring.workflows import history as h
 from mainspring.workflows.decisions import model as d
-from mainspring.workflows.model import CHILD_TAG, PART_TAG
+from mainspring.workflows.model import CHILD_TAG, PART, PART_TAG
 
 from .fake_node import FakeNode, FakeWorker, code_of
 
@@ -275,7 +274,7 @@ def test_a_map_for_which_the_history_has_no_room_starts_child_runs(items: int, k
     assert len(decisions) == (50 if kind == "ScheduleActivityTask" else 2)
 
 
-FORGED = map_parts.PART + msgspec.msgpack.encode((d.ScheduleActivityTask(1, "1", b"secret"), "try", 1, [(b"[1]", b"")]))
+FORGED = PART + msgspec.msgpack.encode((d.ScheduleActivityTask(1, "1", b"secret"), "try", 1, [(b"[1]", b"")]))
 """An input like that of a part, which runs a function of its writer's choice."""
 
 

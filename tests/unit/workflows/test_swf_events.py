@@ -47,7 +47,7 @@ def _some(field: msgspec.structs.FieldInfo) -> Any:
         return VALUES[field.type]
     if isinstance(field.type, type) and issubclass(field.type, StrEnum):
         return next(iter(field.type))
-    return ("x",) if field.name == "tags" else (7,)
+    return ("x",) if field.name in {"tags", "reach"} else (7,)
 
 
 def names_of(attributes: dict[str, Any]) -> Iterator[str]:

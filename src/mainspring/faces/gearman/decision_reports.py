@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from mainspring.access.roles import Permission
+from mainspring.faces.gearman import command_rights
 from mainspring.faces.gearman.log_lines import lines_of_report
 from mainspring.jobs.failures import failure
 from mainspring.wire.gearman.packets import Type, response
@@ -101,6 +103,9 @@ class DecisionReports:
         run, why = message.run, ""
         if message.handle and (held is None or held.token != message.token or run_of(held) != run):
             why = "its lease has ended"
+        reach = self._reach()
+        if reach is not None and not message.handle and self._cached.worker_of(run) is not self._worker:
+            why = "this connection does not decide the run"
         endings: list[Ending] = []
         largest = self._peer.face.settings.max_value
         for settlement in message.settlements:
@@ -121,6 +126,14 @@ class DecisionReports:
         self._under_way.add(run)
         self.leased.pop(run, None)
         malformed = refusal(message, largest, self._is_workflow)
+        parked = Parked("defect", malformed)
+        decisions = message.decisions
+        if reach is not None and not malformed:
+            malformed = command_rights.refusal(decisions, self._peer.caller, self._peer.namespace)
+            parked = Parked("permission", malformed)
+            decisions = command_rights.limited(decisions, reach)
+            if malformed:
+                self._audit(run, malformed)
         completion = Completion(
             run,
             0 if held is None else held.job.id,
@@ -128,11 +141,11 @@ class DecisionReports:
             message.now_us,
             message.batch,
             () if malformed else message.steps,
-            () if malformed else message.decisions,
+            () if malformed else decisions,
             [ending.held.job.id for ending in endings],
             message.more and not malformed,
             b"" if malformed else message.about,
-            Parked("defect", malformed) if malformed else message.parked,
+            parked if malformed else message.parked,
             message.build,
             self._peer.name(),
             namespace=self._peer.namespace,
@@ -145,6 +158,19 @@ class DecisionReports:
         if malformed:
             original, done = done, lambda _: original(Decided("refused", malformed))
         self._workflows.deciders.report(completion, held, endings, done, self._worker)
+
+    def _reach(self) -> tuple[str, ...] | None:
+        """Return the patterns of the functions that the peer may submit and run; None: all of its namespace."""
+        peer = self._peer
+        if peer.guard is None or peer.guard.reaches_all(peer.namespace):
+            return None
+        return peer.caller.functions(Permission.DEVELOP, peer.namespace)
+
+    def _audit(self, run: int, why: str) -> None:
+        peer = self._peer
+        peer.refusals.refused_early(
+            "workflows.decide", peer.namespace, peer.caller, self._service.handle_of(run).decode(), why
+        )
 
     def _is_workflow(self, name: bytes) -> bool:
         return self._workflows.is_workflow(self._peer.worker_side.prefix + name)

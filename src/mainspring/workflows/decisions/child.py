@@ -21,11 +21,13 @@ from mainspring.workflows.history import (
     StartChildWorkflowExecutionInitiated,
 )
 from mainspring.workflows.limits import ensure_room
+from mainspring.workflows.model import CHILD_TAG
 
 if TYPE_CHECKING:
     from mainspring.workflows.decisions.model import StartChildWorkflowExecution
     from mainspring.workflows.draft import Draft
     from mainspring.workflows.history import EventBase
+    from mainspring.workflows.state import State
 
 
 def start_child(draft: Draft, decision: StartChildWorkflowExecution, completed: int) -> None:
@@ -65,12 +67,21 @@ def start_child(draft: Draft, decision: StartChildWorkflowExecution, completed: 
         child_policy=decision.child_policy,
         execution_timeout=timeout,
         task_timeout=decision.task_timeout,
-        tags=decision.tags,
+        tags=decision.tags or _tags(draft.state, decision.type, version),
         control=decision.control,
         run=run,
         number=decision.number,
     )
     after_initiated(draft, event)
+
+
+def _tags(state: State, name: str, version: str) -> tuple[str, ...]:
+    """Return the tags of a child whose decider gives it none.
+
+    Workers of an earlier version give none, and know the parts of their maps by the input. A part is a run of the same workflow
+    and version. So no other child is taken for a part, no matter where its input comes from.
+    """
+    return () if state.full or (name, version) == (state.type, state.version) else (CHILD_TAG,)
 
 
 def child_started(draft: Draft, initiated: int, *, type: str, version: str) -> bool:  # noqa: A002 - SWF's name

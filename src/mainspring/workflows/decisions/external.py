@@ -1,7 +1,7 @@
 """Signals and cancel requests to other runs: SWF's decisions, and their answers.
 
-The decision is always initiated; the answer is a later event. Its only cause of failure is
-``UNKNOWN_EXTERNAL_WORKFLOW_EXECUTION``.
+The decision is always initiated; the answer is a later event. Its causes of failure are ``UNKNOWN_EXTERNAL_WORKFLOW_EXECUTION``
+and, for a run of a workflow that the token of the decider does not reach, ``OPERATION_NOT_PERMITTED``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def signal_external(draft: Draft, decision: SignalExternalWorkflowExecution, completed: int) -> None:
     """Initiate a signal to another run."""
-    workflow_id, run = _address(draft, decision)
+    workflow_id, run, reach = _address(draft, decision)
     event = draft.record(
         SignalExternalWorkflowExecutionInitiated,
         decision_completed=completed,
@@ -37,13 +37,14 @@ def signal_external(draft: Draft, decision: SignalExternalWorkflowExecution, com
         input=decision.input,
         control=decision.control,
         number=decision.number,
+        reach=reach,
     )
     after_initiated(draft, event)
 
 
 def cancel_external(draft: Draft, decision: RequestCancelExternalWorkflowExecution, completed: int) -> None:
     """Initiate a cancel request to another run, or to a child."""
-    workflow_id, run = _address(draft, decision)
+    workflow_id, run, reach = _address(draft, decision)
     event = draft.record(
         RequestCancelExternalWorkflowExecutionInitiated,
         decision_completed=completed,
@@ -52,19 +53,23 @@ def cancel_external(draft: Draft, decision: RequestCancelExternalWorkflowExecuti
         control=decision.control,
         number=decision.number,
         reason=decision.reason,
+        reach=reach,
     )
     after_initiated(draft, event)
 
 
 def _address(
     draft: Draft, decision: SignalExternalWorkflowExecution | RequestCancelExternalWorkflowExecution
-) -> tuple[str, int]:
-    """Return the workflow id and the run that a decision names. A child that has ended has none."""
+) -> tuple[str, int, tuple[str, ...]]:
+    """Return the workflow id and the run that a decision names, and the workflows that it may reach.
+
+    Its own open children are within reach. A child that has ended has no run here.
+    """
     if decision.child:
         for child in draft.state.children.values():
             if child.number == decision.child:
-                return child.workflow_id, child.run
-    return decision.workflow_id, decision.run
+                return child.workflow_id, child.run, ()
+    return decision.workflow_id, decision.run, decision.reach
 
 
 def external_answered(draft: Draft, initiated: int, kind: type[EventBase], **attributes: object) -> bool:

@@ -138,6 +138,8 @@ class SignalExternalWorkflowExecution(DecisionBase, frozen=True, tag=11):
     control: str = ""
     child: int = 0
     """As of `RequestCancelExternalWorkflowExecution`."""
+    reach: tuple[str, ...] = ()
+    """As of `RequestCancelExternalWorkflowExecution`."""
 
 
 class RequestCancelExternalWorkflowExecution(DecisionBase, frozen=True, tag=12):
@@ -150,6 +152,8 @@ class RequestCancelExternalWorkflowExecution(DecisionBase, frozen=True, tag=12):
     reason: str = ""
     child: int = 0
     """The number of the command that started the run; then the node adds the workflow id and the run, if the child is open."""
+    reach: tuple[str, ...] = ()
+    """Patterns of the workflows whose runs the decider may reach, beside its own children; none: all. The node sets them."""
 
 
 class ScheduleLambdaFunction(DecisionBase, frozen=True, tag=13):

@@ -14,12 +14,14 @@ class SignalExternalWorkflowExecutionInitiated(EventBase, frozen=True, tag=42):
     name: str
     input: bytes = b""
     control: str = ""
+    # Not in SWF:
     number: int = 0
-    """Not in SWF."""
+    reach: tuple[str, ...] = ()
+    """Patterns of the workflows whose runs the decider could reach; none: all."""
 
 
 class SignalExternalWorkflowExecutionFailed(EventBase, frozen=True, tag=43):
-    """The signal found no open run."""
+    """The signal found no open run that its decider could reach."""
 
     decision_completed: int
     initiated: int
@@ -47,10 +49,12 @@ class RequestCancelExternalWorkflowExecutionInitiated(EventBase, frozen=True, ta
     # Not in SWF:
     number: int = 0
     reason: str = ""
+    reach: tuple[str, ...] = ()
+    """As of `SignalExternalWorkflowExecutionInitiated`."""
 
 
 class RequestCancelExternalWorkflowExecutionFailed(EventBase, frozen=True, tag=46):
-    """The request found no open run."""
+    """The request found no open run that its decider could reach."""
 
     decision_completed: int
     initiated: int
