@@ -180,8 +180,8 @@ def compare(
 ) -> Iterator[Change | None]:
     """Yield the same changes one by one, and None for each unchanged schedule, so that callers can pause in between.
 
-    ``live_apps`` are other Apps whose code runs. ``may`` returns whether the declaring worker has rights for a function; other
-    schedules are not removed.
+    ``live_apps`` are other Apps whose code runs. ``may`` returns whether the declaring worker has rights for a function; stored
+    schedules of other functions are neither changed nor removed.
     """
     following = {name: one.schedule for name, one in stored.items()}
     missing: set[str] = set()  # declared schedules that another worker has to add
@@ -192,6 +192,9 @@ def compare(
             yield None
             continue
         change = _declared(app, schedule, stored.get(schedule.name), live_apps)
+        if change is not None and change.kind is not Kind.LEFT and change.before and not may(change.before.function):
+            why = f"code declares it, but {_no_rights(change.before)}"
+            change = _left(change.before, schedule, why)
         if change is not None and change.kind is not Kind.LEFT and (after := missing.intersection(schedule.parents)):
             if schedule.name not in stored:
                 missing.add(schedule.name)
@@ -214,10 +217,7 @@ def compare(
             why = f"code does not have it any more, but it is a parent of {', '.join(sorted(left))}"
             yield _left(one, None, why)
         elif not may(one.function):
-            why = (
-                f"code does not have it any more, but this worker has no rights for the function {_text(one.function)}"
-            )
-            yield _left(one, None, why)
+            yield _left(one, None, f"code does not have it any more, but {_no_rights(one)}")
         else:
             for parent in one.parents:
                 children[parent].discard(one.name)
@@ -226,6 +226,10 @@ def compare(
             if foreign:
                 text += f"; this code of the App {_name(app)!r} does not define its function {_text(one.function)}"
             yield Change(Kind.REMOVED, one.name, one, None, text, foreign)
+
+
+def _no_rights(stored: Schedule) -> str:
+    return f"this worker has no rights for the function {_text(stored.function)}"
 
 
 def _functions(declared: Iterable[Schedule], code: Code) -> set[bytes]:

@@ -165,6 +165,16 @@ def test_schedules_are_not_removed_without_rights_for_their_functions() -> None:
     assert (change.kind, "no rights for the function count" in change.text) == (Kind.LEFT, True)
 
 
+def test_schedules_are_not_given_to_other_functions_without_rights_for_their_own() -> None:
+    taken = replace(HOURLY, function=b"mail")
+    (change,) = compare("shop", [taken], stored(HOURLY), may=lambda function: function == b"mail")
+    assert change is not None
+    assert (change.kind, "no rights for the function count" in change.text) == (Kind.LEFT, True)
+    (change,) = compare("shop", [taken], stored(HOURLY))
+    assert change is not None
+    assert change.kind is Kind.CHANGED
+
+
 BILLING, STOCK = Code(frozenset({b"invoices"}), is_named=False), Code(frozenset({b"stock", b"sync"}), is_named=False)
 
 
