@@ -266,7 +266,7 @@ class Calls:
             Texts: _texts,
             Watch: self._watch,
         }
-        self._requests = ChainMap({kind.call: kind for kind in self._own}, api.requests)
+        self.requests = ChainMap({kind.call: kind for kind in self._own}, api.requests)
 
     def __call__(self, peer: Caller, call_id: bytes, method: str, params: bytes) -> None:
         """Handle one call."""
@@ -275,7 +275,7 @@ class Calls:
             peer.refuse(b"ARGUMENT_TOO_LARGE", message % (CALL_ID_LIMIT, len(call_id)))
             return
         try:
-            request = read(self._requests, method, params)
+            request = read(self.requests, method, params)
             _name_namespace(request, peer)
             own = self._own.get(type(request))
             if own is not None:
