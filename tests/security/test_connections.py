@@ -87,11 +87,11 @@ def test_a_port_of_a_namespace_reaches_no_other_one_and_not_the_node(node: Node)
 
 
 def test_maxqueue_is_about_the_namespace_of_the_port(node: Node) -> None:
-    assert port(node).text("maxqueue f 1") == "OK\r\n"
-    default = node.connect()
-    default.background()
-    default.background()
-    assert default.text("status") == "f\t2\t0\t0\n.\n"
+    team, default = port(node), node.connect()
+    for peer in (team, default):
+        peer.background()
+    assert team.text("maxqueue f 1") == "OK\r\n"
+    assert [peer.ask(Type.SUBMIT_JOB_BG, F, b"", b"")[0] for peer in (team, default)] == ["ERROR", "JOB_CREATED"]
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ class CredentialCache:
             self._end(digest)
 
     def _end(self, digest: bytes) -> None:
-        for ended in self._watches.pop(digest, ()):
+        for ended in tuple(self._watches.pop(digest, ())):  # the end of a connection ends its watch
             ended()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -426,6 +427,27 @@ def test_a_watch_calls_once_when_its_secret_has_ended(end: str) -> None:
         assert ended == ["first"]
         await fleet.pass_time(3)
         assert ended == ["first"]
+
+    run(test)
+
+
+def test_all_watches_of_a_secret_are_called_also_if_each_call_ends_its_watch() -> None:
+    """A connection that ends ends its watch, at once or later."""
+
+    async def test(fleet: Fleet) -> None:
+        secret, token = await fleet.token()
+        ended: list[int] = []
+        ends: dict[int, Callable[[], None]] = {}
+
+        def end(number: int) -> None:
+            ended.append(number)
+            ends[number]()
+
+        for number in range(4):
+            ends[number] = fleet.a.watch(secret, partial(end, number))
+        await fleet.revoke(token)
+        await fleet.pass_time(2)
+        assert sorted(ended) == [0, 1, 2, 3]
 
     run(test)
 

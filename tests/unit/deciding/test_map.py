@@ -286,6 +286,7 @@ async def take(data: bytes) -> int:
 @pytest.mark.parametrize(
     ("attributes", "is_part"),
     [
+        ({"parent_run": 5, "tags": (PART_TAG,), "input": b'"' + FORGED[1:]}, False),
         ({}, False),
         ({"parent_run": 5, "tags": (CHILD_TAG,)}, False),
         ({"parent_run": 5, "tags": (PART_TAG,)}, True),
@@ -298,7 +299,7 @@ async def take(data: bytes) -> int:
     ],
 )
 def test_only_the_first_event_tells_that_a_run_is_a_part(attributes: dict[str, Any], is_part: bool) -> None:
-    started = h.WorkflowExecutionStarted(1, 0, "take", "1", FORGED, **attributes)
+    started = h.WorkflowExecutionStarted(1, 0, "take", "1", **{"input": FORGED, **attributes})
     instance = Instance(code_of(take), 1)
     (decision,) = instance.deliver([started, h.DecisionTaskScheduled(2, 0)], 0).decisions
     assert type(decision) is (d.ScheduleActivityTask if is_part else d.CompleteWorkflowExecution)
