@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from mainspring.errors import UsageError
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotation
 
 DEFAULT: Final = "default"
 SEPARATOR: Final = b"\x1f"
@@ -27,7 +28,7 @@ _NAMESPACE: Final = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{LIMIT - 1}}}")
 class Namespaced(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The base of everything in JSON that names functions, schedules or runs of one namespace."""
 
-    namespace: str = DEFAULT
+    namespace: Text = DEFAULT
 
 
 def check(namespace: str) -> str:

@@ -6,7 +6,11 @@ limit in their types (`Text`, `Texts`, `Whole`, `Time`), which `tests/security/t
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import re
+from itertools import accumulate
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta
 
 
 class Size(NamedTuple):
@@ -21,6 +25,7 @@ class Size(NamedTuple):
 
 REFUSED: Final = "refused"
 SHORTENED: Final = "shortened"
+LEFT_OUT: Final = "left out"
 
 FAILURE_TYPE: Final = Size(200, "characters", "the type of a failure", SHORTENED)
 FAILURE_TEXT: Final = Size(65_536, "characters", "the message of a failure, and its traceback", SHORTENED)
@@ -29,10 +34,57 @@ FAILURE_LINE: Final = Size(
 )
 STORED_FAILURE: Final = Size(4_096, "bytes", "the part of a stored failure that a list reads", SHORTENED)
 
-SIZES: Final = tuple(size for size in list(globals().values()) if isinstance(size, Size))
-"""All limits."""
+PAGE: Final = Size(4 * 2**20, "bytes", "a page of a list: it ends early, and its cursor continues there", SHORTENED)
+ROW_VALUE: Final = Size(
+    65_536,
+    "bytes",
+    "a value in a row, such as the change of an act in the audit: a mark with its size replaces it",
+    SHORTENED,
+)
+ABOUT: Final = Size(65_536, "bytes", "what a run's code waits for, as its worker reports it", LEFT_OUT)
+PARKED_TEXT: Final = Size(65_536, "characters", "the sentence that says why a run is parked", SHORTENED)
+PARKED_LINE: Final = Size(1_000, "characters", "a recorded or repeated command of a parked run", SHORTENED)
+PARKED_LINES: Final = Size(100, "entries", "those commands", SHORTENED)
+IDENTIFIER: Final = Size(
+    1_024, "characters", "a name, a version, a digest of code, a handle or a reason in a worker's report", REFUSED
+)
+TAGS: Final = Size(100, "entries", "the tags of a run", REFUSED)
+TEXT: Final = Size(4_096, "characters", "a text in a request that has no smaller limit", REFUSED)
+LEVELS: Final = Size(500, "levels", "JSON arguments, and the value of a signal", REFUSED)
+ENTRIES: Final = Size(10_000, "entries", "a list in a request that has no smaller limit", REFUSED)
+FAILURE: Final = Size(2**20, "bytes", "the stored failure of a run", REFUSED)
+
+CANNOT_READ: Final = (ValueError, RecursionError)
+"""The errors of a decoder: a MsgspecError and text that is not UTF-8 are ValueErrors, and too many levels the other one."""
 
 MARK: Final = "[… {} characters …]"
+
+
+# ---- the types of fields in requests ----
+
+Text = Annotated[str, Meta(max_length=TEXT.most)]
+"""A name, a handle, a key, a cursor or a reason."""
+Texts = Annotated[list[Text], Meta(max_length=ENTRIES.most)]
+TextTuple = Annotated[tuple[Text, ...], Meta(max_length=ENTRIES.most)]
+Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number that each store can keep."""
+Seconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
+"""A duration; the rules of its request have a smaller limit."""
+Moment = Annotated[float, Meta(ge=0, le=253_402_300_799)]
+"""A time from 1970 to the end of 9999, in seconds since 1970."""
+
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STEPS: Final = {ord(sign): step for sign, step in (("[", 1), ("{", 1), ("]", -1), ("}", -1))}
+_OTHERS: Final = bytes(byte for byte in range(256) if byte not in _STEPS)
+
+
+def is_too_deep(text: bytes) -> bool:
+    """Return whether JSON has more levels than `LEVELS`: its readers could not decode it."""
+    if text.count(b"[") + text.count(b"{") <= LEVELS.most:  # as nearly all; the rest takes time for each bracket
+        return False
+    brackets = _STRING.sub(b"", text).translate(None, _OTHERS)
+    return any(level > LEVELS.most for level in accumulate(map(_STEPS.__getitem__, brackets)))
 
 
 def shorten(text: str, most: int) -> str:
@@ -43,3 +95,7 @@ def shorten(text: str, most: int) -> str:
     half = (most - len(mark)) // 2
     mark = MARK.format(len(text) - 2 * half)
     return f"{text[:half]}{mark}{text[-half:]}"
+
+
+SIZES: Final = tuple(size for size in list(globals().values()) if isinstance(size, Size))
+"""All limits."""

@@ -9,16 +9,30 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import pytest
 
+from mainspring.access.acts import Act
+from mainspring.access.audit import ListActs, RecordActs, Recorded, decode_act
+from mainspring.access.store import shown_credential
+from mainspring.api import audit
+from mainspring.api.answers.access import AccessCalls
 from mainspring.api.answers.job_info import info_of
+from mainspring.api.answers.page_size import fitting, value_in_row
+from mainspring.api.answers.registry import Api
 from mainspring.api.answers.text import rfc3339
+from mainspring.bulk.model import decode_touched
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.ids import NodeId, job_ids
+from mainspring.job_logs.model import Chunk, lines_of
 from mainspring.jobs import store as ops
+from mainspring.jobs.attempt_records import AttemptRecord, decode_records, encode_record
 from mainspring.jobs.failures import JobFailure
-from mainspring.jobs.model import UNREADABLE_JOB, Job, State
+from mainspring.jobs.model import UNREADABLE_JOB, UNREADABLE_OPTIONS, Job, State, read_options
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
+from mainspring.series.model import decode_bucket
+from mainspring.sizes import PAGE
+from mainspring.storage.query import Page
 from mainspring.testing.conformance.paging import answer
+from mainspring.workflows.model import About, decode_about
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +59,9 @@ class Stored:
         """Change the second job."""
         cursor = self.engine._tx.cursor  # noqa: SLF001 - as a newer version, or damage, might
         cursor.execute(f"UPDATE jobs SET {what} WHERE id = ?", (*values, self.ids[1]))
+
+    def execute(self, statement: str) -> None:
+        self.engine._tx.cursor.execute(statement)  # noqa: SLF001 - as above
 
     async def listed(self, **where: Any) -> list[Job]:
         return (await answer(self.engine, ListJobs(where=JobFilter(**where)))).items
@@ -103,3 +120,81 @@ def test_a_failure_of_an_older_version_is_read_in_part(tmp_path: Path) -> None:
 def test_a_time_is_always_shown() -> None:
     assert rfc3339(2**70) == "9999-12-31T23:59:59.000000Z"
     assert rfc3339(-(2**70)) == "0001-01-01T00:00:00.000000Z"
+
+
+# ---- rows of other tables ----
+
+GARBAGE = [b"", b"\xc1", b"\x81\xa5retry\x07", b"\x91" * 5000 + b"\xc0", b"\xa2\xff\xff", b"{", b"[" * 5000]
+
+
+@pytest.mark.parametrize("stored", GARBAGE, ids=range(len(GARBAGE)))
+def test_no_row_of_another_table_breaks_its_list(stored: bytes) -> None:
+    assert decode_act(stored).what == "unreadable"
+    token = shown_credential("id", stored, 0)
+    assert (token.token, token.grants, token.name[:27]) == ("id", (), "(this version cannot read t")
+    assert decode_bucket(stored).is_empty()
+    assert decode_touched(stored) == {}
+    lines = lines_of(Chunk(1, 2, "default", b"f", 1, 0, 1, 3, 1, stored))
+    assert {line.message for line in lines} == {"(this line cannot be read by this version)"}
+    assert len(lines) == 3
+    assert decode_about(stored) == About()
+    assert read_options(stored) is UNREADABLE_OPTIONS
+
+
+def test_one_record_of_an_attempt_leaves_the_others_readable() -> None:
+    good = encode_record(AttemptRecord(1, 2, 3, "n", "w", "failed"))
+    first, bad, last = decode_records(good + b"[" * 5000 + b"\n" + good)
+    assert first == last == AttemptRecord(1, 2, 3, "n", "w", "failed")
+    assert "cannot read the record" in bad.message
+
+
+def test_an_act_that_cannot_be_read_is_a_row_of_the_audit(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with Stored(tmp_path) as stored:
+            stored.engine.commit([RecordActs([Act("a.b", "me"), Act("c.d", "me")])], lambda _: None, lambda *_: None)
+            stored.execute("UPDATE audit SET act = x'c1' WHERE number = (SELECT min(number) FROM audit)")
+            page = await answer(stored.engine, ListActs())
+            assert [one.act.what for one in page.items] == ["c.d", "unreadable"]
+
+    asyncio.run(asyncio.wait_for(check(), 30))
+
+
+# ---- the budget of a page ----
+
+
+def test_a_page_ends_early_where_its_rows_are_large() -> None:
+    small = [{"row": number} for number in range(1000)]
+    assert fitting(small) is small
+    large = ["x" * 2**20] * 10
+    assert len(fitting(large)) == 3
+    assert len(fitting(["x" * 2**24, "y"])) == 1
+    assert len(msgspec.json.encode(fitting(large))) <= PAGE.most
+
+
+def test_a_large_value_in_a_row_is_a_mark() -> None:
+    assert value_in_row({"small": 1}) == {"small": 1}
+    assert value_in_row({"large": "x" * 100_000}) == "[… 100012 bytes …]"
+    assert "cannot be shown" in value_in_row(msgspec.msgpack.Ext(5, b""))
+
+
+def test_a_page_of_the_audit_continues_after_large_acts() -> None:
+    acts = [Recorded(number, 1, Act("a", "me", object="x" * 2**20)) for number in range(9, 0, -1)]
+
+    def list_acts(query: ListActs, done: Any, *_: object) -> None:
+        done(Page([one for one in acts if query.after is None or one.number < query.after]))
+
+    async def check() -> None:
+        access: Any = SimpleNamespace(list_acts=list_acts)
+        api = Api(AccessCalls(access, lambda: 0.0, list).handlers)
+        seen: list[int] = []
+        after = None
+        for _ in range(9):
+            page = await api.call(audit.ListActs(everywhere=True, after=after))
+            assert len(msgspec.json.encode(page)) <= PAGE.most + 1000
+            seen += [one.number for one in page.acts]
+            after = page.next
+            if after is None:
+                break
+        assert seen == [9, 8, 7, 6, 5, 4, 3, 2, 1]
+
+    asyncio.run(asyncio.wait_for(check(), 30))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.access.acts import Act
+from mainspring.sizes import CANNOT_READ
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
 from mainspring.storage.query import Page, PageQuery
@@ -31,7 +32,17 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-decode_act = msgspec.msgpack.Decoder(Act).decode
+_decode = msgspec.msgpack.Decoder(Act).decode
+UNREADABLE: Final = "unreadable"
+"""The name of a stored act that cannot be read."""
+
+
+def decode_act(stored: bytes) -> Act:
+    """Return a stored act; one of the name `UNREADABLE` for bytes that are none: one row must not break the audit."""
+    try:
+        return _decode(stored)
+    except CANNOT_READ as error:
+        return Act(UNREADABLE, "", reason=f"this version cannot read the stored act: {error}")
 
 
 def object_number(name: str) -> int:

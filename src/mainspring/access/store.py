@@ -9,6 +9,7 @@ import msgspec
 from mainspring.access.audit import Acting
 from mainspring.access.credentials import Kind
 from mainspring.access.roles import Grant  # noqa: TC001 - msgspec reads the annotation
+from mainspring.sizes import CANNOT_READ
 from mainspring.storage.phases import Phase
 from mainspring.storage.query import PageQuery, Query
 
@@ -59,6 +60,14 @@ def row_of(credential: Credential) -> tuple[bytes, str, str, int, int, bytes]:
 def credential_of(data: bytes, used_us: int) -> Credential:
     """Return a credential from the columns that `row_of` has written; its time of use changes apart from the rest."""
     return msgspec.structs.replace(_decode(data), used_us=used_us)
+
+
+def shown_credential(token: str, data: bytes, used_us: int) -> Credential:
+    """Return a token for a list. One that cannot be read has no rights, and a sentence in place of its name."""
+    try:
+        return credential_of(data, used_us)
+    except CANNOT_READ as error:
+        return Credential(b"", Kind.TOKEN, f"(this version cannot read this token: {error})", (), token=token)
 
 
 class Tables(Protocol):

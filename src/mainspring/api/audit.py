@@ -9,6 +9,7 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.request import Request, Touches
+from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
 LABEL_LIMIT = 200
 """Characters in the label of a mark."""
@@ -54,12 +55,12 @@ class ListActs(Request[Listed]):
     only_reads = True
     everywhere: bool = False
     """Acts of all namespaces, and those outside of namespaces, such as on nodes: for administrators of all namespaces."""
-    who: str | None = None
-    what: str | None = None
-    object: str | None = None
+    who: Text | None = None
+    what: Text | None = None
+    object: Text | None = None
     """As in `ActInfo`: the handle of a job, the name of a function."""
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
-    after: int | None = None
+    after: Whole | None = None
 
 
 class MarkInfo(msgspec.Struct):
@@ -84,7 +85,7 @@ class ListMarks(Request[Marks]):
     call = "marks.list"
     only_reads = True
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
-    after: int | None = None
+    after: Whole | None = None
 
 
 class AddMark(Request[MarkInfo]):

@@ -10,6 +10,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.api.operations import Reason  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.request import Request, Touches
+from mainspring.sizes import Seconds, Text  # noqa: TC001 - msgspec reads the annotations
 
 
 class Begun(msgspec.Struct):
@@ -34,15 +35,15 @@ class Backfill(Request[Begun], kw_only=True):
     permission = Permission.OPERATE
     touches = Touches.SCHEDULE
     call = "schedules.backfill"
-    name: str
+    name: Text
     from_: Time = msgspec.field(name="from")
     """The first time that may run."""
     to: Time | None = None
     """The last one; by default now."""
-    max: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    max: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
     """The most fire times that the range may have. If it has more, the request fails and nothing runs."""
     dry_run: bool = False
     """Only count the times."""
     reason: Reason = ""
-    rate: float | None = None
+    rate: Seconds | None = None
     """The most times per second; None: as fast as other work allows."""

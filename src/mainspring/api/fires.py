@@ -10,6 +10,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.request import Request
 from mainspring.api.schedules import Run  # noqa: TC001 - msgspec reads the annotation
+from mainspring.sizes import Moment, Text  # noqa: TC001 - msgspec reads the annotations
 
 FireStateName = Literal["waiting", "fired", "joined", "skipped"]
 OutcomeName = Literal["succeeded", "failed", "cancelled", "expired"]
@@ -68,15 +69,15 @@ class ListFires(Request[Fires]):
     permission = Permission.READ
     call = "schedules.fires"
     only_reads = True
-    schedule: str | None = None
+    schedule: Text | None = None
     state: FireStateName | None = None
     outcome: OutcomeName | None = None
-    since: float | None = None
+    since: Moment | None = None
     """The earliest fire time, in seconds since 1970."""
-    until: float | None = None
+    until: Moment | None = None
     """Only fire times before this one."""
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
-    after: str | None = None
+    after: Text | None = None
 
 
 class Outcomes(msgspec.Struct):
@@ -95,7 +96,7 @@ class ReadOutcomes(Request[Outcomes]):
     permission = Permission.READ
     call = "schedules.outcomes"
     only_reads = True
-    schedules: Annotated[list[str], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)]
+    schedules: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)]
 
 
 class ReadTimeline(Request[Timeline]):
@@ -104,14 +105,14 @@ class ReadTimeline(Request[Timeline]):
     permission = Permission.READ
     call = "schedules.timeline"
     only_reads = True
-    since: float | None = None
+    since: Moment | None = None
     """Seconds since 1970; by default the begin of the present day in UTC."""
-    until: float | None = None
+    until: Moment | None = None
     """By default a day later, and at most 31 days."""
     step: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 900.0
     """Seconds of a bucket."""
-    after: str | None = None
+    after: Text | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
     """Schedules in one answer."""
-    schedules: Annotated[list[str], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)] | None = None
+    schedules: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)] | None = None
     """Only these."""

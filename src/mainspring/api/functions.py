@@ -13,6 +13,7 @@ from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import Request, Touches
 from mainspring.api.status import Waiting  # noqa: TC001 - msgspec reads the annotation
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
+from mainspring.sizes import Moment, Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
 
@@ -75,7 +76,7 @@ class List(Request[Listed]):
     permission = Permission.READ
     call = "functions.list"
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
-    after: str | None = None
+    after: Text | None = None
     name: Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)] = ""
     """A part of the names; capital and small letters are the same."""
 
@@ -85,7 +86,7 @@ class Show(Request[FunctionInfo]):
 
     permission = Permission.READ
     call = "functions.show"
-    function: str
+    function: Text
 
 
 class Registered(Request[Registration]):
@@ -93,7 +94,7 @@ class Registered(Request[Registration]):
 
     permission = Permission.READ
     call = "functions.registered"
-    function: str
+    function: Text
 
 
 class Limit(Request[FunctionInfo]):
@@ -105,14 +106,14 @@ class Limit(Request[FunctionInfo]):
     permission = Permission.DEVELOP
     touches = Touches.FUNCTION
     call = "functions.limit"
-    function: str
-    concurrency: int | UnsetType | None = UNSET
-    concurrency_per_key: int | UnsetType | None = UNSET
+    function: Text
+    concurrency: Whole | UnsetType | None = UNSET
+    concurrency_per_key: Whole | UnsetType | None = UNSET
     rate: RateSpec | UnsetType | None = UNSET
     rate_per_key: RateSpec | UnsetType | None = UNSET
     unlimited: bool = False
     declared: bool = False
-    revision: str | None = None
+    revision: Text | None = None
     """Of the last answer: if another command has changed the function since, the request fails."""
 
 
@@ -122,11 +123,11 @@ class Pause(Request[FunctionInfo]):
     permission = Permission.OPERATE
     touches = Touches.FUNCTION
     call = "functions.pause"
-    function: str
+    function: Text
     reason: Reason = ""
-    until: float | None = None
+    until: Moment | None = None
     """When its jobs start again, in seconds since 1970; None: when it is resumed."""
-    revision: str | None = None
+    revision: Text | None = None
 
 
 class Acknowledged(msgspec.Struct):
@@ -148,7 +149,7 @@ class Acknowledge(Request[Acknowledged]):
     permission = Permission.OPERATE
     touches = Touches.FUNCTION
     call = "functions.acknowledge"
-    function: str
+    function: Text
     reason: Reason = ""
 
 
@@ -158,5 +159,5 @@ class Resume(Request[FunctionInfo]):
     permission = Permission.OPERATE
     touches = Touches.FUNCTION
     call = "functions.resume"
-    function: str
-    revision: str | None = None
+    function: Text
+    revision: Text | None = None

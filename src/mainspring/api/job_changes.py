@@ -12,8 +12,9 @@ from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the a
 from mainspring.api.jobs import JobInfo
 from mainspring.api.request import Request, Touches
 from mainspring.api.submitting import Arguments, PriorityName, Submission
+from mainspring.sizes import Text, TextTuple  # noqa: TC001 - msgspec reads the annotations
 
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class Deleted(msgspec.Struct):
@@ -29,7 +30,7 @@ class Update(Request[JobInfo]):
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.update"
-    handle: str
+    handle: Text
     run_at: Time | UnsetType = UNSET
     """When it runs; a past time: at once."""
     priority: PriorityName | UnsetType = UNSET
@@ -43,7 +44,7 @@ class Snooze(Request[JobInfo]):
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.snooze"
-    handle: str
+    handle: Text
     delay: Seconds
 
 
@@ -53,7 +54,7 @@ class Delete(Request[Deleted]):
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.delete"
-    handle: str
+    handle: Text
 
 
 class Clone(Arguments, Request[Submission]):
@@ -67,11 +68,11 @@ class Clone(Arguments, Request[Submission]):
     permission = Permission.DEVELOP
     touches = Touches.JOB
     call = "jobs.clone"
-    handle: str
-    unique: str = ""
+    handle: Text
+    unique: Text = ""
     priority: PriorityName | None = None
-    delay: float | None = None
+    delay: Seconds | None = None
     run_at: Time | None = None
-    expires: float | None = None
-    concurrency_key: str | None = None
-    tags: tuple[str, ...] | None = None
+    expires: Seconds | None = None
+    concurrency_key: Text | None = None
+    tags: TextTuple | None = None

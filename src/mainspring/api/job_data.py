@@ -7,6 +7,7 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.jobs import JobInfo
 from mainspring.api.request import Request
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 
 class Data(msgspec.Struct):
@@ -33,7 +34,7 @@ class Payload(Request[Data]):
 
     permission = Permission.PAYLOADS
     name_in_audit = "jobs.payload"
-    handle: str
+    handle: Text
 
 
 class Result(Request[Data]):
@@ -41,7 +42,7 @@ class Result(Request[Data]):
 
     permission = Permission.PAYLOADS
     name_in_audit = "jobs.result"
-    handle: str
+    handle: Text
 
 
 class Wait(Request[Outcome]):
@@ -50,7 +51,7 @@ class Wait(Request[Outcome]):
     permission = Permission.READ
     name_in_audit = "jobs.wait"
     only_reads = True
-    handle: str
+    handle: Text
 
 
 class Progress(msgspec.Struct):
@@ -65,4 +66,4 @@ class Follow(Request[JobInfo]):
 
     permission = Permission.READ
     name_in_audit = "jobs.follow"
-    handle: str
+    handle: Text

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import msgspec
 
+from mainspring.sizes import Text, Texts  # noqa: TC001 - msgspec reads the annotations
+
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time as RFC 3339 text, with a time zone."""
 
@@ -17,15 +19,15 @@ class JobCriteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     `jobs.List` has the same fields. It cannot inherit them: msgspec allows one base with fields, and all requests have another.
     """
 
-    state: str | list[str] | None = None
+    state: Text | Texts | None = None
     """One state, or several of which any will do."""
-    function: str | None = None
-    unique: str | None = None
-    key: str | None = None
-    schedule: str | None = None
-    workflow: str | None = None
+    function: Text | None = None
+    unique: Text | None = None
+    key: Text | None = None
+    schedule: Text | None = None
+    workflow: Text | None = None
     """A run of a workflow, by its handle or workflow id."""
-    error_type: str | None = None
-    tag: str | None = None
+    error_type: Text | None = None
+    tag: Text | None = None
     created_from: Time | None = None
     created_to: Time | None = None

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.request import Request
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 SHOWN_BYTES = 1 << 20
 """Bytes of the largest payload in an answer."""
@@ -64,7 +65,7 @@ class ListAttempts(Request[Attempts]):
 
     permission = Permission.READ
     call = "jobs.attempts"
-    handle: str
+    handle: Text
 
 
 class ShowArguments(Request[Arguments]):
@@ -72,4 +73,4 @@ class ShowArguments(Request[Arguments]):
 
     permission = Permission.PAYLOADS
     call = "jobs.arguments"
-    handle: str
+    handle: Text

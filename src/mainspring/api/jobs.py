@@ -12,6 +12,7 @@ from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the a
 from mainspring.api.request import Request, Touches
 from mainspring.api.submitting import Arguments, has_arguments
 from mainspring.jobs.model import FUNCTION_LIMIT, State
+from mainspring.sizes import Seconds, Text, Texts, Whole  # noqa: TC001 - msgspec reads the annotations
 
 REASON_LIMIT = 4096
 """Characters in the reason of a cancel, which is stored with the job."""
@@ -92,20 +93,20 @@ class List(Request[Listed], kw_only=True):
     permission = Permission.READ
     call = "jobs.list"
     only_reads = True
-    state: str | list[str] | None = None
+    state: Text | Texts | None = None
     """One state, or several of which any will do."""
-    function: str | None = None
-    unique: str | None = None
-    key: str | None = None
-    schedule: str | None = None
-    workflow: str | None = None
+    function: Text | None = None
+    unique: Text | None = None
+    key: Text | None = None
+    schedule: Text | None = None
+    workflow: Text | None = None
     """A run of a workflow, by its handle or workflow id."""
-    error_type: str | None = None
-    tag: str | None = None
+    error_type: Text | None = None
+    tag: Text | None = None
     created_from: Time | None = None
     created_to: Time | None = None
-    before: str | None = None
-    limit: int = 100
+    before: Text | None = None
+    limit: Whole = 100
     partial: bool = False
     """Whether the answer may contain fewer jobs than the limit although more match."""
 
@@ -115,7 +116,7 @@ class Show(Request[JobDetails]):
 
     permission = Permission.READ
     call = "jobs.show"
-    handle: str
+    handle: Text
 
 
 class Cancel(Request[Cancelled]):
@@ -124,7 +125,7 @@ class Cancel(Request[Cancelled]):
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.cancel"
-    handle: str
+    handle: Text
     reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)] = "cancelled on request"
 
 
@@ -138,8 +139,8 @@ class Retry(Arguments, Request[JobInfo]):
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.retry"
-    handle: str
-    delay: float | None = None
+    handle: Text
+    delay: Seconds | None = None
 
     def needs(self) -> Permission:
         """Return the permission to submit jobs for a retry with other arguments."""
@@ -152,4 +153,4 @@ class Watch(Request[None]):
     permission = Permission.READ
     call = "jobs.watch"
     function: Annotated[str, msgspec.Meta(max_length=FUNCTION_LIMIT)] | None = None
-    handle: str | None = None
+    handle: Text | None = None

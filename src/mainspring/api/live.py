@@ -8,6 +8,7 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.request import Request
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 
 class Numbers(msgspec.Struct):
@@ -84,5 +85,5 @@ class FollowVersion(Request[Version]):
     permission = Permission.READ
     name_in_audit = "live.follow"
     subject: Subject
-    name: str = ""
+    name: Text = ""
     """The name of the schedule, the id of the worker, or the key of the run."""

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.request import Request
+from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
 LONGEST_WAIT = 30.0
 """Seconds that a call may wait for lines."""
@@ -50,10 +51,10 @@ class FollowLogs(Request[None]):
 
     permission = Permission.PAYLOADS
     name_in_audit = "jobs.follow_logs"
-    handle: str
-    tail: int = 200
+    handle: Text
+    tail: Whole = 200
     """The number of earlier lines with which the stream begins, the newest ones."""
-    after: str | None = None
+    after: Text | None = None
     """The place where another stream ended; instead of ``tail``."""
     level: Level = "debug"
     attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
@@ -65,12 +66,12 @@ class Logs(Request[Logged]):
     permission = Permission.PAYLOADS
     call = "jobs.logs"
     only_reads = True
-    handle: str
-    tail: int = 200
+    handle: Text
+    tail: Whole = 200
     """Without ``after``: the number of lines, the newest ones."""
-    after: str | None = None
+    after: Text | None = None
     """``next`` of the previous answer; empty: from the first line."""
-    limit: int = 1000
+    limit: Whole = 1000
     """With ``after``: the largest number of lines."""
     level: Level = "debug"
     """The lowest level."""

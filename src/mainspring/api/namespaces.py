@@ -10,6 +10,7 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.functions import Acknowledged  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.request import Request
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 
 class JobCounts(msgspec.Struct):
@@ -164,5 +165,5 @@ class ShowNode(Request[NamespaceNode]):
 
     permission = Permission.READ
     call = "namespaces.node"
-    node: str
+    node: Text
     """A name, or the number of a term."""

@@ -8,6 +8,7 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.request import Request, Touches
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class Show(Request[NodeInfo]):
     permission = Permission.READ
     about_nodes = True
     call = "nodes.show"
-    node: str
+    node: Text
     """A name, or the number of a term."""
 
 
@@ -78,7 +79,7 @@ class Drain(Request[NodeInfo]):
     touches = Touches.ALL
     in_all_namespaces = True
     call = "nodes.drain"
-    node: str
+    node: Text
     draining: bool = True
 
 
@@ -89,5 +90,5 @@ class Remove(Request[NodeInfo]):
     touches = Touches.ALL
     in_all_namespaces = True
     call = "nodes.remove"
-    node: str
+    node: Text
     force: bool = False

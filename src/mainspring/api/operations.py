@@ -11,6 +11,7 @@ from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.job_filters import JobCriteria, Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.api.jobs import REASON_LIMIT, JobInfo
 from mainspring.api.request import Request, Touches
+from mainspring.sizes import Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
 ActionName = Literal["cancel", "retry", "delete", "reschedule"]
 StateName = Literal["running", "done", "aborted", "stopped"]
@@ -112,13 +113,13 @@ class Start(Request[Started]):
     call = "operations.start"
     action: ActionName
     filter: JobCriteria | None = None
-    handles: Annotated[list[str], msgspec.Meta(max_length=HANDLES_LIMIT)] | None = None
+    handles: Annotated[list[Text], msgspec.Meta(max_length=HANDLES_LIMIT)] | None = None
     dry_run: bool = False
     """Only count the jobs."""
     expect: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
     """The most jobs that may match. If more do, the request fails and nothing changes."""
     reason: Reason = ""
-    rate: float | None = None
+    rate: Seconds | None = None
     """The most jobs per second; None: as fast as other work allows."""
     run_at: Time | None = None
     """For ``reschedule``: when the jobs run. A past time lets them run at once."""
@@ -130,7 +131,7 @@ class List(Request[Listed]):
     permission = Permission.READ
     call = "operations.list"
     limit: Limit = 100
-    before: str | None = None
+    before: Text | None = None
     """List only operations that were started before this one."""
 
 
@@ -139,7 +140,7 @@ class Show(Request[OperationDetails]):
 
     permission = Permission.READ
     call = "operations.show"
-    id: str
+    id: Text
 
 
 class Follow(Request[OperationInfo]):
@@ -150,7 +151,7 @@ class Follow(Request[OperationInfo]):
 
     permission = Permission.READ
     name_in_audit = "operations.follow"
-    id: str
+    id: Text
 
 
 class Jobs(Request[TouchedJobs]):
@@ -158,8 +159,8 @@ class Jobs(Request[TouchedJobs]):
 
     permission = Permission.READ
     call = "operations.jobs"
-    id: str
-    after: int = 0
+    id: Text
+    after: Whole = 0
 
 
 class Abort(Request[OperationInfo]):
@@ -169,5 +170,5 @@ class Abort(Request[OperationInfo]):
     touches = Touches.OPERATION
     call = "operations.abort"
     is_small = True
-    id: str
+    id: Text
     reason: Reason = ""

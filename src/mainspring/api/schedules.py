@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -12,6 +12,7 @@ from mainspring.api.request import Request, Touches
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.model import ClockNote, ConflictKind, Misfire  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.specification import Specification
+from mainspring.sizes import ENTRIES, Moment, Text, Texts, TextTuple, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -194,7 +195,7 @@ class Show(Request[ScheduleDetails]):
 
     permission = Permission.READ
     call = "schedules.show"
-    name: str
+    name: Text
 
 
 class Add(Specification, Request[ScheduleInfo]):
@@ -214,7 +215,7 @@ class Edit(Specification, Request[ScheduleInfo]):
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
     call = "schedules.edit"
-    revision: str | None = None
+    revision: Text | None = None
     """Of the last answer: if the schedule was changed since, the request fails with ``changed``."""
 
 
@@ -224,7 +225,7 @@ class Replace(Specification, Request[ScheduleInfo]):
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
     call = "schedules.replace"
-    revision: str | None = None
+    revision: Text | None = None
 
 
 class Preview(Specification, Request[Previewed]):
@@ -234,7 +235,7 @@ class Preview(Specification, Request[Previewed]):
     touches = Touches.SCHEDULE
     call = "schedules.preview"
     only_reads = True
-    count: int = 10
+    count: Whole = 10
 
 
 class Pause(Request[ScheduleInfo]):
@@ -243,8 +244,8 @@ class Pause(Request[ScheduleInfo]):
     permission = Permission.OPERATE
     touches = Touches.SCHEDULE
     call = "schedules.pause"
-    name: str
-    revision: str | None = None
+    name: Text
+    revision: Text | None = None
 
 
 class Resume(Request[ScheduleInfo]):
@@ -253,8 +254,8 @@ class Resume(Request[ScheduleInfo]):
     permission = Permission.OPERATE
     touches = Touches.SCHEDULE
     call = "schedules.resume"
-    name: str
-    revision: str | None = None
+    name: Text
+    revision: Text | None = None
 
 
 class Remove(Request[Removed]):
@@ -266,8 +267,8 @@ class Remove(Request[Removed]):
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
     call = "schedules.remove"
-    name: str
-    revision: str | None = None
+    name: Text
+    revision: Text | None = None
     children: bool = False
     """Whether to remove all schedules that run after it, too, and those after them."""
 
@@ -281,9 +282,9 @@ class Adopt(Request[ScheduleInfo]):
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
     call = "schedules.adopt"
-    name: str
-    app: str
-    revision: str | None = None
+    name: Text
+    app: Text
+    revision: Text | None = None
 
 
 class Trigger(Request[Run]):
@@ -292,7 +293,7 @@ class Trigger(Request[Run]):
     permission = Permission.OPERATE
     touches = Touches.SCHEDULE
     call = "schedules.trigger"
-    name: str
+    name: Text
 
 
 class Next(Request[Times]):
@@ -302,8 +303,8 @@ class Next(Request[Times]):
     touches = Touches.SCHEDULE
     call = "schedules.next"
     only_reads = True
-    name: str
-    count: int = 10
+    name: Text
+    count: Whole = 10
 
 
 class History(Request[Runs]):
@@ -313,9 +314,9 @@ class History(Request[Runs]):
     touches = Touches.SCHEDULE
     call = "schedules.history"
     only_reads = True
-    name: str
-    limit: int = 100
-    before: float | None = None
+    name: Text
+    limit: Whole = 100
+    before: Moment | None = None
 
 
 class Declare(Request[Declared]):
@@ -324,13 +325,13 @@ class Declare(Request[Declared]):
     permission = Permission.DEVELOP
     touches = Touches.EACH
     call = "schedules.declare"
-    app: str
-    schedules: list[Specification]
-    functions: list[str] | None = None
+    app: Text
+    schedules: Annotated[list[Specification], msgspec.Meta(max_length=ENTRIES.most)]
+    functions: Texts | None = None
     """All functions that the code defines; None: unknown."""
-    workflows: tuple[str, ...] = ()
+    workflows: TextTuple = ()
     """Those of them that are workflows: a node without workflows leaves out their schedules."""
-    left_out: tuple[str, ...] = ()
+    left_out: TextTuple = ()
     """Functions that the worker does not run: their schedules stay as they are."""
     is_named: bool = True
     """Whether the code chooses the name of the App."""

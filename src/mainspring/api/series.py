@@ -8,6 +8,7 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.request import Request
+from mainspring.sizes import Moment, Text  # noqa: TC001 - msgspec reads the annotations
 
 StepName = Literal["minute", "half_hour"]
 
@@ -82,11 +83,11 @@ class ReadSeries(Request[Series]):
     permission = Permission.READ
     call = "functions.series"
     only_reads = True
-    function: str
+    function: Text
     step: StepName = "minute"
-    since: float | None = None
+    since: Moment | None = None
     """Only buckets that begin at this time or later, in seconds since 1970."""
-    until: float | None = None
+    until: Moment | None = None
     """Only buckets that begin before this time."""
 
 
@@ -96,4 +97,4 @@ class ReadErrors(Request[Errors]):
     permission = Permission.READ
     call = "functions.errors"
     only_reads = True
-    function: str
+    function: Text

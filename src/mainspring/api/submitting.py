@@ -19,6 +19,7 @@ from mainspring.jobs.retry import check as check_retry
 from mainspring.jobs.tags import check_tags
 from mainspring.namespaces import DEFAULT, Namespaced, name_of
 from mainspring.resources.limit_specs import key_of
+from mainspring.sizes import LEVELS, Seconds, Text, TextTuple, is_too_deep
 from mainspring.workflows.model import decision_function
 
 PriorityName = Literal["high", "normal", "low"]
@@ -36,17 +37,17 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """The options of a submission; docs/reference/protocol.md explains the keys."""
 
     priority: PriorityName = "normal"
-    delay: float | None = None
-    run_at: float | None = None
-    timeout: float | None = None
-    heartbeat: float | None = None
-    expires: float | None = None
+    delay: Seconds | None = None
+    run_at: Seconds | None = None
+    timeout: Seconds | None = None
+    heartbeat: Seconds | None = None
+    expires: Seconds | None = None
     retry: Retry | None = None
-    keep_unique: float | None = None
-    concurrency_key: str = ""
-    version: str | None = None
+    keep_unique: Seconds | None = None
+    concurrency_key: Text = ""
+    version: Text | None = None
     """Of a run. Empty: the submission starts a run of the newest version."""
-    tags: tuple[str, ...] = ()
+    tags: TextTuple = ()
 
     def apply_to(self, job: Job, now: float) -> None:
         """Set these options on a new job. Raises UsageError for an invalid one."""
@@ -96,7 +97,14 @@ def bytes_of(arguments: Arguments | NewJob, default: bytes = b"") -> bytes:
         return default if arguments.payload is UNSET else arguments.payload
     if arguments.payload is not UNSET:
         raise UsageError("give args or payload, not both")
-    return bytes(arguments.args)
+    return checked_levels(bytes(arguments.args))
+
+
+def checked_levels(text: bytes) -> bytes:
+    """Return JSON. Raises UsageError if it has too many levels to be read again."""
+    if is_too_deep(text):
+        raise UsageError(f"the arguments have more than {LEVELS.most} levels of arrays and objects: make them flatter")
+    return text
 
 
 def check_seconds(options: msgspec.Struct, *names: str) -> None:
@@ -154,23 +162,23 @@ class Submitted(msgspec.Struct):
 class NewJob(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A job to submit, in JSON; docs/reference/protocol.md explains the options."""
 
-    function: str
+    function: Text
     args: msgspec.Raw | UnsetType = UNSET
     """The arguments: any JSON value."""
     payload: bytes | UnsetType = UNSET
     """The arguments as base64 of any bytes, in place of ``args``."""
-    unique: str = ""
+    unique: Text = ""
     priority: PriorityName = "normal"
-    delay: float | None = None
+    delay: Seconds | None = None
     run_at: Time | None = None
-    timeout: float | None = None
-    heartbeat: float | None = None
-    expires: float | None = None
+    timeout: Seconds | None = None
+    heartbeat: Seconds | None = None
+    expires: Seconds | None = None
     retry: Retry | None = None
-    keep_unique: float | None = None
-    concurrency_key: str = ""
-    version: str = ""
-    tags: tuple[str, ...] = ()
+    keep_unique: Seconds | None = None
+    concurrency_key: Text = ""
+    version: Text = ""
+    tags: TextTuple = ()
 
     def options(self) -> JobOptions:
         """Return the options: `NO_OPTIONS` if the client has set none."""

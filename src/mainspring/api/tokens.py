@@ -11,6 +11,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.request import Request, Touches
 from mainspring.namespaces import DEFAULT
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 RoleName = Literal["viewer", "operator", "developer", "admin"]
 NAME_LIMIT = 100
@@ -24,9 +25,9 @@ class GrantSpec(msgspec.Struct, forbid_unknown_fields=True):
     """A role in a namespace, optionally for some functions alone."""
 
     role: RoleName
-    namespace: str = DEFAULT
+    namespace: Text = DEFAULT
     """A namespace, or ``*`` for all of them."""
-    functions: Annotated[list[str], msgspec.Meta(max_length=MOST_FUNCTIONS)] = []
+    functions: Annotated[list[Text], msgspec.Meta(max_length=MOST_FUNCTIONS)] = []
     """Names, or beginnings of names with a final ``*``; none: all functions."""
     payloads: bool = False
     """Whether it also permits to see arguments, results and logs."""
@@ -80,7 +81,7 @@ class List(Request[Listed]):
     in_any_namespace = True
     call = "tokens.list"
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
-    after: str | None = None
+    after: Text | None = None
 
 
 class Show(Request[TokenInfo]):
@@ -90,7 +91,7 @@ class Show(Request[TokenInfo]):
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.show"
-    token: str
+    token: Text
     """Its id; or its name, if no other token has the name."""
 
 
@@ -101,8 +102,8 @@ class Revoke(Request[TokenInfo]):
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.revoke"
-    token: str
-    reason: str = ""
+    token: Text
+    reason: Text = ""
 
 
 class Rotate(Request[CreatedToken]):
@@ -112,8 +113,8 @@ class Rotate(Request[CreatedToken]):
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.rotate"
-    token: str
-    reason: str = ""
+    token: Text
+    reason: Text = ""
 
 
 class Identity(msgspec.Struct):

@@ -9,6 +9,7 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.request import Request, Touches
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 
 class WorkerInfo(msgspec.Struct):
@@ -71,7 +72,7 @@ class List(Request[Listed]):
     permission = Permission.READ
     call = "workers.list"
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
-    after: str | None = None
+    after: Text | None = None
 
 
 class Show(Request[WorkerDetails]):
@@ -79,7 +80,7 @@ class Show(Request[WorkerDetails]):
 
     permission = Permission.READ
     call = "workers.show"
-    worker: str
+    worker: Text
     """Its id."""
 
 
@@ -89,7 +90,7 @@ class Drain(Request[WorkerInfo]):
     permission = Permission.OPERATE
     touches = Touches.ALL
     call = "workers.drain"
-    worker: str
+    worker: Text
     draining: bool = True
 
 
@@ -99,4 +100,4 @@ class Stop(Request[WorkerInfo]):
     permission = Permission.OPERATE
     touches = Touches.ALL
     call = "workers.stop"
-    worker: str
+    worker: Text

@@ -8,6 +8,7 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.request import Request, Touches
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 
 class VersionInfo(msgspec.Struct):
@@ -86,7 +87,7 @@ class Versions(Request[VersionList]):
 
     permission = Permission.READ
     call = "workflows.versions"
-    type: str | None = None
+    type: Text | None = None
 
 
 class Remove(Request[RemovedVersion]):
@@ -96,8 +97,8 @@ class Remove(Request[RemovedVersion]):
     touches = Touches.FUNCTION
     function_field = "type"
     call = "workflows.remove"
-    type: str
-    version: str
+    type: Text
+    version: Text
 
 
 class Workers(Request[DeciderList]):

@@ -16,6 +16,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import Request, Touches
 from mainspring.api.submitting import Arguments, PriorityName
+from mainspring.sizes import Moment, Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Status
 
@@ -243,12 +244,12 @@ class Start(Arguments, Request[Started]):
     touches = Touches.FUNCTION
     call = "workflows.start"
     former: ClassVar[Mapping[str, str]] = {"input": "args", "payload_base64": "payload", "unique": "id"}
-    function: str
-    id: str = ""
+    function: Text
+    id: Text = ""
     """The workflow id; empty: the handle."""
-    version: str = ""
+    version: Text = ""
     """Empty: the newest."""
-    timeout: float | None = None
+    timeout: Seconds | None = None
     """Seconds that the run may last; None: as its workers have registered."""
     priority: PriorityName = "normal"
 
@@ -263,13 +264,13 @@ class List(Request[Listed]):
     closed: bool = False
     parked: bool = False
     stranded: bool = False
-    type: str | None = None
-    id: str | None = None
+    type: Text | None = None
+    id: Text | None = None
     status: GivenStatus | None = None
-    since: float | None = None
+    since: Moment | None = None
     """The earliest start, in seconds since 1970."""
-    limit: int = 100
-    after: str | None = None
+    limit: Whole = 100
+    after: Text | None = None
     partial: bool = False
     """Whether the answer may contain fewer runs than the limit although more match."""
 
@@ -279,7 +280,7 @@ class Show(Request[RunDetails]):
 
     permission = Permission.READ
     call = "workflows.show"
-    key: str
+    key: Text
 
 
 class History(Request[Events], rename={"first": "from"}):
@@ -288,10 +289,10 @@ class History(Request[Events], rename={"first": "from"}):
     permission = Permission.READ
     call = "workflows.history"
     only_reads = True
-    key: str
-    first: int = 1
+    key: Text
+    first: Whole = 1
     """In JSON ``from``: the number of the first event."""
-    limit: int = 1000
+    limit: Whole = 1000
     native: bool = False
     """Whether to add the attributes that Amazon SWF does not have."""
     exact: bool = False
@@ -306,7 +307,7 @@ class Signal(Request[Reached]):
     call = "workflows.signal"
     is_small = True
     former: ClassVar[Mapping[str, str]] = {"input": "value", "payload_base64": "payload"}
-    key: str
+    key: Text
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=SIGNAL_NAME_LIMIT)]
     request: RequestKey | None = None
     value: msgspec.Raw | UnsetType = UNSET
@@ -321,7 +322,7 @@ class Cancel(Request[Reached]):
     permission = Permission.OPERATE
     touches = Touches.RUN
     call = "workflows.cancel"
-    key: str
+    key: Text
     reason: Reason = ""
     request: RequestKey | None = None
 
@@ -332,7 +333,7 @@ class Terminate(Request[Reached]):
     permission = Permission.OPERATE
     touches = Touches.RUN
     call = "workflows.terminate"
-    key: str
+    key: Text
     reason: Reason = ""
     children: ChildPolicyName | None = None
     """The fate of its open children; None: as their child policies say."""
@@ -347,8 +348,8 @@ class Move(Request[Reached]):
     permission = Permission.OPERATE
     touches = Touches.RUN
     call = "workflows.move"
-    key: str
-    version: str
+    key: Text
+    version: Text
 
 
 class Unpark(Request[Number]):
@@ -357,5 +358,5 @@ class Unpark(Request[Number]):
     permission = Permission.OPERATE
     touches = Touches.RUN
     call = "workflows.unpark"
-    key: str | None = None
+    key: Text | None = None
     all: bool = False

@@ -9,6 +9,7 @@ import msgspec
 
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.queries.filters import JobFilter  # noqa: TC001 - msgspec reads the annotation
+from mainspring.sizes import CANNOT_READ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -186,7 +187,15 @@ Touched = dict[Outcome, list[int]]
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_spec: Final = msgspec.msgpack.Decoder(Spec).decode
 decode_progress: Final = msgspec.msgpack.Decoder(Progress).decode
-decode_touched: Final = msgspec.msgpack.Decoder(Touched).decode
+_decode_touched: Final = msgspec.msgpack.Decoder(Touched).decode
+
+
+def decode_touched(stored: bytes) -> Touched:
+    """Return the jobs of a stored step; none for bytes that cannot be read: one row must not break the list."""
+    try:
+        return _decode_touched(stored)
+    except CANNOT_READ:
+        return {}
 
 
 def row_of(operation: BulkOperation) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from mainspring.job_logs.cleaning import clean, cut
+from mainspring.sizes import CANNOT_READ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,8 @@ REDACTED: Final = "[redacted]"
 CHUNK_BYTES: Final = 16_384
 """Bytes after which a chunk is full. Its last line may be longer."""
 CHUNK_LINES: Final = 500
+UNREADABLE: Final = "(this line cannot be read by this version)"
+_ERROR: Final = LEVELS.index("error")
 CHUNK_OVERHEAD: Final = 64
 """Bytes that a chunk counts in addition to its lines."""
 
@@ -77,8 +80,16 @@ _decode = msgspec.msgpack.Decoder(list[Line]).decode
 
 
 def lines_of(chunk: Chunk) -> list[Line]:
-    """Return the lines of a chunk."""
-    return _decode(chunk.body)
+    """Return the lines of a chunk. For a body that cannot be read, each line says so: it must not break the log."""
+    try:
+        lines = _decode(chunk.body)
+    except CANNOT_READ:
+        lines = []
+    if len(lines) == chunk.lines and all(0 <= line.level < len(LEVELS) for line in lines):
+        return lines
+    return [
+        Line(min(chunk.id, _LATEST_US), _ERROR, "mainspring", UNREADABLE) for _ in range(min(chunk.lines, CHUNK_LINES))
+    ]
 
 
 def mask_from(level: int) -> int:

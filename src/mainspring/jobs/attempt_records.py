@@ -15,6 +15,7 @@ import msgspec
 from mainspring.jobs import rules
 from mainspring.jobs.failures import UNREADABLE, decode_failure
 from mainspring.jobs.rules import Outcome
+from mainspring.sizes import CANNOT_READ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -63,8 +64,21 @@ def encode_record(record: AttemptRecord) -> bytes:
 
 
 def decode_records(lines: bytes) -> list[AttemptRecord]:
-    """Return the records in lines, oldest first."""
-    return _decode(b"[%b]" % b",".join(lines.splitlines()))
+    """Return the records in lines, oldest first. A line that cannot be read is a record that says so."""
+    parts = lines.splitlines()
+    try:
+        return _decode(b"[%b]" % b",".join(parts))
+    except CANNOT_READ:
+        return [_record(part) for part in parts]
+
+
+def _record(line: bytes) -> AttemptRecord:
+    try:
+        (record,) = _decode(b"[%b]" % line)
+    except CANNOT_READ as error:
+        message = f"this version cannot read the record of this attempt: {error}"
+        return AttemptRecord(0, 0, 0, "", "", Outcome.LOST.value, "Unreadable", message)
+    return record
 
 
 def append_record(lines: bytes, line: bytes) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.jobs.model import Job, State
-from mainspring.sizes import FAILURE_LINE, FAILURE_TEXT, FAILURE_TYPE, shorten
+from mainspring.sizes import CANNOT_READ, FAILURE_LINE, FAILURE_TEXT, FAILURE_TYPE, shorten
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,6 +43,12 @@ def encode_failure(found: JobFailure) -> bytes:
     return _encode(fitting(found))
 
 
+def brief(stored: bytes) -> bytes:
+    """Return a stored failure as a row of another table keeps it: as lists show it, without the traceback."""
+    found = decode_failure(stored)
+    return encode_failure(JobFailure(found.type, shorten(found.message, FAILURE_LINE.most)))
+
+
 def failure(kind: str, message: str) -> bytes:
     """Return the stored form of a failure."""
     return encode_failure(JobFailure(kind, message))
@@ -55,7 +61,7 @@ def decode_failure(stored: bytes) -> JobFailure:
     """
     try:
         return _decode(stored)
-    except ValueError:  # a MsgspecError, or text that is not UTF-8
+    except CANNOT_READ:
         return _decode_part(stored)
 
 
@@ -66,7 +72,7 @@ def _decode_part(stored: bytes) -> JobFailure:
             for closing in _CLOSINGS:
                 try:
                     return _decode(stored[:end] + closing)
-                except ValueError:
+                except CANNOT_READ:
                     continue
     return JobFailure(UNREADABLE, f"the stored failure of {len(stored)} bytes cannot be read")
 

@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+from mainspring.sizes import CANNOT_READ
+
 NO_UNIQUE = b""
 DECISIONS = b"\x1f"
 """The first byte of the functions of decisions. No other function has it in its name."""
@@ -129,7 +131,7 @@ def read_options(data: bytes) -> Options:
     """Return stored options; `UNREADABLE_OPTIONS` for bytes that are none: one row must not break a list, nor a transaction."""
     try:
         return decode_options(data)
-    except (ValueError, RecursionError):  # a MsgspecError, or text that is not UTF-8
+    except CANNOT_READ:
         return UNREADABLE_OPTIONS
 
 

@@ -10,21 +10,22 @@ from mainspring.clock import from_us, to_us
 from mainspring.errors import UsageError
 from mainspring.resources import rules
 from mainspring.resources.model import Limits, Rate
+from mainspring.sizes import Seconds, Whole  # noqa: TC001 - msgspec reads the annotations
 
 
 class RateSpec(msgspec.Struct, forbid_unknown_fields=True):
     """A number of starts in ``per`` seconds."""
 
-    number: int
-    per: float = 1.0
-    burst: int | None = None
+    number: Whole
+    per: Seconds = 1.0
+    burst: Whole | None = None
 
 
 class LimitSpec(msgspec.Struct, forbid_unknown_fields=True):
     """The limits of a function."""
 
-    concurrency: int | None = None
-    concurrency_per_key: int | None = None
+    concurrency: Whole | None = None
+    concurrency_per_key: Whole | None = None
     rate: RateSpec | None = None
     rate_per_key: RateSpec | None = None
 

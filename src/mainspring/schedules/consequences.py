@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from mainspring.jobs.failures import failure
+from mainspring.jobs.failures import brief, failure
 from mainspring.jobs.model import State
 from mainspring.schedules import rules
 from mainspring.schedules.model import Cause, Fire, FireState, Reason
@@ -100,7 +100,7 @@ async def end(changes: ScheduleChanges, row: Fire, job: Ended) -> None:
         started_us=job.started_us,
         ended_us=job.ended_us,
         outcome=State(job.state).name.lower(),
-        error=b"" if succeeded else job.error,
+        error=b"" if succeeded or not job.error else brief(job.error),
         attempt=job.attempt,
     )
     changes.put(row)

@@ -16,6 +16,7 @@ from mainspring.jobs.model import Priority, Retry
 from mainspring.jobs.tags import check_tags
 from mainspring.namespaces import Namespaced
 from mainspring.schedules.model import At, Cron, Every, Misfire, Overlap, Schedule
+from mainspring.sizes import LEVELS, Seconds, Text, Texts, is_too_deep
 
 if TYPE_CHECKING:
     from mainspring.schedules.model import Trigger
@@ -28,31 +29,31 @@ _FURTHEST = 300_000_000_000.0
 class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The fields of a schedule. A missing field keeps its value, or has its default in a new schedule."""
 
-    name: str
-    function: str | UnsetType = UNSET
+    name: Text
+    function: Text | UnsetType = UNSET
     args: Raw | UnsetType = UNSET
     """The arguments of its jobs: any JSON value."""
     payload: bytes | UnsetType = UNSET
     """The arguments as base64 of any bytes, in place of ``args``."""
-    cron: str | UnsetType = UNSET
-    every: float | UnsetType = UNSET
-    at: float | UnsetType = UNSET
-    timezone: str | UnsetType = UNSET
-    start: float | UnsetType | None = UNSET
-    end: float | UnsetType | None = UNSET
-    jitter: float | UnsetType = UNSET
-    exclude: list[str] | UnsetType = UNSET
+    cron: Text | UnsetType = UNSET
+    every: Seconds | UnsetType = UNSET
+    at: Seconds | UnsetType = UNSET
+    timezone: Text | UnsetType = UNSET
+    start: Seconds | UnsetType | None = UNSET
+    end: Seconds | UnsetType | None = UNSET
+    jitter: Seconds | UnsetType = UNSET
+    exclude: Texts | UnsetType = UNSET
     misfire: Misfire | UnsetType = UNSET
-    misfire_after: float | UnsetType = UNSET
-    overlap: str | UnsetType = UNSET
-    parents: list[str] | UnsetType = UNSET
+    misfire_after: Seconds | UnsetType = UNSET
+    overlap: Text | UnsetType = UNSET
+    parents: Texts | UnsetType = UNSET
     wait_for_children: bool | UnsetType = UNSET
-    priority: str | UnsetType = UNSET
+    priority: Text | UnsetType = UNSET
     retry: Retry | UnsetType | None = UNSET
-    timeout: float | UnsetType | None = UNSET
-    unique: str | UnsetType = UNSET
-    expires: float | UnsetType | None = UNSET
-    tags: list[str] | UnsetType = UNSET
+    timeout: Seconds | UnsetType | None = UNSET
+    unique: Text | UnsetType = UNSET
+    expires: Seconds | UnsetType | None = UNSET
+    tags: Texts | UnsetType = UNSET
 
     def schedule(self, before: Schedule | None = None) -> Schedule:
         """Return the whole schedule. Raises UsageError if it is invalid by itself.
@@ -93,7 +94,11 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
             return self.payload
         if self.payload is not UNSET:
             raise UsageError(f"schedule {self.name!r}: give args or payload, not both")
-        return bytes(self.args)
+        if is_too_deep(args := bytes(self.args)):
+            raise UsageError(
+                f"schedule {self.name!r}: its arguments have more than {LEVELS.most} levels: make them flatter"
+            )
+        return args
 
     def _fields(self) -> dict[str, Any]:
         values = (

@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from mainspring.sizes import CANNOT_READ
+
 MINUTE: Final = 60
 HALF_HOUR: Final = 1800
 KEPT: Final = {MINUTE: 60, HALF_HOUR: 48}
@@ -115,8 +117,16 @@ class Row(NamedTuple):
 
 
 encode_bucket: Final = msgspec.msgpack.Encoder().encode
-decode_bucket: Final = msgspec.msgpack.Decoder(Bucket).decode
-"""Convert a bucket to and from the stored form."""
+"""Return the stored form of a bucket."""
+_decode: Final = msgspec.msgpack.Decoder(Bucket).decode
+
+
+def decode_bucket(stored: bytes) -> Bucket:
+    """Return a stored bucket; an empty one for bytes that are none: one row must not break a chart."""
+    try:
+        return _decode(stored)
+    except CANNOT_READ:
+        return Bucket()
 
 
 def begin_of(step: int, second: float) -> int:

@@ -32,10 +32,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from mainspring.jobs.model import decode_options
 from mainspring.quantities import format_size
+from mainspring.sizes import CANNOT_READ
 from mainspring.workflows.decisions import (
     activity,
     child,
@@ -195,7 +194,7 @@ def _activity_problem(decision: model.ScheduleActivityTask, largest: int) -> str
         return ""
     try:
         decode_options(decision.options)
-    except msgspec.MsgspecError as error:
+    except CANNOT_READ as error:
         return f"its options are not valid: {error}"
     return ""
 

@@ -13,6 +13,7 @@ import msgspec
 from mainspring import namespaces
 from mainspring.byte_names import name_bytes, name_text
 from mainspring.errors import UsageError
+from mainspring.sizes import CANNOT_READ
 
 YEAR: Final = 366 * 86_400.0
 """Seconds; the longest execution timeout, and the default."""
@@ -157,7 +158,7 @@ def decode_about(about: bytes) -> About:
     """Return a decider's report; an empty one for no bytes, or for bytes of an unknown form."""
     try:
         return _decode_about(about) if about else About()
-    except msgspec.DecodeError:
+    except CANNOT_READ:
         return About()
 
 

@@ -8,11 +8,26 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from mainspring.errors import UsageError
 from mainspring.jobs import retry
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Options, decode_options
+from mainspring.sizes import (
+    ABOUT,
+    CANNOT_READ,
+    FAILURE,
+    IDENTIFIER,
+    PARKED_LINE,
+    PARKED_LINES,
+    PARKED_TEXT,
+    TAGS,
+    shorten,
+)
 from mainspring.workflows.decisions.model import (
+    CancelWorkflowExecution,
     ContinueAsNewWorkflowExecution,
+    FailWorkflowExecution,
     RecordMarker,
     RequestCancelExternalWorkflowExecution,
     ScheduleActivityTask,
@@ -20,7 +35,7 @@ from mainspring.workflows.decisions.model import (
     StartChildWorkflowExecution,
     StartTimer,
 )
-from mainspring.workflows.model import YEAR
+from mainspring.workflows.model import YEAR, Parked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +45,8 @@ if TYPE_CHECKING:
 
 MOST_DECISIONS: Final = 10_000
 """Decisions, or results of steps, of one report."""
-TEXT_LIMIT: Final = 1024
-"""Bytes of a name or a reason."""
+TEXT_LIMIT: Final = IDENTIFIER.most
+"""Characters of a name or a reason."""
 KEY_LIMIT: Final = 256
 _MOST_RUN: Final = 10**18
 _MOST_NUMBER: Final = 2**31 - 1
@@ -40,6 +55,7 @@ _MOST_US: Final = 253_370_764_800_000_000
 _MOST_SECONDS: Final = 100 * YEAR
 _DURATIONS: Final = ("schedule_to_start", "schedule_to_close", "start_to_close", "heartbeat", "start_to_fire",
                      "execution_timeout", "task_timeout", "delay")  # fmt: skip
+_CLOSES: Final = (FailWorkflowExecution, CancelWorkflowExecution)
 _REQUESTS: Final = (SignalExternalWorkflowExecution, RequestCancelExternalWorkflowExecution)
 _OF_JOBS: Final = {"retry", "timeout", "heartbeat"}
 """The options of an activity's job that a decider may set."""
@@ -50,8 +66,10 @@ def refusal(message: DecideMessage, largest: int, is_workflow: Callable[[bytes],
 
     ``largest`` is the number of bytes of a result or an input that the store takes.
     """
-    if not 0 < message.run < _MOST_RUN:
+    if not is_run(message.run):
         return f"{message.run} is not the number of a run"
+    if len(message.build) > TEXT_LIMIT or not 0 <= message.semantics <= _MOST_NUMBER:
+        return f"the digest of its code has {len(message.build)} characters, or its semantics are {message.semantics}"
     if not (
         0 <= message.seen <= _MOST_NUMBER and 0 <= message.now_us <= _MOST_US and 0 <= message.batch <= _MOST_NUMBER
     ):
@@ -63,7 +81,7 @@ def refusal(message: DecideMessage, largest: int, is_workflow: Callable[[bytes],
             0 < step.number <= _MOST_NUMBER and 0 <= step.batch <= _MOST_NUMBER and 0 < step.attempt <= _MOST_NUMBER
         ):
             return f"step {step.number} has a number, batch ({step.batch}) or attempt ({step.attempt}) out of range"
-        if len(step.result) > largest or len(step.function) > TEXT_LIMIT:
+        if len(step.result) > largest or len(step.function) > TEXT_LIMIT or not 0 <= step.digest < 2**64:
             return f"the result of step {step.number} has {len(step.result)} bytes, the store takes {largest}"
     if len(message.retries) > MOST_DECISIONS:
         return f"a report has at most {MOST_DECISIONS} steps that wait"
@@ -120,12 +138,74 @@ def _refused(decision: Decision, largest: int) -> str:
             return f"a timer of {decision.start_to_fire} s is out of range"
     for field in kind.__struct_fields__:
         value: Any = getattr(decision, field)
-        if isinstance(value, (bytes, str)):
+        is_failure = field == "failure" or (field == "details" and kind in _CLOSES)
+        if is_failure and len(value) > FAILURE.most:
+            return f"{field} has {len(value)} bytes, a failure has at most {FAILURE.most}"
+        if isinstance(value, tuple):
+            if why := _refused_tuple(field, value):
+                return why
+        elif isinstance(value, int):
+            most = 2 if field == "task_priority" else 2**64 - 1
+            if not 0 <= value <= most:
+                return f"{field} is {value}, which is out of range"
+        elif isinstance(value, (bytes, str)):
             if len(value) > (largest if isinstance(value, bytes) else TEXT_LIMIT):
                 return f"{field} has {len(value)} characters or bytes, which are too many"
         elif field in _DURATIONS and not (math.isfinite(value) and 0 <= value <= _MOST_SECONDS):
             return f"{field} is {value}, which is not from 0 s to a century"
     return ""
+
+
+def _refused_tuple(field: str, values: tuple[Any, ...]) -> str:
+    """Return the reason why tags, or the numbers of unread signals, cannot be taken."""
+    most = MOST_DECISIONS if field == "unread" else TAGS.most
+    if len(values) > most:
+        return f"{field} has {len(values)} entries, the limit is {most}"
+    for value in values:
+        if isinstance(value, str) and len(value) > TEXT_LIMIT:
+            return f"{field} has a text of {len(value)} characters, the limit is {TEXT_LIMIT}"
+        if isinstance(value, int) and not 0 <= value <= _MOST_NUMBER:
+            return f"{field} has {value}, which is out of range"
+    return ""
+
+
+def is_run(number: int) -> bool:
+    """Return whether a number can be that of a run."""
+    return 0 < number < _MOST_RUN
+
+
+def within_limits(message: DecideMessage) -> DecideMessage:
+    """Return a report with the texts for people within their limits: they are shortened, or left out."""
+    parked, about = message.parked, message.about
+    if parked is None and len(about) <= ABOUT.most:
+        return message
+    if len(about) > ABOUT.most:
+        about = b""
+    if parked is not None:
+        parked = Parked(
+            shorten(parked.kind, TEXT_LIMIT),
+            shorten(parked.message, PARKED_TEXT.most),
+            _lines(parked.recorded),
+            _lines(parked.code),
+            min(max(parked.at, 0), _MOST_NUMBER),
+        )
+    return replace(message, about=about, parked=parked)
+
+
+def in_range(message: DecideMessage) -> DecideMessage:
+    """Return a refused report with its numbers in their ranges, so that a store can record that its run is parked."""
+    return replace(
+        message,
+        seen=min(max(message.seen, 0), _MOST_NUMBER),
+        now_us=min(max(message.now_us, 0), _MOST_US),
+        batch=min(max(message.batch, 0), _MOST_NUMBER),
+        semantics=min(max(message.semantics, 0), _MOST_NUMBER),
+        build=message.build[:TEXT_LIMIT],
+    )
+
+
+def _lines(lines: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(shorten(line, PARKED_LINE.most) for line in lines[: PARKED_LINES.most])
 
 
 def _refused_child(decision: StartChildWorkflowExecution) -> str:
@@ -148,7 +228,7 @@ def _refused_options(options: bytes) -> str:
         given = decode_options(options)
         if given.retry is not None:
             retry.check(given.retry)
-    except (ValueError, UsageError) as error:
+    except (*CANNOT_READ, UsageError) as error:
         return f"its options cannot be read: {error}"
     for name in Options.__struct_fields__:
         if name not in _OF_JOBS and getattr(given, name) != getattr(_NO_OPTIONS, name):

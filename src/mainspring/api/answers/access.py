@@ -14,6 +14,7 @@ from mainspring.access.credentials import Kind
 from mainspring.access.grants import administers, check_grant, covers
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role
 from mainspring.api import audit, tokens
+from mainspring.api.answers.page_size import fitting, value_in_row
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code
@@ -120,8 +121,10 @@ class AccessCalls:
         if request.after is not None and "\0" in request.after:
             raise ApiError(Code.INVALID, f"after is `next` of an earlier answer, not {request.after[:100]!r}")
         page = await self._page(request.after, request.limit)
-        found = [self._info(one) for one in page.items if _manages(caller, one)]
-        return tokens.Listed(found, page.next)
+        seen = [one for one in page.items if _manages(caller, one)]
+        found = fitting([self._info(one) for one in seen])
+        following = page.next if len(found) == len(seen) else seen[len(found) - 1].token
+        return tokens.Listed(list(found), following)
 
     async def _page(self, after: str | None, limit: int) -> Page[Credential]:
         query = store.ListTokens(after=after, limit=limit)
@@ -226,8 +229,11 @@ class AccessCalls:
             after=request.after,
         )
         page = await read_page(self._access.list_acts, query)
-        searched_to = None if page.next is None else rfc3339(page.searched_us)
-        return audit.Listed([_act_info(one) for one in page.items], page.next, searched_to)
+        found = list(fitting([_act_info(one) for one in page.items]))
+        if len(found) < len(page.items):
+            last = page.items[len(found) - 1]
+            return audit.Listed(found, last.number, rfc3339(last.at_us))
+        return audit.Listed(found, page.next, None if page.next is None else rfc3339(page.searched_us))
 
     async def _marks(self, request: audit.ListMarks) -> audit.Marks:
         query = StoredActs(namespace=request.namespace, what=audit.MARK, limit=request.limit, after=request.after)
@@ -293,8 +299,8 @@ def _act_info(one: Recorded) -> audit.ActInfo:
         token=act.token or None,
         address=act.address or None,
         request=act.request or None,
-        before=act.before,
-        after=act.after,
+        before=value_in_row(act.before),
+        after=value_in_row(act.after),
         reason=act.reason,
         refused=act.refused or None,
     )

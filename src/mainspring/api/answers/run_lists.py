@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from mainspring.api.answers.page_size import fitting
 from mainspring.api.answers.run_lookup import is_stranded
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.unbegun_runs import STATES, UnbegunRuns
@@ -78,7 +79,10 @@ class RunListCalls:
         if len(newest) > request.limit:
             newest = newest[: request.limit]
             place, searched_us = newest[-1], rows[newest[-1]][0]
-        runs = [rows[run][1] for run in newest]
+        runs = list(fitting([rows[run][1] for run in newest]))
+        if len(runs) < len(newest):
+            place = newest[len(runs) - 1]
+            searched_us = rows[place][0]
         following = self._runs.handle(place, place) if place else None
         return Listed(runs, following, rfc3339(searched_us)) if request.partial else Listed(runs, following)
 

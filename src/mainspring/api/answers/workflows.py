@@ -15,7 +15,7 @@ from mainspring.api.answers.run_reading import ReadsRuns, RunReadingCalls
 from mainspring.api.answers.run_rows import status_name, unbegun_status
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import JobOptions, bytes_of, size_problem
+from mainspring.api.submitting import JobOptions, bytes_of, checked_levels, size_problem
 from mainspring.api.workflows import (
     CHILD_POLICIES,
     Cancel,
@@ -283,7 +283,7 @@ def _value(request: Signal) -> bytes:
         raise ApiError(Code.INVALID, "give value or payload, not both")
     if request.payload is not UNSET:
         return request.payload
-    return b"" if request.value is UNSET else bytes(request.value)
+    return b"" if request.value is UNSET else checked_levels(bytes(request.value))
 
 
 def _request_key(text: str | None) -> int:

@@ -113,7 +113,7 @@ async def _find_token(tx: Transaction, query: store.FindToken, _: Meter) -> stor
 async def _tokens(tx: Transaction, query: store.ListTokens, meter: Meter) -> Page[store.Credential]:
     async def behind(after: str | None, most: int) -> list[tuple[str, store.Credential]]:
         found = await tx.connection.fetch(SQL["tokens"], after or "", most)
-        return [(token, store.credential_of(data, used_us)) for token, data, used_us in found]
+        return [(token, store.shown_credential(token, data, used_us)) for token, data, used_us in found]
 
     return await in_parts(query, meter, behind)
 

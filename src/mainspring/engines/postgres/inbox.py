@@ -27,6 +27,7 @@ from mainspring.jobs.retry import MAX_WAIT
 from mainspring.jobs.retry import check as check_retry
 from mainspring.jobs.tags import check_tags
 from mainspring.resources.limit_specs import MAX_CONCURRENCY_KEY_BYTES
+from mainspring.sizes import CANNOT_READ
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -234,7 +235,7 @@ def _options(data: bytes | None) -> tuple[Options | None, bytes, str]:
                 raise UsageError(f"{name} is {seconds}, and takes a number of seconds up to a century")  # noqa: TRY301
         options = Options(given.retry, given.timeout, given.heartbeat, given.keep_unique, tags=check_tags(given.tags))
         return options, _checked_key(key), "" if options == replace(given, tags=options.tags) else FORGED
-    except (ValueError, UsageError) as error:  # a MsgspecError, text that is not UTF-8, or an invalid value
+    except (*CANNOT_READ, UsageError) as error:
         return None, b"", str(error)
 
 

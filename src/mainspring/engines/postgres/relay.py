@@ -40,6 +40,7 @@ from mainspring.events.relay import (
     Stop,
     StopRequested,
 )
+from mainspring.sizes import CANNOT_READ
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -91,7 +92,7 @@ _KINDS: Final[tuple[type[Any], ...]] = (
 """A kind is sent as its index here: append new kinds at the end."""
 
 
-_FAULTS: Final = (ValueError, TypeError, IndexError)
+_FAULTS: Final = (*CANNOT_READ, TypeError, IndexError)
 """The errors of decoding a message."""
 
 

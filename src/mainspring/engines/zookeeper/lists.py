@@ -11,6 +11,7 @@ from mainspring.engines.zookeeper import locating, paths, queries
 from mainspring.jobs.model import UNREADABLE_OPTIONS, Job, State
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, Find, ShowDead, ShowJob, ShowLive
 from mainspring.queries.jobs import ListJobs, Mark, ReadArguments, search
+from mainspring.sizes import CANNOT_READ
 from mainspring.storage.query import Meter, Query
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _job_of(seen: LocatedJob) -> Job:
     """Return a job as a list shows it. One whose record cannot be read is a row with its id."""
     try:
         return seen.job()
-    except (ValueError, LookupError, TypeError):  # also a MsgspecError
+    except (*CANNOT_READ, LookupError, TypeError):
         return Job(seen.id, b"", b"", state=seen.state, options=UNREADABLE_OPTIONS)
 
 

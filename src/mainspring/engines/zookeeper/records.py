@@ -101,7 +101,10 @@ def decode(data: bytes) -> dict[str, Any]:
     """Return any record as an object; an empty node is an empty object."""
     if not data:
         return {}
-    record: dict[str, Any] = msgspec.json.decode(data)
+    try:
+        record: dict[str, Any] = msgspec.json.decode(data)
+    except RecursionError as error:
+        raise ValueError(f"the record has too many levels: {error}") from None
     return record
 
 

@@ -35,6 +35,7 @@ from mainspring.events.relay import (
     Stop,
     StopRequested,
 )
+from mainspring.sizes import CANNOT_READ
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -260,7 +261,7 @@ class Relay:
     def _deliver_letter(self, letter: bytes) -> None:
         try:
             messages = decode(letter)
-        except ValueError as error:
+        except CANNOT_READ as error:
             log.warning("a letter could not be read", error=str(error))
             return
         for message in messages:

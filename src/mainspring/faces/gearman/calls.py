@@ -18,6 +18,7 @@ from mainspring.faces.gearman.worker_about import About
 from mainspring.jobs.argument_rules import MOST_KEPT
 from mainspring.jobs.failures import JobFailure  # noqa: TC001 - msgspec reads the annotations
 from mainspring.namespaces import DEFAULT
+from mainspring.sizes import ENTRIES, Text
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.decider_workers import CacheReport
 
@@ -146,7 +147,9 @@ class Keeps(Request[None]):
 
     permission = Permission.DEVELOP
     call = "worker.keeps"
-    arguments: dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_KEPT)]]
+    arguments: Annotated[
+        dict[Text, Annotated[int, msgspec.Meta(ge=0, le=MOST_KEPT)]], msgspec.Meta(max_length=ENTRIES.most)
+    ]
     """Bytes, by function; other functions declare nothing."""
 
 
@@ -158,7 +161,9 @@ class KeepsResults(Request[None]):
 
     permission = Permission.DEVELOP
     call = "worker.results"
-    results: dict[str, Annotated[float, msgspec.Meta(ge=1, le=366 * 86_400)]]
+    results: Annotated[
+        dict[Text, Annotated[float, msgspec.Meta(ge=1, le=366 * 86_400)]], msgspec.Meta(max_length=ENTRIES.most)
+    ]
     """Seconds, by function; other functions declare nothing."""
 
 
@@ -170,7 +175,7 @@ class Prepares(Request[None]):
 
     permission = Permission.DEVELOP
     call = "worker.prepares"
-    deliveries: Annotated[list[tuple[str, str]], msgspec.Meta(max_length=MOST_DELIVERIES)]
+    deliveries: Annotated[list[tuple[Text, Text]], msgspec.Meta(max_length=MOST_DELIVERIES)]
     """Handles and delivery tokens of the worker."""
     ready: bool
 
@@ -207,10 +212,10 @@ class Frozen(Request[None]):
 
     permission = Permission.DEVELOP
     call = "worker.frozen"
-    deliveries: Annotated[list[tuple[str, str]], msgspec.Meta(max_length=MOST_DELIVERIES)]
+    deliveries: Annotated[list[tuple[Text, Text]], msgspec.Meta(max_length=MOST_DELIVERIES)]
     """Handles and delivery tokens of the worker: one of each of its connections is enough."""
     error: JobFailure
-    blocking: tuple[str, str] | None = None
+    blocking: tuple[Text, Text] | None = None
     """The delivery whose code blocks the loop; None: unknown, or its attempt does not count because the worker stops."""
 
 

@@ -10,6 +10,7 @@ from mainspring.access.roles import Permission
 from mainspring.faces.gearman.decision_side import PAGE_BYTES, DecisionSide
 from mainspring.faces.gearman.guard import forbid
 from mainspring.jobs.model import FUNCTION_LIMIT
+from mainspring.sizes import CANNOT_READ
 from mainspring.wire.gearman.packets import Type, response
 from mainspring.workflows.history import encode_events
 from mainspring.workflows.messages import decode_decide, decode_runs
@@ -103,7 +104,7 @@ def _decide(peer: Peer, args: list[bytes]) -> None:
         return
     try:
         messages = decode_decide(body)
-    except ValueError as error:  # a MsgspecError
+    except CANNOT_READ as error:
         peer.refuse(b"INVALID_ARGUMENTS", f"the body of DECIDE cannot be read: {error}".encode())
         return
     if len(messages) > MOST_REPORTS or len(number) > 20:
@@ -186,7 +187,7 @@ def _forgotten(peer: Peer, args: list[bytes]) -> None:
         return
     try:
         runs = decode_runs(args[0])
-    except ValueError as error:
+    except CANNOT_READ as error:
         peer.refuse(b"INVALID_ARGUMENTS", f"the body of FORGOTTEN cannot be read: {error}".encode())
         return
     if peer.decisions is not None:

@@ -15,7 +15,7 @@ from mainspring.workflows.deciders import Ending
 from mainspring.workflows.history import encode_events
 from mainspring.workflows.messages import DecidedMessage, DecideMessage, Lease, encode_message
 from mainspring.workflows.model import Parked
-from mainspring.workflows.report_checks import refusal
+from mainspring.workflows.report_checks import in_range, is_run, refusal, within_limits
 from mainspring.workflows.requests import Completion, Decided
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class DecisionReports:
             peer.outbox.write(response(Type.DECIDED, number, encode_message(answers)))
 
     def _report(self, message: DecideMessage, held: Held | None, done: Callable[[Decided], None]) -> None:
-        run, why = message.run, ""
+        run, why = message.run, "" if is_run(message.run) else "it names no run"
         if message.handle and (held is None or held.token != message.token or run_of(held) != run):
             why = "its lease has ended"
         reach = self._reach()
@@ -126,6 +126,7 @@ class DecisionReports:
         self._under_way.add(run)
         self.leased.pop(run, None)
         malformed = refusal(message, largest, self._is_workflow)
+        message = in_range(message) if malformed else within_limits(message)
         parked = Parked("defect", malformed)
         decisions = message.decisions
         if reach is not None and not malformed:

@@ -13,6 +13,7 @@ from mainspring.faces.gearman.guard import may_wait
 from mainspring.faces.gearman.keyed_submits import KEYS_NOT_KEPT
 from mainspring.jobs.functions import KEY_NOT_KEPT
 from mainspring.jobs.model import Job
+from mainspring.sizes import CANNOT_READ
 from mainspring.wire.gearman.packets import Type
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def submit(peer: Peer, args: list[bytes]) -> None:
             _submit_keyed(peer, options.request_key, options, args)
             return
         job = _job(peer, function, unique, options, payload)
-    except (ValueError, UsageError) as error:
+    except (*CANNOT_READ, UsageError) as error:
         peer.submits.refuse(b"INVALID_ARGUMENTS", f"the options of SUBMIT cannot be read: {error}".encode())
         return
     if job is not None:

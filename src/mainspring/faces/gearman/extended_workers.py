@@ -14,6 +14,7 @@ from mainspring.jobs.functions import NOT_KEPT
 from mainspring.jobs.held import Ability
 from mainspring.jobs.retry import check as check_retry
 from mainspring.resources.limit_specs import limits_of, limits_to_wire
+from mainspring.sizes import CANNOT_READ
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         if options.retry is not None:
             check_retry(options.retry)
         limits = None if options.limits is None else limits_of(options.limits)
-    except (ValueError, UsageError) as error:
+    except (*CANNOT_READ, UsageError) as error:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
         return
     if limits is not None and not peer.service.keeps_limits:
@@ -68,7 +69,7 @@ def _ready(peer: Peer, args: list[bytes]) -> None:
 def _heartbeat(peer: Peer, args: list[bytes]) -> None:
     try:
         beats = decode_beats(args[0])
-    except ValueError as error:  # a MsgspecError, or text that is not UTF-8
+    except CANNOT_READ as error:
         _refuse(peer, f"HEARTBEAT cannot be read: {error}")
         return
     now = peer.service.monotonic()

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
 import msgspec
 
 from mainspring.api.submitting import JobOptions
 from mainspring.jobs.failures import JobFailure  # noqa: TC001 - msgspec reads the annotations
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotations
 from mainspring.resources.limit_specs import LimitSpec  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
+
+MOST_BEATS: Final = 100_000
+"""Deliveries in one HEARTBEAT."""
 
 
 class SubmitOptions(JobOptions, frozen=True, forbid_unknown_fields=True):
     """The options of SUBMIT."""
 
     wait: bool = False
-    request_key: str | None = None
+    request_key: Text | None = None
 
 
 class WorkflowOptions(msgspec.Struct, forbid_unknown_fields=True):
     """The definition of a workflow in REGISTER."""
 
-    version: str = "1"
-    digest: str = ""
+    version: Text = "1"
+    digest: Text = ""
     """Identifies the code: a parked run is given to each code once."""
-    app: str = ""
+    app: Text = ""
 
 
 class RegisterOptions(msgspec.Struct, forbid_unknown_fields=True):
     """The options of REGISTER."""
 
-    timeout: float | None = None
-    heartbeat: float | None = None
+    timeout: Seconds | None = None
+    heartbeat: Seconds | None = None
     retry: Retry | None = None
     limits: LimitSpec | None = None
     workflow: WorkflowOptions | None = None
     """The function is a workflow, and the worker decides its runs; ``timeout`` is that of a run."""
-    decisions: int = 100
+    decisions: Whole = 100
     """The decisions that the worker takes at a time."""
 
 
@@ -50,7 +56,7 @@ class SettleDetail(msgspec.Struct, forbid_unknown_fields=True):
 class Beats(msgspec.Struct, forbid_unknown_fields=True):
     """The body of HEARTBEAT."""
 
-    jobs: list[tuple[str, str]]
+    jobs: Annotated[list[tuple[Text, Text]], msgspec.Meta(max_length=MOST_BEATS)]
 
 
 decode_submit = msgspec.json.Decoder(SubmitOptions).decode

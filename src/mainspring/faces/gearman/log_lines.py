@@ -5,7 +5,7 @@ Lines of workflow code come with the reports of its decisions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
@@ -13,6 +13,7 @@ from mainspring import namespaces
 from mainspring.job_logs.model import Line
 from mainspring.job_logs.service import Delivery
 from mainspring.namespaces import split
+from mainspring.sizes import CANNOT_READ
 from mainspring.wire.gearman.packets import Type
 from mainspring.workflows.model import decisions_of
 
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held
 
 
+MOST_LINES: Final = 100_000
+"""Lines of one delivery in one LOG; the node keeps fewer of them."""
+
+
 class LoggedLines(msgspec.Struct, array_like=True):
     """Consecutive lines of one delivery."""
 
     handle: bytes
     token: bytes
     first: Annotated[int, msgspec.Meta(ge=1, le=2**60)]
-    lines: list[Line]
+    lines: Annotated[list[Line], msgspec.Meta(max_length=MOST_LINES)]
     sent_us: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
     """When the worker has sent them, by its clock; 0: it is a worker of an earlier version."""
 
@@ -47,7 +52,7 @@ def log(peer: Peer, args: list[bytes]) -> None:
         return
     try:
         received = _decode(args[0])
-    except ValueError as error:  # a MsgspecError, or text that is not UTF-8
+    except CANNOT_READ as error:
         peer.refuse(b"INVALID_ARGUMENTS", f"LOG cannot be read: {error}".encode())
         return
     for one in received:
@@ -95,7 +100,7 @@ def lines_of_report(peer: Peer, run: int, held: Held | None, body: bytes) -> Cal
     name = logs.type_of(run) if decisions is None else decisions[1]
     try:
         first, lines = _decode_report(body)
-    except ValueError:
+    except CANNOT_READ:
         return None
     if name is None:
         return None

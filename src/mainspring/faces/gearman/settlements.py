@@ -9,6 +9,7 @@ from mainspring.jobs.failures import CANCEL_REASON, JobFailure, decode_failure, 
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.outcome_reader import RETRY_DELAY
 from mainspring.jobs.retry import MAX_WAIT
+from mainspring.sizes import CANNOT_READ
 from mainspring.wire.gearman.packets import Type, response
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def settle(peer: Peer, args: list[bytes]) -> None:
     readable = True
     try:
         detail = decode_settle(text) if text else SettleDetail()
-    except ValueError as why:  # a MsgspecError, or text that is not UTF-8
+    except CANNOT_READ as why:
         readable = False
         detail = SettleDetail(JobFailure("ProtocolError", f"the detail of SETTLE cannot be read: {why}"), final=True)
         outcome = b"failed"

@@ -8,6 +8,7 @@ from mainspring.api import fires, schedules
 from mainspring.api.errors import Code
 from mainspring.faces.rest.registry import N, Route
 from mainspring.faces.rest.replies import Items
+from mainspring.sizes import Text
 
 SPAN: Final = ("since", "until")
 
@@ -30,7 +31,7 @@ ROUTES: Final = (
         cursor="after",
         times=SPAN,
         names={"name": "schedule"},
-        types={"schedule": str},
+        types={"schedule": Text},
         answer=Items[schedules.Run],
         items="fires",
         summary="List the fire times of a schedule, newest first",

@@ -12,26 +12,27 @@ from mainspring.faces.rest.registry import N, Route
 from mainspring.faces.rest.replies import Items
 from mainspring.faces.rest.versions import version_of
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
 
 class LimitsInput(msgspec.Struct, kw_only=True):
     """All limits of a function; a limit that is left out is none."""
 
-    namespace: str
-    function: str
-    concurrency: int | None = None
-    concurrency_per_key: int | None = None
+    namespace: Text
+    function: Text
+    concurrency: Whole | None = None
+    concurrency_per_key: Whole | None = None
     rate: RateSpec | None = None
     rate_per_key: RateSpec | None = None
-    revision: str | None = None
+    revision: Text | None = None
 
 
 class LimitsOrigin(msgspec.Struct, kw_only=True):
     """A function whose limits are to be those of its workers."""
 
-    namespace: str
-    function: str
-    revision: str | None = None
+    namespace: Text
+    function: Text
+    revision: Text | None = None
 
 
 def _limits(given: LimitsInput) -> functions.Limit:

@@ -8,6 +8,7 @@ from mainspring.api import job_changes, job_data, jobs
 from mainspring.api.errors import Code
 from mainspring.faces.rest.registry import N, Route
 from mainspring.faces.rest.replies import Items
+from mainspring.sizes import Texts
 
 JOB: Final = f"{N}/jobs/{{handle}}"
 FOUND: Final = (Code.JOB_NOT_FOUND,)
@@ -36,7 +37,7 @@ ROUTES: Final = (
         path=f"{N}/jobs",
         request=jobs.List,
         cursor="before",
-        types={"state": list[str] | None},
+        types={"state": Texts | None},
         fixed={"partial": True},
         answer=Items[jobs.JobInfo],
         items="jobs",

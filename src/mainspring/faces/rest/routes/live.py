@@ -9,6 +9,7 @@ import msgspec
 from mainspring.api import job_data, live, logs, operations
 from mainspring.api.errors import ApiError, Code
 from mainspring.faces.rest.registry import N, Route
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
 class LiveQuery(msgspec.Struct, kw_only=True):
     """The subjects of a stream."""
 
-    namespace: str
+    namespace: Text
     overview: bool = False
     """Whether to send the numbers of the namespace."""
     functions: bool = False
     """Whether to send these, and the numbers of each function."""
-    job: str | None = None
+    job: Text | None = None
     """The handle of a job whose states and progress are sent."""
-    logs: str | None = None
+    logs: Text | None = None
     """The handle of a job whose log is sent, from its last 200 lines on."""
-    after: str | None = None
+    after: Text | None = None
     """The id of the last event with lines, to go on after it; ``Last-Event-ID`` replaces it."""
-    operation: str | None = None
+    operation: Text | None = None
     """The id of an operation whose progress is sent."""
     troubles: bool = False
     """The versions of the first page, and the numbers of the functions that it shows."""
@@ -42,11 +43,11 @@ class LiveQuery(msgspec.Struct, kw_only=True):
     """Whether to send those of the list of nodes."""
     runs: bool = False
     """Whether to send those of the list of runs of workflows."""
-    schedule: str | None = None
+    schedule: Text | None = None
     """The name of a schedule whose versions are sent."""
-    worker: str | None = None
+    worker: Text | None = None
     """The id of a worker whose versions are sent."""
-    run: str | None = None
+    run: Text | None = None
     """The key of a run of a workflow whose versions are sent."""
 
 

@@ -10,6 +10,7 @@ from mainspring.api import logs
 from mainspring.api.errors import PAGE_LIMIT, Code
 from mainspring.faces.rest.registry import N, Route
 from mainspring.faces.rest.replies import Items, Raw
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Context
@@ -21,13 +22,13 @@ LARGEST_TEXT: Final = 64 * 2**20
 class LinesQuery(msgspec.Struct, kw_only=True):
     """The lines of a page."""
 
-    namespace: str
-    handle: str
+    namespace: Text
+    handle: Text
     tail: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 200
     """On the first page: so many lines, the newest ones."""
     whole: bool = False
     """Whether the first page begins with the first line."""
-    cursor: str | None = None
+    cursor: Text | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
     level: logs.Level = "debug"
     attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
@@ -36,8 +37,8 @@ class LinesQuery(msgspec.Struct, kw_only=True):
 class TextQuery(msgspec.Struct, kw_only=True):
     """The lines of a text."""
 
-    namespace: str
-    handle: str
+    namespace: Text
+    handle: Text
     level: logs.Level = "debug"
     attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
 

@@ -15,6 +15,7 @@ from mainspring.faces.rest.paging import number
 from mainspring.faces.rest.registry import Context, N, Route, path_in
 from mainspring.faces.rest.replies import Items, Reply
 from mainspring.faces.rest.shapes import Limit  # noqa: TC001 - msgspec reads the annotation
+from mainspring.sizes import Text, Texts
 
 
 class Pending(msgspec.Struct):
@@ -37,15 +38,15 @@ class Pending(msgspec.Struct):
 class HistoryQuery(msgspec.Struct, kw_only=True):
     """A part of a history."""
 
-    namespace: str
-    key: str
+    namespace: Text
+    key: Text
     native: bool = False
     """Whether to add the attributes that Amazon SWF does not have."""
     reverse: bool = False
     """Whether to begin with the newest event."""
-    kinds: list[str] = []
+    kinds: Texts = []
     """Only events of these types, such as ``ActivityTaskFailed``."""
-    cursor: str | None = None
+    cursor: Text | None = None
     limit: Limit = 100
 
 
@@ -239,7 +240,7 @@ ROUTES: Final = (
         method="POST",
         path=f"{W}/unpark",
         request=workflows.Unpark,
-        types={"key": str},
+        types={"key": Text},
         fixed={"all": False},
         answer=workflows.Number,
         summary="Let the code try a parked run again",
