@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
+
+from mainspring.hidden_secrets import hide_in
 
 
 class Act(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -28,3 +31,10 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     refused: str = ""
     """Why the caller may not do it; empty for an act."""
+
+    def __post_init__(self) -> None:
+        """Hide secrets, which clients may have put into wrong places; also those in rows of earlier versions."""
+        for name in ("what", "who", "object", "namespace", "before", "after", "reason", "refused"):
+            value = getattr(self, name)
+            if value and (hidden := hide_in(value)) != value:
+                force_setattr(self, name, hidden)

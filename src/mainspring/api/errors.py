@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.errors import ConflictError, ForbiddenError, MainspringError, RefusedError, UsageError
+from mainspring.hidden_secrets import hide_secrets
 
 if TYPE_CHECKING:
     from typing import Self
@@ -102,6 +103,7 @@ class ApiError(MainspringError):
     """A call failed; ``problem`` is the reason."""
 
     def __init__(self, code: Code, message: str, live_handle: str | None = None) -> None:
+        message = hide_secrets(message)  # it may quote a token that stands in the wrong place, and clients log it
         super().__init__(message)
         self.problem = Problem(code, message, live_handle)
 
@@ -117,7 +119,7 @@ def problem_of(error: MainspringError) -> Problem:
         (RefusedError, Code.REFUSED),
     )
     code = next((code for kind, code in kinds if isinstance(error, kind)), Code.UNAVAILABLE)
-    return Problem(code, str(error), error.live_handle if isinstance(error, ConflictError) else None)
+    return Problem(code, hide_secrets(str(error)), error.live_handle if isinstance(error, ConflictError) else None)
 
 
 def check_number(name: str, number: int) -> None:

@@ -1,7 +1,9 @@
 """The store and the workflows of an App, read in a separate process: a node never imports an App.
 
-``python -m mainspring.cli.app_store PARENT SELECTOR STORE`` is that process. It writes a `StoreAnswer` as JSON to standard
-output, and nothing else: the output of the App's file goes to standard error.
+``python -m mainspring.cli.app_store PARENT SELECTOR KEEPS`` is that process. KEEPS is whether the node's store keeps workflows:
+``yes``, ``no``, or empty if the store is the App's. The URL of a store may have a password, and every user can read the arguments
+of processes. The process writes a `StoreAnswer` as JSON to standard output, and nothing else: the output of the App's file goes
+to standard error.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Final
 
 import msgspec
 
@@ -19,6 +22,9 @@ from mainspring.server.settings import DEFAULT_STORE, parse_store
 from mainspring.worker import selector
 from mainspring.worker.children import ignore_interrupts, python, spawn
 from mainspring.worker.parent_death import die_with
+
+YES: Final = "yes"
+NO: Final = "no"
 
 
 class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +53,7 @@ async def read_app_store(app: str, given: str = "", *, quiet: bool = False) -> S
     Raises SettingsError if there is no such App. If the import failed, the process has printed the traceback.
     """
     process = spawn(
-        python("-m", "mainspring.cli.app_store", str(os.getpid()), app, given),
+        python("-m", "mainspring.cli.app_store", str(os.getpid()), app, _keeps(given)),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if quiet else None,
     )
@@ -65,13 +71,17 @@ async def read_app_store(app: str, given: str = "", *, quiet: bool = False) -> S
     return answer
 
 
-def load_answer(app: str, given: str = "") -> StoreAnswer:
+def _keeps(given: str) -> str:
+    return "" if not given else YES if parse_store(given).keeps_workflows else NO
+
+
+def load_answer(app: str, keeps: str = "") -> StoreAnswer:
     """Import an App in this process and return its store and, if the node's store keeps none, its workflows; or the error."""
     try:
         found = selector.find(app)
         store = getattr(found, "store", None)
         url = store if store is None or isinstance(store, str) else store.url
-        if parse_store(given or url or DEFAULT_STORE).keeps_workflows:
+        if parse_store(url or DEFAULT_STORE).keeps_workflows if not keeps else keeps == YES:
             return StoreAnswer(store=url)
         found.load_tasks()
     except SettingsError as error:
@@ -81,13 +91,13 @@ def load_answer(app: str, given: str = "") -> StoreAnswer:
     return StoreAnswer(store=url, names=found.registry.names(), workflows=workflows)
 
 
-def main(parent: str, app: str, given: str) -> None:
+def main(parent: str, app: str, keeps: str) -> None:
     """Write the `StoreAnswer` of an App to standard output, and end the process."""
     die_with(int(parent), signal.SIGKILL)
     ignore_interrupts()  # the parent ends this process
     to_parent = os.dup(1)
     os.dup2(2, 1)
-    answer = msgspec.json.encode(load_answer(app, given))
+    answer = msgspec.json.encode(load_answer(app, keeps))
     sys.stdout.flush()
     sys.stderr.flush()
     os.write(to_parent, answer)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, cast
 import structlog
 
 from mainspring.errors import SettingsError
+from mainspring.hidden_secrets import hide_secrets
 from mainspring.private_files import open_private
 from mainspring.server.log_writer import OPEN_FLAGS, LogWriter, SyslogOutlet, UnblockedStream, outlet_of
 from mainspring.server.standard_logging import StandardLogHandler, install
@@ -202,8 +203,14 @@ def _open_sink(settings: LogSettings, stream: TextIO, *, follow: bool) -> LogSin
 def _rendering(settings: LogSettings, stream: TextIO) -> list[structlog.typing.Processor]:
     on_terminal = settings.file is None and not settings.syslog and stream.isatty()
     if settings.format == "json" or (settings.format == "auto" and not on_terminal):
-        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    return [_show_controls, structlog.dev.ConsoleRenderer(colors=on_terminal, exception_formatter=_write_traceback)]
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(), _hide]
+    readable = structlog.dev.ConsoleRenderer(colors=on_terminal, exception_formatter=_write_traceback)
+    return [_show_controls, readable, _hide]
+
+
+def _hide(_logger: object, _method: str, line: Any) -> str:
+    """Hide tokens in a whole line: in its event, its values and its traceback."""
+    return hide_secrets(line)
 
 
 def _shown(text: str) -> str:

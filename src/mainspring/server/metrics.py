@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from mainspring.faces.http.figures import Distribution, Measure
+from mainspring.hidden_secrets import hide_secrets
 from mainspring.jobs.attempts import BOUNDS, OUTCOMES
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority
@@ -63,7 +65,7 @@ class Metrics:
             functions = heapq.nlargest(
                 METRIC_FUNCTIONS, functions, key=lambda queue: (queue.total(), len(queue.workers))
             )
-        queues = [(_labels(queue.name), queue) for queue in functions]
+        queues = [(labels_of(queue.name), queue) for queue in functions]
         waiting = [
             ({**labels, "priority": priority.name.lower()}, float(jobs))
             for labels, queue in queues
@@ -83,7 +85,7 @@ class Metrics:
             yield Measure(name, "gauge", text, [(labels, read(queue)) for labels, queue in queues])
         ended = [(labels, float(queue.ended)) for labels, queue in queues]
         yield Measure("mainspring_deliveries_total", "counter", "Ended deliveries, with any outcome.", ended)
-        oldest = [(_labels(name), age) for name, age in self._oldest.ages()]
+        oldest = [(labels_of(name), age) for name, age in self._oldest.ages()]
         yield Measure("mainspring_oldest_waiting_seconds", "gauge", "How long the oldest due job has waited.", oldest)
         yield from self._attempts()
         for kind, name, text, value in (
@@ -111,7 +113,7 @@ class Metrics:
     def _attempts(self) -> Iterable[Measure | Distribution]:
         """Return the measures of attempts."""
         self._service.report_ends()
-        counted = [(_labels(one.name), one) for one in self._service.attempt_figures(self._service.monotonic())]
+        counted = [(labels_of(one.name), one) for one in self._service.attempt_figures(self._service.monotonic())]
         ends = [
             ({**labels, "outcome": outcome}, float(number))
             for labels, one in counted
@@ -133,10 +135,12 @@ def set_aside_measures(set_aside: SetAside) -> Iterable[Measure]:
     yield Measure("mainspring_set_aside", "gauge", text, [({"kind": kind}, float(counts[kind])) for kind in KINDS])
 
 
-def _labels(name: bytes) -> dict[str, str]:
+def labels_of(name: bytes) -> dict[str, str]:
     """Return the labels of a function, with its namespace unless that is ``default``.
 
     They are unique: Prometheus refuses a whole page if two lines have the same labels.
     """
-    namespace = namespace_of(name)
-    return {"function": function_text(name)} | ({} if namespace == DEFAULT else {"namespace": namespace})
+    namespace, text = namespace_of(name), function_text(name)
+    if (hidden := hide_secrets(text)) != text:
+        text = f"{hidden} {blake2b(name, digest_size=4).hexdigest()}"
+    return {"function": text} | ({} if namespace == DEFAULT else {"namespace": namespace})

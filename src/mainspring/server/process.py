@@ -24,7 +24,10 @@ SPARE_FILES = 32
 
 
 def raise_limits(max_files: int | None, *, core_dumps: bool) -> None:
-    """Raise the limit of open files to ``max_files``, or to the hard limit, and allow core files if wanted.
+    """Raise the limit of open files to ``max_files``, or to the hard limit, and allow core files, or forbid them.
+
+    A core file would have the tokens, payloads and passwords in the memory of the process. Only the soft limit changes, so that
+    an administrator can still allow one (``prlimit --core=unlimited --pid PID``).
 
     Raises SettingsError if the hard limit is lower and this user may not raise it.
     """
@@ -37,9 +40,8 @@ def raise_limits(max_files: int | None, *, core_dumps: bool) -> None:
             raise SettingsError(
                 f"cannot allow {wanted} open files: the limit is {hard} (ulimit -Hn; systemd's LimitNOFILE=)"
             ) from error
-    if core_dumps:
-        _, hard_core = resource.getrlimit(resource.RLIMIT_CORE)
-        resource.setrlimit(resource.RLIMIT_CORE, (hard_core, hard_core))
+    _, hard_core = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard_core if core_dumps else 0, hard_core))
 
 
 def room_for_connections(others: int = 0) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.client.awaited_jobs import waiter
+from mainspring.hidden_secrets import hide_secrets
 from mainspring.jobs.failures import encodable, is_users, text_of, traceback_of
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_job
 
@@ -121,7 +122,7 @@ def _full_name(kind: type[BaseException]) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    text = encodable(text)
+    text = hide_secrets(encodable(text))
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2]}\n[…]\n{text[-limit // 2 :]}"

@@ -67,8 +67,8 @@ def test_a_store_in_use_is_copied_as_of_one_moment(
     assert not list(tmp_path.glob(".copy.db*"))
 
 
-@pytest.mark.parametrize(("mode", "copied"), [(0o644, 0o640), (0o600, 0o600)])
-def test_a_copy_is_no_more_readable_than_the_store(source: Source, tmp_path: Path, mode: int, copied: int) -> None:
+@pytest.mark.parametrize(("mode", "copied"), [(0o644, 0o600), (0o600, 0o600)])
+def test_a_copy_is_for_its_owner_alone(source: Source, tmp_path: Path, mode: int, copied: int) -> None:
     source[0].chmod(mode)
     modes: list[int] = []
 

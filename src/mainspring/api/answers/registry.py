@@ -21,6 +21,7 @@ from mainspring.api.errors import ApiError, Code, problem_of
 from mainspring.api.request import Touches
 from mainspring.byte_names import name_text
 from mainspring.errors import ForbiddenError
+from mainspring.hidden_secrets import hide_secrets
 from mainspring.jobs.namespace_gate import NOT_KEPT
 from mainspring.namespaces import DEFAULT
 from mainspring.workflows.model import function_text
@@ -154,7 +155,7 @@ class Api:
 
     def refused_early(self, what: str, namespace: str, caller: Caller, named: str, why: str) -> None:
         """Record that a face has refused a request, which is no call yet."""
-        act = caller.act(what, named[:OBJECT_LIMIT], namespace=namespace[:OBJECT_LIMIT])
+        act = caller.act(what, hide_secrets(named)[:OBJECT_LIMIT], namespace=hide_secrets(namespace)[:OBJECT_LIMIT])
         self._refused(replace(act, refused=why))
 
     def refused_token(self, address: str, request: str, why: str) -> None:
@@ -253,7 +254,7 @@ def _refusal(request: Request[Any], caller: Caller, error: MainspringError) -> A
     of = getattr(request, "job", request)  # a new job names its function
     named = next((value for name in _OBJECTS if (value := getattr(of, name, None)) is not None), "")
     name = name_text(named) if isinstance(named, bytes) else str(named)
-    act = caller.act(_name_of(type(request)), name[:OBJECT_LIMIT], namespace=request.namespace)
+    act = caller.act(_name_of(type(request)), hide_secrets(name)[:OBJECT_LIMIT], namespace=request.namespace)
     return replace(act, refused=str(error))
 
 

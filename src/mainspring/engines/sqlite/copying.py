@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from mainspring.errors import StoreCorruptError, StoreError, StoreFullError
-from mainspring.private_files import MODE, open_private
+from mainspring.private_files import open_private
 from mainspring.quantities import format_size
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def copy_store(
             reader.set_busy_timeout(10_000)
             # The transaction gives all steps the same state of the store. Writers continue in its WAL file.
             reader.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
-            _copy_pages(reader, partial, source.stat().st_mode & MODE | 0o600, progress, check=check)
+            _copy_pages(reader, partial, progress, check=check)
         finally:
             reader.close()
         with partial.open("rb") as copy:
@@ -107,14 +107,13 @@ def _remove_abandoned(target: Path) -> None:
 def _copy_pages(
     reader: apsw.Connection,
     partial: Path,
-    mode: int,
     progress: Callable[[int, int], None] | None,
     *,
     check: bool,
 ) -> None:
     partial.unlink(missing_ok=True)
-    # The copy is no more readable than the store: SQLite would only apply the umask.
-    os.close(open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    # For its owner alone: copies are moved to places with other groups. SQLite would only apply the umask.
+    os.close(open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     writer = apsw.Connection(str(partial))
     try:
         with writer.backup("main", reader, "main") as steps:

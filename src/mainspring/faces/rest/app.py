@@ -29,6 +29,7 @@ from mainspring.faces.rest.security import check_site, collect
 from mainspring.faces.rest.shares import Shares
 from mainspring.faces.rest.streams import Parts, disconnected
 from mainspring.faces.rest.versions import revision_in
+from mainspring.hidden_secrets import hide_secrets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -280,7 +281,9 @@ class RestApp:
         except MainspringError as failed:
             return refusal(problem_of(failed), exchange.id)
         except Exception:
-            log.exception("a request failed", request=exchange.id, method=scope["method"], path=exchange.path[:200])
+            log.exception(
+                "a request failed", request=exchange.id, method=scope["method"], path=hide_secrets(exchange.path)[:200]
+            )
             return refusal(None, exchange.id)
 
     async def _in_time(self, exchange: _Exchange) -> Encoded | None:
@@ -309,11 +312,13 @@ class RestApp:
         if route.method == "POST" and (key := exchange.headers.get(HEADER)) is not None:
             _check_repeatable(route)
             target = f"{exchange.path}?{exchange.query.decode('latin-1')}"
-            keeps = self._api.keeps_reply(route.request) and (route.handler is None or route.reply is not None)
+            keeps = self._api.keeps_reply(route.request) and route.handler is None
             encode = partial(self._encode, exchange) if keeps else None
             attempt = partial(self._reply, exchange)
-            return await answer_once(self._replies, key, exchange.caller, target, exchange.body, attempt, encode)
-        return await self._reply(exchange)
+            answer = await answer_once(self._replies, key, exchange.caller, target, exchange.body, attempt, encode)
+        else:
+            answer = await self._reply(exchange)
+        return answer if route.then is None else await route.then(self._context(exchange), answer)
 
     def _path(self, scope: Scope) -> str:
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
@@ -373,9 +378,11 @@ class RestApp:
         """Call the API, and encode the answer."""
         route, inputs = exchange.found.route, exchange.inputs
         if route.handler is not None:
-            context = Context(self._api, exchange.caller, inputs, exchange.headers, self._wait_times, once)
-            return self._finish(exchange, await route.handler(context))
+            return self._finish(exchange, await route.handler(self._context(exchange)))
         return self._encode(exchange, await self._api.call(route.request_of(inputs), caller=exchange.caller, once=once))
+
+    def _context(self, exchange: _Exchange) -> Context:
+        return Context(self._api, exchange.caller, exchange.inputs, exchange.headers, self._wait_times)
 
     def _encode(self, exchange: _Exchange, answer: Any) -> Encoded:
         """Encode an answer of the API."""

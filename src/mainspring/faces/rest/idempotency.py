@@ -104,15 +104,8 @@ async def _in_one_transaction(
     earlier = await replies.find_reply(key)  # now, because a repeated request could be refused for another reason
     if earlier is not None:
         return _repeated(earlier, key, replies.age(earlier))
-    kept: KeptReply | None = None
-
-    def reply(answer: Any) -> KeptReply:
-        nonlocal kept
-        kept = KeptReply(*encode(answer))
-        return kept
-
     try:
-        answer = await attempt(Once(key, reply))
+        return await attempt(Once(key, lambda answer: KeptReply(*encode(answer))))
     except RepeatedError as repeated:
         return _repeated(repeated.earlier, key, replies.age(repeated.earlier))
     except MainspringError:  # maybe because a concurrent request with the key has just changed the object
@@ -121,11 +114,6 @@ async def _in_one_transaction(
         if earlier is None:
             raise
         return _repeated(earlier, key, replies.age(earlier))
-    last = KeptReply(*answer)
-    if kept is not None and kept != last:  # the client has waited for the end of its job
-        with contextlib.suppress(StoreError):
-            await replies.keep_reply(key.key, last)
-    return answer
 
 
 def _owner(caller: Caller) -> bytes:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.access.caller import Caller
-    from mainspring.access.once import Once
     from mainspring.access.roles import Permission
     from mainspring.api.answers.registry import Api
     from mainspring.api.request import Request
+    from mainspring.faces.rest.idempotency import Encoded
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 ROOT: Final = "/api/v1"
@@ -77,8 +77,6 @@ class Context(NamedTuple):
     """The struct ``inputs`` of the route."""
     headers: Mapping[bytes, bytes]
     waits: WaitTimes
-    once: Once | None = None
-    """The key of the request, if the call of the API keeps its answer with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +116,9 @@ class Route:
     reply: Callable[[Any, Any], Any] | None = None
     """Returns the value of the answer, or a `Reply`, for the answer of the API and the inputs; by default that answer."""
     handler: Callable[[Context], Awaitable[Any]] | None = None
-    """Replaces ``make``, the call of the API, and ``reply``: for routes that are more than one call. ``reply`` then is for the
-    first call alone, which keeps this answer if the request has a key."""
+    """Replaces ``make``, the call of the API, and ``reply``: for routes that are more than one call."""
+    then: Callable[[Context, Encoded], Awaitable[Encoded]] | None = None
+    """Completes the answer: the one of this call or, for a key that was used before, the kept one. Nothing of it is kept."""
     query: tuple[str, ...] = ()
     """Fields of ``inputs`` that come from the query although the method has a body."""
     body: str = ""

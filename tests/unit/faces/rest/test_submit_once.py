@@ -226,14 +226,14 @@ def test_a_clone_with_a_key_is_made_once() -> None:
     run(test())
 
 
-def test_the_answer_after_a_wait_replaces_the_first_one() -> None:
+def test_a_repeated_submission_waits_for_the_outcome_again() -> None:
     async def test() -> None:
         async with serving() as (client, node):
             side = node.worker()
             waiting = asyncio.ensure_future(post(client, prefer="wait=30"))
             while not side.given:  # noqa: ASYNC110 - a worker has no event for it
                 await asyncio.sleep(0)
-            meanwhile = await post(client, prefer="wait=30")
+            meanwhile = await post(client)
             assert (meanwhile.status, list(meanwhile.json)) == (201, ["handle", "joined"])
             await asyncio.sleep(0)
             node.service.failed(side.given[0], failure("E", "why"), final=True)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.api import job_changes, job_data
-from mainspring.api.errors import Code
+from mainspring.api.errors import ApiError, Code
 from mainspring.api.submitting import NewJob, SubmitJob, SubmitJobs
+from mainspring.faces.rest.idempotency import REPLAYED
 from mainspring.faces.rest.problems import OF_CALLS
 from mainspring.faces.rest.registry import N, Route, path_in
 from mainspring.faces.rest.replies import Reply
@@ -19,6 +20,7 @@ from mainspring.faces.rest.shapes import LONGEST_WAIT
 if TYPE_CHECKING:
     from mainspring.api.errors import Problem
     from mainspring.api.submitting import Submission, Submissions
+    from mainspring.faces.rest.idempotency import Encoded
     from mainspring.faces.rest.registry import Context
 
 LIMIT: Final = 8 << 20
@@ -59,24 +61,33 @@ class SubmittedBatch(msgspec.Struct):
     items: list[SubmittedItem]
 
 
-async def _submit(context: Context) -> Reply:
-    """Store a job; with ``Prefer: wait``, wait for its end."""
-    inputs: SubmitJob = context.inputs
-    stored: Submission = await context.api.call(inputs, caller=context.caller, once=context.once)
-    reply = _stored(stored, inputs)
+async def _await_outcome(context: Context, answer: Encoded) -> Encoded:
+    """Wait for the end of a stored job, with ``Prefer: wait``, also if its submission is repeated.
+
+    The outcome is read from the job each time, and is not kept with the key of the request: it ends with the job.
+    """
+    status, headers, body = answer
+    is_replayed = REPLAYED in headers
     seconds = _seconds(context.headers.get(b"prefer"))
-    if seconds is None:
-        return reply
-    answer = reply.value
-    assert isinstance(answer, Submitted)
-    headers = {**reply.headers, "Preference-Applied": f"wait={seconds:g}"}
-    wait = job_data.Wait(answer.handle, namespace=inputs.namespace)
-    try:
-        async with context.waits.within(seconds):
-            answer.outcome = await context.api.call(wait, caller=context.caller)
-    except TimeoutError:
-        return Reply(answer, 202, headers)
-    return Reply(answer, 200, headers)
+    if status >= 300 or not (is_replayed or seconds is not None):
+        return answer
+    submitted = msgspec.json.decode(body, type=Submitted)
+    submitted.outcome = None  # nodes of the last version have kept it
+    if seconds is not None:
+        headers = {**headers, b"preference-applied": b"wait=%g" % seconds}
+        wait = job_data.Wait(submitted.handle, namespace=context.inputs.namespace)
+        status = 202
+        try:
+            async with context.waits.within(seconds):
+                submitted.outcome = await context.api.call(wait, caller=context.caller)
+            status = 200
+        except TimeoutError:
+            pass
+        except ApiError as error:
+            if not (is_replayed and error.problem.code is Code.JOB_NOT_FOUND):  # it was deleted, or kept long enough
+                raise
+            return answer[0], answer[1], msgspec.json.encode(submitted)
+    return status, headers, msgspec.json.encode(submitted)
 
 
 def _stored(stored: Submission, inputs: SubmitJob) -> Reply:
@@ -119,8 +130,8 @@ ROUTES: Final = (
         path=f"{N}/jobs",
         request=SubmitJob,
         body="job",
-        handler=_submit,
         reply=_stored,
+        then=_await_outcome,
         answer=Submitted,
         status=201,
         others={200: "It joined a job of its unique, or it has ended", 202: "It has not ended in the preferred time"},
