@@ -88,6 +88,13 @@ def test_a_submit_has_a_limit_and_is_repeated_by_its_key(
         assert sorted(stored) == sorted([before.handle, job.handle]), (
             "no job that was given up is stored, and none twice"
         )
+        server.kill()  # stopped outright: connections are refused
+        with pytest.raises(NoAnswerError, match="outcome is unknown"):
+            f.submit(b"begun")
+        server.start()
+        assert retried(lambda: keyed.submit(b"keyed")).handle == job.handle
+        found = [one["handle"] for one in node.ask("jobs.list", function="f")["jobs"]]
+        assert len(set(found) - set(stored)) <= 1, "the node may have begun to store it, and does so once"
         app.close()
 
 
