@@ -372,8 +372,8 @@ class App(AppClient):
         Raises UsageError for an invalid name, and for a type that cannot be read from JSON.
         """
         channel: Channel[Any] = Channel(name, kind)
-        if channel.is_unresolved:  # only then: code may declare a signal wherever it receives it
-            self.registry.signals.append(channel)
+        if channel.unresolved is not None:  # only then: code may declare a signal wherever it receives it
+            self.registry.signals.append(channel.unresolved)
         return channel
 
     def include(self, *modules: str) -> None:

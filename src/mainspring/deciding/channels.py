@@ -26,8 +26,8 @@ T = TypeVar("T")
 class Channel(Generic[T]):
     """The signals of one name, with values of one type. Each run has its own; they queue in the order of their arrival.
 
-    Raises UsageError for a name or a type that cannot be right. Names in the type's fields may be defined later: then the channel
-    ``is_unresolved``.
+    Raises UsageError for a name or a type that cannot be right. Names in the type's fields may be defined later: then
+    ``unresolved`` returns why they still cannot be resolved, or empty text.
     """
 
     def __init__(self, name: str, kind: Any = Any) -> None:
@@ -37,13 +37,14 @@ class Channel(Generic[T]):
         self._kind = kind
         self._place = ""
         self._decoder: Callable[[bytes], Any] | None = None
-        self.is_unresolved = bool(self.problem())
-        if self.is_unresolved:
+        self.unresolved: Callable[[], str] | None = None
+        if self._problem():
             self._place = _line_of_caller()
-            if problem := self.problem(is_loading=True):
+            if problem := self._problem(is_loading=True):
                 raise UsageError(problem)
+            self.unresolved = self._problem
 
-    def problem(self, *, is_loading: bool = False) -> str:
+    def _problem(self, *, is_loading: bool = False) -> str:
         """Return why no value can be read as its type; empty if some can. ``is_loading``: its module still loads."""
         found = "" if is_raw(self._kind) else problem_of(self._kind, is_loading=is_loading)
         return f"signal {self.name}: its value: {found}{self._place}" if found else ""

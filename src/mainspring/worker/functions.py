@@ -112,7 +112,7 @@ def check_annotations(registry: Registry) -> None:
         raise SettingsError(
             f"functions have annotations with which none of their jobs could succeed: {'; '.join(found)}"
         )
-    if signals := [problem for signal in registry.signals if (problem := signal.problem())]:
+    if signals := [problem for signal in registry.signals if (problem := signal())]:
         raise SettingsError(f"signals have types that no value can be read as: {'; '.join(signals)}")
 
 

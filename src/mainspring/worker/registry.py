@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -94,21 +94,14 @@ class WorkflowFunction:
         return self.code.signature
 
 
-class Signal(Protocol):
-    """A declared signal."""
-
-    def problem(self) -> str:
-        """Return why no value can be read as its type; empty if some can."""
-
-
 @dataclass(slots=True)
 class Registry:
     """Functions by name, workflows by name and version, and signals. A name is that of a function or of a workflow."""
 
     _functions: dict[str, Function] = field(default_factory=dict)
     workflows: dict[tuple[str, str], WorkflowFunction] = field(default_factory=dict)
-    signals: list[Signal] = field(default_factory=list)
-    """Those whose types name something that was not defined before them."""
+    signals: list[Callable[[], str]] = field(default_factory=list)
+    """For each signal whose type names something that was not defined before it: returns why its values cannot be read."""
 
     def add(self, function: Function) -> None:
         """Add a function.  Raises UsageError if its name is in use or invalid."""
