@@ -1,7 +1,7 @@
-"""The limits of what arrives from outside and is stored or shown: one table, from which the page *Limits* is checked.
+"""The limits of values that arrive from outside and are stored or shown: one table, with which a test compares the page *Limits*.
 
 A worker's or client's text is refused, or shortened where a refusal would lose the outcome of a job. Fields of requests have a
-limit in their types (`Text`, `Texts`, `Whole`, `Time`), which `tests/security/test_sizes.py` requires of each of them.
+limit in their types (`Text`, `Texts`, `Whole`, `Moment`), which `tests/security/test_sizes.py` requires of each of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ class Size(NamedTuple):
     unit: str
     what: str
     then: str
-    """`REFUSED` or `SHORTENED`."""
+    """`REFUSED`, `SHORTENED` or `LEFT_OUT`."""
+
+    def __str__(self) -> str:
+        for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
+            if self.unit == "bytes" and self.most % size == 0:
+                return f"{self.most // size} {unit}"
+        return f"{self.most:,} {self.unit}"
 
 
 REFUSED: Final = "refused"
@@ -34,7 +40,12 @@ FAILURE_LINE: Final = Size(
 )
 STORED_FAILURE: Final = Size(4_096, "bytes", "the part of a stored failure that a list reads", SHORTENED)
 
-PAGE: Final = Size(4 * 2**20, "bytes", "a page of a list: it ends early, and its cursor continues there", SHORTENED)
+PAGE: Final = Size(
+    4 * 2**20,
+    "bytes",
+    "a page of tokens, acts, operations or runs: it ends early, and its cursor continues there",
+    SHORTENED,
+)
 ROW_VALUE: Final = Size(
     65_536,
     "bytes",
@@ -44,7 +55,7 @@ ROW_VALUE: Final = Size(
 ABOUT: Final = Size(65_536, "bytes", "what a run's code waits for, as its worker reports it", LEFT_OUT)
 PARKED_TEXT: Final = Size(65_536, "characters", "the sentence that says why a run is parked", SHORTENED)
 PARKED_LINE: Final = Size(1_000, "characters", "a recorded or repeated command of a parked run", SHORTENED)
-PARKED_LINES: Final = Size(100, "entries", "those commands", SHORTENED)
+PARKED_LINES: Final = Size(100, "entries", "the commands of a parked run", SHORTENED)
 IDENTIFIER: Final = Size(
     1_024, "characters", "a name, a version, a digest of code, a handle or a reason in a worker's report", REFUSED
 )

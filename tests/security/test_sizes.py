@@ -38,6 +38,7 @@ from mainspring.workflows.decisions.model import (
 from mainspring.workflows.messages import DecideMessage
 from mainspring.workflows.model import Parked
 from mainspring.workflows.report_checks import refusal, within_limits
+from tests.docs.pages import ROOT
 from tests.unit.faces.gearman.a_face import F, Node
 
 if TYPE_CHECKING:
@@ -354,3 +355,13 @@ def test_texts_for_people_are_shortened_and_do_not_end_a_run() -> None:
     assert {len(message.parked.recorded), len(message.parked.code)} == {sizes.PARKED_LINES.most}
     assert len(msgspec.msgpack.encode(message.parked)) < 600_000
     assert within_limits(same := report(about=b"short")) is same
+
+
+# ---- the page ----
+
+
+def test_the_page_of_limits_has_all_of_the_table() -> None:
+    page = (ROOT / "docs/explanation/limits.md").read_text()
+    missing = [size for size in sizes.SIZES if f"| {size.what} | {size} | - | {size.then}" not in page]
+    assert not missing
+    assert len(sizes.SIZES) > 10
