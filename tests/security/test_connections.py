@@ -239,10 +239,10 @@ def test_a_decider_reads_the_history_of_its_decision_alone(monkeypatch: pytest.M
 
 
 def test_a_worker_with_a_token_reports_the_text_of_its_progress(node: Node) -> None:
-    worker = signed_in(node, Access(), "dev")
-    worker.request(Type.REGISTER, F, b"")
+    worker = signed_in(node, Access(), "pay")
+    worker.request(Type.REGISTER, b"pay", b"")
     worker.request(Type.READY, b"1")
-    handle = node.connect().background(function=F)
+    handle = node.connect().background(function=b"pay")
     node.commit()
     worker.received()
     for target in (handle.encode(), b"H:n:7"):

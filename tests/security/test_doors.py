@@ -37,6 +37,8 @@ from mainspring.workflows.decisions import model
 from mainspring.workflows.decisions.model import DecisionBase
 from mainspring.workflows.model import PART
 from tests.unit.faces.rest.a_server import whole_node
+from tests.unit.wire.test_admin import LINES as LINES_OF_GEARMAND
+from tests.unit.wire.test_admin import OUR_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -350,10 +352,15 @@ def test_each_door_has_a_declaration() -> None:
     assert PACKETS.keys() == MESSAGES
     assert {kind for kind in PACKETS if kind >= 0} == REQUESTS
     assert command_rights.COMMANDS.keys() == set(DecisionBase.__subclasses__())
+    assert COMMANDS.keys() == {
+        parsed.name for _, parsed in (*LINES_OF_GEARMAND, *OUR_LINES) if isinstance(parsed, admin.Command)
+    }
 
     async def test() -> None:
         async with whole_node() as (_, built):
             assert {route.request for route in ROUTES} <= built.api.kinds
+            port = GearmanProtocol(built.node.face)
+            assert (port.peer.caller, port.peer.guard) == (LOCAL, None), "the check costs nothing there"
             for kind in built.api.kinds:
                 assert isinstance(kind.permission, Permission), kind
 
