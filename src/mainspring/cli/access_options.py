@@ -83,8 +83,8 @@ class AccessOptions:
         bool,
         flag(
             "--allow-shutdown",
-            "Accept Gearman's command shutdown from every connection to 127.0.0.1 or ::1 without a token. Without this option it"
-            " needs a Unix socket.",
+            "Accept Gearman's command shutdown from every connection to a loopback address without a token. Without this option"
+            " it needs a Unix socket.",
             group=PORTS_GROUP,
         ),
     ] = False

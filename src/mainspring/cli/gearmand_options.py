@@ -157,7 +157,7 @@ GEARMAND_OPTIONS: tuple[GearmandOption, ...] = (
         None,
         None,
         "Mainspring",
-        "Accept the command shutdown from every connection to 127.0.0.1 or ::1.",
+        "Accept the command shutdown from every connection to a loopback address.",
     ),
     GearmandOption(
         "insecure",
