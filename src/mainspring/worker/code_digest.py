@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import sysconfig
 from pathlib import Path
@@ -27,21 +28,38 @@ def code_digest(packages: Iterable[str], modules: Mapping[str, ModuleType] | Non
     ``modules`` are by default those of the interpreter.
     """
     own = set(packages)
+    directories = _Directories()
     digest = hashlib.blake2b(version().encode(), digest_size=8)
     for name, module in sorted((sys.modules if modules is None else modules).items()):
         place = getattr(module, "__file__", None)
         if not isinstance(place, str):
             continue
-        path = Path(place).resolve()
-        if name.partition(".")[0] not in own and _is_library(path):
+        if name.partition(".")[0] not in own and directories.is_library(place):
             continue
         try:
-            content = path.read_bytes()
+            content = Path(place).read_bytes()
         except OSError:  # in an archive, or removed since
             content = b""
         digest.update(b"%b\0%d\0" % (name.encode("utf-8", "surrogateescape"), len(content)))
         digest.update(content)
     return digest.hexdigest()
+
+
+class _Directories:
+    """Tells libraries by their directories. Each is resolved once: a program has far fewer of them than modules."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, bool] = {}
+
+    def is_library(self, place: str) -> bool:
+        """Return whether a file is of a library; of a link, its target counts."""
+        if os.path.islink(place):  # noqa: PTH114 - a Path for each module takes longer than all the rest
+            return _is_library(Path(place).resolve())
+        directory = os.path.dirname(place)  # noqa: PTH120 - as above
+        found = self._found.get(directory)
+        if found is None:
+            found = self._found[directory] = _is_library(Path(directory).resolve())
+        return found
 
 
 def _is_library(path: Path) -> bool:

@@ -49,6 +49,21 @@ def test_libraries_do_not_count_unless_they_are_the_program(tasks: dict[str, Mod
     assert code_digest(("shop",), {**tasks, **shop}) != installed
 
 
+def test_of_links_the_targets_count(tasks: dict[str, ModuleType], tmp_path: Path) -> None:
+    before = code_digest((), tasks)
+    installed = tmp_path / "site-packages"
+    library = module(installed / "library.py", "z = 1\n")
+    (tmp_path / "linked.py").symlink_to(installed / "library.py")
+    (tmp_path / "linked").symlink_to(installed)
+    for place in ("linked.py", "linked/library.py"):
+        library.__file__ = str(tmp_path / place)
+        assert code_digest((), {**tasks, "library": library}) == before, place
+    own = module(tmp_path / "own.py", "")
+    (installed / "own.py").symlink_to(tmp_path / "own.py")
+    own.__file__ = str(installed / "own.py")
+    assert code_digest((), {**tasks, "own": own}) != before
+
+
 def test_a_file_that_cannot_be_read_counts_by_its_name(tasks: dict[str, ModuleType], tmp_path: Path) -> None:
     before = code_digest((), tasks)
     (tmp_path / "tasks.py").unlink()
