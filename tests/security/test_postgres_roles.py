@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from mainspring.engines.postgres.engine import grant_submit, migrate_store
-from mainspring.engines.postgres.migrate import MIGRATIONS, prepare
+from mainspring.engines.postgres.migrate import MIGRATIONS, lock_key, prepare
 from mainspring.engines.postgres.relay import Relay, encode
 from mainspring.engines.postgres.rights import function_of
 from mainspring.errors import UsageError
 from mainspring.events.relay import Direct, Pending, Progress, Settled, Stop
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
-from tests.on_servers.postgres.a_fleet import node, session
+from mainspring.resources.store import Acquire, TokenRequest
+from mainspring.schedules.store import RepairSchedules
+from tests.on_servers.postgres.a_fleet import NOW, node, session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -312,3 +315,77 @@ def test_a_role_that_may_connect_neither_receives_nor_forges_messages(database: 
             assert not any("secret" in str(text) for text in received)
 
     asyncio.run(test())
+
+
+# ---- locks ----
+
+
+def advisory_locks(schema: str) -> str:
+    """Return a statement that takes every advisory lock that a node of this version or of the one before may want."""
+    checksum, pool = zlib.crc32(schema.encode()), "encode('', 'hex')"
+    taken = [f"pg_try_advisory_lock({lock_key(schema)})"]
+    for term in range(20):
+        taken.append(f"pg_try_advisory_lock({checksum}::bigint::bit(32)::int, {term})")
+        taken.append(f"pg_try_advisory_lock(hashtextextended(format('%s:%s:%s', '{schema}', {term}, {pool}), 0))")
+    taken += [f"pg_try_advisory_lock(hashtextextended('{schema} {what}', 0))" for what in ("schedules", "mending")]
+    return f"SELECT {', '.join(taken)}"
+
+
+async def copy_locks(stranger: Connection, database: str) -> list[asyncio.Task[object]]:
+    """Wait, as the stranger, for each advisory lock that the server shows, to get it before a node does."""
+    own = await stranger.fetchval("SELECT pg_backend_pid()")
+    shown = await stranger.fetch(
+        "SELECT DISTINCT classid::bigint, objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND pid <> $1",
+        own,
+    )
+    assert len(shown) >= 2, "every role sees the numbers"
+
+    async def wait(first: int, second: int) -> None:
+        connection = await asyncpg.connect(as_role(database, "stranger"))
+        try:
+            await connection.execute(
+                f"SELECT pg_advisory_lock({first}::bigint::bit(32)::int, {second}::bigint::bit(32)::int)"
+            )
+            await asyncio.Event().wait()
+        finally:
+            connection.terminate()
+
+    tasks: list[asyncio.Task[object]] = [asyncio.ensure_future(wait(*row)) for row in shown]
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    async with asyncio.timeout(60):
+        while await stranger.fetchval(waiting) < len(tasks):  # noqa: ASYNC110 - in the server
+            await asyncio.sleep(0.01)
+    return tasks
+
+
+def test_no_lock_of_a_role_that_may_connect_stops_a_node(database: str) -> None:
+    async def test() -> None:
+        async with roles(database) as one:
+            await one.stranger.execute(advisory_locks("mainspring"))
+            with capture_logs() as logs:
+                async with node(one.store, "a") as first, node(one.store, "b") as second:
+                    (held,) = [line for line in logs if "holds the lock of migrations" in line["event"]][:1]
+                    assert named(database, "stranger") in held["sessions"]
+                    await works(first, one)
+                    # It sees the marks of sessions, and gets them as soon as a node's connection is lost.
+                    tasks = await copy_locks(one.stranger, database)
+                    first.engine._writer.give_up()  # noqa: SLF001 - a lost connection
+                    await works(first, one)
+                    assert await second.engine.end(first.term)
+                    await works(second, one)
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(test())
+
+
+async def works(one: Node, roles: Roles) -> None:
+    """Run what takes locks: a job, a grant of tokens, the schedules, folding, repairs."""
+    await one.submitted()
+    ((job,),) = (await one.group(one.claim(1)))[0]
+    await one.group(one.settle(job))
+    await one.group(Acquire(one.term, [TokenRequest(b"f", b"", 3, 3)], NOW), RepairSchedules(NOW))
+    assert await one.engine.fold_once() > 0
+    for lock in ("has_turn(-2, 0)", "enter_schedules_2(true)"):
+        await roles.owner.execute(f"SET lock_timeout = '5s'; SELECT {lock}")

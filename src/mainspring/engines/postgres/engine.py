@@ -160,7 +160,7 @@ class PostgresEngine:
         self._relay = Relay(control, self._address.checksum, self._cluster)
         if self._listener is not None:
             self._relay.listen(self._listener)
-        self._membership = membership.Membership(control, self._address.checksum)
+        self._membership = membership.Membership(control, self._address.schema)
         self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self.slices, lifecycle)
         connection = await control.open(self._open_timeout)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)

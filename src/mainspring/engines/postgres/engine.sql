@@ -32,14 +32,24 @@ WHERE store.oid = 'jobs'::regclass AND c.relnamespace = store.relnamespace AND c
 -- name: terms
 SELECT term, node FROM terms ORDER BY term DESC LIMIT 10000;
 
--- A session that runs groups holds this lock until it ends.
--- name: lock_term
-SELECT pg_try_advisory_lock($1::bigint::bit(32)::int, $2::bigint::int);
+-- A session that runs groups holds two locks as marks until it ends. Nobody waits for them. $1, $2: the mark, of the term and of the
+-- session; $3, $4: the lock by which nodes of the version before find it.
+-- name: mark_session
+SELECT pg_try_advisory_lock($1::bigint::bit(32)::int, $2::int), pg_try_advisory_lock($3::bigint::bit(32)::int, $4::bigint::int);
+
+-- The sessions with the marks of a term. Any role can take such a lock: those count that this role may terminate, because nodes of
+-- a store have one role, or roles with its rights.
+-- part: marked
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND l.objsubid = 2 AND l.granted AND l.pid <> pg_backend_pid()
+    AND (l.classid = $1::bigint::oid OR (l.classid = $2::bigint::oid AND l.objid = $3::bigint::oid));
 
 -- name: break_off
-SELECT pg_terminate_backend(pid) FROM pg_locks
-WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND classid = $1::bigint::oid AND objid = $2::bigint::oid AND objsubid = 2 AND granted AND pid <> pg_backend_pid();
+SELECT pg_terminate_backend(pid) FROM (SELECT DISTINCT a.pid {marked} AND pg_has_role(a.usesysid, 'MEMBER') OFFSET 0) AS sessions;
+
+-- name: marked_sessions
+SELECT DISTINCT a.pid, a.usename::text, a.application_name {marked};
 
 -- Whether a session waits for its client's next message. Between the parts of a statement it waits so and counts as active.
 -- name: activity
@@ -62,7 +72,7 @@ GROUP BY function, state, priority HAVING sum(number) <> 0;
 WITH due AS MATERIALIZED (
     SELECT t.term, t.last_group,
         least(t.last_group + 20000, (SELECT max(j.number) FROM journal j WHERE j.term = t.term) - (NOT t.ended)::int) AS upto
-    FROM terms t WHERE NOT t.gone AND (SELECT pg_try_advisory_xact_lock($1::bigint::bit(32)::int, 0))
+    FROM terms t WHERE NOT t.gone AND (SELECT has_turn(-1, $1::bigint::bit(32)::int))
 ), folded AS (
     DELETE FROM journal j USING due
     WHERE j.term = due.term AND j.number > due.last_group AND j.number <= due.upto

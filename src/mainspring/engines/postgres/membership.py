@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Final
 
 import asyncpg
 import msgspec
 
+from mainspring.engines.postgres.migrate import described
 from mainspring.engines.postgres.statements import load
 from mainspring.errors import StoreFencedError, StoreUnavailableError
 from mainspring.nodes.model import NodeRow
@@ -35,12 +37,28 @@ def encode_row(row: NodeRow) -> str:
     return msgspec.json.encode(row).decode()
 
 
+def keys(schema: str, term: int) -> tuple[int, int, int]:
+    """Return the class of the marks of a term's sessions, and the lock of the version before, which has two numbers."""
+    return zlib.crc32(f"{schema} term {term}".encode()), zlib.crc32(schema.encode()), term
+
+
+def marks(schema: str, term: int, session: int) -> tuple[int, int, int, int]:
+    """Return the locks that mark a session: two numbers each, by this version and by the one before."""
+    own, *old = keys(schema, term)
+    return own, session, old[0], old[1]
+
+
+async def sessions(connection: Connection[Record], found_by: tuple[int, int, int]) -> str:
+    """Describe the sessions with the marks of a term, for the log."""
+    return described(await connection.fetch(_SQL["marked_sessions"], *found_by))
+
+
 class Membership:
     """The nodes of the store."""
 
-    def __init__(self, control: Control, checksum: int) -> None:
+    def __init__(self, control: Control, schema: str) -> None:
         self._control = control
-        self._checksum = checksum
+        self._schema = schema
 
     async def beat(self, row: NodeRow) -> list[NodeRow]:
         """Write a node's own row and return all; see ``MembershipPort``."""
@@ -68,9 +86,10 @@ class Membership:
             try:
                 return await end(connection, term, counter)
             except asyncpg.LockNotAvailableError:
-                await connection.execute(_SQL["break_off"], self._checksum, term)
+                await connection.execute(_SQL["break_off"], *keys(self._schema, term))
         raise StoreUnavailableError(
-            f"a group of term {term} does not end: {LOCK_ATTEMPTS} attempts to end its session failed"
+            f"a group of term {term} does not end: {LOCK_ATTEMPTS} attempts to end its session failed; its sessions:"
+            f" {await sessions(connection, keys(self._schema, term)) or 'none, so another one has locked its row'}"
         )
 
     async def abandoned(self) -> list[int]:

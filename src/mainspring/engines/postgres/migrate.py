@@ -18,17 +18,37 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import asyncpg
+import structlog
 
 from mainspring.errors import StoreError, StoreForeignError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from asyncpg import Connection, Record
+
+log = structlog.get_logger("mainspring.postgres")
 
 _HEADER = re.compile(r"-- compatible from: (\d+)\n(-- outside of a transaction\n)?")
 _LOCK = 0x4D535052 << 32
 """``MSPR``, in front of the checksum of the schema's name."""
+_CREATED: Final = (asyncpg.DuplicateSchemaError, asyncpg.DuplicateTableError, asyncpg.UniqueViolationError)
+"""Errors of creating what another session has just created."""
+_HOLDERS: Final = """
+    SELECT a.pid, a.usename::text, a.application_name, CASE
+        WHEN has_schema_privilege(a.usesysid, n.oid, 'CREATE') THEN true
+        WHEN n.oid IS NULL THEN has_database_privilege(a.usesysid, current_database(), 'CREATE')
+        ELSE false END AS counts
+    FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid LEFT JOIN pg_namespace n ON n.nspname = $3
+    WHERE l.locktype = 'advisory' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND l.objsubid = 1 AND l.classid = $1::bigint::oid AND l.objid = $2::bigint::oid AND l.granted
+"""
+_UNLOCK: Final = """
+    SELECT pg_advisory_unlock($3::bigint) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND objsubid = 1
+        AND classid = $1::bigint::oid AND objid = $2::bigint::oid AND granted
+"""
+LOG_AFTER: Final = 5.0
+"""Seconds of waiting for another migration between lines in the log."""
 LOCK_ATTEMPTS: Final = 20
 LOCK_TIMEOUT: Final = "3s"
 """The longest that a migration waits for the locks of tables: queries queue behind it as long. Then it yields to them."""
@@ -123,9 +143,8 @@ async def _apply(
                 if migration.number in applied:
                     return False
                 if migration.is_transaction:
-                    await _apply_whole(connection, schema, migration)
-                else:
-                    await _apply_statements(connection, migration)
+                    return await _apply_whole(connection, schema, migration)
+                await _apply_statements(connection, migration)
                 return True
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             if not left:
@@ -139,24 +158,50 @@ async def _apply(
 
 @contextlib.asynccontextmanager
 async def _locked(connection: Connection[Record], schema: str) -> AsyncIterator[None]:
-    """Hold the lock of migrations, without time-outs."""
+    """Hold the lock of migrations, without time-outs.
+
+    Any role that may connect can take the lock. It counts only if its holder could migrate, too; otherwise this goes on without
+    it, and the lock of the table of migrations excludes others.
+    """
     key = lock_key(schema)
-    while not await connection.fetchval(f"SELECT pg_try_advisory_lock({key})"):  # noqa: ASYNC110 - of another process
+    clock = asyncio.get_running_loop().time
+    log_at = clock() + LOG_AFTER
+    while not await connection.fetchval(f"SELECT pg_try_advisory_lock({key})"):
+        holders = await connection.fetch(_HOLDERS, key >> 32, key & 0xFFFFFFFF, schema)
+        if holders and not any(row["counts"] for row in holders):
+            log.error(
+                "a role that cannot migrate holds the lock of migrations: it does not count",
+                sessions=described(holders),
+                remedy="end these sessions with pg_terminate_backend, and let only roles that need it connect to the database",
+            )
+            break
+        if clock() >= log_at:
+            log_at = clock() + LOG_AFTER
+            log.warning("another session migrates the store: waiting for it", sessions=described(holders))
         await asyncio.sleep(LOCK_POLL)
     try:
         await connection.execute("SET lock_timeout = 0; SET statement_timeout = 0")
         yield
     finally:
         if not connection.is_closed():  # the end of a session releases its locks
-            await connection.execute(f"RESET lock_timeout; RESET statement_timeout; SELECT pg_advisory_unlock({key})")
+            await connection.execute("RESET lock_timeout; RESET statement_timeout")
+            await connection.execute(_UNLOCK, key >> 32, key & 0xFFFFFFFF, key)
 
 
-async def _apply_whole(connection: Connection[Record], schema: str, migration: Migration) -> None:
+async def _apply_whole(connection: Connection[Record], schema: str, migration: Migration) -> bool:
+    """Apply a migration as one transaction, unless it was applied in between; return whether this did."""
     async with connection.transaction():
-        await _create(connection, schema)
+        try:
+            await _create(connection, schema)
+        except _CREATED as error:
+            raise asyncpg.LockNotAvailableError("another session creates the schema") from error
         await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+        await connection.execute("LOCK TABLE migrations IN SHARE ROW EXCLUSIVE MODE")
+        if migration.number in await _applied(connection, schema):
+            return False
         await connection.execute(migration.text)
         await _record(connection, migration)
+    return True
 
 
 async def _apply_statements(connection: Connection[Record], migration: Migration) -> None:
@@ -187,3 +232,8 @@ async def _create(connection: Connection[Record], schema: str) -> None:
 def quoted(name: str) -> str:
     """Return a name as an SQL identifier, with any characters."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def described(rows: Iterable[Record]) -> str:
+    """Describe sessions, given as process number, role and application, for the log."""
+    return ", ".join(f"process {row[0]} of {row[1]} ({row[2] or 'no application_name'})" for row in rows)

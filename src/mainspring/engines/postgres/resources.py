@@ -1,7 +1,7 @@
 """The resources slice on PostgreSQL.
 
-Groups take turns in a pool: they lock an advisory lock per pool, in the pools' order, until they end. So the sum of the nodes'
-tokens is right without a row that all of them would have to update.
+Groups take turns in a pool: they lock a row for its hash, in the rows' order, until they end. So the sum of the nodes' tokens is
+right without a row that all of them would have to update.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ SELECT said FROM limits WHERE function = $1;
 
 -- A group waits for concurrent requests in the same pool. The order of pools prevents deadlocks.
 -- name: lock_pools
-SELECT pg_advisory_xact_lock(hashtextextended(format('%s:%s:%s', current_schema(), function, encode(pool, 'hex')), 0))
-FROM (SELECT DISTINCT function, pool FROM unnest($1::int[], $2::bytea[]) AS asked (function, pool) ORDER BY 1, 2) AS pools;
+SELECT lock_pools($1::int[], $2::bytea[]);
 
 -- name: now_us
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;

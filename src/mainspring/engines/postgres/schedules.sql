@@ -2,7 +2,7 @@
 -- the ORDER BY from choosing the index.
 
 -- name: enter
-SELECT enter_schedules($1);
+SELECT enter_schedules_2($1);
 
 -- name: specifications_since
 SELECT name, schedule FROM specifications WHERE version > $1;
@@ -124,7 +124,7 @@ SELECT schedule, until_us FROM forgotten WHERE schedule = ANY ($1::text[]);
 
 -- One node at a time, without waiting: the second one finds nothing to do.
 -- name: to_repair
-WITH mine AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(hashtextextended(current_schema() || ' mending', 0)) AS so)
+WITH mine AS MATERIALIZED (SELECT has_turn(-2, 0) AS so)
 SELECT DISTINCT found.name FROM mine CROSS JOIN LATERAL (
     (SELECT schedule AS name FROM fires
         WHERE standing IN (2, 3) AND standing = 2 AND NOT EXISTS (SELECT FROM jobs WHERE jobs.id = ANY (ARRAY[fires.job])) LIMIT $1)

@@ -10,7 +10,7 @@
 
 Nearly all groups are one statement instead, which does all of that and commits by itself (`fast_path`).
 
-The session of a term's groups holds an advisory lock on the term until it ends. The next session takes the lock before any other
+The session of a term's groups has a mark of the term until it ends. The next session ends those with the mark before any other
 statement, so no attempt of an old session is under way any more, and the result of `enter` for a group is final. The journal's
 primary key is the second guard: two attempts of a group cannot both be committed.
 """
@@ -18,11 +18,12 @@ primary key is the second guard: two attempts of a group cannot both be committe
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from mainspring.engines.postgres import failures, journal
+from mainspring.engines.postgres import failures, journal, membership
 from mainspring.engines.postgres.connection import LOG_INTERVAL, connect_repeatedly, delays, disconnect
 from mainspring.engines.postgres.failures import Verdict
 from mainspring.engines.postgres.fast_path import FastPathBackoff, compose
@@ -241,14 +242,24 @@ class Writer:
                 return
 
     async def _lock(self, connection: Connection[Record]) -> None:
-        key = (self._address.checksum, self._term)
+        """Mark the session as the term's, and end the term's other sessions."""
+        schema, term = self._address.schema, self._term
+        # The lock of the version before may be held by anybody. The mark has a number that nobody can know before.
+        while not await connection.fetchval(
+            _SQL["mark_session"], *membership.marks(schema, term, secrets.randbits(31))
+        ):
+            pass
+        keys = membership.keys(schema, term)
         tries = 0
-        while not await connection.fetchval(_SQL["lock_term"], *key):
-            await connection.execute(_SQL["break_off"], *key)
+        while await connection.fetch(_SQL["break_off"], *keys):
             await asyncio.sleep(0.02)
             tries += 1
             if tries % 200 == 0:
-                log.warning("the last session does not end: no group can be committed until it does", term=self._term)
+                log.warning(
+                    "the last session does not end: no group can be committed until it does",
+                    term=term,
+                    sessions=await membership.sessions(connection, keys),
+                )
 
 
 def _now() -> float:
