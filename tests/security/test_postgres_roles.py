@@ -250,7 +250,7 @@ def test_the_rights_that_earlier_versions_asked_for_go_on(database: str) -> None
             await one.web.fetchval("SELECT mainspring.submit('f', namespace => 'team')")
             await one.web.fetchval("SELECT mainspring.submit_1('f')")
             insert = "INSERT INTO mainspring.inbox (id, function) VALUES (1, 'f') RETURNING id"
-            assert await one.web.fetchval(insert) == 4, "the id is the store's"
+            assert await one.web.fetchval(insert) > 3, "the id is the store's"
             with pytest.raises(DENIED):
                 await one.web.execute("SELECT mainspring.enter(1, 1)")
             revoked = [line for line in await grant(one, database) if line.startswith("REVOKE")]

@@ -26,6 +26,7 @@ from mainspring.jobs.model import NO_UNIQUE, Job, Options, State
 from mainspring.jobs.retry import MAX_WAIT
 from mainspring.jobs.retry import check as check_retry
 from mainspring.jobs.tags import check_tags
+from mainspring.namespaces import SEPARATOR
 from mainspring.resources.limit_specs import MAX_CONCURRENCY_KEY_BYTES
 from mainspring.sizes import CANNOT_READ
 
@@ -149,6 +150,7 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> tuple[list[Job], 
     """Return the jobs of rows, oldest first, and the reasons why others have none, by their ids."""
     now_us = await tx.connection.fetchval(SQL["now"])
     jobs, refused = [], {}
+    names: dict[tuple[str, bytes], bytes] = {}
     options_faults: list[tuple[int, str]] = []
     for record in sorted(records, key=itemgetter(0)):
         job_id, namespace, function, unique, priority, created, due, expires, options, payload, *size = record
@@ -162,8 +164,10 @@ async def _jobs(tx: Transaction, records: Sequence[Record]) -> tuple[list[Job], 
         ):
             refused[job_id] = "a time lies before 1970 or more than a century from now"
             continue
-        name = _key(namespace, function)
-        if key_of(*columns(name)) != name:
+        name = names.get((namespace, function), b"")
+        if not name:
+            name = names[namespace, function] = _key(namespace, function)
+        if SEPARATOR in name and key_of(*columns(name)) != name:
             refused[job_id] = "its function is one of a node's own"
             continue
         job_options, key, fault = _options(options)
@@ -204,16 +208,12 @@ def _key(namespace: str, function: bytes) -> bytes:
     try:
         name = function.removeprefix(namespaces.prefix(namespaces.check(namespace)))
     except UsageError:  # in the default namespace, then, under a name that no worker can have
-        return _outside(namespace.encode() + namespaces.SEPARATOR + function)
-    return (
-        namespace.encode() + namespaces.SEPARATOR + name
-        if namespaces.SEPARATOR in name
-        else namespaces.key(namespace, name)
-    )
+        return _outside(namespace.encode() + SEPARATOR + function)
+    return namespace.encode() + SEPARATOR + name if SEPARATOR in name else namespaces.key(namespace, name)
 
 
 def _outside(name: bytes) -> bytes:
-    return namespaces.DEFAULT.encode() + namespaces.SEPARATOR + name
+    return namespaces.DEFAULT.encode() + SEPARATOR + name
 
 
 def _options(data: bytes | None) -> tuple[Options | None, bytes, str]:

@@ -19,9 +19,6 @@ CREATE TABLE refused_submissions (
     payload    bytea  NOT NULL
 );
 
--- The ids are the store's: one that its user chooses could be that of another job.
-ALTER TABLE inbox ALTER COLUMN id DROP DEFAULT;
-
 CREATE FUNCTION check_submission() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     now_us CONSTANT bigint := extract(epoch FROM clock_timestamp()) * 1000000;
@@ -50,12 +47,17 @@ BEGIN
         RAISE invalid_parameter_value USING MESSAGE =
             'mainspring: the job would start or expire before 1970 or more than a century from now: give another time';
     END IF;
-    NEW.id := nextval('inbox_ids');
+    NEW.id := nextval('inbox_ids');  -- one that the user chooses could be that of another job
     NEW.created_us := least(greatest(NEW.created_us, 0), now_us);
     RETURN NEW;
 END $$;
 
-CREATE TRIGGER check_submission BEFORE INSERT ON inbox FOR EACH ROW EXECUTE FUNCTION check_submission();
+-- Only for roles that insert rows themselves: `submit_anywhere` inserts as the owner, and has checked the same.
+DO $$
+BEGIN
+    EXECUTE format('CREATE TRIGGER check_submission BEFORE INSERT ON inbox FOR EACH ROW WHEN (current_user <> %L)'
+        ' EXECUTE FUNCTION check_submission()', current_user);
+END $$;
 
 -- Submits in any namespace, with the rights of the store's owner. `submit` calls it, or the function of one namespace that calls it.
 CREATE FUNCTION submit_anywhere(
@@ -89,6 +91,13 @@ BEGIN
     ELSIF greatest(delay, expires, abs(run_at) - now_us / 1000000.0) > 3162240000 THEN  -- NaN is greater than any number
         RAISE invalid_parameter_value USING MESSAGE =
             'mainspring: delay, run_at or expires is more than a century away: give another time';
+    ELSIF length(options) > 8192 THEN
+        RAISE invalid_parameter_value USING MESSAGE =
+            format('mainspring: the options have %s bytes, and a submission takes 8192', length(options));
+    ELSIF length(payload) > 268435456 THEN
+        RAISE invalid_parameter_value USING MESSAGE = format(
+            'mainspring: the payload has %s bytes, and a submission takes 268435456: store larger data elsewhere, and submit its location',
+            length(payload));
     END IF;
     INSERT INTO inbox (namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload) VALUES (
         namespace, before || function, nullif(uniq, ''), coalesce(priority, 1), now_us,
@@ -99,7 +108,10 @@ BEGIN
 END $$;
 
 -- What users call. It runs with their own rights: what they may submit is decided by the function that they may execute. The function
--- of one namespace is made by `mainspring migrate --grant-submit`.
+-- of one namespace is made by `mainspring migrate --grant-submit`. Names have the schema: a path of its own would cost each call more.
+DO $do$
+BEGIN
+    EXECUTE replace(replace(replace($create$
 CREATE OR REPLACE FUNCTION submit(
     function bytea, payload bytea DEFAULT '', uniq bytea DEFAULT '', priority int DEFAULT 1, delay float8 DEFAULT NULL,
     run_at float8 DEFAULT NULL, expires float8 DEFAULT NULL, options bytea DEFAULT NULL, namespace text DEFAULT 'default'
@@ -109,10 +121,11 @@ DECLARE
     own    regprocedure;
     handle text;
 BEGIN
-    IF has_function_privilege('submit_anywhere(bytea, bytea, bytea, int, float8, float8, float8, bytea, text)', 'EXECUTE') THEN
-        RETURN submit_anywhere(function, payload, uniq, priority, delay, run_at, expires, options, namespace);
+    IF has_function_privilege(
+        '{text}.submit_anywhere(bytea, bytea, bytea, int, float8, float8, float8, bytea, text)'::regprocedure, 'EXECUTE') THEN
+        RETURN {at}.submit_anywhere(function, payload, uniq, priority, delay, run_at, expires, options, namespace);
     END IF;
-    own := to_regprocedure(format('submit_%s(bytea, bytea, bytea, int, float8, float8, float8, bytea)',
+    own := to_regprocedure(format('{format}.submit_%s(bytea, bytea, bytea, int, float8, float8, float8, bytea)',
         encode(substr(sha256(convert_to(namespace, 'UTF8')), 1, 16), 'hex')));
     IF own IS NULL OR NOT has_function_privilege(own, 'EXECUTE') THEN
         RAISE insufficient_privilege USING MESSAGE = format(
@@ -122,7 +135,10 @@ BEGIN
     EXECUTE format('SELECT %s($1, $2, $3, $4, $5, $6, $7, $8)', own::oid::regproc)
         INTO handle USING function, payload, uniq, priority, delay, run_at, expires, options;
     RETURN handle;
-END $$;
+END $$
+    $create$, '{at}', quote_ident(current_schema())), '{text}', replace(quote_ident(current_schema()), '''', '''''')),
+    '{format}', replace(replace(quote_ident(current_schema()), '''', ''''''), '%', '%%'));
+END $do$;
 
 CREATE OR REPLACE FUNCTION submit_1(
     function bytea, payload bytea DEFAULT '', uniq bytea DEFAULT '', priority int DEFAULT 1, delay float8 DEFAULT NULL,
@@ -133,7 +149,7 @@ BEGIN
     RETURN submit(function, payload, uniq, priority, delay, run_at, expires, options, 'default');
 END $$;
 
--- Every function that others may call, or that runs with the owner's rights, has a path that nobody can put an object into: without
+-- Every function that runs with the owner's rights has a path that nobody can put an object into: without
 -- `pg_temp` at the end, a caller's temporary table would come first. And no function is anybody's: those who may use it by their
 -- rights on the tables keep it.
 DO $$
@@ -147,7 +163,9 @@ BEGIN
             p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) WHERE grantee = 0 AND privilege_type = 'EXECUTE') AS free
         FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = this
     LOOP
-        IF one.submits OR one.proname = 'check_submission' THEN
+        IF one.proname = 'submit' THEN
+            EXECUTE format('ALTER FUNCTION %s RESET ALL', one.name);
+        ELSIF one.submits OR one.proname = 'check_submission' THEN
             EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', one.name, this);
         END IF;
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', one.name);
