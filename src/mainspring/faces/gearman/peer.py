@@ -275,7 +275,7 @@ class Peer:
         self.descriptor = sock.fileno() if sock is not None else -1
         if self.face.settings.require_token and isinstance(name, tuple) and not transport.get_extra_info("peercert"):
             self.caller = NOBODY
-            self.wire.max_body = min(SIGN_IN_BYTES, self.face.settings.max_packet)
+            self.wire.limit_bodies(min(SIGN_IN_BYTES, self.face.settings.max_packet))
             self.face.add_stranger(self)
         if self.caller is not LOCAL:
             self.caller = replace(self.caller, address=self.address)
@@ -299,7 +299,7 @@ class Peer:
         """Limit the peer to the rights of a token from now on."""
         self.caller, self._end_credentials = caller, end_watch
         self.guard = Guard(caller)
-        self.wire.max_body = self.face.settings.max_packet
+        self.wire.limit_bodies(self.face.settings.max_packet)
         self.face.strangers.remove(self)
 
     @property

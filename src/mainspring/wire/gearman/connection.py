@@ -139,14 +139,9 @@ class Connection:
         self._extended = value
         self._accepted = _TABLES[self._role, value]
 
-    @property
-    def max_body(self) -> int:
-        """Bytes of a body at most; the owner may change it for the packets that follow."""
-        return self._max_body
-
-    @max_body.setter
-    def max_body(self, value: int) -> None:
-        self._max_body = value
+    def limit_bodies(self, size: int) -> None:
+        """Refuse longer bodies than ``size`` bytes in the packets of later reads."""
+        self._max_body = size
 
     @property
     def closed(self) -> bool:
