@@ -32,7 +32,7 @@ from mainspring.faces.rest.versions import revision_in
 from mainspring.hidden_secrets import hide_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -122,17 +122,22 @@ class _Exchange:
 
 
 class _Waiting:
-    """The wait of the running task for an answer: until `ANSWER_LIMIT`, or until its client disconnects after `WATCH_AFTER`."""
+    """The wait of the running task for an answer: until `ANSWER_LIMIT`.
 
-    __slots__ = ("_exchange", "_gone", "_since", "_task", "ended_by")
+    After `WATCH_AFTER` it also ends when its client disconnects, or when its token or session ends: ``watch`` tells that.
+    """
 
-    def __init__(self, exchange: _Exchange) -> None:
+    __slots__ = ("_end_watch", "_exchange", "_gone", "_since", "_task", "_watch", "ended_by")
+
+    def __init__(self, exchange: _Exchange, watch: Callable[[Callable[[], object]], Callable[[], None]]) -> None:
         self._exchange = exchange
+        self._watch = watch
+        self._end_watch: Callable[[], None] | None = None
         self._task = asyncio.current_task()
         self._since = 0.0
         self._gone: asyncio.Future[None] | None = None
         self.ended_by = ""
-        """Why the task was cancelled: ``time`` or ``client``; empty if this has not cancelled it."""
+        """Why the task was cancelled: ``time``, ``client`` or ``token``; empty if this has not cancelled it."""
 
     def look(self, now: float) -> None:
         """End the wait if it has taken too long. ``now`` is the loop's time."""
@@ -143,6 +148,7 @@ class _Waiting:
         elif waited >= WATCH_AFTER and self._gone is None:
             self._gone = asyncio.ensure_future(disconnected(self._exchange.receive))
             self._gone.add_done_callback(lambda gone: None if gone.cancelled() else self._end("client"))
+            self._end_watch = self._watch(lambda: self._end("token"))
 
     def _end(self, why: str) -> None:
         if not self.ended_by and self._task is not None:
@@ -153,6 +159,8 @@ class _Waiting:
         """Forget the task."""
         if self._gone is not None:
             self._gone.cancel()
+        if self._end_watch is not None:
+            self._end_watch()
         if self.ended_by and self._task is not None:
             self._task.uncancel()
         self._task = None
@@ -165,9 +173,9 @@ class _Waits:
         self._all: dict[_Waiting, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, exchange: _Exchange) -> _Waiting:
+    def begin(self, exchange: _Exchange, watch: Callable[[Callable[[], object]], Callable[[], None]]) -> _Waiting:
         """Begin a wait of the running task."""
-        waiting = _Waiting(exchange)
+        waiting = _Waiting(exchange, watch)
         self._all[waiting] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
@@ -182,7 +190,7 @@ class _Waits:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(LOOK_INTERVAL, self._look) if self._all else None
         now = loop.time()
-        for waiting in self._all:
+        for waiting in list(self._all):
             waiting.look(now)
 
 
@@ -291,7 +299,8 @@ class RestApp:
 
         So a request that has waited for the store without an answer is not done later.
         """
-        waiting = self._waits.begin(exchange)
+        watch = partial(self._doorkeeper.watch, exchange.headers, secure=exchange.secure)
+        waiting = self._waits.begin(exchange, watch)
         try:
             return await self._once(exchange)
         except asyncio.CancelledError:
@@ -299,6 +308,11 @@ class RestApp:
                 raise
             if waiting.ended_by == "client":
                 return None
+            if waiting.ended_by == "token":
+                raise HttpError(
+                    "unauthenticated",
+                    "the token or the session has ended while the request waited: it may have been done",
+                ) from None
             reason = f"within {ANSWER_LIMIT:.0f} s" if waiting.ended_by else "before this node stopped"
             raise HttpError(
                 "outcome_unknown",

@@ -96,6 +96,30 @@ def test_jobs_of_a_client_that_gave_them_up_are_not_stored(
     run(test())
 
 
+@pytest.mark.parametrize("waits_for", ["job", "result"])
+def test_a_request_that_waits_ends_with_its_token(monkeypatch: pytest.MonkeyPatch, waits_for: str) -> None:
+    monkeypatch.setattr(app, "LOOK_INTERVAL", 0.01)
+    monkeypatch.setattr(app, "WATCH_AFTER", 0)
+
+    async def test() -> None:
+        async with serving() as (client, _):
+            if waits_for == "job":
+                wait = [("prefer", "wait=60")]
+                request = client.send("POST", JOBS, {"function": "f"}, headers=wait, token="admin", connected=True)
+            else:
+                handle = (await client.send("POST", JOBS, {"function": "f"}, token="admin")).json["handle"]
+                request = client.get(f"{JOBS}/{handle}/result?wait=60", token="admin", connected=True)
+            waiting = asyncio.ensure_future(request)
+            while not client.access.watchers.get("admin"):  # noqa: ASYNC110 - the watch has no event
+                await asyncio.sleep(0)
+            client.access.revoke("admin")
+            refused = await waiting
+            assert (refused.status, refused.json["type"]) == (401, "urn:mainspring:problem:unauthenticated")
+            assert client.access.watchers["admin"] == [], "the watch ends with the request"
+
+    run(test())
+
+
 def test_requests_that_wait_when_the_node_stops_get_an_answer() -> None:
     async def test() -> None:
         store = AwayStore()
