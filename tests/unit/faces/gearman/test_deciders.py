@@ -12,6 +12,7 @@ from tests.simulation.wires import Wire
 
 from mainspring.job_logs.service import PAUSE
 from mainspring.jobs.model import Options, Retry, State, encode_options
+from mainspring.storage.set_aside import RETRY_DELAY
 from mainspring.wire.gearman.packets import Type, request
 from mainspring.workflows import latest_events
 from mainspring.workflows.decisions.model import (
@@ -456,6 +457,26 @@ def test_a_decision_whose_events_cannot_be_read_is_assigned_without_them(node: N
     node.wait(1.1)
     following = decider.assigned()
     assert (following.events, following.info["first"], following.info["last"]) == ([], 8, 7)
+
+
+def test_a_decision_of_a_run_that_cannot_be_read_is_postponed(
+    node: Node, decider: Decider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = forgotten(node, decider).run
+    with monkeypatch.context() as patched:
+        patched.setattr(latest_events, "decoded", lambda *_: "an event of a newer version")
+        node.wait(1.1)
+        assert decider.take() == []
+        assert node.life.workflows is not None
+        assert node.life.workflows.is_set_aside(run)
+        start(node, b"w-2")
+        other = decider.assigned()
+        assert other.run != run, "it takes no place"
+        decider.ask(report(other, CompleteWorkflowExecution(1, b"1")))
+    node.wait(RETRY_DELAY + 0.5)
+    following = decider.assigned()
+    assert (following.run, following.info["attempt"]) == (run, 1)
+    assert [event.id for event in following.events] == list(range(1, following.info["last"] + 1))
 
 
 def test_a_decision_of_a_long_history_is_assigned_without_events(
