@@ -1,4 +1,4 @@
-"""Jobs whose stored options a node cannot read stop no claim, no recovery and no start of runs of others."""
+"""Jobs, limits and acts that a node cannot read stop no claim, no start, no retention and no list of others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import apsw
 import asyncpg
 import pytest
 
+from mainspring.access.acts import Act
+from mainspring.access.audit import ListActs, RecordActs
+from mainspring.access.store import SweepAccess
 from mainspring.bulk.model import Action, BulkOperation, Outcome, Spec
 from mainspring.bulk.store import BeginBulk, StepBulk
 from mainspring.engines.postgres.bulk import PostgresBulkSlice
@@ -16,6 +19,8 @@ from mainspring.engines.sqlite.bulk import SqliteBulkSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.jobs.model import UNREADABLE_OPTIONS, Job, Options, State, encode_options
+from mainspring.resources.model import FunctionLimits, Limits
+from mainspring.resources.store import ListLimits, SaveLimits
 from mainspring.testing.conformance.driver import NOW, Store
 from mainspring.testing.conformance.flows import Flows
 
@@ -35,9 +40,13 @@ class Suite:
     def store(self) -> Iterator[Store]:
         raise NotImplementedError
 
+    def change(self, store: Store, statement: str, *values: object) -> None:
+        """Change the content of the store behind the back of the node; ``?`` stands for a value."""
+        raise NotImplementedError
+
     def write(self, store: Store, job: Job, options: bytes) -> None:
         """Write options straight into the row of a job."""
-        raise NotImplementedError
+        self.change(store, "UPDATE jobs SET options = ? WHERE id = ?", options, job.id)
 
     def submitted(self, store: Store, number: int = 3) -> list[Job]:
         """Store jobs, the second one with options that cannot be read."""
@@ -54,7 +63,8 @@ class Suite:
     def test_others_are_recovered_with_it(self, store: Store) -> None:
         jobs = self.submitted(store)
         store.claim()
-        store.end_term(store.term) if store.engine.shared else None
+        if store.engine.shared:
+            store.end_term(store.term)
         store.reopen()
         store.recover()
         assert [store.state(job.id) for job in jobs] == [State.PENDING] * 3
@@ -70,6 +80,29 @@ class Suite:
         assert stepped.bulk.progress.counts == {Outcome.CANCELLED: 2, Outcome.CONFLICT: 1}
         assert store.state(ids[1]) is State.PENDING
 
+    def test_a_function_whose_limits_cannot_be_read_is_paused(self, store: Store) -> None:
+        for function in (b"f", b"g"):
+            store.group(SaveLimits(FunctionLimits(function, commanded=Limits(concurrency=3))))
+        self.change(store, "UPDATE limits SET said = ? WHERE version = 1", b"\x93\xc1")
+        store.group(SaveLimits(FunctionLimits(b"h", commanded=Limits(concurrency=3))))
+        store.reopen()
+        found = {one.function: one for one in store.all_of(ListLimits())}
+        assert [found[function].paused for function in (b"f", b"g", b"h")] == [True, True, False]
+        assert "cannot read the limits" in found[b"f"].pause_reason
+        (saved,) = store.group(SaveLimits(FunctionLimits(b"f", version=1)))
+        assert (saved.paused, saved.version) == (False, 2), "somebody resumes it"
+
+    def test_acts_that_cannot_be_read_stop_neither_the_audit_nor_its_retention(self, store: Store) -> None:
+        acts = [Act("jobs.cancel", "ann", f"H:n:{number}") for number in range(3)]
+        store.group(RecordActs(acts))
+        places = [one.number for one in store.all_of(ListActs())][::-1]
+        self.change(store, "UPDATE audit SET act = ?, object = NULL WHERE number = ?", b"\x93\xc1", places[1])
+        assert store.group(SweepAccess(0, 0)) is not None
+        listed = {one.number: one.act for one in store.all_of(ListActs())}
+        assert [listed[place].what for place in places] == ["jobs.cancel", "unreadable", "jobs.cancel"]
+        store.group(SweepAccess(0, 2**62))
+        assert store.all_of(ListActs()) == []
+
 
 class TestSqlite(Suite):
     @pytest.fixture
@@ -79,10 +112,10 @@ class TestSqlite(Suite):
         yield store
         store.close()
 
-    def write(self, store: Store, job: Job, options: bytes) -> None:
+    def change(self, store: Store, statement: str, *values: object) -> None:
         del store
         connection = apsw.Connection(str(self.path))
-        connection.execute("UPDATE jobs SET options = ? WHERE id = ?", (options, job.id))
+        connection.execute(statement, values)
         connection.close()
 
     def test_runs_of_others_begin(self, store: Store) -> None:
@@ -106,11 +139,14 @@ class TestPostgres(Suite):
         yield store
         store.close()
 
-    def write(self, store: Store, job: Job, options: bytes) -> None:
+    def change(self, store: Store, statement: str, *values: object) -> None:
         async def write() -> None:
-            connection = await asyncpg.connect(self.database)
+            connection = await asyncpg.connect(self.database, server_settings={"search_path": "mainspring"})
             try:
-                await connection.execute("UPDATE mainspring.jobs SET options = $1 WHERE id = $2", options, job.id)
+                numbered = statement
+                for number in range(len(values)):
+                    numbered = numbered.replace("?", f"${number + 1}", 1)
+                await connection.execute(numbered, *values)
             finally:
                 await connection.close()
 

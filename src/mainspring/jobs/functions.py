@@ -10,11 +10,12 @@ import structlog
 
 from mainspring.byte_names import name_text
 from mainspring.clock import from_us, to_us
-from mainspring.errors import MainspringError
+from mainspring.errors import ConflictError, MainspringError
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import limits_to_wire
-from mainspring.resources.model import UNLIMITED, FunctionLimits
+from mainspring.resources.model import UNLIMITED, FunctionLimits, UnreadableLimits
 from mainspring.resources.store import ListLimits, SaveLimits
+from mainspring.storage.set_aside import REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -157,7 +158,7 @@ class Functions:
         """Store the limits that a worker of this node declares for a function. They apply here at once."""
         now_us = self._now_us()
         row = self.limits_of(function)
-        if not rules.is_stale(row, limits, now_us):
+        if isinstance(row, UnreadableLimits) or not rules.is_stale(row, limits, now_us):
             return
         self._limits[function] = rules.with_declaration(row, limits, now_us)
         self.apply(function)
@@ -178,6 +179,9 @@ class Functions:
         ``failed`` also gets an error that ``change`` raises. ``act`` returns the act for the limits before and after.
         """
         before = self.limits_of(function)
+        if isinstance(before, UnreadableLimits):  # the write would lose what this version cannot read
+            failed(ConflictError(f"{before.pause_reason}; {REMEDY}"))
+            return
         try:
             wanted = change(before, self._now_us())
         except MainspringError as error:

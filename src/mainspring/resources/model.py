@@ -72,6 +72,18 @@ class FunctionLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """The caller who paused it last, with this reason; empty if unknown, as after a write by a node of an earlier version."""
 
 
+class UnreadableLimits(FunctionLimits, frozen=True):
+    """Stands for limits that this version cannot read: a pause, because no job may run without its limits. Never stored."""
+
+
 encode_limits: Final = msgspec.msgpack.Encoder().encode
-decode_limits: Final = msgspec.msgpack.Decoder(FunctionLimits).decode
-"""Convert `FunctionLimits` to and from the stored form."""
+_decode_limits: Final = msgspec.msgpack.Decoder(FunctionLimits).decode
+
+
+def decode_limits(data: bytes, function: bytes, version: int) -> FunctionLimits:
+    """Return stored limits, or `UnreadableLimits`: the start of a node reads those of all functions, and one must not fail it."""
+    try:
+        return _decode_limits(data)
+    except (ValueError, RecursionError) as error:  # a MsgspecError is a ValueError
+        reason = f"this version of Mainspring cannot read the limits of the function: {error}"
+        return UnreadableLimits(function, paused=True, version=version, pause_reason=reason)

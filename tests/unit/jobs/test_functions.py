@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.jobs import functions
 from mainspring.jobs.admission import MIN_JOBS
 from mainspring.jobs.model import Job, State
 from mainspring.resources import rules
-from mainspring.resources.model import UNLIMITED, FunctionLimits, Limits, Rate
+from mainspring.resources.model import (
+    UNLIMITED,
+    FunctionLimits,
+    Limits,
+    Rate,
+    UnreadableLimits,
+    decode_limits,
+)
 
 from .a_node import Node, side, unexpected
 
@@ -337,3 +345,28 @@ def test_a_pause_that_ended_while_the_node_was_down_is_over() -> None:
     assert rules.without_ended_pause(row, 9) is row
     assert rules.without_ended_pause(row, 10) == FunctionLimits(b"f")
     assert rules.without_ended_pause(rules.paused(row, 7), 99) == FunctionLimits(b"f", paused=True, paused_us=5)
+
+
+def test_a_function_whose_limits_cannot_be_read_waits_and_keeps_them() -> None:
+    earlier = Node()
+    limit(earlier, Limits(concurrency=1))
+    assert isinstance(earlier.engine, MemoryEngine)
+    stored = earlier.engine.tables.limits
+    (key,) = stored
+    written, stored[key] = stored[key], decode_limits(b"\x93\xc1", b"f", 1)
+    node = earlier.restart()
+    worker, other = node.stream(places=5), node.stream("g")
+    node.background("1")
+    node.background("2", "g")
+    assert (given(worker), given(other)) == ([], ["2"])
+    node.service.functions.declare(b"f", Limits(concurrency=7))
+    refused: list[object] = []
+    node.service.functions.change(b"f", lambda row, _: rules.resumed(row), unexpected, refused.append)
+    node.commit()
+    assert "cannot read the limits" in str(refused)
+    assert isinstance(stored[key], UnreadableLimits), "no write loses them"
+    stored[key] = written
+    node = node.restart()
+    worker = node.stream(places=5)
+    node.commit()
+    assert given(worker) == ["1"]

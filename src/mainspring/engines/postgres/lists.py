@@ -237,7 +237,9 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
 
     async def behind(after: int | None, most: int) -> list[tuple[int, FunctionLimits]]:
         found = await tx.connection.fetch(resources.SQL["limits"], after or 0, most)
-        return [(function, decode_limits(encoded)) for function, encoded in found]
+        await tx.functions.load_keys({function for function, *_ in found})
+        keys = tx.functions.keys
+        return [(function, decode_limits(encoded, keys[function], version)) for function, version, encoded in found]
 
     return await in_parts(query, meter, behind)
 

@@ -38,7 +38,7 @@ async def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> 
         row = await tx.connection.fetchrow(SQL["save_limits"], function, wanted.version, encode_limits(wanted))
         row = row or await tx.connection.fetchrow(SQL["limits_of"], function)
         assert row is not None
-        outcomes[index] = decode_limits(row[0])
+        outcomes[index] = decode_limits(row[0], limits.function, row[1])
     return [outcomes[index] for index in range(len(operations))]
 
 

@@ -1,14 +1,14 @@
 -- name: limits
-SELECT function, said FROM limits WHERE function > $1 ORDER BY function LIMIT $2;
+SELECT function, version, said FROM limits WHERE function > $1 ORDER BY function LIMIT $2;
 
 -- name: save_limits
 INSERT INTO limits AS stored (function, version, said) VALUES ($1, $2, $3)
 ON CONFLICT (function) DO UPDATE SET version = excluded.version, said = excluded.said
 WHERE stored.version = excluded.version - 1
-RETURNING said;
+RETURNING said, version;
 
 -- name: limits_of
-SELECT said FROM limits WHERE function = $1;
+SELECT said, version FROM limits WHERE function = $1;
 
 -- A group waits for concurrent requests in the same pool. The order of pools prevents deadlocks.
 -- name: lock_pools

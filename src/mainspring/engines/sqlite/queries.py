@@ -208,8 +208,8 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
         place = ("", b"") if after is None else namespaces.split(after)
         return [
             (limits.function, limits)
-            for (encoded,) in tx.cursor.execute(SQL["limits"], (*place, most))
-            for limits in (decode_limits(encoded),)
+            for namespace, name, version, encoded in tx.cursor.execute(SQL["limits"], (*place, most))
+            for limits in (decode_limits(encoded, namespaces.key(namespace, name), version),)
         ]
 
     return await in_parts(query, meter, behind)

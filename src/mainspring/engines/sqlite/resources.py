@@ -37,7 +37,7 @@ def _save_limits(tx: Transaction, limits: FunctionLimits) -> FunctionLimits:
     columns = namespaces.split(limits.function)
     for version, stored in tx.cursor.execute(SQL["limits_of"], columns):
         if version != limits.version:
-            return decode_limits(stored)
+            return decode_limits(stored, limits.function, version)
     limits = msgspec.structs.replace(limits, version=limits.version + 1)
     tx.cursor.execute(SQL["save_limits"], (*columns, limits.version, encode_limits(limits)))
     return limits

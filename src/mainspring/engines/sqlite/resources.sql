@@ -1,5 +1,5 @@
 -- name: limits
-SELECT said FROM limits WHERE (namespace, function) > (?, ?) ORDER BY namespace, function LIMIT ?;
+SELECT namespace, function, version, said FROM limits WHERE (namespace, function) > (?, ?) ORDER BY namespace, function LIMIT ?;
 
 -- name: limits_of
 SELECT version, said FROM limits WHERE namespace = ? AND function = ?;
