@@ -163,6 +163,22 @@ def test_each_job_and_each_chosen_object_is_checked() -> None:
     asyncio.run(test())
 
 
+def test_a_schedule_runs_after_those_that_its_maker_sees() -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            api = built.api
+            await api.call(schedules.Add(name="daily", function="pay", every=86400.0))
+            await api.call(schedules.Add(name="mails", function="mail", every=86400.0))
+            alone = Caller("alone", (Grant(Role.ADMIN, functions=("mail*",)),), token="a")
+            for caller, expected in ((alone, Code.FORBIDDEN), (MIXED, None)):
+                after = schedules.Add(name=f"after-{caller.name}", function="mail", parents=["mails", "daily"])
+                assert await code(api, after, caller) is expected
+                edited = schedules.Edit(name="mails", parents=["daily"])
+                assert (await code(api, edited, caller) is Code.FORBIDDEN) == (expected is Code.FORBIDDEN)
+
+    asyncio.run(test())
+
+
 def test_nobody_makes_a_token_where_he_is_no_administrator() -> None:
     async def test() -> None:
         async with whole_node() as (_, built):

@@ -115,7 +115,12 @@ class ScheduleGrants:
         The history of a removed schedule stays; its function is unknown, and by default has its name.
         """
         listed = await self._inner[schedules.List](schedules.List(namespace=request.namespace), caller)
-        found = [one.function for one in listed.schedules if one.name == request.name]
+        functions_by_name = {one.name: one.function for one in listed.schedules}
+        found = [functions_by_name[request.name]] if request.name in functions_by_name else []
+        if isinstance(request, Specification) and request.parents:
+            for parent in request.parents:  # a schedule shows when those before it ran, and nobody can remove these
+                if parent in functions_by_name:
+                    caller.check(Permission.READ, request.namespace, functions_by_name[parent])
         if isinstance(request, Specification) and isinstance(request.function, str):
             return [*found, request.function]
         return [*found, request.name] if not found or isinstance(request, schedules.Replace) else found
