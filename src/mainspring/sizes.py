@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 from msgspec import Meta
 
@@ -85,14 +85,25 @@ Moment = Annotated[float, Meta(ge=0, le=253_402_300_799)]
 """A time from 1970 to the end of 9999, in seconds since 1970."""
 
 
+def bare(kind: Any) -> Any:
+    """Return a type without its limits."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _STEPS: Final = {ord(sign): step for sign, step in (("[", 1), ("{", 1), ("]", -1), ("}", -1))}
 _OTHERS: Final = bytes(byte for byte in range(256) if byte not in _STEPS)
 
 
+SHORTEST_TOO_DEEP: Final = 2 * LEVELS.most
+"""Bytes that JSON with too many levels exceeds."""
+
+
 def is_too_deep(text: bytes) -> bool:
     """Return whether JSON has more levels than `LEVELS`: its readers could not decode it."""
-    if text.count(b"[") + text.count(b"{") <= LEVELS.most:  # as nearly all; the rest takes time for each bracket
+    if (
+        len(text) <= SHORTEST_TOO_DEEP or text.count(b"[") + text.count(b"{") <= LEVELS.most
+    ):  # as nearly all; the rest takes time for each bracket
         return False
     brackets = _STRING.sub(b"", text).translate(None, _OTHERS)
     return any(level > LEVELS.most for level in accumulate(map(_STEPS.__getitem__, brackets)))

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 import mainspring
-from mainspring import sizes
+from mainspring import App, sizes
 from mainspring.api.request import Request
 from mainspring.api.submitting import NewJob, bytes_of
 from mainspring.engines.postgres.rows import SQL as POSTGRES
 from mainspring.engines.sqlite.statements import SQL as SQLITE
-from mainspring.errors import UsageError
+from mainspring.errors import ConnectionLostError, PayloadError, UsageError
 from mainspring.faces.gearman import extension_json
 from mainspring.faces.gearman.log_lines import LoggedLines
 from mainspring.faces.rest.routes import ROUTES
@@ -40,6 +40,7 @@ from mainspring.workflows.model import Parked
 from mainspring.workflows.report_checks import refusal, within_limits
 from tests.docs.pages import ROOT
 from tests.unit.faces.gearman.a_face import F, Node
+from tests.unit.faces.gearman.test_deciders import Decider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -241,6 +242,22 @@ def test_arguments_with_too_many_levels_are_refused(levels: int, refused: bool) 
             read()
 
 
+def test_a_client_refuses_arguments_with_too_many_levels() -> None:
+    app = App("unix:/nowhere.sock")
+
+    @app.task
+    def read(value: Any) -> None:
+        del value
+
+    deep: Any = []
+    for _ in range(500):
+        deep = [deep]
+    with pytest.raises(PayloadError, match="read: the arguments have more than 500 levels"):
+        read.submit(deep)
+    with pytest.raises(ConnectionLostError):
+        read.submit(deep[0][0][0])
+
+
 def test_wide_arguments_are_not_deep() -> None:
     assert not sizes.is_too_deep(b"[" + b",".join([b'{"a":[1]}'] * 2000) + b"]")
 
@@ -355,6 +372,13 @@ def test_texts_for_people_are_shortened_and_do_not_end_a_run() -> None:
     assert {len(message.parked.recorded), len(message.parked.code)} == {sizes.PARKED_LINES.most}
     assert len(msgspec.msgpack.encode(message.parked)) < 600_000
     assert within_limits(same := report(about=b"short")) is same
+
+
+def test_a_report_about_no_run_reaches_no_store() -> None:
+    decider = Decider(Node(workflows=True))
+    for run in (0, -1, 2**63, 2**64 - 1):
+        answer, _ = decider.ask(report(run=run))
+        assert (answer.verdict, answer.why) == ("stale", "it names no run")
 
 
 # ---- the page ----

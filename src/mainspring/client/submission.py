@@ -15,7 +15,8 @@ from mainspring.client.request_limits import check_limit
 from mainspring.client.session import Request
 from mainspring.client.transactional import DEFAULT_SCHEMA, Inbox
 from mainspring.client.validation import check_key, check_text_or_function, check_unique
-from mainspring.errors import UsageError
+from mainspring.errors import PayloadError, UsageError
+from mainspring.sizes import LEVELS, SHORTEST_TOO_DEEP, is_too_deep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_JSON_BEGINS: Final = frozenset({b"[", b"{"})
 
 
 Unique: TypeAlias = "str | Callable[..., str]"
@@ -375,6 +378,10 @@ class Submission(Generic[P, R]):
         keyed = self._options.request_key is not None
         # The server names such a job after its payload.
         payload = (self._codec.encode_alike if unique == "-" else self._codec.encode)(args, kwargs)
+        if len(payload) > SHORTEST_TOO_DEEP and payload[:1] in _JSON_BEGINS and is_too_deep(payload):
+            raise PayloadError(
+                f"{self.name}: the arguments have more than {LEVELS} of lists and dicts: make them flatter"
+            )
         return Request(self._function, unique.encode(), wire_options, payload, keyed)
 
     def _check_many(self) -> None:
