@@ -296,6 +296,8 @@ def test_a_role_that_may_connect_neither_receives_nor_forges_messages(database: 
             assert {row[0] for row in shown} == {"<insufficient privilege>"}
             first.engine.send(second.term, Progress(1, "data", b"secret part"))
             await second.wait_for(lambda messages: messages == [Progress(1, "data", b"secret part")])
+            await one.stranger.execute("SELECT 1")  # by its answer, what was sent before has arrived
+            assert received == []
             forged = base64.b85encode(encode([Stop(1, "forged"), Direct(1, "stop")])).decode()
             for channel in guessed:
                 for text in (f"{first.term} 1 0 1 {forged}", f"{first.term} m", "999 s 1", "nonsense"):
