@@ -84,7 +84,8 @@ def _payload(call: str, value: Any) -> bytes:
 
 
 def _has_numbers(kind: Any) -> bool:
-    return kind is float or float in get_args(kind)
+    """Return whether a type is a number or includes one, with a limit or without."""
+    return kind is float or any(map(_has_numbers, get_args(kind)))
 
 
 def _value(name: str, value: Any, *, is_number: bool) -> Any:
