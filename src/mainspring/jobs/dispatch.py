@@ -8,13 +8,14 @@ another function, or leave: each of these wakes the next one. A streaming worker
 from __future__ import annotations
 
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
 from mainspring.jobs.key_queue import merge_by_age
 from mainspring.jobs.names import Rows
 from mainspring.jobs.preference import Preference
+from mainspring.namespaces import DEFAULT, namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,8 @@ MAX_NEW_ROWS = 1000
 """New functions whose first jobs are awaited: some of them may be refused."""
 FUNCTIONS_PER_STEP = 1000
 """Functions that one step processes."""
+SHARE = 3
+"""Functions that a namespace may have for each free place. So any number of namespaces leaves places for the next one."""
 MAX_DROPPED = 1000
 """Removed jobs whose entries may stay in a queue."""
 
@@ -58,6 +61,8 @@ class Dispatch:
         self.queues: dict[bytes, FunctionQueue] = {}
         self.order: list[FunctionQueue] = []
         """The same queues by their serials, with some that were forgotten since."""
+        self._of_namespaces: Counter[str] = Counter()
+        """The number of the queues by namespace."""
         self.complete = True
         """Whether every function with stored jobs has a queue here. It stays False once there were too many functions."""
         self.rows = Rows()
@@ -85,6 +90,7 @@ class Dispatch:
             of = None if self._prefers is None else self._prefers(name)
             queue = self.queues[name] = FunctionQueue(name, self._serial, None if of is None else Preference(of))
             self.order.append(queue)
+            self._of_namespaces[namespace_of(name)] += 1
             self.rows.left(name)
             if self._on_new_queue is not None:
                 self._on_new_queue(queue)
@@ -117,8 +123,26 @@ class Dispatch:
             not self.most
             or name in self.queues
             or (not self.complete and name in self.rows)
-            or len(self.queues) + self.rows.number < self.most
+            or self.has_place(namespace_of(name))
         )
+
+    def has_place(self, namespace: str) -> bool:
+        """Return whether a namespace may have one more function: it has fewer than `SHARE` for each place that is free.
+
+        ``default`` may have all places while no other namespace has a function.
+        """
+        number, mine = self.number, self.number_of(namespace)
+        free = self.most - number
+        return free > 0 and (mine < SHARE * free or (namespace == DEFAULT and mine == number))
+
+    @property
+    def number(self) -> int:
+        """The approximate number of functions."""
+        return len(self.queues) + self.rows.number
+
+    def number_of(self, namespace: str) -> int:
+        """Return the approximate number of functions of a namespace."""
+        return self._of_namespaces[namespace] + self.rows.number_of(namespace)
 
     def limit_queue(self, name: bytes, maximum: tuple[int, int, int] | None) -> None:
         """Set the ``maxqueue`` of an existing function."""
@@ -130,7 +154,14 @@ class Dispatch:
 
     def forget(self, name: bytes) -> None:
         """Forget a function without jobs and workers."""
-        self.queues.pop(name, None)
+        if self.queues.pop(name, None) is not None:
+            self._uncount(name)
+
+    def _uncount(self, name: bytes) -> None:
+        namespace = namespace_of(name)
+        self._of_namespaces[namespace] -= 1
+        if not self._of_namespaces[namespace]:
+            del self._of_namespaces[namespace]  # clients make up namespaces, too
 
     def may_live(self, name: bytes) -> bool:
         """Return whether the store may have jobs of a function that have not ended."""
@@ -153,6 +184,7 @@ class Dispatch:
                     queue.admission.tidy()
                 if many > 0 and queue.is_idle():
                     del self.queues[queue.name]
+                    self._uncount(queue.name)
                     if queue.live:
                         self.complete = False
                         self.rows.add(queue.name)

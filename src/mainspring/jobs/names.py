@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
+
+from mainspring.namespaces import namespace_of
 
 BITS: Final = 2**23
 """1 MiB. With 300,000 names one in some thousands of other names is a false positive, with a million one in fifty."""
@@ -16,6 +19,8 @@ class Names:
         self._bits = bytearray(BITS // 8)
         self.number = 0
         """The number of names added, without those that were false positives."""
+        self.of_namespaces: Counter[str] = Counter()
+        """The same by namespace."""
 
     def __contains__(self, name: bytes) -> bool:
         bits = self._bits
@@ -25,6 +30,7 @@ class Names:
         """Add a name."""
         if name not in self:
             self.number += 1
+            self.of_namespaces[namespace_of(name)] += 1
             for place in _places(name):
                 self._bits[place >> 3] |= 1 << (place & 7)
 
@@ -43,11 +49,19 @@ class Rows:
         self._next: Names | None = None
         self._left = 0
         """The number that came into memory since."""
+        self._left_of: Counter[str] = Counter()
+        """The same by namespace."""
 
     @property
     def number(self) -> int:
         """The approximate number of functions."""
         return max(self._current.number - self._left, 0) if self._current is not None else 0
+
+    def number_of(self, namespace: str) -> int:
+        """Return the approximate number of functions of a namespace."""
+        if self._current is None:
+            return 0
+        return max(self._current.of_namespaces[namespace] - self._left_of[namespace], 0)
 
     def __contains__(self, name: bytes) -> bool:
         return self._current is not None and name in self._current
@@ -66,6 +80,7 @@ class Rows:
         """Count a function that came into memory."""
         if name in self:
             self._left += 1
+            self._left_of[namespace_of(name)] += 1
 
     def begin(self) -> None:
         """Begin a reading. At its end only functions remain that it met or that were added meanwhile."""
@@ -79,6 +94,7 @@ class Rows:
     def end(self) -> None:
         """End a complete reading."""
         self._current, self._next, self._left = self._next, None, 0
+        self._left_of.clear()
 
     def give_up(self) -> None:
         """Abandon a reading that failed."""

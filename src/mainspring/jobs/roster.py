@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from mainspring.jobs.dispatch import SHARE
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.store import CountDead, CountLive, ShowDead, ShowLive
 from mainspring.log_limit import LogLimit
@@ -192,16 +193,26 @@ class Roster:
     @property
     def number(self) -> int:
         """The approximate number of functions."""
-        return len(self._dispatch.queues) + self._dispatch.rows.number
+        return self._dispatch.number
 
-    def too_many(self) -> str:
+    def too_many(self, name: bytes) -> str:
         """Return the reason for refusing a new function, and log it for the operator."""
-        most = self._dispatch.most
+        dispatch, namespace = self._dispatch, namespace_of(name)
+        most, free = dispatch.most, dispatch.most - dispatch.number
+        mine = dispatch.number_of(namespace)
         if self._refusals.left_out(self._clock.monotonic()) is not None:
             log.warning(
                 "new functions are refused",
-                functions=most,
+                functions=dispatch.number,
+                namespace=namespace,
+                of_namespace=mine,
+                max_functions=most,
                 do="look at `mainspring functions list` for names that programs make up, or raise --max-functions",
+            )
+        if free > 0:
+            return (
+                f"the namespace {namespace} has {mine} functions, and may have {SHARE * free}: {SHARE} for each place that is"
+                f" free of {most} (--max-functions): use fewer names"
             )
         return f"this server has {most} functions, and takes no more (--max-functions): use fewer names"
 

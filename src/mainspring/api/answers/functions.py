@@ -223,7 +223,7 @@ class FunctionCalls:
         if not service.keeps_limits:
             raise ApiError(Code.UNSUPPORTED, NOT_KEPT)
         if name not in service.limited_functions() and not service.admits(name):
-            raise ApiError(Code.TOO_MANY_FUNCTIONS, self._service.too_many_functions())
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, self._service.too_many_functions(name))
         if revision is not None:
             change = _if_unchanged(change, function, revision)
 

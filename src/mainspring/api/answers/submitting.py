@@ -194,7 +194,7 @@ class SubmitCalls:
         if options is not NO_OPTIONS:
             options.apply_to(job, now)
         if not service.admits(function):
-            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions())
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions(function))
         queue = service.tracked(function) if creates else service.queue_of(function)
         if queue is not None and queue.is_full(job.priority):
             raise ApiError(Code.REFUSED, "Job queue is full")

@@ -264,7 +264,7 @@ def _create_function(peer: Peer, command: Command) -> None:
         return
     function = peer.submits.prefix + command.args[0]
     if not peer.service.admits(function):
-        text = peer.service.too_many_functions().replace(" ", "+").encode()
+        text = peer.service.too_many_functions(function).replace(" ", "+").encode()
         peer.outbox.send(b"ERR TOO_MANY_FUNCTIONS %b\r\n" % text)
         return
     peer.service.create_function(function)

@@ -53,8 +53,9 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
     definition = Definition(name, options.version, peer.namespace, app=options.app)
     if timeout is not None:
         definition = msgspec.structs.replace(definition, timeout=timeout)
-    if not peer.service.admits(decision_function(peer.namespace, name, options.version)):
-        peer.refuse(b"TOO_MANY_FUNCTIONS", peer.service.too_many_functions().encode())
+    decided = decision_function(peer.namespace, name, options.version)
+    if not peer.service.admits(decided):
+        peer.refuse(b"TOO_MANY_FUNCTIONS", peer.service.too_many_functions(decided).encode())
         return
 
     peer.as_worker()  # from now on, neither its namespace nor its caller can change

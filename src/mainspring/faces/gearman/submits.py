@@ -122,7 +122,7 @@ class Submits:
         queue = self._service.queue_of(function)
         if queue is None:
             if not self._service.admits(function):
-                self.refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions().encode())
+                self.refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions(function).encode())
                 return None
             queue = self._service.tracked(function)  # the function counts from now on
         if unique == b"-":

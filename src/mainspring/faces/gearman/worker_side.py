@@ -110,7 +110,7 @@ class WorkerSide:
         elif len(worker.abilities) >= limit and self._service.queue_of(function) not in worker.abilities:
             self._refuse(b"TOO_MANY_FUNCTIONS", b"a worker registers for at most %d functions" % limit)
         elif not self._service.admits(function):
-            self._refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions().encode())
+            self._refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions(function).encode())
         else:
             self._service.register(worker, function, ability)
 
