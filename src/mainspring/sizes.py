@@ -93,17 +93,14 @@ def bare(kind: Any) -> Any:
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _STEPS: Final = {ord(sign): step for sign, step in (("[", 1), ("{", 1), ("]", -1), ("}", -1))}
 _OTHERS: Final = bytes(byte for byte in range(256) if byte not in _STEPS)
-
-
 SHORTEST_TOO_DEEP: Final = 2 * LEVELS.most
 """Bytes that JSON with too many levels exceeds."""
 
 
 def is_too_deep(text: bytes) -> bool:
     """Return whether JSON has more levels than `LEVELS`: its readers could not decode it."""
-    if (
-        len(text) <= SHORTEST_TOO_DEEP or text.count(b"[") + text.count(b"{") <= LEVELS.most
-    ):  # as nearly all; the rest takes time for each bracket
+    is_wide = len(text) <= SHORTEST_TOO_DEEP or text.count(b"[") + text.count(b"{") <= LEVELS.most
+    if is_wide:  # as nearly all: the rest takes time for each bracket
         return False
     brackets = _STRING.sub(b"", text).translate(None, _OTHERS)
     return any(level > LEVELS.most for level in accumulate(map(_STEPS.__getitem__, brackets)))

@@ -13,7 +13,7 @@ from msgspec.structs import FieldInfo, replace
 from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.job_filters import Time
 from mainspring.faces.rest import paging
-from mainspring.sizes import Text
+from mainspring.sizes import Text, bare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ class Shape:
                 raise ValueError(f"{request.__name__} has no field {name}")
         self._request = request
         self._cursor = cursor
-        self._has_number = bool(cursor) and int in map(_bare, _parts(fields[cursor].type))
+        self._has_number = bool(cursor) and int in map(bare, _parts(fields[cursor].type))
         self._times = tuple(times)
         self._fixed = fixed
         shown = {field: name for name, field in names.items()}
@@ -110,11 +110,6 @@ def _parts(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
-def _bare(kind: Any) -> Any:
-    """Return a type without its limits."""
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
 def _with_times(kind: Any) -> Any:
     """Return a type with times in place of its numbers, which are seconds since 1970."""
-    return Union[tuple(Time if _bare(part) is float else part for part in _parts(kind))]  # noqa: UP007 - made of a tuple
+    return Union[tuple(Time if bare(part) is float else part for part in _parts(kind))]  # noqa: UP007 - made of a tuple
