@@ -8,9 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring.access.acts import Act
+from mainspring.access.audit import ListActs
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import backfills, functions, job_changes, jobs, operations, schedules, tokens, workers, workflows
+from mainspring.api import (
+    audit,
+    backfills,
+    functions,
+    job_changes,
+    jobs,
+    operations,
+    schedules,
+    tokens,
+    workers,
+    workflows,
+)
 from mainspring.api import submitting as submits
 from mainspring.api.answers.registry import READS
 from mainspring.api.errors import ApiError, Code
@@ -159,6 +172,24 @@ def test_each_job_and_each_chosen_object_is_checked() -> None:
                 chosen.dry_run = True
                 counted = await api.call(chosen, caller=MIXED)
                 assert {one.function for one in counted.sample} == {"mail"}
+
+    asyncio.run(test())
+
+
+def test_a_refused_mark_or_acknowledgement_is_none() -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            api = built.api
+            sees = Caller("sees", (SEES_ALL,), token="s")
+            await api.call(submits.Submit(b"pay", b"0"))
+            for request in (audit.AddMark("deployed"), functions.Acknowledge("pay")):
+                assert await code(api, request, sees) is Code.FORBIDDEN
+            await api.call(audit.AddMark("real"))
+            acts = (await api.call(audit.ListActs())).acts
+            assert {act.what for act in acts if act.refused} == {"marks.add", "functions.acknowledge"}
+            query = ListActs(what="functions.acknowledge", without_refusals=True)
+            assert not any(query.matches(Act(act.what, act.who, refused=act.refused or "")) for act in acts)
+            assert [mark.label for mark in (await api.call(audit.ListMarks())).marks] == ["real"]
 
     asyncio.run(test())
 

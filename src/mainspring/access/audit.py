@@ -112,6 +112,8 @@ class ListActs(PageQuery[Recorded], frozen=True, kw_only=True):
     who: str | None = None
     what: str | None = None
     object: str | None = None
+    without_refusals: bool = False
+    """Whether to leave out the attempts that were refused: they have done nothing."""
 
     def matches(self, act: Act) -> bool:
         """Return whether an act matches the query."""
@@ -120,6 +122,7 @@ class ListActs(PageQuery[Recorded], frozen=True, kw_only=True):
             and (self.who is None or act.who == self.who)
             and (self.what is None or act.what == self.what)
             and (self.object is None or act.object == self.object)
+            and not (self.without_refusals and act.refused)
         )
 
     @property

@@ -236,7 +236,13 @@ class AccessCalls:
         return audit.Listed(found, page.next, None if page.next is None else rfc3339(page.searched_us))
 
     async def _marks(self, request: audit.ListMarks) -> audit.Marks:
-        query = StoredActs(namespace=request.namespace, what=audit.MARK, limit=request.limit, after=request.after)
+        query = StoredActs(
+            namespace=request.namespace,
+            what=audit.MARK,
+            limit=request.limit,
+            after=request.after,
+            without_refusals=True,
+        )
         page = await read_page(self._access.list_acts, query)
         found = [audit.MarkInfo(one.act.object, rfc3339(one.at_us), one.act.who) for one in page.items]
         return audit.Marks(found, page.next)

@@ -68,7 +68,7 @@ class Acknowledgements:
 
     async def _read(self, namespace: str) -> dict[bytes, Recorded]:
         """Return the newest acts of the functions without a dead letter after them."""
-        query = StoredActs(namespace=namespace, what=Acknowledge.call, limit=MOST_ACTS)
+        query = StoredActs(namespace=namespace, what=Acknowledge.call, limit=MOST_ACTS, without_refusals=True)
         newest: dict[bytes, Recorded] = {}
         for one in (await read_page(self._access.list_acts, query)).items:
             newest.setdefault(function_named(one.act.object, namespace), one)

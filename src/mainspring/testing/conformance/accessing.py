@@ -3,7 +3,7 @@
 # ruff: noqa: D102 - the tests' names describe them
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -165,7 +165,7 @@ class Accessing:
         ]
         for act in some:
             store.group(RecordActs([act]))
-        for fields in (
+        wanted_fields: tuple[dict[str, Any], ...] = (
             {},
             {"what": "a"},
             {"namespace": "y"},
@@ -174,7 +174,8 @@ class Accessing:
             {"object": "1"},
             {"object": "1", "what": "a"},
             {"object": "1", "namespace": "y", "who": "ann"},
-        ):
+        )
+        for fields in wanted_fields:
             query = ListActs(limit=100, **fields)
             wanted = [act for act in reversed(some) if query.matches(act)]
             assert [one.act for one in acts(store, query)] == wanted

@@ -150,8 +150,11 @@ class Matrix:
         return "/audit", {}
 
     async def shown_by_the_api(self, path: str) -> Any:
-        """Return the object of a page as the API has it; of an operation, which goes on meanwhile, the state."""
-        shown = await self.browser.call("GET", path.removeprefix("/"))
+        """Return the object of a page as the API has it; of an operation, which goes on meanwhile, the state.
+
+        Of the audit it returns the marks: each refused request is in the audit, too.
+        """
+        shown = await self.browser.call("GET", "marks" if path == "/audit" else path.removeprefix("/"))
         if path.startswith("/operations"):
             return shown["state"]
         return {
