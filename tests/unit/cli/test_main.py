@@ -206,7 +206,10 @@ def test_the_help_describes_which_options_have_a_variable(capsys: pytest.Capture
         for part in [app[command][name] for name in SUBCOMMANDS[command]] if command in SUBCOMMANDS else [app[command]]:
             for argument in part.assemble_argument_collection():
                 if argument.name.startswith("--"):
-                    is_grant = (command, argument.name) == ("migrate", "--namespace")  # a right is never given by a variable
+                    is_grant = (command, argument.name) == (
+                        "migrate",
+                        "--namespace",
+                    )  # a right is never given by a variable
                     expected = command in {"run", "serve", "worker"} or (argument.name in everywhere and not is_grant)
                     assert bool(argument.parameter.env_var) is expected, (command, argument.name)
     _, out, _ = run(capsys, "--help")
