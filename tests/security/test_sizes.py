@@ -26,7 +26,7 @@ from mainspring.errors import ConnectionLostError, PayloadError, UsageError
 from mainspring.faces.gearman import extension_json
 from mainspring.faces.gearman.log_lines import LoggedLines
 from mainspring.faces.rest.routes import ROUTES
-from mainspring.jobs.failures import UNREADABLE, JobFailure, decode_failure, encode_failure, line_of
+from mainspring.jobs.failures import UNREADABLE, JobFailure, brief, decode_failure, encode_failure, line_of
 from mainspring.schedules.specification import Specification
 from mainspring.wire.gearman.packets import Type
 from mainspring.workflows.decisions.model import (
@@ -94,6 +94,14 @@ def test_lists_show_the_beginning_of_a_failure_and_a_jobs_own_view_shows_all_of_
     assert row["error"].startswith("E: it failed: xx")
     assert sizes.FAILURE_LINE.most - 2 <= len(row["error"]) <= sizes.FAILURE_LINE.most
     assert tool.call("jobs.show", handle=handle)["error"] == f"E: {message}"
+
+
+def test_another_table_keeps_a_long_failure_in_short() -> None:
+    short = encode_failure(JobFailure("E", "m", "t"))
+    assert brief(short) is short
+    kept = brief(encode_failure(JobFailure("E", "m" * LONG, "t" * LONG)))
+    assert len(kept) < 600
+    assert line_of(kept).startswith("E: mm")
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.jobs.model import Job, State
-from mainspring.sizes import CANNOT_READ, FAILURE_LINE, FAILURE_TEXT, FAILURE_TYPE, shorten
+from mainspring.sizes import CANNOT_READ, FAILURE_LINE, FAILURE_TEXT, FAILURE_TYPE, STORED_FAILURE, shorten
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -44,7 +44,9 @@ def encode_failure(found: JobFailure) -> bytes:
 
 
 def brief(stored: bytes) -> bytes:
-    """Return a stored failure as a row of another table keeps it: as lists show it, without the traceback."""
+    """Return a stored failure as a row of another table keeps it: a long one as lists show it, without the traceback."""
+    if len(stored) <= STORED_FAILURE.most:
+        return stored
     found = decode_failure(stored)
     return encode_failure(JobFailure(found.type, shorten(found.message, FAILURE_LINE.most)))
 
