@@ -7,7 +7,8 @@ the default namespace costs nothing, and everything that is kept by key is kept 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections import deque
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -22,6 +23,7 @@ LIMIT: Final = 63
 """Characters in a namespace."""
 _DECISIONS: Final = b"\x1fd\x1f"
 """The functions of decisions begin with it; see ``workflows.model``."""
+T = TypeVar("T")
 _NAMESPACE: Final = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{LIMIT - 1}}}")
 
 
@@ -29,6 +31,48 @@ class Namespaced(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The base of everything in JSON that names functions, schedules or runs of one namespace."""
 
     namespace: Text = DEFAULT
+
+
+class Turns(Generic[T]):
+    """Waiting items, of which namespaces take turns, so that much work of one does not delay the others.
+
+    Items of one namespace stay in order.
+    """
+
+    def __init__(self) -> None:
+        self._items: dict[str, deque[T]] = {}
+        self._order: deque[str] = deque()
+        """The namespaces with items, the next one first."""
+
+    def __bool__(self) -> bool:
+        """Return whether there are items."""
+        return bool(self._order)
+
+    def add(self, namespace: str, item: T) -> None:
+        """Add an item behind those of its namespace."""
+        items = self._items.get(namespace)
+        if items is None:
+            items = self._items[namespace] = deque()
+            self._order.append(namespace)
+        items.append(item)
+
+    def pop(self) -> T:
+        """Remove and return the next item."""
+        namespace = self._order.popleft()
+        items = self._items[namespace]
+        item = items.popleft()
+        if items:
+            self._order.append(namespace)
+        else:
+            del self._items[namespace]
+        return item
+
+    def clear(self) -> list[T]:
+        """Remove and return all items."""
+        items = [item for waiting in self._items.values() for item in waiting]
+        self._items.clear()
+        self._order.clear()
+        return items
 
 
 def check(namespace: str) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from mainspring.access.acts import Act
+from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.recorder import (
     ALL_PER_MINUTE,
     ALL_UNKNOWN_PER_MINUTE,
@@ -12,12 +15,22 @@ from mainspring.access.recorder import (
     UNKNOWN_PER_MINUTE,
     ActRecorder,
 )
+from mainspring.bulk import pace
+from mainspring.bulk import service as bulk
+from mainspring.bulk.model import Action, Spec
+from mainspring.bulk.run import BulkRun
 from mainspring.jobs.dispatch import Dispatch
-from mainspring.namespaces import key
+from mainspring.namespaces import Turns, key
+from mainspring.schedules import service as schedules
+from mainspring.schedules.store import Change, FireSchedules
 from mainspring.wire.gearman.packets import Type
+from tests.unit.bulk.test_service import BulkNode
 from tests.unit.faces.gearman.a_face import Node as FaceNode
+from tests.unit.schedules.nodes import World
 
 if TYPE_CHECKING:
+    import pytest
+
     from mainspring.access.audit import RecordActs
 
 
@@ -127,3 +140,106 @@ def test_a_refusal_names_the_share_of_functions() -> None:
     assert "--max-functions" in message
     quiet.request(Type.CAN_DO, b"f")
     assert node.service.queue_of(key("quiet", b"f")) is not None
+
+
+# ---- schedules ----
+
+
+def test_due_schedules_of_a_namespace_take_turns_with_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "BATCH", 10)
+    monkeypatch.setattr(schedules, "FIRING_AT_ONCE", 1)
+    world = World()
+    node = world.node()
+    names = [f"loud\x1f{number}" for number in range(100)] + [f"quiet\x1f{number}" for number in range(4)]
+    first = node.add(names[0])
+    node.save(*(Change("put", name, 0, replace(first, name=name)) for name in names[1:]))
+    world.until(30)
+    fired = [one.name for operation in node.fires() for one in operation.due]
+    assert set(fired) == set(names)
+    last = max(fired.index(name) for name in names[100:])
+    assert last < 40, "the quiet namespace waits for its turns, not for all schedules of the loud one"
+
+
+def test_schedules_that_wait_for_their_turn_do_not_fire_while_the_node_drains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "BATCH", 1)
+    monkeypatch.setattr(schedules, "FIRING_AT_ONCE", 1)
+    world = World()
+    node = world.node()
+    first = node.add("s0")
+    node.save(*(Change("put", f"s{number}", 0, replace(first, name=f"s{number}")) for number in range(1, 5)))
+    put = node.commits.put
+
+    def drain(operation: Any, *more: Any) -> None:
+        put(operation, *more)
+        if isinstance(operation, FireSchedules):
+            node.service.dispatch.pause()
+
+    monkeypatch.setattr(node.commits, "put", drain)
+    world.until(10)
+    assert len({one.name for operation in node.fires() for one in operation.due}) == 1
+    monkeypatch.setattr(node.commits, "put", put)
+    node.service.dispatch.resume()
+    world.until(14)
+    assert len({one.name for operation in node.fires() for one in operation.due}) == 5
+
+
+# ---- operations on many jobs ----
+
+
+def test_operations_of_a_namespace_take_turns_with_those_of_others() -> None:
+    turns: Turns[int] = Turns()
+    for number in range(5):
+        turns.add("loud", number)
+    turns.add("quiet", 10)
+    assert [turns.pop(), turns.pop(), turns.pop()] == [0, 10, 1]
+    turns.add("quiet", 11)
+    turns.add("other", 20)
+    assert [turns.pop() for _ in range(5)] == [2, 11, 20, 3, 4]
+    assert not turns
+
+
+def test_open_operations_are_refused_above_the_share_of_a_caller_and_a_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bulk, "OPEN_OF_CALLER", 2)
+    monkeypatch.setattr(bulk, "OPEN_OF_NAMESPACE", 3)
+    node = BulkNode()
+    ann, bob, eve = (Caller(name, LOCAL.grants, token=name) for name in ("ann", "bob", "eve"))
+
+    def begin(caller: Caller, namespace: str = "loud") -> str:
+        """Begin an operation that goes on; return why it was refused."""
+        refused: list[str] = []
+        new = node.bulk.new(namespace, Spec(action=Action.RETRY, ids=tuple(range(1, 1000)), caller=caller))
+        node.bulk.begin(new, lambda _: None, lambda error: refused.append(str(error)))
+        return "".join(refused)
+
+    assert [begin(ann), begin(ann)] == ["", ""]
+    assert begin(ann, "quiet") == (
+        "'ann' has 2 operations under way on this node, and may begin no more: wait for some, or abort some"
+    )
+    assert begin(bob) == ""
+    assert begin(bob).startswith("the namespace loud has 3 operations under way on this node")
+    assert begin(bob, "quiet") == ""
+    assert begin(eve, "quiet") == ""
+    node.wait(60)
+    assert begin(ann) == ""
+
+
+def test_many_operations_of_a_namespace_delay_one_of_another_by_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = BulkNode()
+    steps: list[str] = []
+    step = BulkRun.step
+
+    def note(run: BulkRun, finished: Any) -> None:
+        steps.append(run.bulk.namespace)
+        step(run, finished)
+
+    monkeypatch.setattr(BulkRun, "step", note)
+    monkeypatch.setattr(pace, "LARGEST_STEP", pace.SMALLEST_SIZE)
+    for _ in range(20):
+        node.begin(where=None, ids=tuple(range(1, 1000)), namespace="loud")
+    node.begin(where=None, ids=tuple(range(1, 80)), namespace="quiet")
+    node.wait(60)
+    quiet = [index for index, namespace in enumerate(steps) if namespace == "quiet"]
+    assert steps.count("loud") > 20 * 20
+    assert quiet[-1] - quiet[0] <= 4 * len(quiet), "each of its steps waits for one or two of all others"

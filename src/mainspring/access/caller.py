@@ -31,6 +31,11 @@ class Caller(msgspec.Struct, frozen=True):
     is_port: bool = False
     """Whether it is everybody on a port of one namespace: nobody of it has a right to anything about the node itself."""
 
+    @property
+    def holder(self) -> str:
+        """The text by which shares are counted: the same for all requests with a token, and for all of a user without one."""
+        return self.token or "\n" + self.name
+
     def may(self, permission: Permission, namespace: str, function: str | None = None) -> bool:
         """Return whether the caller has a permission in a namespace, for a function or (None) for some function of it."""
         return self is LOCAL or permitted(self.grants, permission, namespace, function)

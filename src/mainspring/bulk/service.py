@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -14,6 +13,8 @@ from mainspring.bulk.model import PREFIX, Action, BulkOperation, Spec, Status
 from mainspring.bulk.run import BulkRun
 from mainspring.bulk.store import BeginBulk, EndBulk, FindBulk, SweepBulk, TakeBulk
 from mainspring.clock import to_us
+from mainspring.errors import ConflictError
+from mainspring.namespaces import Turns
 from mainspring.storage.set_aside import REMEDY, Kind, SetAside
 
 if TYPE_CHECKING:
@@ -22,20 +23,24 @@ if TYPE_CHECKING:
     from mainspring.access.acts import Act
     from mainspring.access.once import KeyedAct
     from mainspring.bulk.run import Node
-    from mainspring.errors import StoreError
+    from mainspring.errors import MainspringError, StoreError
 
 FIND_INTERVAL: Final = 10.0
 """Seconds between two searches for operations of nodes that are gone."""
 SWEEP_INTERVAL: Final = 60.0
+OPEN_OF_CALLER: Final = 100
+"""Operations of one caller that a node works on before it refuses another one."""
+OPEN_OF_NAMESPACE: Final = 200
+"""The same for one namespace."""
 OPERATION: Final = Kind("operation", REMEDY)
 
 
 class BulkService:
     """The slice of operations on many jobs on a node, which calls ``tick`` at least every quarter of a second.
 
-    One step runs at a time, of each operation in turn. ``paused`` returns whether the node has no lease or ends: then it takes no
-    step. ``retention`` is the number of seconds for which ended operations are kept. ``set_aside`` has those that this node
-    cannot read. Each search tries them again.
+    One step runs at a time. Namespaces take turns, and so do the operations of one. ``paused`` returns whether the node has no
+    lease or ends: then it takes no step. ``retention`` is the number of seconds for which ended operations are kept.
+    ``set_aside`` has those that this node cannot read. Each search tries them again.
     """
 
     def __init__(
@@ -55,7 +60,9 @@ class BulkService:
         self._paused = paused
         self._retention = retention
         self._runs: dict[int, BulkRun] = {}
-        self._ready: deque[BulkRun] = deque()
+        self._ready: Turns[BulkRun] = Turns()
+        self._beginning: dict[int, BulkOperation] = {}
+        """New operations that the store does not have yet."""
         self._ends = False
         self._is_stepping = False
         self._is_finding = self._is_sweeping = False
@@ -86,21 +93,46 @@ class BulkService:
         self,
         bulk: BulkOperation,
         done: Callable[[Any], None],
-        failed: Callable[[StoreError], None],
+        failed: Callable[[MainspringError], None],
         act: Act | None = None,
         keyed_act: KeyedAct | None = None,
     ) -> None:
         """Store an operation of `new` and begin it; ``done`` is called with the `BulkOperation`.
 
         It is called with the earlier `Reservation` if a request with the key was made before; then nothing begins.
+        ``failed`` gets a StoreError, or a ConflictError if too many operations of the caller or the namespace are open.
         """
 
         def begun(stored: BulkOperation | Reservation) -> None:
+            del self._beginning[bulk.id]
             done(stored)
             if not isinstance(stored, Reservation):
                 self._start(stored)
 
-        self._node.commits.put(BeginBulk(bulk, act, keyed_act), begun, failed)
+        def not_begun(error: StoreError) -> None:
+            del self._beginning[bulk.id]
+            failed(error)
+
+        why = self._too_many(bulk)
+        if why:
+            failed(ConflictError(why))
+            return
+        self._beginning[bulk.id] = bulk
+        self._node.commits.put(BeginBulk(bulk, act, keyed_act), begun, not_begun)
+
+    def _too_many(self, new: BulkOperation) -> str:
+        """Return the reason for refusing a new operation; empty if it may begin. Those under way continue in any case."""
+        running = [*(run.bulk for run in self._runs.values()), *self._beginning.values()]
+        caller, namespace = new.spec.caller, new.namespace
+        of_caller = sum(one.spec.caller.holder == caller.holder for one in running)
+        of_namespace = sum(one.namespace == namespace for one in running)
+        if of_caller >= OPEN_OF_CALLER:
+            who, number = f"{caller.name!r} has", of_caller
+        elif of_namespace >= OPEN_OF_NAMESPACE:
+            who, number = f"the namespace {namespace} has", of_namespace
+        else:
+            return ""
+        return f"{who} {number} operations under way on this node, and may begin no more: wait for some, or abort some"
 
     def abort(
         self,
@@ -197,7 +229,7 @@ class BulkService:
 
     def _add(self, run: BulkRun) -> None:
         """Queue a run that is ready for its next step."""
-        self._ready.append(run)
+        self._ready.add(run.bulk.namespace, run)
         self._serve()
 
     def _serve(self) -> None:
@@ -207,7 +239,7 @@ class BulkService:
             self.fenced()  # the next search takes them over, once the node works again
             return
         self._is_stepping = True
-        self._ready.popleft().step(self._finished)
+        self._ready.pop().step(self._finished)
 
     def _finished(self, pause: float) -> None:
         self._node.later(pause, self._served)

@@ -33,7 +33,7 @@ MAX_NEW_ROWS = 1000
 FUNCTIONS_PER_STEP = 1000
 """Functions that one step processes."""
 SHARE = 3
-"""Functions that a namespace may have for each free place. So any number of namespaces leaves places for the next one."""
+"""Functions that a namespace may have for each free place: it leaves at least a quarter of all places to others."""
 MAX_DROPPED = 1000
 """Removed jobs whose entries may stay in a queue."""
 

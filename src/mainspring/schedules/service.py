@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
-from mainspring.namespaces import split_text
+from mainspring.namespaces import Turns, split_text
 from mainspring.schedules import reconcile, registration, rules, triggers
 from mainspring.schedules.faults import fault_of
 from mainspring.schedules.model import Origin
@@ -68,6 +68,8 @@ FORGET_KEY = "forgetting"
 """The name for which nodes choose the deleting one."""
 BATCH = 250
 """Schedules that one operation fires. If many are due at once, the first jobs start before the last are decided."""
+FIRING_AT_ONCE = 4
+"""Operations that fire schedules and wait for the store. The other due schedules wait for their namespaces' turns."""
 DECLARATION_LIFETIME = 60.0
 """Seconds for which code counts as running after a declaration; nodes and workers repeat it more often."""
 RECONCILE_RETRIES = 5
@@ -128,6 +130,10 @@ class ScheduleService:
         """Schedules that are due soon."""
         self._open: FireSchedules | None = None
         """The last queued operation: schedules are added until it is part of a group, so that a group has few operations."""
+        self._firing = 0
+        """The number of operations that wait for the store."""
+        self._due: Turns[Due] = Turns()
+        """Due schedules that are in no operation yet."""
         self._retention = retention
         self.run_sliced = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic).start
         """Runs work on many schedules in slices."""
@@ -193,25 +199,38 @@ class ScheduleService:
         self._commits.put(FindDue(until_us, DUE_AT_ONCE + self._set_aside.number(SCHEDULE)), found, failed)
 
     def _fire(self, due: Iterable[Due]) -> None:
-        """Fire schedules, together with those that wait for the store already."""
+        """Fire schedules, in turns over their namespaces, together with those that wait for the store already."""
         for one in due:
             if self._set_aside.waits(SCHEDULE, one.name):
                 self._agenda.done([one.name])
-                continue
+            else:
+                self._due.add(split_text(one.name)[0], one)
+        self._fire_next()
+
+    def _fire_next(self) -> None:
+        """Put due schedules into operations, as far as these have room."""
+        if self._paused() or not self.fires:
+            self._agenda.done(one.name for one in self._due.clear())  # the next fetch finds them again
+            return
+        while self._due:
             operation = self._open
             if operation is None or not operation.open or len(operation.due) >= BATCH:
+                if self._firing >= FIRING_AT_ONCE:
+                    return
                 operation = self._open = self._operation()
-            operation.due.append(one)
+            operation.due.append(self._due.pop())
             operation.rows += 1
             operation.now_us = self._now_us()
 
     def _operation(self) -> FireSchedules:
         due: list[Due] = []
         operation = FireSchedules(due, 0)
+        self._firing += 1
         self._commits.put(operation, self._fired, lambda error: self._not_fired(due, error))
         return operation
 
     def _fired(self, outcome: dict[str, Fired]) -> None:
+        self._firing -= 1
         self._agenda.done(outcome)
         for name, one in outcome.items():
             if one.fault:
@@ -219,11 +238,14 @@ class ScheduleService:
         self._set_aside.handled(SCHEDULE, (name for name, one in outcome.items() if not one.fault))
         stored = [one.stored for one in outcome.values() if one.stored is not None]
         self._agenda.add((_due(one), one.state.next_us) for one in stored if one.state.next_us is not None)
+        self._fire_next()
 
     def _not_fired(self, due: Sequence[Due], error: StoreError) -> None:
         del error
+        self._firing -= 1
         self._agenda.done(one.name for one in due)
         self._agenda.fetch_later()
+        self._fire_next()
 
     def _repair(self) -> None:
         def repaired(number: int) -> None:

@@ -7,6 +7,7 @@ affects only its own schedule.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.access.audit import Acting
 from mainspring.jobs.slices import Ground
-from mainspring.namespaces import ANY
+from mainspring.namespaces import ANY, split_text
 from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.rules import STEP_ROWS
@@ -240,7 +241,10 @@ class Declared(NamedTuple):
 
 
 class FindDue(Operation):
-    """Read the schedules whose next fire time is not after ``until_us``, the earliest first. Outcome: ``Upcoming``."""
+    """Read the schedules whose next fire time is not after ``until_us``, the earliest first. Outcome: ``Upcoming``.
+
+    If more than ``limit`` are due, some more of other namespaces follow; see `crowding`.
+    """
 
     __slots__ = ("until_us",)
 
@@ -263,7 +267,17 @@ class Upcoming(NamedTuple):
     due: list[tuple[Due, int]]
     """Schedules with their next fire times."""
     next_us: int | None
-    """The earliest fire time among the schedules that were not read; None if they have none."""
+    """No schedule that was not read has an earlier fire time; None if there are none."""
+
+
+def crowding(due: Sequence[tuple[Due, int]]) -> list[str]:
+    """Return the namespaces that fill a read of due schedules: they have at least half of an even share.
+
+    If more are due than a read may have, it continues without these, for a quarter of its rows. So a namespace with thousands of
+    due schedules hides those of no other.
+    """
+    numbers = Counter(split_text(one.name)[0] for one, _ in due)
+    return [namespace for namespace, number in numbers.items() if 2 * number * len(numbers) >= len(due)]
 
 
 class ListSchedules(PageQuery[Stored], frozen=True, kw_only=True):

@@ -180,12 +180,25 @@ def find_due(tables: Tables, operation: ops.FindDue) -> ops.Upcoming:
         (stored.state.next_us, name) for name, stored in tables.schedules.items() if stored.state.next_us is not None
     )
     first = nsmallest(operation.rows + 1, times)
-    due = [one for one in first[: operation.rows] if one[0] <= operation.until_us]
+    due = [_upcoming(tables, one) for one in first[: operation.rows] if one[0] <= operation.until_us]
     rest = first[len(due) :]
-    return ops.Upcoming(
-        [(ops.Due(name, tables.schedules[name].state.version), next_us) for next_us, name in due],
-        rest[0][0] if rest else None,
-    )
+    if rest and rest[0][0] <= operation.until_us:
+        crowding = set(ops.crowding(due))
+        others = (
+            (stored.state.next_us, name)
+            for name, stored in tables.schedules.items()
+            if stored.state.next_us is not None
+            and rest[0] <= (stored.state.next_us, name)
+            and stored.state.next_us <= operation.until_us
+            and split_text(name)[0] not in crowding
+        )
+        due += [_upcoming(tables, one) for one in nsmallest(max(operation.rows // 4, 1), others)]
+    return ops.Upcoming(due, rest[0][0] if rest else None)
+
+
+def _upcoming(tables: Tables, one: tuple[int, str]) -> tuple[ops.Due, int]:
+    next_us, name = one
+    return ops.Due(name, tables.schedules[name].state.version), next_us
 
 
 async def list_schedules(tables: Tables, query: ops.ListSchedules, meter: Meter) -> Page[Stored]:

@@ -145,7 +145,12 @@ async def _find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
         floor.rise((due[0][1] if due else operation.until_us) - DUE_SLACK_US)
     if len(due) == operation.rows:
         (last, last_us) = due[-1]
-        return ops.Upcoming(due, await tx.connection.fetchval(SQL["due_after"], last_us, last.name))
+        following = await tx.connection.fetchval(SQL["due_after"], last_us, last.name)
+        if following is not None and following <= operation.until_us:
+            values = (last_us, last.name, operation.until_us, ops.crowding(due), max(operation.rows // 4, 1))
+            others = await tx.connection.fetch(SQL["others_due"], *values)
+            due += [(ops.Due(name, version), next_us) for name, version, next_us in others]
+        return ops.Upcoming(due, following)
     return ops.Upcoming(due, found[-1][2] if len(found) > len(due) else None)
 
 

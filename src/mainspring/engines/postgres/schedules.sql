@@ -154,6 +154,12 @@ UNION ALL
 -- name: due_after
 SELECT next_us FROM schedules WHERE next_us IS NOT NULL AND (next_us, name) > ($1::bigint, $2::text) ORDER BY next_us, name LIMIT 1;
 
+-- name: others_due
+SELECT name, version, next_us FROM schedules
+WHERE next_us IS NOT NULL AND (next_us, name) > ($1::bigint, $2::text) AND next_us <= $3
+    AND CASE WHEN strpos(name, E'\x1f') > 0 THEN split_part(name, E'\x1f', 1) ELSE 'default' END <> ALL ($4::text[])
+ORDER BY next_us, name LIMIT $5;
+
 -- name: schedules
 SELECT s.name, p.schedule, s.state FROM schedules AS s
 CROSS JOIN LATERAL (SELECT schedule FROM specifications WHERE name = s.name OFFSET 0) AS p

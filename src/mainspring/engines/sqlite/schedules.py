@@ -158,9 +158,12 @@ def _find_due(tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
     full = len(due) == operation.rows
     after = (due[-1][2], due[-1][0]) if full else (operation.until_us, LAST_NAME)
     following = [next_us for (next_us,) in tx.cursor.execute(SQL["next_schedule"], after)]
-    return ops.Upcoming(
-        [(ops.Due(name, version), next_us) for name, version, next_us in due], following[0] if following else None
-    )
+    found = [(ops.Due(name, version), next_us) for name, version, next_us in due]
+    if full and following and following[0] <= operation.until_us:
+        crowding, limit = json.dumps(ops.crowding(found)), max(operation.rows // 4, 1)
+        others = tx.cursor.execute(SQL["others_due"], (*after, operation.until_us, crowding, limit))
+        found += [(ops.Due(name, version), next_us) for name, version, next_us in others]
+    return ops.Upcoming(found, following[0] if following else None)
 
 
 async def list_schedules(tx: Transaction, query: ops.ListSchedules, meter: Meter) -> Page[Stored]:

@@ -26,6 +26,12 @@ WHERE next_us IS NOT NULL AND next_us <= ? ORDER BY next_us, name LIMIT ?;
 SELECT next_us FROM schedules INDEXED BY schedules_due
 WHERE next_us IS NOT NULL AND (next_us, name) > (?, ?) ORDER BY next_us, name LIMIT 1;
 
+-- name: others_due
+SELECT name, version, next_us FROM schedules INDEXED BY schedules_due
+WHERE next_us IS NOT NULL AND (next_us, name) > (?1, ?2) AND next_us <= ?3
+    AND iif(instr(name, char(31)), substr(name, 1, instr(name, char(31)) - 1), 'default') NOT IN (SELECT value FROM json_each(?4))
+ORDER BY next_us, name LIMIT ?5;
+
 -- name: queued_schedules
 SELECT name FROM schedules INDEXED BY schedules_queued WHERE queued > 0 ORDER BY name LIMIT ?;
 

@@ -21,7 +21,7 @@ class Shares:
 
     def take(self, caller: Caller) -> bool:
         """Take a place for a caller; return False if it has too many."""
-        holder = _holder(caller)
+        holder = caller.holder
         taken = self._taken.get(holder, 0)
         if taken >= self.most:
             return False
@@ -30,14 +30,9 @@ class Shares:
 
     def free(self, caller: Caller) -> None:
         """Free a place of a caller."""
-        holder = _holder(caller)
+        holder = caller.holder
         taken = self._taken[holder] - 1
         if taken:
             self._taken[holder] = taken
         else:
             del self._taken[holder]
-
-
-def _holder(caller: Caller) -> str:
-    """Return the same text for all requests with a token, and for all of a user without one."""
-    return caller.token or "\n" + caller.name

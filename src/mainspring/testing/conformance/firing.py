@@ -100,9 +100,6 @@ class Firing:
             s.add(name, trigger=at(minute))
         s.add("child", parents=("a",))
 
-        def names(upcoming: ops.Upcoming) -> list[str]:
-            return [one.name for one, _ in upcoming.due]
-
         assert s.due(START - 1) == ops.Upcoming([], START + MINUTE)
         assert s.due(START + 3 * MINUTE).next_us == START + 5 * MINUTE
         assert names(s.due(START + 3 * MINUTE)) == ["b", "c"]
@@ -110,6 +107,18 @@ class Firing:
         assert s.due(START + 9 * MINUTE).next_us is None
         assert names(s.due(START + 9 * MINUTE, limit=1)) == ["b"]
         assert s.due(START + 9 * MINUTE, limit=1).next_us == START + 3 * MINUTE
+
+    def test_many_due_schedules_of_a_namespace_hide_those_of_no_other(self, s: Scheduling) -> None:
+        if not s.store.engine.namespaces:
+            return  # there is one namespace
+        for number in range(6):
+            s.add(f"loud\x1f{number}", trigger=at(1))
+        for name in ("late", "quiet\x1fa", "quiet\x1fb"):
+            s.add(name, trigger=at(2))
+        found = s.due(START + 4 * MINUTE, limit=4)
+        assert names(found) == ["loud\x1f0", "loud\x1f1", "loud\x1f2", "loud\x1f3", "late"]
+        assert found.next_us == START + MINUTE
+        assert names(s.due(START + 4 * MINUTE, limit=8))[-2:] == ["quiet\x1fa", "quiet\x1fb"]
 
     def test_a_long_gap_is_worked_off_in_steps(self, s: Scheduling) -> None:
         s.add("a", misfire=3)
@@ -216,3 +225,8 @@ class Firing:
         assert len(fired) == 300
         assert all(one.won for one in fired.values())
         assert len(s.store.claim(b"s0", NO_LIMIT)) == 300
+
+
+def names(upcoming: ops.Upcoming) -> list[str]:
+    """Return the names of schedules that were found."""
+    return [one.name for one, _ in upcoming.due]
