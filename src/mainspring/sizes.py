@@ -59,6 +59,7 @@ PARKED_LINES: Final = Size(100, "entries", "the commands of a parked run", SHORT
 IDENTIFIER: Final = Size(
     1_024, "characters", "a name, a version, a digest of code, a handle or a reason in a worker's report", REFUSED
 )
+UNREAD: Final = Size(2**20, "entries", "the unread signals that a run hands to the next one", REFUSED)
 TAGS: Final = Size(100, "entries", "the tags of a run", REFUSED)
 TEXT: Final = Size(4_096, "characters", "a text in a request that has no smaller limit", REFUSED)
 LEVELS: Final = Size(500, "levels", "JSON arguments, and the value of a signal", REFUSED)
@@ -75,6 +76,8 @@ MARK: Final = "[… {} characters …]"
 
 Text = Annotated[str, Meta(max_length=TEXT.most)]
 """A name, a handle, a key, a cursor or a reason."""
+Identifier = Annotated[str, Meta(max_length=IDENTIFIER.most)]
+"""A version, an App or a digest of code, which reports repeat."""
 Texts = Annotated[list[Text], Meta(max_length=ENTRIES.most)]
 TextTuple = Annotated[tuple[Text, ...], Meta(max_length=ENTRIES.most)]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]

@@ -314,7 +314,7 @@ def values_of(kind: inspect.Type) -> Iterator[Any]:
             yield from (1e300, -1.0, math.nan, math.inf)
         case inspect.VarTupleType(item_type=item):
             good = 1 if isinstance(item, inspect.IntType) else "x"
-            yield (good,) * 10_001
+            yield (good,) * ((sizes.UNREAD if good == 1 else sizes.TAGS).most + 1)
             yield from ((value,) for value in values_of(item))
 
 

@@ -22,6 +22,7 @@ from mainspring.sizes import (
     PARKED_LINES,
     PARKED_TEXT,
     TAGS,
+    UNREAD,
     shorten,
 )
 from mainspring.workflows.decisions.model import (
@@ -158,7 +159,7 @@ def _refused(decision: Decision, largest: int) -> str:
 
 def _refused_tuple(field: str, values: tuple[Any, ...]) -> str:
     """Return the reason why tags, or the numbers of unread signals, cannot be taken."""
-    most = MOST_DECISIONS if field == "unread" else TAGS.most
+    most = UNREAD.most if field == "unread" else TAGS.most
     if len(values) > most:
         return f"{field} has {len(values)} entries, the limit is {most}"
     for value in values:

@@ -10,7 +10,7 @@ from mainspring.api.submitting import JobOptions
 from mainspring.jobs.failures import JobFailure  # noqa: TC001 - msgspec reads the annotations
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotations
 from mainspring.resources.limit_specs import LimitSpec  # noqa: TC001 - msgspec reads the annotations
-from mainspring.sizes import Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Identifier, Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
 MOST_BEATS: Final = 100_000
 """Deliveries in one HEARTBEAT."""
@@ -26,10 +26,10 @@ class SubmitOptions(JobOptions, frozen=True, forbid_unknown_fields=True):
 class WorkflowOptions(msgspec.Struct, forbid_unknown_fields=True):
     """The definition of a workflow in REGISTER."""
 
-    version: Text = "1"
-    digest: Text = ""
+    version: Identifier = "1"
+    digest: Identifier = ""
     """Identifies the code: a parked run is given to each code once."""
-    app: Text = ""
+    app: Identifier = ""
 
 
 class RegisterOptions(msgspec.Struct, forbid_unknown_fields=True):
