@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from msgspec.structs import replace
 
 from mainspring.access.acts import Act
@@ -19,8 +20,10 @@ from mainspring.bulk import pace
 from mainspring.bulk import service as bulk
 from mainspring.bulk.model import Action, Spec
 from mainspring.bulk.run import BulkRun
+from mainspring.errors import ConflictError
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.namespaces import Turns, key
+from mainspring.schedules import saving
 from mainspring.schedules import service as schedules
 from mainspring.schedules.store import Change, FireSchedules
 from mainspring.wire.gearman.packets import Type
@@ -29,8 +32,6 @@ from tests.unit.faces.gearman.a_face import Node as FaceNode
 from tests.unit.schedules.nodes import World
 
 if TYPE_CHECKING:
-    import pytest
-
     from mainspring.access.audit import RecordActs
 
 
@@ -181,6 +182,26 @@ def test_schedules_that_wait_for_their_turn_do_not_fire_while_the_node_drains(mo
     node.service.dispatch.resume()
     world.until(14)
     assert len({one.name for operation in node.fires() for one in operation.due}) == 5
+
+
+def test_a_namespace_gets_no_new_schedules_above_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = World().node()
+    of_default = node.add("s0")
+
+    def put(*names: str, version: int = 0) -> list[Change]:
+        return [Change("put", name, version, replace(of_default, name=name)) for name in names]
+
+    node.save(*put("loud\x1f0", "loud\x1f1", "loud\x1f2"))
+    monkeypatch.setattr(saving, "MOST_OF_NAMESPACE", 2)
+    with pytest.raises(ConflictError, match="the namespace loud has 3 schedules, and may have 2: remove some"):
+        node.save(*put("loud\x1f3"))
+    with pytest.raises(ConflictError, match="the namespace quiet has 0 schedules, and may have 2"):
+        node.save(*put("quiet\x1f0", "quiet\x1f1", "quiet\x1f2"))
+    node.save(*put("quiet\x1f0", "quiet\x1f1", "s1", "s2", "s3"))
+    node.save(*put("loud\x1f0", version=1))  # what exists can be changed
+    node.save(Change("remove", "loud\x1f0"), *put("loud\x1fnew"))
+    with pytest.raises(ConflictError):
+        node.save(Change("remove", "loud\x1fnew"), *put("quiet\x1f2"))
 
 
 # ---- operations on many jobs ----

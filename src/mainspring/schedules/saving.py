@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from mainspring.errors import ConflictError, MainspringError, NotFoundError, UsageError
+from mainspring.namespaces import DEFAULT, split_text
 from mainspring.schedules import consequences, rules
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.firing import decide, is_set_aside
@@ -23,19 +25,41 @@ if TYPE_CHECKING:
 CATCH_UP_STEPS = 100
 """Steps of due fire times that are decided before a schedule is changed. A schedule with more has to fire them first."""
 
+MOST_OF_NAMESPACE: Final = 100_000
+"""Schedules of a namespace after which it gets no new ones, except ``default``: each node has all of them in memory."""
+
 
 async def save(changes: ScheduleChanges, operation: SaveSchedules) -> Saved:
     """Change schedules."""
     requested, now_us = operation.changes, operation.now_us
     before = await changes.tables.catalogue(lock=True)
     await changes.read_schedules({change.name for change in requested})
-    error = _refusal(requested, changes) or _misfit(requested, before, now_us)
+    error = _refusal(requested, changes) or _too_many(requested, before, changes) or _misfit(requested, before, now_us)
     if error is None:
         error = await _catch_up(changes, [change.name for change in requested if change.kind == "put"], now_us)
     if error is None:
         for change in requested:
             await _change(changes, change, now_us)
     return Saved({change.name: changes.schedules[change.name] for change in requested}, error)
+
+
+def _too_many(requested: Sequence[Change], before: Catalogue, changes: ScheduleChanges) -> ConflictError | None:
+    """Refuse new schedules above a namespace's share. Those that exist can be changed, also if they are more."""
+    more = Counter(
+        split_text(one.name)[0] for one in requested if one.kind == "put" and _now(changes, one.name) is None
+    )
+    del more[DEFAULT]
+    if not more:
+        return None
+    more.subtract(split_text(one.name)[0] for one in requested if one.kind == "remove")
+    for namespace, number in more.items():
+        there = sum(name.startswith(f"{namespace}\x1f") for name in before.schedules) if number > 0 else 0
+        if there + number > MOST_OF_NAMESPACE:
+            return ConflictError(
+                f"the namespace {namespace} has {there} schedules, and may have {MOST_OF_NAMESPACE}: remove some, or let one"
+                " schedule do the work of several"
+            )
+    return None
 
 
 def _misfit(requested: Sequence[Change], before: Catalogue, now_us: int) -> UsageError | None:
