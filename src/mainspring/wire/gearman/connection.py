@@ -329,9 +329,8 @@ class Connection:
         if not count:
             return kind, []
         limit = end
-        if (
-            self._role == "server" and kind != Type.SETTLE
-        ):  # a long failure is shortened: its job must not wait for another
+        # A long failure in SETTLE is shortened by its receiver: a refused one would leave its job without an end.
+        if self._role == "server" and kind != Type.SETTLE:
             limit = min(end, start + (MAX_PREFIX if kind < Type.SUBMIT else MAX_PREFIX_EXTENDED))
         args: list[bytes] = []
         for _ in range(count - 1):
