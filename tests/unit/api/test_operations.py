@@ -159,6 +159,20 @@ def test_a_count_that_takes_too_long_is_a_lower_bound(monkeypatch: pytest.Monkey
     run(test())
 
 
+def test_an_operation_above_the_share_of_its_caller_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.bulk.service.OPEN_OF_CALLER", 0)
+
+    async def test() -> None:
+        async with started() as bulk:
+            await bulk.node.submit()
+            assert await bulk.code(Start("cancel", FUNCTION_F), ANN) is Code.CONFLICT
+            assert (await bulk.call(List())).operations == []
+            assert (await bulk.call(Start("cancel", FUNCTION_F, dry_run=True), ANN)).matched == 1
+            assert await bulk.acts() == []
+
+    run(test())
+
+
 def test_more_jobs_than_expected_are_a_conflict() -> None:
     async def test() -> None:
         async with started() as bulk:
