@@ -20,7 +20,8 @@ RUNNABLE_PAGES = [
     page for page in pages() if any(one.language == "console" or one.flagged("run") for one in blocks(page))
 ]
 
-MOST_OF_PICTURE = 60 << 10
+MOST_OF_PICTURE = 100 << 10
+"""Bytes: pictures show whole pages."""
 """Bytes."""
 
 
