@@ -30,8 +30,8 @@ LACKING = {
 }
 """The pages of what a store does not have."""
 BUTTONS = {
-    POSTGRESQL: {"handle": 3, "function": 3, "name": 4},
-    ZOOKEEPER: {"handle": 2, "function": 1, "name": 3},
+    POSTGRESQL: {"handle": 3, "function": 3, "name": 5},
+    ZOOKEEPER: {"handle": 2, "function": 1, "name": 4},
 }
 """The numbers of buttons of a job, a function and a schedule."""
 JSON = {"Content_Type": "application/json", "Sec_Fetch_Site": "same-origin"}
