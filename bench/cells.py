@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import bombs
 import bulk
 import listing
 import log_lines
@@ -38,6 +39,7 @@ def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
         listing.cell("lists", "SQLite", sqlite),
         log_lines.cell("logs", "SQLite", sqlite),
         bulk.cell("bulk-retry", "SQLite", sqlite),
+        *bombs.cells("bomb", "SQLite", sqlite),
         *_ceilings(),
     ]
 
