@@ -34,7 +34,7 @@ class Namespaced(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Turns(Generic[T]):
-    """Waiting items, of which namespaces take turns, so that much work of one does not delay the others.
+    """A queue that serves namespaces in turns, so that much work of one does not delay the others.
 
     Items of one namespace stay in order.
     """

@@ -57,7 +57,7 @@ def failure(kind: str, message: str) -> bytes:
 
 
 def decode_failure(stored: bytes) -> JobFailure:
-    """Return a failure by its stored form, of which lists read only the first bytes.
+    """Return a failure by its stored form. Lists read only the first bytes of a long one.
 
     Bytes that are none are a failure of the type `UNREADABLE`: one such row must not break the list that has it.
     """
@@ -68,7 +68,7 @@ def decode_failure(stored: bytes) -> JobFailure:
 
 
 def _decode_part(stored: bytes) -> JobFailure:
-    """Return the failure of which ``stored`` is the beginning. The cut may be inside of an escape, a character or a key."""
+    """Return the failure that begins with ``stored``. The cut may be inside an escape, a character or a key."""
     if stored.startswith(_BEGIN):
         for end in range(len(stored), max(len(stored) - _LONGEST_KEY, len(_BEGIN)), -1):
             for closing in _CLOSINGS:
