@@ -102,6 +102,16 @@ class Stored(NamedTuple):
     """Why some of its values could not be read: they are missing or have their defaults. See ``codecs``."""
 
 
+def is_unchanged(before: Stored, now: Stored) -> bool:
+    """Return whether nobody has changed a schedule: requests and code change what is compared here, and fires never do."""
+    return _decided(before) == _decided(now)
+
+
+def _decided(stored: Stored) -> tuple[object, ...]:
+    state = stored.state
+    return stored.schedule, state.origin, state.app, state.declared, state.paused
+
+
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 

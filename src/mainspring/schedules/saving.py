@@ -13,7 +13,7 @@ from mainspring.schedules import consequences, rules
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.firing import decide, is_set_aside
 from mainspring.schedules.model import Origin, Reason
-from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.reconcile import Stored, is_unchanged
 from mainspring.schedules.store import Saved
 
 if TYPE_CHECKING:
@@ -157,12 +157,13 @@ def _refusal(requested: Sequence[Change], changes: ScheduleChanges) -> Mainsprin
     for change in requested:
         name, now = change.name, _now(changes, change.name)
         if now is None:
-            if change.kind == "rewind" or (change.kind == "put" and not change.version):
+            if change.kind == "rewind" or (change.kind == "put" and not change.version and change.before is None):
                 continue
             return NotFoundError(f"there is no schedule {name!r}")
-        if change.kind == "put" and not change.version:
+        if change.kind == "put" and not change.version and change.before is None:
             return ConflictError(f"there is a schedule {name!r} already")
-        if change.version is not None and change.version != now.state.version:
+        is_other = change.version is not None and change.version != now.state.version
+        if is_other or (change.before is not None and not is_unchanged(change.before, now)):
             return ConflictError(f"schedule {name!r} was changed meanwhile: read it again")
         if change.kind in {"pause", "resume"} and now.unread:
             return is_set_aside(changes, name)  # the write would lose what this version cannot read

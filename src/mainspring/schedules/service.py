@@ -411,7 +411,7 @@ class ScheduleService:
 
         def refused(error: MainspringError) -> None:
             if isinstance(error, ConflictError) and retries:
-                self._declare(declaring, done, failed, retries - 1)  # another node was first
+                self._declare(declaring, done, failed, retries - 1)  # somebody else was first
             else:
                 failed(error)
 
@@ -499,13 +499,12 @@ def _changes(
     app: str, difference: reconcile.Change, declared: Schedule | None, stored: dict[str, Stored]
 ) -> Iterable[Change]:
     """Return the change that a difference needs, if any."""
-    name = difference.name
-    version = stored[name].state.version if name in stored else 0
+    name, before = difference.name, stored.get(difference.name)
     if difference.kind is reconcile.Kind.REMOVED:
-        yield Change("remove", name, version)
+        yield Change("remove", name, before=before)
     elif difference.kind is not reconcile.Kind.LEFT and declared is not None:
         digest = reconcile.digest([declared])
-        yield Change("put", name, version, difference.after, Origin.CODE, app, digest)
+        yield Change("put", name, None, difference.after, Origin.CODE, app, digest, before=before)
 
 
 def _names(changes: Iterable[reconcile.Change]) -> dict[str, list[str]]:

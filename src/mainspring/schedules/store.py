@@ -57,13 +57,17 @@ class Change(NamedTuple):
     """With "put": the result of ``triggers.first`` for the operation's ``now_us``, computed before the transaction."""
     before_us: int = 0
     """With "rewind": the time that the clock showed before it was set back; 0: unknown."""
+    before: Stored | None = None
+    """The schedule for which the change was decided: it must exist, and must be as it was, but for its fires (see
+    ``reconcile.is_unchanged``). ``version`` would refuse the changes of a schedule that fires more often than requests arrive."""
 
 
 class SaveSchedules(Acting):
     """Change schedules, all of them or none.
 
-    Guards: the versions, and the checks of ``parents.Graph`` on all schedules together. Due times under an old specification
-    are decided before the new one applies. WAITING rows of a removed schedule become SKIPPED. Outcome: ``Saved``.
+    Guards: the versions, the schedules before, and the checks of ``parents.Graph`` on all schedules together. Due times under an
+    old specification are decided before the new one applies. WAITING rows of a removed schedule become SKIPPED. Outcome:
+    ``Saved``.
     """
 
     __slots__ = ("changes", "now_us")

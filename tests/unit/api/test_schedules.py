@@ -12,6 +12,7 @@ from mainspring.api.answers.schedules import ScheduleCalls
 from mainspring.api.errors import ApiError, Code
 from mainspring.errors import StoreFullError
 from mainspring.schedules.specification import Specification
+from mainspring.schedules.store import SaveSchedules, TriggerSchedule
 
 from .a_node import opened, run
 
@@ -41,6 +42,36 @@ def test_a_schedule_is_added_edited_paused_and_removed() -> None:
             ]
             assert await call(schedules.Remove("a")) == schedules.Removed("a")
             assert (await call(schedules.List())).schedules == []
+
+    run(test())
+
+
+def test_fires_do_not_refuse_the_changes_of_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            call, put = node.api.call, node.commits.put
+            for namespace in ("default", "team"):
+                own: dict[str, Any] = {"namespace": namespace, "function": "f"}
+                await call(schedules.Add(name="parent", every=0.1, **own))
+                await call(schedules.Add(name="child", parents=["parent"], **own))
+
+            def fire_first(operation: Any, *more: Any) -> None:
+                if isinstance(operation, SaveSchedules):
+                    for one in operation.changes:
+                        put(TriggerSchedule(one.name, operation.now_us))
+                put(operation, *more)
+
+            monkeypatch.setattr(node.commits, "put", fire_first)
+            for namespace in ("default", "team"):
+                revision = (await call(schedules.Show("parent", namespace=namespace))).revision
+                edit = schedules.Edit(name="parent", namespace=namespace, revision=revision, jitter=1.5)
+                assert (await call(edit)).state == "active"
+                assert await node.code(edit) is Code.CHANGED
+                assert (await call(schedules.Pause("parent", namespace=namespace))).state == "paused"
+                await call(schedules.Adopt("parent", app="shop", namespace=namespace))
+                await call(schedules.Replace(name="parent", namespace=namespace, function="g", every=0.1))
+                await call(schedules.Remove("parent", children=True, namespace=namespace))
+                assert (await call(schedules.List(namespace=namespace))).schedules == []
 
     run(test())
 

@@ -14,7 +14,7 @@ from mainspring.schedules import service
 from mainspring.schedules.model import At, Cron, Every, FireState, Overlap, Reason, Schedule
 from mainspring.schedules.reconcile import Code
 from mainspring.schedules.retention import MIN_ROWS
-from mainspring.schedules.store import Change, FindDue, FireSchedules
+from mainspring.schedules.store import Change, FindDue, FireSchedules, SaveSchedules, TriggerSchedule
 from mainspring.storage import agenda
 
 from .nodes import SECOND, START_US, Node, World
@@ -486,6 +486,28 @@ def test_a_declaration_of_a_clock_that_was_ahead_does_not_govern_for_long(world:
     assert node.answer(node.schedules.declare, "app", [schedule, replace(schedule, name="new")]).governs
     world.clock.step(-86_400)
     assert node.answer(node.schedules.declare, "app", [schedule]).governs, "the other code has not declared since"
+
+
+def test_fires_between_its_reading_and_its_writing_do_not_refuse_a_declaration(
+    world: World, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = [replace(one, trigger=Every(SECOND // 10)) for one in scheduled("a", "b")]
+    node.answer(node.schedules.declare, "app", quick)
+    put = node.commits.put
+
+    def fire_first(operation: Any, *more: Any) -> None:
+        if isinstance(operation, SaveSchedules):
+            for one in operation.changes:
+                put(TriggerSchedule(one.name, START_US))
+        put(operation, *more)
+
+    monkeypatch.setattr(node.commits, "put", fire_first)
+    world.until(1)
+    changed = [replace(quick[0], jitter=1.0)]
+    declaration = node.answer(node.schedules.declare, "app", changed)
+    assert [(one.kind.value, one.name) for one in declaration.changes] == [("changed", "a"), ("removed", "b")]
+    assert world.stored("a").schedule == changed[0]
+    assert apps(node) == {"a": "app"}
 
 
 # ---- names of Apps ----

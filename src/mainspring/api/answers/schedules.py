@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     """Requests that change a schedule as it is, of a revision if they name one."""
 
 CHANGE_ATTEMPTS = 5
-"""Number of times that a change is repeated if the schedule changes in the meantime, because it fires."""
+"""Number of times that a change is repeated if another request changes the schedule in the meantime. Fires never refuse one."""
 
 STEP = 100
 """Schedules that are described at once: about a millisecond."""
@@ -130,11 +130,14 @@ class ScheduleCalls:
     async def _list(self, request: List) -> Listed:
         return Listed(await in_slices(self._service.run_sliced, _infos(await self._stored(request.namespace))))
 
-    async def _schedule(self, namespace: str, name: str) -> Stored:
-        found = await self._find(namespace, name)
+    async def _stored_one(self, namespace: str, name: str) -> Stored:
+        found = await self._stored(namespace, name)
         if not found:
             raise _unknown(f"there is no schedule {name!r}")
         return found[0]
+
+    async def _schedule(self, namespace: str, name: str) -> Stored:
+        return stored_with_names(await self._stored_one(namespace, name))
 
     async def _show(self, request: Show) -> ScheduleDetails:
         return _details(await self._schedule(request.namespace, request.name))
@@ -179,27 +182,21 @@ class ScheduleCalls:
 
     async def _edit(self, request: Edit, caller: Caller) -> ScheduleInfo:
         def edited(stored: Stored) -> Change:
-            return Change("put", request.name, stored.state.version, request.schedule(stored.schedule))
+            return Change("put", request.name, schedule=request.schedule(stored.schedule))
 
         return _saved(await self._change(request, caller, edited))
 
     async def _replace(self, request: Replace, caller: Caller) -> ScheduleInfo:
         schedule = request.schedule()
-        return _saved(
-            await self._change(
-                request, caller, lambda stored: Change("put", request.name, stored.state.version, schedule)
-            )
-        )
+        return _saved(await self._change(request, caller, lambda _: Change("put", request.name, schedule=schedule)))
 
     async def _switch(self, kind: Literal["pause", "resume"], request: Pause | Resume, caller: Caller) -> ScheduleInfo:
-        return _saved(
-            await self._change(request, caller, lambda stored: Change(kind, request.name, stored.state.version))
-        )
+        return _saved(await self._change(request, caller, lambda _: Change(kind, request.name)))
 
     async def _change(
         self, request: Changing, caller: Caller, change: Callable[[Stored], Change], *, with_children: bool = False
     ) -> Stored | None:
-        """Save a change of the schedule as it is, again if it changes meanwhile because it fires. Raises ApiError.
+        """Save a change of the schedule as it is, again if another request changes it meanwhile. Raises ApiError.
 
         ``with_children``: remove all schedules that run after it in the same transaction.
         """
@@ -212,7 +209,8 @@ class ScheduleCalls:
         self, request: Changing, caller: Caller, change: Callable[[Stored], Change], *, with_children: bool
     ) -> Stored | None:
         name, revision = request.name, request.revision
-        stored = await self._schedule(request.namespace, name)
+        before = await self._stored_one(request.namespace, name)
+        stored = stored_with_names(before)
         # Its function may have changed since `Api` has checked it; this version is the one that is saved.
         caller.check(request.permission, request.namespace, name_text(stored.schedule.function))
         if revision is not None and revision_of(stored) != revision:
@@ -223,37 +221,30 @@ class ScheduleCalls:
             act = replace(act, before={"app": stored.state.app}, after={"app": request.app})
         also: list[Change] = []
         if with_children:
-            followers = _followers(name, await self._find(request.namespace))
+            followers = _followers(before.schedule.name, await self._stored(request.namespace))
             for one in followers:
-                caller.check(request.permission, request.namespace, name_text(one.schedule.function))
-            also = [Change("remove", one.schedule.name, one.state.version) for one in followers]
+                function = name_text(name_of(one.schedule.function))
+                caller.check(request.permission, request.namespace, function)
+            also = [Change("remove", one.schedule.name, before=one) for one in followers]
             if followers:
-                act = replace(act, before=act.before | {"children": [one.name for one in also]})
-        return await self._save(request.namespace, wanted, act, also)
+                act = replace(act, before=act.before | {"children": [split_text(one.name)[1] for one in also]})
+        return await self._save(request.namespace, wanted._replace(before=before), act, also)
 
     async def _remove(self, request: Remove, caller: Caller) -> Removed:
-        def removed(stored: Stored) -> Change:
-            return Change("remove", request.name, stored.state.version)
-
-        await self._change(request, caller, removed, with_children=request.children)
+        await self._change(request, caller, lambda _: Change("remove", request.name), with_children=request.children)
         return Removed(request.name)
 
     async def _adopt(self, request: Adopt, caller: Caller) -> ScheduleInfo:
         if not request.app:
             raise ApiError(Code.INVALID, "app must be the name of an App")
         app = key_of_text(request.namespace, request.app)
-        return _saved(
-            await self._change(
-                request, caller, lambda stored: Change("adopt", request.name, stored.state.version, app=app)
-            )
-        )
+        return _saved(await self._change(request, caller, lambda _: Change("adopt", request.name, app=app)))
 
     async def _save(self, namespace: str, change: Change, act: Act, also: Sequence[Change] = ()) -> Stored | None:
         schedule = None if change.schedule is None else with_keys(change.schedule, namespace)
         change = change._replace(name=key_of_text(namespace, change.name), schedule=schedule)
-        changes = [change, *(one._replace(name=key_of_text(namespace, one.name)) for one in also)]
         saved: dict[str, Stored | None] = await _found(
-            namespace, lambda done, failed: self._service.save(changes, done, failed, act)
+            namespace, lambda done, failed: self._service.save([change, *also], done, failed, act)
         )
         stored = saved[change.name]
         return stored and stored_with_names(stored)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.jobs.model import Priority, Retry
 from mainspring.jobs.rules import Event
@@ -131,6 +133,31 @@ class Registering:
         assert saved.error is None
         assert saved.schedules["a"] == s.stored("a")
         assert s.stored("a").state.version == 2
+
+    def test_a_change_of_a_schedule_as_it_was_is_refused_by_other_changes_and_not_by_fires(self, s: Scheduling) -> None:
+        schedule = s.add("a", overlap=Overlap.QUEUE)
+        before = s.stored("a")
+        s.at(1)
+        s.fire()
+        s.trigger("a")
+        saved = s.save(ops.Change("put", "a", schedule=replace(schedule, jitter=1.0), before=before))
+        assert saved.error is None
+        for change in (
+            ops.Change("put", "a", schedule=schedule, before=before),
+            ops.Change("remove", "a", before=before),
+            ops.Change("pause", "a", before=before),
+        ):
+            assert isinstance(s.save(change).error, ConflictError)
+        before = s.stored("a")
+        s.change("pause", "a")
+        assert isinstance(s.save(ops.Change("remove", "a", before=before)).error, ConflictError)
+        s.change("resume", "a")
+        assert s.save(ops.Change("adopt", "a", app="app", before=before)).error is None
+        assert isinstance(s.save(ops.Change("remove", "a", before=before)).error, ConflictError)
+        before = s.stored("a")
+        s.fire()
+        assert s.save(ops.Change("remove", "a", before=before)).error is None
+        assert isinstance(s.save(ops.Change("put", "a", schedule=schedule, before=before)).error, NotFoundError)
 
     def test_changes_are_made_together_or_not_at_all(self, s: Scheduling) -> None:
         a = s.add("a")
