@@ -33,6 +33,33 @@ class Namespaced(msgspec.Struct, omit_defaults=True, kw_only=True):
     namespace: Text = DEFAULT
 
 
+def places_left(most: int, taken: int, mine: int, *, spans: bool) -> int:
+    """Return how many more of ``most`` places a namespace gets, which has ``mine`` of those that are taken; at most 0: none.
+
+    Callers who may name several namespaces (``spans``) make up as many as they like. So the number of namespaces never counts:
+    these callers leave `RESERVE` of all places to those who are bound to one namespace. Each of those has a few in any case.
+    """
+    free = most - taken
+    if spans:
+        return min(free - most // RESERVE, _of_share(SHARE, free, mine))
+    return max(_of_share(SHARE_OF_BOUND, free, mine), max(most // CERTAIN, 1) - mine)
+
+
+def _of_share(share: int, free: int, mine: int) -> int:
+    """Return how many places a namespace may take while it has fewer than ``share`` for each one that is free."""
+    return -((mine - share * free) // (1 + share))
+
+
+SHARE: Final = 3
+"""Places that a namespace may have for each free one: it leaves a quarter of all places to others."""
+RESERVE: Final = 8
+"""One of so many places is for callers who are bound to one namespace."""
+SHARE_OF_BOUND: Final = RESERVE - 1
+"""`SHARE` of such callers: so they have places in their namespace, however many somebody else has taken in it."""
+CERTAIN: Final = 1000
+"""One of so many places is for each namespace with such callers, whatever all others take."""
+
+
 class Turns(Generic[T]):
     """A queue that serves namespaces in turns, so that much work of one does not delay the others.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,10 @@ from mainspring.api.job_filters import JobCriteria
 from mainspring.api.request import Touches
 from mainspring.api.tokens import GrantSpec
 from mainspring.api.workflow_versions import Remove as RemoveVersion
+from mainspring.schedules.specification import Specification
+from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman.packets import request as request_packet
+from tests.security.test_doors import connected
 from tests.unit.api.runs_of_a_node import a_run, with_runs
 from tests.unit.faces.rest.a_server import whole_node
 
@@ -206,6 +211,72 @@ def test_a_schedule_runs_after_those_that_its_maker_sees() -> None:
                 assert await code(api, after, caller) is expected
                 edited = schedules.Edit(name="mails", parents=["daily"])
                 assert (await code(api, edited, caller) is Code.FORBIDDEN) == (expected is Code.FORBIDDEN)
+
+    asyncio.run(test())
+
+
+def declaration(app: str, *functions: str, is_named: bool = True, when: float = 60.0) -> schedules.Declare:
+    """Return the declaration of an App whose code has a schedule for each of its functions."""
+    described = [Specification(name=f"{app}-{one}", function=one, every=when) for one in functions]
+    return schedules.Declare(app, described, functions=list(functions), is_named=is_named)
+
+
+def test_an_app_belongs_to_those_who_have_rights_for_all_of_its_schedules() -> None:
+    """Its newest declaration governs, and its name is refused to other code: others would stop its own declarations."""
+
+    async def test() -> None:
+        async with whole_node() as (client, built):
+            api = built.api
+            narrow = Caller("narrow", (SEES_ALL, Grant(Role.DEVELOPER, functions=("a*",))), token="n")
+            blind = Caller("blind", (Grant(Role.DEVELOPER, functions=("a*",)),), token="b")
+            await api.call(declaration("shop", "pay", "a1"))
+            before = await api.call(schedules.List())
+
+            async def refused(request: Request[Any], caller: Caller = narrow) -> str:
+                with pytest.raises(ApiError) as error:
+                    await api.call(request, caller=caller)
+                assert error.value.problem.code is Code.FORBIDDEN
+                return error.value.problem.message
+
+            for attack in (
+                declaration("shop", "a1"),
+                declaration("shop", "a2"),
+                declaration("shop"),
+                declaration("shop", "a1", is_named=False),
+                schedules.Declare("shop", [], functions=None),
+            ):
+                why = await refused(attack)
+                assert (
+                    "the App 'shop' has 1 schedules of functions for which 'narrow' lacks the permission 'develop'"
+                    in why
+                )
+                assert "pay" not in why
+            assert (await api.call(schedules.List())) == before
+            with connected(built.node.face, blind, "default") as wire:  # as a worker sends it
+                params = json.dumps({"app": "shop", "schedules": []}).encode()
+                wire.ask(request_packet(Type.CALL, b"1", b"schedules.declare", params))
+                async with asyncio.timeout(60):
+                    while not wire.packets:  # noqa: ASYNC110 - the connection has no event
+                        await asyncio.sleep(0.005)
+                ((packet, args),) = wire.packets
+                assert (packet, args[1]) == (Type.FAULT, b"forbidden")
+            changed = await api.call(declaration("shop", "pay", "a1", when=90.0))
+            assert (changed.governs, len(changed.changes)) == (True, 2)
+            # Nobody gives the App a schedule of his own either: it would be one beyond the reach of the App's token.
+            own = await api.call(declaration("mine", "a3"), caller=narrow)
+            assert own.governs
+            await refused(schedules.Adopt("mine-a3", "shop"))
+            client.access.callers["narrow"] = narrow
+            path = "/api/v1/namespaces/default/schedules/mine-a3/adopt"
+            answer = await client.send("POST", path, {"app": "shop"}, token="narrow")
+            assert answer.status == 403
+            await api.call(schedules.Adopt("mine-a3", "new"), caller=narrow)
+            # Other code with a default name gets another name, and does not learn those of schedules that it may not see.
+            await api.call(declaration("app", "mail", is_named=False))
+            numbered = await api.call(declaration("app", "a4", is_named=False), caller=blind)
+            assert [one.name for one in numbered.changes] == ["app (2)", "app-a4"]
+            assert "mail" not in numbered.changes[0].text
+            assert (await api.call(declaration("app", "mail", is_named=False))).governs
 
     asyncio.run(test())
 

@@ -16,6 +16,7 @@ from mainspring.access.recorder import (
     UNKNOWN_PER_MINUTE,
     ActRecorder,
 )
+from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
 from mainspring.bulk import pace
 from mainspring.bulk import service as bulk
 from mainspring.bulk.model import Action, Spec
@@ -26,7 +27,7 @@ from mainspring.namespaces import Turns, key
 from mainspring.schedules import saving
 from mainspring.schedules import service as schedules
 from mainspring.schedules.store import Change, FireSchedules
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman.packets import NAMESPACE_OPTION, Type
 from tests.unit.bulk.test_service import BulkNode
 from tests.unit.faces.gearman.a_face import Node as FaceNode
 from tests.unit.schedules.nodes import World
@@ -90,23 +91,71 @@ def test_any_number_of_callers_fills_the_audit_slowly() -> None:
 # ---- functions ----
 
 
-def fill(dispatch: Dispatch, namespace: str) -> int:
-    """Create functions of a namespace until one is refused; return how many it has."""
-    while dispatch.admits(name := key(namespace, b"f%d" % dispatch.number_of(namespace))):
+def bound(namespace: str) -> Caller:
+    """Return a caller with a token for one namespace."""
+    return Caller(namespace, (Grant(Role.DEVELOPER, namespace),), token="t")
+
+
+def fill(dispatch: Dispatch, namespace: str, caller: Caller | None = None) -> int:
+    """Create functions of a namespace until one is refused to its own caller or another one; return how many it has."""
+    caller = caller or bound(namespace)
+    while dispatch.admits(name := key(namespace, b"f%d" % dispatch.number_of(namespace)), caller):
         dispatch.queue(name)
     return dispatch.number_of(namespace)
 
 
 def test_no_namespace_takes_all_functions() -> None:
     dispatch = Dispatch(most=400)
-    numbers = [fill(dispatch, namespace) for namespace in ("a", "b", "c", "d")]
-    assert numbers == [300, 75, 19, 5]
+    numbers = [fill(dispatch, namespace) for namespace in ("a", "b", "c")]
+    assert numbers == [350, 44, 6]
     assert dispatch.admits(key("a", b"f0"))  # it exists
-    assert fill(dispatch, "last") == 1
+    assert fill(dispatch, "last") == 1, "in any case"
     for number in range(100):
         dispatch.forget(key("a", b"f%d" % number))
-    assert fill(dispatch, "b") == 132
-    assert not dispatch.admits(key("a", b"new"))
+    assert fill(dispatch, "b") == 126
+    assert not dispatch.admits(key("b", b"new"), bound("b"))
+
+
+EVERYWHERE = Caller("everywhere", (Grant(Role.DEVELOPER, EVERY_NAMESPACE),), token="e")
+TWO = Caller("two", (Grant(Role.DEVELOPER, "a"), Grant(Role.DEVELOPER, "b")), token="2")
+
+
+@pytest.mark.parametrize("caller", [LOCAL, EVERYWHERE, TWO], ids=lambda one: one.name)
+def test_a_caller_who_makes_up_namespaces_leaves_places_to_those_who_have_one(caller: Caller) -> None:
+    dispatch = Dispatch(most=400)
+    taken = [fill(dispatch, namespace, caller) for namespace in ("a", "b", *map(str, range(50)))]
+    assert taken[:2] == [300, 50]
+    assert not any(taken[2:])
+    for other in (LOCAL, EVERYWHERE, TWO):
+        assert not dispatch.admits(key("more", b"f"), other)
+    assert dispatch.admits(key("a", b"mine"), bound("a")), (
+        "also where somebody else has taken its own namespace's places"
+    )
+    assert fill(dispatch, "honest") == 44
+
+
+def test_default_is_one_of_the_namespaces_for_those_who_may_name_others() -> None:
+    dispatch = Dispatch(most=400)
+    assert fill(dispatch, "default", LOCAL) == 400, "all, while it is alone"
+    assert fill(dispatch, "team") == 44, "what it has beyond its share takes no place from others"
+    assert not dispatch.admits(b"new")
+
+
+def test_functions_that_nobody_asked_for_take_no_places_from_other_namespaces() -> None:
+    """Schedules, decisions and submissions in SQL name functions without a look at the share."""
+    dispatch = Dispatch(most=400)
+    for number in range(500):
+        dispatch.queue(key("loud", b"f%d" % number))
+    dispatch.complete = False
+    for number in range(500):
+        dispatch.tracked(key("loud", b"row %d" % number))
+    assert not dispatch.admits(key("loud", b"new"), bound("loud"))
+    assert fill(dispatch, "quiet") == 44
+    for number in range(500):
+        dispatch.forget(key("loud", b"f%d" % number))
+    dispatch.rows.begin()
+    dispatch.read_rows()
+    assert fill(dispatch, "loud") == 312
 
 
 def test_functions_that_are_rows_of_the_store_count_for_their_namespace() -> None:
@@ -125,20 +174,27 @@ def test_default_has_all_places_while_nobody_else_has_one() -> None:
     assert fill(dispatch, "default") == 400
     dispatch = Dispatch(most=400)
     dispatch.queue(key("a", b"f"))
-    assert fill(dispatch, "default") == 300
-    assert dispatch.admits(key("a", b"g"))
+    assert fill(dispatch, "default") == 350
+    assert dispatch.admits(key("a", b"g"), bound("a"))
 
 
 def test_a_refusal_names_the_share_of_functions() -> None:
     node = FaceNode()
     node.service.dispatch.most = 4
     loud, quiet = node.connect(namespace="loud"), node.connect(namespace="quiet")
-    for number in range(3):
+    node.service.create_function(b"f")
+    for number in range(4):
         loud.request(Type.CAN_DO, b"f%d" % number)
+    assert loud.received()[-1][1][0] == "TOO_MANY_FUNCTIONS"
     name, (code, message) = loud.ask(Type.SUBMIT_JOB_BG, b"new", b"", b"")
     assert (name, code) == ("ERROR", "TOO_MANY_FUNCTIONS")
-    assert "the namespace loud has 3 functions" in message
-    assert "--max-functions" in message
+    assert "the namespace loud has 3 functions, all have 4 of 4 (--max-functions)" in message
+    everywhere = node.connect(extended=True)
+    everywhere.request(Type.OPTION_REQ, NAMESPACE_OPTION + b"new")
+    everywhere.received()
+    everywhere.request(Type.REGISTER, b"f", b"{}")
+    ((_, (code, message)),) = everywhere.received()
+    assert (code, message[-35:]) == ("TOO_MANY_FUNCTIONS", "or a token for this namespace alone")
     quiet.request(Type.CAN_DO, b"f")
     assert node.service.queue_of(key("quiet", b"f")) is not None
 
@@ -193,7 +249,7 @@ def test_a_namespace_gets_no_new_schedules_above_its_share(monkeypatch: pytest.M
 
     node.save(*put("loud\x1f0", "loud\x1f1", "loud\x1f2"))
     monkeypatch.setattr(saving, "MOST_OF_NAMESPACE", 2)
-    with pytest.raises(ConflictError, match="the namespace loud has 3 schedules, and may have 2: remove some"):
+    with pytest.raises(ConflictError, match=r"the namespace loud has 3 schedules, and may have 2 .*: remove some"):
         node.save(*put("loud\x1f3"))
     with pytest.raises(ConflictError, match="the namespace quiet has 0 schedules, and may have 2"):
         node.save(*put("quiet\x1f0", "quiet\x1f1", "quiet\x1f2"))
@@ -202,6 +258,29 @@ def test_a_namespace_gets_no_new_schedules_above_its_share(monkeypatch: pytest.M
     node.save(Change("remove", "loud\x1f0"), *put("loud\x1fnew"))
     with pytest.raises(ConflictError):
         node.save(Change("remove", "loud\x1fnew"), *put("quiet\x1f2"))
+
+
+def test_a_caller_who_makes_up_namespaces_leaves_schedules_to_those_who_have_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(saving, "MOST", 40)
+    node = World().node()
+    of_default = node.add("s0")
+
+    def fill(namespace: str, caller: Caller) -> int:
+        for number in range(100):
+            schedule = replace(of_default, name=f"{namespace}\x1f{caller.name} {number}")
+            try:
+                node.save(Change("put", schedule.name, 0, schedule), caller=caller)
+            except ConflictError:
+                return number
+        return 100
+
+    assert [fill(str(number), LOCAL) for number in range(5)] == [30, 5, 0, 0, 0]
+    assert fill("0", bound("0")) == 1, "also where somebody else has taken the places of its own namespace"
+    assert fill("honest", bound("honest")) == 4
+    assert fill("last", bound("last")) == 1
+    node.save(*(Change("put", f"s{number}", 0, replace(of_default, name=f"s{number}")) for number in range(1, 50)))
 
 
 # ---- operations on many jobs ----
@@ -244,6 +323,23 @@ def test_open_operations_are_refused_above_the_share_of_a_caller_and_a_namespace
     assert begin(eve, "quiet") == ""
     node.wait(60)
     assert begin(ann) == ""
+
+
+def test_callers_of_many_namespaces_leave_operations_to_those_who_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "OPEN", 16)
+    node = BulkNode()
+
+    def begin(caller: Caller, namespace: str) -> bool:
+        refused: list[object] = []
+        new = node.bulk.new(namespace, Spec(action=Action.RETRY, ids=tuple(range(1, 1000)), caller=caller))
+        node.bulk.begin(new, lambda _: None, refused.append)
+        return not refused
+
+    everywhere = [Caller(str(number), EVERYWHERE.grants, token=str(number)) for number in range(30)]
+    assert sum(begin(caller, f"n{caller.token}") for caller in everywhere) == 14
+    assert begin(bound("n1"), "n1")
+    assert begin(bound("honest"), "honest")
+    assert begin(bound("last"), "last")
 
 
 def test_many_operations_of_a_namespace_delay_one_of_another_by_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:

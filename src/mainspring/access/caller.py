@@ -36,6 +36,11 @@ class Caller(msgspec.Struct, frozen=True):
         """The text by which shares are counted: the same for all requests with a token, and for all of a user without one."""
         return self.token or "\n" + self.name
 
+    @property
+    def spans_namespaces(self) -> bool:
+        """Whether it may use several namespaces, or all: it could take the shares of many; see `namespaces.places_left`."""
+        return self is LOCAL or len(named := {one.namespace for one in self.grants}) > 1 or EVERY_NAMESPACE in named
+
     def may(self, permission: Permission, namespace: str, function: str | None = None) -> bool:
         """Return whether the caller has a permission in a namespace, for a function or (None) for some function of it."""
         return self is LOCAL or permitted(self.grants, permission, namespace, function)

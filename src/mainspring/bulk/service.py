@@ -14,7 +14,7 @@ from mainspring.bulk.run import BulkRun
 from mainspring.bulk.store import BeginBulk, EndBulk, FindBulk, SweepBulk, TakeBulk
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError
-from mainspring.namespaces import Turns
+from mainspring.namespaces import Turns, places_left
 from mainspring.storage.set_aside import REMEDY, Kind, SetAside
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FIND_INTERVAL: Final = 10.0
 """Seconds between two searches for operations of nodes that are gone."""
 SWEEP_INTERVAL: Final = 60.0
+OPEN: Final = 400
+"""Operations that a node works on, with the shares of `namespaces.places_left`."""
 OPEN_OF_CALLER: Final = 100
 """Operations of one caller that a node works on before it refuses another one."""
 OPEN_OF_NAMESPACE: Final = 200
@@ -128,7 +130,10 @@ class BulkService:
         of_namespace = sum(one.namespace == namespace for one in running)
         if of_caller >= OPEN_OF_CALLER:
             who, number = f"{caller.name!r} has", of_caller
-        elif of_namespace >= OPEN_OF_NAMESPACE:
+        elif (
+            of_namespace >= OPEN_OF_NAMESPACE
+            or places_left(OPEN, len(running), of_namespace, spans=caller.spans_namespaces) <= 0
+        ):
             who, number = f"the namespace {namespace} has", of_namespace
         else:
             return ""

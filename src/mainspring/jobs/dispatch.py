@@ -11,15 +11,17 @@ import contextlib
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
+from mainspring.access.caller import LOCAL
 from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
 from mainspring.jobs.key_queue import merge_by_age
 from mainspring.jobs.names import Rows
 from mainspring.jobs.preference import Preference
-from mainspring.namespaces import DEFAULT, namespace_of
+from mainspring.namespaces import DEFAULT, RESERVE, namespace_of, places_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from mainspring.access.caller import Caller
     from mainspring.jobs.model import Job
 
 Effect = tuple[Worker, "Held | None"]
@@ -32,8 +34,6 @@ MAX_NEW_ROWS = 1000
 """New functions whose first jobs are awaited: some of them may be refused."""
 FUNCTIONS_PER_STEP = 1000
 """Functions that one step processes."""
-SHARE = 3
-"""Functions that a namespace may have for each free place: it leaves at least a quarter of all places to others."""
 MAX_DROPPED = 1000
 """Removed jobs whose entries may stay in a queue."""
 
@@ -63,6 +63,8 @@ class Dispatch:
         """The same queues by their serials, with some that were forgotten since."""
         self._of_namespaces: Counter[str] = Counter()
         """The number of the queues by namespace."""
+        self._large: set[str] = set()
+        """The namespaces with more functions than their share; there are at most a few."""
         self.complete = True
         """Whether every function with stored jobs has a queue here. It stays False once there were too many functions."""
         self.rows = Rows()
@@ -92,6 +94,7 @@ class Dispatch:
             self.order.append(queue)
             self._of_namespaces[namespace_of(name)] += 1
             self.rows.left(name)
+            self._note_size(namespace_of(name))
             if self._on_new_queue is not None:
                 self._on_new_queue(queue)
         return queue
@@ -103,6 +106,7 @@ class Dispatch:
             if not self.complete or len(self.queues) >= MAX_IDLE_FUNCTIONS:
                 self.complete = False
                 if self.rows.add(name):
+                    self._note_size(namespace_of(name))
                     if len(self.new_rows) >= MAX_NEW_ROWS:
                         self.new_rows.pop()
                     self.new_rows.add(name)
@@ -117,23 +121,53 @@ class Dispatch:
             self.new_rows -= first
             self.moved += 1
 
-    def admits(self, name: bytes) -> bool:
-        """Return whether a job or a worker may name a function: it exists, or one more may be created."""
+    def admits(self, name: bytes, caller: Caller = LOCAL) -> bool:
+        """Return whether a job or a worker of a caller may name a function: it exists, or one more may be created."""
         return (
             not self.most
             or name in self.queues
             or (not self.complete and name in self.rows)
-            or self.has_place(namespace_of(name))
+            or self.places_left(namespace_of(name), caller) > 0
         )
 
-    def has_place(self, namespace: str) -> bool:
-        """Return whether a namespace may have one more function: it has fewer than `SHARE` for each place that is free.
+    def places_left(self, namespace: str, caller: Caller) -> int:
+        """Return how many functions a caller may create in a namespace; at most 0: none.
 
         ``default`` may have all places while no other namespace has a function.
         """
         number, mine = self.number, self.number_of(namespace)
-        free = self.most - number
-        return free > 0 and (mine < SHARE * free or (namespace == DEFAULT and mine == number))
+        if namespace == DEFAULT and mine == number:
+            return self.most - number
+        return places_left(self.most, number - self._beyond_shares(namespace), mine, spans=caller.spans_namespaces)
+
+    def _beyond_shares(self, but: str) -> int:
+        """Return the number of functions that namespaces have above their shares, for all but one.
+
+        Schedules, decisions and submissions in SQL create functions without a look at the share, and ``default`` may have all
+        places while it is alone. These functions take no places from other namespaces.
+        """
+        beyond = 0
+        for namespace in self._large - {but}:
+            more = self.number_of(namespace) - self._share
+            if more > 0:
+                beyond += more
+            else:
+                self._large.discard(namespace)
+        return beyond
+
+    @property
+    def _share(self) -> int:
+        return self.most - self.most // RESERVE
+
+    def _note_size(self, namespace: str) -> None:
+        if self.most and self.number_of(namespace) > self._share:
+            self._large.add(namespace)
+
+    def read_rows(self) -> None:
+        """Use the reading of the rows of the store that has ended."""
+        self.rows.end()
+        for namespace in self.rows.namespaces:
+            self._note_size(namespace)
 
     @property
     def number(self) -> int:

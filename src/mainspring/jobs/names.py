@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mainspring.namespaces import namespace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 BITS: Final = 2**23
 """1 MiB. With 300,000 names one in some thousands of other names is a false positive, with a million one in fifty."""
@@ -62,6 +65,11 @@ class Rows:
         if self._current is None:
             return 0
         return max(self._current.of_namespaces[namespace] - self._left_of[namespace], 0)
+
+    @property
+    def namespaces(self) -> Iterable[str]:
+        """The namespaces with functions among them."""
+        return () if self._current is None else self._current.of_namespaces
 
     def __contains__(self, name: bytes) -> bool:
         return self._current is not None and name in self._current

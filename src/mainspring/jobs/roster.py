@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from mainspring.jobs.dispatch import SHARE
+from mainspring.access.caller import LOCAL
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.store import CountDead, CountLive, ShowDead, ShowLive
 from mainspring.log_limit import LogLimit
@@ -22,6 +22,7 @@ from mainspring.namespaces import namespace_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from mainspring.access.caller import Caller
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.jobs.dispatch import Dispatch
@@ -195,11 +196,10 @@ class Roster:
         """The approximate number of functions."""
         return self._dispatch.number
 
-    def too_many(self, name: bytes) -> str:
+    def too_many(self, name: bytes, caller: Caller = LOCAL) -> str:
         """Return the reason for refusing a new function, and log it for the operator."""
         dispatch, namespace = self._dispatch, namespace_of(name)
-        most, free = dispatch.most, dispatch.most - dispatch.number
-        mine = dispatch.number_of(namespace)
+        most, mine = dispatch.most, dispatch.number_of(namespace)
         if self._refusals.left_out(self._clock.monotonic()) is not None:
             log.warning(
                 "new functions are refused",
@@ -209,12 +209,14 @@ class Roster:
                 max_functions=most,
                 do="look at `mainspring functions list` for names that programs make up, or raise --max-functions",
             )
-        if free > 0:
-            return (
-                f"the namespace {namespace} has {mine} functions, and may have {SHARE * free}: {SHARE} for each place that is"
-                f" free of {most} (--max-functions): use fewer names"
-            )
-        return f"this server has {most} functions, and takes no more (--max-functions): use fewer names"
+        number = dispatch.number
+        if mine == number:
+            return f"this server has {number} functions, and takes no more (--max-functions): use fewer names"
+        others = ", or a token for this namespace alone" if caller.spans_namespaces else ""
+        return (
+            f"the namespace {namespace} has {mine} functions, all have {number} of {most} (--max-functions), and the rest is for"
+            f" other namespaces: use fewer names{others}"
+        )
 
     def tick(self, now: float) -> None:
         """Begin a reading if it is time."""
@@ -236,7 +238,7 @@ class Roster:
             self._read(sums, page.next)
             return
         self._rows = {row.name: row for row in sums.busiest()}
-        self._dispatch.rows.end()
+        self._dispatch.read_rows()
         self.jobs, self.waiting = sums.jobs, sums.waiting
         self._unlisted = sums.without(self._rows.values())
         ended = self._clock.monotonic()

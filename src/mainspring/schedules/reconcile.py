@@ -33,14 +33,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring import namespaces
+from mainspring.access.caller import LOCAL
+from mainspring.access.roles import Permission
 from mainspring.byte_names import name_text
+from mainspring.errors import ForbiddenError
 from mainspring.quantities import format_duration
 from mainspring.schedules import triggers
 from mainspring.schedules.model import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from mainspring.access.caller import Caller
     from mainspring.schedules.model import Schedule, ScheduleState
 
 _NUMBERED: Final = re.compile(r" \((\d{1,4})\)")
@@ -186,12 +190,10 @@ def compare(
     stored: Mapping[str, Stored],
     code: Code = UNKNOWN_CODE,
     live_apps: Collection[str] = (),
-    may: Callable[[bytes], bool] = lambda _: True,
 ) -> Iterator[Change | None]:
     """Yield the same changes one by one, and None for each unchanged schedule, so that callers can pause in between.
 
-    ``live_apps`` are other Apps whose code runs. ``may`` returns whether the declaring worker has rights for a function; stored
-    schedules of other functions are neither changed nor removed.
+    ``live_apps`` are other Apps whose code runs.
     """
     following = {name: one.schedule for name, one in stored.items()}
     missing: set[str] = set()  # declared schedules that another worker has to add
@@ -202,9 +204,6 @@ def compare(
             yield None
             continue
         change = _declared(app, schedule, stored.get(schedule.name), live_apps)
-        if change is not None and change.kind is not Kind.LEFT and change.before and not may(change.before.function):
-            why = f"code declares it, but {_no_rights(change.before)}"
-            change = _left(change.before, schedule, why)
         if change is not None and change.kind is not Kind.LEFT and (after := missing.intersection(schedule.parents)):
             if schedule.name not in stored:
                 missing.add(schedule.name)
@@ -226,8 +225,6 @@ def compare(
         if left := children.get(one.name):
             why = f"code does not have it any more, but it is a parent of {', '.join(sorted(left))}"
             yield _left(one, None, why)
-        elif not may(one.function):
-            yield _left(one, None, f"code does not have it any more, but {_no_rights(one)}")
         else:
             for parent in one.parents:
                 children[parent].discard(one.name)
@@ -236,10 +233,6 @@ def compare(
             if foreign:
                 text += f"; this code of the App {_name(app)!r} does not define its function {_text(one.function)}"
             yield Change(Kind.REMOVED, one.name, one, None, text, foreign)
-
-
-def _no_rights(stored: Schedule) -> str:
-    return f"this worker has no rights for the function {_text(stored.function)}"
 
 
 def _functions(declared: Iterable[Schedule], code: Code) -> set[bytes]:
@@ -273,9 +266,40 @@ def _declared(app: str, schedule: Schedule, stored: Stored | None, live_apps: Co
     return Change(Kind.ADOPTED, name, before, before if is_applied else schedule, text, warning=True)
 
 
-def other_code(app: str, name: str, stored: Mapping[str, Stored]) -> Change:
-    """Return a line about an App that is called ``name`` because other code has the default name ``app``."""
-    theirs = [_name(key) for key, one in stored.items() if _belongs(app, one.state)]
+def check_app(app: str, stored: Iterable[Stored], caller: Caller) -> None:
+    """Raise ForbiddenError if an App has schedules of functions for which a caller has no rights: it is another one's App.
+
+    Its declarations decide which version of the App governs, and its name who else may use that. So the caller may neither
+    declare schedules of the App nor give it others.
+    """
+    namespace, name = namespaces.split_text(app)
+    if caller.functions(Permission.DEVELOP, namespace) is None:
+        return
+    beyond = sum(_belongs(app, one.state) and not _reaches(caller, Permission.DEVELOP, one) for one in stored)
+    if beyond:
+        raise ForbiddenError(
+            f"the App {name!r} has {beyond} schedules of functions for which {caller.name!r} lacks the permission"
+            f" {Permission.DEVELOP.value!r}: give this App another name with App(name=…), use a token for all of its functions,"
+            " or let an administrator remove them"
+        )
+
+
+def _reaches(caller: Caller, permission: Permission, stored: Stored) -> bool:
+    function = stored.schedule.function
+    return caller.may(permission, namespaces.namespace_of(function), _text(function))
+
+
+def other_code(app: str, name: str, stored: Mapping[str, Stored], caller: Caller = LOCAL) -> Change:
+    """Return a line about an App that is called ``name`` because other code has the default name ``app``.
+
+    It names the schedules that the ``caller`` may see.
+    """
+    theirs = [
+        _name(key) for key, one in stored.items() if _belongs(app, one.state) and _reaches(caller, Permission.READ, one)
+    ]
+    if not theirs:
+        text = f"another App has the name {_name(app)!r}: this one is {_name(name)!r} here. Name it with App(name=…)"
+        return Change(Kind.LEFT, name, None, None, text, warning=True)
     text = (
         f"another App has the name {_name(app)!r}, with the schedules {_some(theirs)}, whose functions this code lacks: this one"
         f" is {_name(name)!r} here. Name it with App(name=…). If those are of an earlier version of this code, remove them with:"

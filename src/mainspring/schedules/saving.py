@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from mainspring.errors import ConflictError, MainspringError, NotFoundError, UsageError
-from mainspring.namespaces import DEFAULT, split_text
+from mainspring.namespaces import DEFAULT, places_left, split_text
 from mainspring.schedules import consequences, rules
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.firing import decide, is_set_aside
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 CATCH_UP_STEPS = 100
 """Steps of due fire times that are decided before a schedule is changed. A schedule with more has to fire them first."""
 
+MOST: Final = 200_000
+"""Schedules of all namespaces but ``default``: each node has all of them in memory."""
 MOST_OF_NAMESPACE: Final = 100_000
-"""Schedules of a namespace after which it gets no new ones, except ``default``: each node has all of them in memory."""
+"""Schedules of one of these namespaces after which it gets no new ones."""
 
 
 async def save(changes: ScheduleChanges, operation: SaveSchedules) -> Saved:
@@ -34,7 +36,7 @@ async def save(changes: ScheduleChanges, operation: SaveSchedules) -> Saved:
     requested, now_us = operation.changes, operation.now_us
     before = await changes.tables.catalogue(lock=True)
     await changes.read_schedules({change.name for change in requested})
-    error = _refusal(requested, changes) or _too_many(requested, before, changes) or _misfit(requested, before, now_us)
+    error = _refusal(requested, changes) or _too_many(operation, before, changes) or _misfit(requested, before, now_us)
     if error is None:
         error = await _catch_up(changes, [change.name for change in requested if change.kind == "put"], now_us)
     if error is None:
@@ -43,8 +45,9 @@ async def save(changes: ScheduleChanges, operation: SaveSchedules) -> Saved:
     return Saved({change.name: changes.schedules[change.name] for change in requested}, error)
 
 
-def _too_many(requested: Sequence[Change], before: Catalogue, changes: ScheduleChanges) -> ConflictError | None:
+def _too_many(operation: SaveSchedules, before: Catalogue, changes: ScheduleChanges) -> ConflictError | None:
     """Refuse new schedules above a namespace's share. Those that exist can be changed, also if they are more."""
+    requested = operation.changes
     more = Counter(
         split_text(one.name)[0] for one in requested if one.kind == "put" and _now(changes, one.name) is None
     )
@@ -52,13 +55,20 @@ def _too_many(requested: Sequence[Change], before: Catalogue, changes: ScheduleC
     if not more:
         return None
     more.subtract(split_text(one.name)[0] for one in requested if one.kind == "remove")
+    if not any(number > 0 for number in more.values()):
+        return None
+    there = Counter(split_text(name)[0] for name in before.schedules)
+    del there[DEFAULT]
+    taken = there.total()
     for namespace, number in more.items():
-        there = sum(name.startswith(f"{namespace}\x1f") for name in before.schedules) if number > 0 else 0
-        if there + number > MOST_OF_NAMESPACE:
+        mine = there[namespace]
+        left = min(MOST_OF_NAMESPACE - mine, places_left(MOST, taken, mine, spans=operation.spans))
+        if number > max(left, 0):
             return ConflictError(
-                f"the namespace {namespace} has {there} schedules, and may have {MOST_OF_NAMESPACE}: remove some, or let one"
-                " schedule do the work of several"
+                f"the namespace {namespace} has {mine} schedules, and may have {max(mine + left, 0)} ({MOST} for all"
+                f" namespaces, which have {taken}): remove some, or let one schedule do the work of several"
             )
+        taken += number
     return None
 
 

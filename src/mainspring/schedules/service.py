@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 from msgspec.structs import replace
 
+from mainspring.access.caller import LOCAL
 from mainspring.clock import to_us
-from mainspring.errors import ConflictError, UsageError
+from mainspring.errors import ConflictError, ForbiddenError, UsageError
 from mainspring.namespaces import Turns, split_text
 from mainspring.schedules import reconcile, registration, rules, triggers
 from mainspring.schedules.faults import fault_of
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from mainspring.access.acts import Act
+    from mainspring.access.caller import Caller
     from mainspring.access.once import KeyedAct
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
@@ -285,7 +287,7 @@ class ScheduleService:
                 yield
             for start in range(0, len(names), BATCH):
                 changes = [Change("rewind", name, before_us=before_us) for name in names[start : start + BATCH]]
-                yield from self._save(changes, lambda _: None, refused)
+                yield from self._save(changes, lambda _: None, refused, None, LOCAL)
             self._rewinding = False
 
         def refused(error: MainspringError) -> None:
@@ -330,16 +332,18 @@ class ScheduleService:
         done: Callable[[dict[str, Stored | None]], None],
         failed: Failed,
         act: Act | None = None,
+        caller: Caller = LOCAL,
     ) -> None:
         """Change schedules, all of them or none; ``failed`` gets a UsageError, NotFoundError, ConflictError or StoreError."""
-        self.run_sliced(self._save(changes, done, failed, act))
+        self.run_sliced(self._save(changes, done, failed, act, caller))
 
     def _save(
         self,
         changes: Iterable[Change],
         done: Callable[[dict[str, Stored | None]], None],
         failed: Failed,
-        act: Act | None = None,
+        act: Act | None,
+        caller: Caller,
     ) -> Iterator[None]:
         """Check the changes and save them, in slices: checks and first fire times of many schedules take long."""
         now_us = self._now_us()
@@ -363,7 +367,7 @@ class ScheduleService:
             done(outcome.schedules)
             self.fetch()
 
-        operation = SaveSchedules(checked, now_us)
+        operation = SaveSchedules(checked, now_us, spans=caller.spans_namespaces)
         operation.act = act
         self._commits.put(operation, saved, failed)
 
@@ -394,15 +398,14 @@ class ScheduleService:
         act: Act | None = None,
         *,
         code: Code = reconcile.UNKNOWN_CODE,
-        may: Callable[[bytes], bool] = lambda _: True,
+        caller: Caller = LOCAL,
     ) -> None:
         """Apply the declarations of an App's code if that code governs; see ``reconcile``. Repeat it while the code runs.
 
-        ``may`` returns whether the declaring worker has rights for a function.
-
-        ``failed`` gets a UsageError if other code of the name runs.
+        ``failed`` gets a UsageError if other code of the name runs, and a ForbiddenError if the App has schedules of functions
+        for which the ``caller`` has no rights.
         """
-        self._declare(_Declaring(app, declared, code, may, act), done, failed, RECONCILE_RETRIES)
+        self._declare(_Declaring(app, declared, code, caller, act), done, failed, RECONCILE_RETRIES)
 
     def _declare(
         self, declaring: _Declaring, done: Callable[[Declaration], None], failed: Failed, retries: int
@@ -418,6 +421,11 @@ class ScheduleService:
         def found(schedules: list[Stored]) -> None:
             stored = {one.schedule.name: one for one in schedules}
             app = reconcile.name_of(declaring.app, declared, code, stored)
+            try:
+                reconcile.check_app(app, stored.values(), declaring.caller)
+            except ForbiddenError as error:
+                failed(error)
+                return
 
             def record() -> None:
                 others = reconcile.owners(app, declared, stored)
@@ -467,16 +475,16 @@ class ScheduleService:
         declared = {schedule.name: schedule for schedule in declaring.declared}
         declaration = Declaration(governs=True, changes=[])
         if app != declaring.app:
-            declaration.changes.append(reconcile.other_code(declaring.app, app, stored))
+            declaration.changes.append(reconcile.other_code(declaring.app, app, stored, declaring.caller))
         changes: list[Change] = []
-        for one in reconcile.compare(app, declaring.declared, stored, declaring.code, live_apps, declaring.may):
+        for one in reconcile.compare(app, declaring.declared, stored, declaring.code, live_apps):
             if one is not None:
                 declaration.changes.append(one)
                 changes += _changes(app, one, declared.get(one.name), stored)
             yield
         if changes:
             act = declaring.act and replace(declaring.act, after=_names(declaration.changes))
-            yield from self._save(changes, lambda _: done(declaration), refused, act)
+            yield from self._save(changes, lambda _: done(declaration), refused, act, declaring.caller)
         else:
             done(declaration)
 
@@ -487,7 +495,7 @@ class _Declaring(NamedTuple):
     app: str
     declared: Collection[Schedule]
     code: Code
-    may: Callable[[bytes], bool]
+    caller: Caller
     act: Act | None
 
 

@@ -70,7 +70,7 @@ class SaveSchedules(Acting):
     ``Saved``.
     """
 
-    __slots__ = ("changes", "now_us")
+    __slots__ = ("changes", "now_us", "spans")
 
     phase = Phase.SLICES
 
@@ -78,10 +78,14 @@ class SaveSchedules(Acting):
         self,
         changes: Sequence[Change],
         now_us: int,
+        *,
+        spans: bool = True,
     ) -> None:
+        """``spans``: they are of a caller who may use several namespaces; see `namespaces.places_left`."""
         super().__init__()
         self.changes = changes
         self.now_us = now_us
+        self.spans = spans
         self.rows = len(changes)
 
     def recorded(self, outcome: Saved) -> Act | None:

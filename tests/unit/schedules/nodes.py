@@ -10,6 +10,7 @@ from tests.engines import memory_engine
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 from tests.simulation.clockwork import Clockwork
 
+from mainspring.access.caller import LOCAL
 from mainspring.errors import StoreError, StoreFullError
 from mainspring.events.hub import Hub
 from mainspring.ids import Handles, NodeId
@@ -30,6 +31,7 @@ from mainspring.testing.conformance.paging import everything
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.access.caller import Caller
     from mainspring.schedules.reconcile import Stored
     from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
@@ -141,9 +143,9 @@ class Node:
 
     # ---- requests ----
 
-    def save(self, *changes: Change) -> dict[str, Stored | None]:
+    def save(self, *changes: Change, caller: Caller = LOCAL) -> dict[str, Stored | None]:
         answers: list[Any] = []
-        self.schedules.save(changes, answers.append, answers.append)
+        self.schedules.save(changes, answers.append, answers.append, caller=caller)
         self.settle()
         if isinstance(answers[0], Exception):
             raise answers[0]

@@ -159,22 +159,6 @@ def test_a_removal_is_a_warning_if_the_code_does_not_define_the_function() -> No
     assert removed.text == "removed mail: after report; this code of the App 'shop' does not define its function mail"
 
 
-def test_schedules_are_not_removed_without_rights_for_their_functions() -> None:
-    (change,) = compare("shop", [], stored(HOURLY), may=lambda function: function != b"count")
-    assert change is not None
-    assert (change.kind, "no rights for the function count" in change.text) == (Kind.LEFT, True)
-
-
-def test_schedules_are_not_given_to_other_functions_without_rights_for_their_own() -> None:
-    taken = replace(HOURLY, function=b"mail")
-    (change,) = compare("shop", [taken], stored(HOURLY), may=lambda function: function == b"mail")
-    assert change is not None
-    assert (change.kind, "no rights for the function count" in change.text) == (Kind.LEFT, True)
-    (change,) = compare("shop", [taken], stored(HOURLY))
-    assert change is not None
-    assert change.kind is Kind.CHANGED
-
-
 BILLING, STOCK = Code(frozenset({b"invoices"}), is_named=False), Code(frozenset({b"stock", b"sync"}), is_named=False)
 
 

@@ -222,8 +222,8 @@ class FunctionCalls:
             raise ApiError(Code.TOO_LARGE, LONG_NAME)
         if not service.keeps_limits:
             raise ApiError(Code.UNSUPPORTED, NOT_KEPT)
-        if name not in service.limited_functions() and not service.admits(name):
-            raise ApiError(Code.TOO_MANY_FUNCTIONS, self._service.too_many_functions(name))
+        if name not in service.limited_functions() and not service.admits(name, caller):
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions(name, caller))
         if revision is not None:
             change = _if_unchanged(change, function, revision)
 

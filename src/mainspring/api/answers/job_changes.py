@@ -123,7 +123,6 @@ class JobChangeCalls:
         return Deleted(request.handle)
 
     async def _clone(self, request: Clone, caller: Caller, once: Once | None) -> Submission:
-        del caller  # `Api` has checked it
         original = await self._lookup.read(request.handle, request.namespace)
         payload = bytes_of(request) if has_arguments(request) else await self._arguments(original)
         stored = original.options or _NO_OPTIONS
@@ -141,7 +140,7 @@ class JobChangeCalls:
             tags=stored.tags if request.tags is None else request.tags,
         )
         name = name_of(original.function)
-        job = self._submits.job(request.namespace, name, payload, name_bytes(request.unique), options)
+        job = self._submits.job(request.namespace, name, payload, name_bytes(request.unique), options, caller)
         return await self._submits.stored(job, once)
 
     async def _arguments(self, job: Job) -> bytes:

@@ -52,7 +52,7 @@ from mainspring.schedules.faults import fault_of
 from mainspring.schedules.model import Fire, Origin
 from mainspring.schedules.namespaced import row_with_names, stored_with_names, text_with_names, with_keys
 from mainspring.schedules.reconcile import Code as DeclaringCode
-from mainspring.schedules.reconcile import digest
+from mainspring.schedules.reconcile import check_app, digest
 from mainspring.schedules.specification import specify
 from mainspring.schedules.store import Change, ListSchedules, Refused
 
@@ -178,7 +178,7 @@ class ScheduleCalls:
         schedule = request.schedule()
         act = _act(request, caller, after=schedule)
         change = Change("put", request.name, 0, schedule, Origin.CLI)
-        return _saved(await self._save(request.namespace, change, act))
+        return _saved(await self._save(request.namespace, change, act, caller))
 
     async def _edit(self, request: Edit, caller: Caller) -> ScheduleInfo:
         def edited(stored: Stored) -> Change:
@@ -228,7 +228,7 @@ class ScheduleCalls:
             also = [Change("remove", one.schedule.name, before=one) for one in followers]
             if followers:
                 act = replace(act, before=act.before | {"children": [split_text(one.name)[1] for one in also]})
-        return await self._save(request.namespace, wanted._replace(before=before), act, also)
+        return await self._save(request.namespace, wanted._replace(before=before), act, caller, also)
 
     async def _remove(self, request: Remove, caller: Caller) -> Removed:
         await self._change(request, caller, lambda _: Change("remove", request.name), with_children=request.children)
@@ -238,13 +238,17 @@ class ScheduleCalls:
         if not request.app:
             raise ApiError(Code.INVALID, "app must be the name of an App")
         app = key_of_text(request.namespace, request.app)
+        if caller.functions(request.permission, request.namespace) is not None:
+            check_app(app, await self._stored(request.namespace), caller)
         return _saved(await self._change(request, caller, lambda _: Change("adopt", request.name, app=app)))
 
-    async def _save(self, namespace: str, change: Change, act: Act, also: Sequence[Change] = ()) -> Stored | None:
+    async def _save(
+        self, namespace: str, change: Change, act: Act, caller: Caller, also: Sequence[Change] = ()
+    ) -> Stored | None:
         schedule = None if change.schedule is None else with_keys(change.schedule, namespace)
         change = change._replace(name=key_of_text(namespace, change.name), schedule=schedule)
         saved: dict[str, Stored | None] = await _found(
-            namespace, lambda done, failed: self._service.save([change, *also], done, failed, act)
+            namespace, lambda done, failed: self._service.save([change, *also], done, failed, act, caller)
         )
         stored = saved[change.name]
         return stored and stored_with_names(stored)
@@ -278,12 +282,9 @@ class ScheduleCalls:
         act = caller.act(request.call, request.app, namespace=namespace)
         code = self._code(request)
 
-        def may(function: bytes) -> bool:
-            return caller.may(request.permission, namespace, name_text(name_of(function)))
-
         declaration: Declaration = await _found(
             namespace,
-            lambda done, failed: self._service.declare(app, schedules, done, failed, act, code=code, may=may),
+            lambda done, failed: self._service.declare(app, schedules, done, failed, act, code=code, caller=caller),
         )
         changes = [
             Difference(one.kind.value, split_text(one.name)[1], text_with_names(one.text, namespace), one.warning)

@@ -57,14 +57,14 @@ class SubmitCalls:
             SubmitJobs: self._submit_jobs,
         }
 
-    async def _submit(self, request: Submit) -> Submitted:
-        job = self.job(request.namespace, request.function, request.payload, request.unique, request.options)
+    async def _submit(self, request: Submit, caller: Caller) -> Submitted:
+        job = self.job(request.namespace, request.function, request.payload, request.unique, request.options, caller)
         (job_id,) = await self._put([job])
         return Submitted(self._service.handle_of(job_id).decode())
 
     async def _submit_job(self, request: SubmitJob, caller: Caller, once: Once | None) -> Submission:
         caller.check(SubmitJob.permission, request.namespace, request.job.function)
-        return await self.stored(self._job_of(request.job, request.namespace), once)
+        return await self.stored(self._job_of(request.job, request.namespace, caller), once)
 
     async def stored(self, job: Job, once: Once | None = None) -> Submission:
         """Store a job, and return its handle or that of the job that it joined. Raises RepeatedError if ``once`` was done."""
@@ -113,7 +113,7 @@ class SubmitCalls:
                 if new.function not in permitted:
                     caller.check(SubmitJob.permission, request.namespace, new.function)
                     permitted.add(new.function)
-                batch.append(self._job_of(new, request.namespace))
+                batch.append(self._job_of(new, request.namespace, caller))
             except MainspringError as error:
                 answers.append(Submission(problem=problem_of(error)))
                 continue
@@ -150,15 +150,14 @@ class SubmitCalls:
         except MainspringError as error:
             return Submission(problem=problem_of(error))
 
-    def _job_of(self, new: NewJob, namespace: str) -> Job:
+    def _job_of(self, new: NewJob, namespace: str, caller: Caller) -> Job:
         """Return a new job as a client describes it in JSON. Raises ApiError and UsageError."""
         function = name_of(function_named(new.function, namespace))
-        return self.job(namespace, function, bytes_of(new), name_bytes(new.unique), new.options())
+        return self.job(namespace, function, bytes_of(new), name_bytes(new.unique), new.options(), caller)
 
-    async def _run(self, request: Run) -> Ended:
-        job = self.job(
-            request.namespace, request.function, request.payload, request.unique, JobOptions(request.priority)
-        )
+    async def _run(self, request: Run, caller: Caller) -> Ended:
+        options = JobOptions(request.priority)
+        job = self.job(request.namespace, request.function, request.payload, request.unique, options, caller)
         listener = _RunListener()
         try:
             await Later[int](lambda done, failed: self._service.submit_foreground(job, listener, done, failed))
@@ -176,6 +175,7 @@ class SubmitCalls:
         payload: bytes,
         unique: bytes,
         options: JobOptions,
+        caller: Caller,
         *,
         creates: bool = True,
     ) -> Job:
@@ -193,8 +193,8 @@ class SubmitCalls:
         job = Job(service.next_id(), function, payload, unique, created_us=to_us(now))
         if options is not NO_OPTIONS:
             options.apply_to(job, now)
-        if not service.admits(function):
-            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions(function))
+        if not service.admits(function, caller):
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions(function, caller))
         queue = service.tracked(function) if creates else service.queue_of(function)
         if queue is not None and queue.is_full(job.priority):
             raise ApiError(Code.REFUSED, "Job queue is full")

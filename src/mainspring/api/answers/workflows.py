@@ -140,7 +140,6 @@ class WorkflowCalls:
     # ---- starting ----
 
     async def _start(self, request: Start, caller: Caller, once: Once | None) -> Started:
-        del caller  # `RunGrants` has checked it
         timeout = request.timeout
         longest = self._limits.timeout
         if timeout is not None and not 0 < timeout <= longest:
@@ -148,7 +147,8 @@ class WorkflowCalls:
             raise ApiError(Code.INVALID, f"a run at this node lasts from 1us to {limit}: timeout is {given}")
         payload, unique = bytes_of(request), request.id.encode()
         options = JobOptions(priority=request.priority)
-        job = self._submits.job(request.namespace, request.function.encode(), payload, unique, options, creates=False)
+        function = request.function.encode()
+        job = self._submits.job(request.namespace, function, payload, unique, options, caller, creates=False)
 
         def answer(begun: Begun | Stored) -> Started:
             if (why := begun.refused.get(job.id)) is not None:

@@ -263,8 +263,8 @@ def _create_function(peer: Peer, command: Command) -> None:
         peer.outbox.send(b"ERR INVALID_FUNCTION_NAME %b\r\n" % RESERVED_NAME.replace(" ", "+").encode())
         return
     function = peer.submits.prefix + command.args[0]
-    if not peer.service.admits(function):
-        text = peer.service.too_many_functions(function).replace(" ", "+").encode()
+    if not peer.service.admits(function, peer.caller):
+        text = peer.service.too_many_functions(function, peer.caller).replace(" ", "+").encode()
         peer.outbox.send(b"ERR TOO_MANY_FUNCTIONS %b\r\n" % text)
         return
     peer.service.create_function(function)

@@ -54,8 +54,8 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
     if timeout is not None:
         definition = msgspec.structs.replace(definition, timeout=timeout)
     decided = decision_function(peer.namespace, name, options.version)
-    if not peer.service.admits(decided):
-        peer.refuse(b"TOO_MANY_FUNCTIONS", peer.service.too_many_functions(decided).encode())
+    if not peer.service.admits(decided, peer.caller):
+        peer.refuse(b"TOO_MANY_FUNCTIONS", peer.service.too_many_functions(decided, peer.caller).encode())
         return
 
     peer.as_worker()  # from now on, neither its namespace nor its caller can change

@@ -82,7 +82,7 @@ class KeyedSubmits:
             function, unique, _, payload = args
             if unique == b"-" and payload:
                 unique = unique_of_payload(payload)
-            job = self._submits.job(namespace, function, payload, unique, options)
+            job = self._submits.job(namespace, function, payload, unique, options, caller)
             try:
                 stored = await self._submits.stored(job, Once(request, _reply))
             except RepeatedError as repeated:

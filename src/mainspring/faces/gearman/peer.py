@@ -154,12 +154,17 @@ class Peer:
         """Calls in progress that end with the connection, and some that have ended."""
         self.caller = caller
         """The origin of all its requests: that of its port, or from its sign-in on that of its token."""
+        self.use_caller(caller)
         self.guard: Guard | None = None
         """Refuses messages; None for `LOCAL`, which has no limits."""
         self._end_credentials: Callable[[], None] | None = None
         """Ends the watch of its token."""
         self.ends_at: float | None = None
         """Monotonic time at which the connection is cut; None while the peer's messages are handled."""
+
+    def use_caller(self, caller: Caller) -> None:
+        """Take a caller for the origin of all requests from now on."""
+        self.caller = self.submits.caller = self.worker_side.caller = caller
 
     def use_namespace(self, namespace: str) -> None:
         """Take all names in later messages for names of a namespace. Raises MainspringError if the node does not have it."""
@@ -274,11 +279,11 @@ class Peer:
         sock = transport.get_extra_info("socket")
         self.descriptor = sock.fileno() if sock is not None else -1
         if self.face.settings.require_token and isinstance(name, tuple) and not transport.get_extra_info("peercert"):
-            self.caller = NOBODY
+            self.use_caller(NOBODY)
             self.wire.limit_bodies(min(SIGN_IN_BYTES, self.face.settings.max_packet))
             self.face.add_stranger(self)
         if self.caller is not LOCAL:
-            self.caller = replace(self.caller, address=self.address)
+            self.use_caller(replace(self.caller, address=self.address))
             self.guard = Guard(self.caller)
 
     @property
@@ -297,7 +302,8 @@ class Peer:
 
     def signed_in(self, caller: Caller, end_watch: Callable[[], None]) -> None:
         """Limit the peer to the rights of a token from now on."""
-        self.caller, self._end_credentials = caller, end_watch
+        self.use_caller(caller)
+        self._end_credentials = end_watch
         self.guard = Guard(caller)
         self.wire.limit_bodies(self.face.settings.max_packet)
         self.face.strangers.remove(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.access.caller import LOCAL
 from mainspring.api.errors import Code
 from mainspring.api.submitting import submission_problem
 from mainspring.errors import StoreError
@@ -59,6 +60,7 @@ class Submits:
         "_unstored",
         "_waits",
         "batch",
+        "caller",
         "namespace",
         "prefix",
     )
@@ -80,6 +82,8 @@ class Submits:
         self._results = results
         self.batch: list[Job] = []
         """The next batch for the store."""
+        self.caller = LOCAL
+        """The origin of its requests."""
         self.namespace = DEFAULT
         self.prefix = b""
         """The bytes before the names of functions in their keys; see ``namespaces``."""
@@ -121,8 +125,8 @@ class Submits:
             function = self.prefix + function
         queue = self._service.queue_of(function)
         if queue is None:
-            if not self._service.admits(function):
-                self.refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions(function).encode())
+            if not self._service.admits(function, self.caller):
+                self.refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions(function, self.caller).encode())
                 return None
             queue = self._service.tracked(function)  # the function counts from now on
         if unique == b"-":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from mainspring.access.caller import LOCAL
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
 from mainspring.clock import to_us
 from mainspring.faces.gearman.assignments import extended_assignment, plain_assignment
@@ -42,6 +43,7 @@ class WorkerSide:
         "_sleeps",
         "about",
         "assigns",
+        "caller",
         "connected_us",
         "draining",
         "grabs",
@@ -60,6 +62,8 @@ class WorkerSide:
         self._outbox = outbox
         self._name = name
         self.worker: Worker | None = None
+        self.caller = LOCAL
+        """The origin of its requests."""
         self.prefix = b""
         """The bytes before the names of functions in their keys; see ``namespaces``."""
         self.assigns: int = Type.JOB_ASSIGN
@@ -109,8 +113,8 @@ class WorkerSide:
             self._refuse(b"INVALID_FUNCTION_NAME", RESERVED_NAME.encode())
         elif len(worker.abilities) >= limit and self._service.queue_of(function) not in worker.abilities:
             self._refuse(b"TOO_MANY_FUNCTIONS", b"a worker registers for at most %d functions" % limit)
-        elif not self._service.admits(function):
-            self._refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions(function).encode())
+        elif not self._service.admits(function, self.caller):
+            self._refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions(function, self.caller).encode())
         else:
             self._service.register(worker, function, ability)
 

@@ -100,7 +100,7 @@ async def save(session: Session, operations: Sequence[ops.SaveSchedules]) -> lis
 async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
     now_us = operation.now_us
     await _catch_up(session, [change.name for change in operation.changes if change.kind == "put"], now_us)
-    portions = [ops.SaveSchedules(some, now_us) for some in sizes.portions(operation.changes)]
+    portions = [ops.SaveSchedules(some, now_us, spans=operation.spans) for some in sizes.portions(operation.changes)]
     saved = ops.Saved({})
     if len(portions) > 1:
         saved = ops.Saved({}, (await transact(session, ZookeeperSchedules, partial(_checked, operation))).error)
