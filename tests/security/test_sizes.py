@@ -350,6 +350,19 @@ def test_each_field_of_a_decision_has_a_limit(kind: type[Any]) -> None:
             assert refusal(report(wrong), LARGEST, lambda _: False), (field.name, str(value)[:20])
 
 
+def test_a_decision_may_use_all_of_several_limits_at_once() -> None:
+    long, century = "x" * 1000, 100 * 366 * 86_400.0
+    activity = ScheduleActivityTask(
+        1, long, b"f", long, b"i" * LARGEST, long, 2, century, century, century, 0, long, key=b"k"
+    )
+    assert not refusal(report(activity), LARGEST, lambda _: False)
+    for wrong in ({"heartbeat": math.nan}, {"heartbeat": -math.inf, "start_to_close": math.inf}, {"heartbeat": -1.0}):
+        assert refusal(report(msgspec.structs.replace(activity, **wrong)), LARGEST, lambda _: False)
+    follower = ContinueAsNewWorkflowExecution(1, tags=("a",) * sizes.TAGS.most, unread=(1, 2), failure=b"f" * 2**20)
+    assert not refusal(report(follower), LARGEST, lambda _: False)
+    assert refusal(report(msgspec.structs.replace(follower, task_priority=3)), LARGEST, lambda _: False)
+
+
 def example(kind: inspect.Type) -> Any:
     return {inspect.StrType: "a", inspect.BytesType: b"a", inspect.IntType: 1, inspect.FloatType: 1.0}[type(kind)]
 

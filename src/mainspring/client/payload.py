@@ -143,7 +143,9 @@ class Signature:
         Raises as ``encode``, but does not compare dicts with models: a replay must not depend on their newest version.
         """
         payload = self._encode(args, kwargs)  # refuses values before they become others that JSON has
-        return payload if self.raw or _has_bytes(args) else self._encode(*sorted_arguments(args, kwargs))
+        if self.raw or (not kwargs and _UNSORTED.issuperset(map(type, args))) or _has_bytes(args):
+            return payload
+        return self._encode(*sorted_arguments(args, kwargs))
 
     def encode_alike(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Encode the arguments of a call, the same for all ways to write it: in any order of keywords, by position or by name.
@@ -533,6 +535,10 @@ class _Arguments(_Struct):
                     error.parameter = parameter
                     raise
         return tuple(finished)
+
+
+_UNSORTED: Final = frozenset({int, str, bool, float, type(None)})
+"""Types of values that sorting does not change."""
 
 
 def _has_bytes(arguments: Iterable[Any]) -> bool:

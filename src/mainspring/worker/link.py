@@ -154,7 +154,7 @@ class Link:
         """Process received bytes."""
         if wire is not self._wire:
             return
-        was_agreed = self.session.agreed
+        was_agreed, was_registered = self.session.agreed, self.session.registered
         try:
             events = self.session.receive(data)
         except (ServerError, SettingsError) as error:
@@ -165,7 +165,7 @@ class Link:
             wire.agreed.set()
             self._owner.agreed(self)
         self._owner.received(self, events)  # even without events: settlements may have been acknowledged
-        if self.session.registered:
+        if self.session.registered and not was_registered:
             self.registered.set()
         self.flush()
 

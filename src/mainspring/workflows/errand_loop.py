@@ -46,10 +46,10 @@ class ErrandLoop:
 
     def tick(self) -> None:
         """Do the first errands, if there may be some."""
-        if self._running or self._paused():
-            return
+        if self._running or not (self._stored or self._retry_at is not None):
+            return  # as nearly always: ticks are frequent
         from_first = self._retry_at is not None and self._clock.monotonic() >= self._retry_at
-        if self._stored or from_first:
+        if (self._stored or from_first) and not self._paused():
             self._stored, self._running = False, True
             if from_first:
                 self._retry_at = None

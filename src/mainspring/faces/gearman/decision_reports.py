@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mainspring.access.roles import Permission
 from mainspring.faces.gearman import command_rights
 from mainspring.faces.gearman.log_lines import lines_of_report
 from mainspring.jobs.failures import failure
@@ -125,13 +124,11 @@ class DecisionReports:
             return
         self._under_way.add(run)
         self.leased.pop(run, None)
-        malformed = refusal(message, largest, self._is_workflow)
+        malformed, kind = refusal(message, largest, self._is_workflow), "defect"
         message = in_range(message) if malformed else within_limits(message)
-        parked = Parked("defect", malformed)
         decisions = message.decisions
         if reach is not None and not malformed:
-            malformed = command_rights.refusal(decisions, self._peer.caller, self._peer.namespace)
-            parked = Parked("permission", malformed)
+            malformed, kind = command_rights.refusal(decisions, self._peer.caller, self._peer.namespace), "permission"
             decisions = command_rights.limited(decisions, reach)
             if malformed:
                 self._audit(run, malformed)
@@ -146,7 +143,7 @@ class DecisionReports:
             [ending.held.job.id for ending in endings],
             message.more and not malformed,
             b"" if malformed else message.about,
-            parked if malformed else message.parked,
+            Parked(kind, malformed) if malformed else message.parked,
             message.build,
             self._peer.name(),
             namespace=self._peer.namespace,
@@ -162,10 +159,8 @@ class DecisionReports:
 
     def _reach(self) -> tuple[str, ...] | None:
         """Return the patterns of the functions that the peer may submit and run; None: all of its namespace."""
-        peer = self._peer
-        if peer.guard is None or peer.guard.reaches_all(peer.namespace):
-            return None
-        return peer.caller.functions(Permission.DEVELOP, peer.namespace)
+        guard = self._peer.guard
+        return None if guard is None else guard.reach(self._peer.namespace)
 
     def _audit(self, run: int, why: str) -> None:
         peer = self._peer

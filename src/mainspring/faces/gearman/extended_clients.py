@@ -83,7 +83,7 @@ def _wait(peer: Peer, args: list[bytes]) -> None:
     job_id = peer.service.id_of(args[0])
     if job_id is None:
         peer.results.unknown(args[0])
-    elif peer.guard is None or peer.guard.reaches_all(peer.namespace):
+    elif peer.guard is None or peer.guard.reach(peer.namespace) is None:
         peer.submits.wait_for(job_id, args[0])
     else:
         _wait_if_permitted(peer, job_id, args[0])

@@ -121,6 +121,8 @@ _OF_TOKENS: Final = (frozenset(PACKETS) - PLAIN - {TEXT}) | {
 """The messages of a connection with a token: those of the extension, and those of Gearman that its workers and clients send."""
 _ACTS: Final[dict[int, str]] = {Type.SUBMIT: "jobs.submit", Type.REGISTER: "workers.register"}
 """Names of refused messages in the audit; others have those of their packets."""
+MOST_PERMITTED: Final = 1000
+"""Functions of one peer whose check is remembered."""
 _REASON: Final = "signing in"
 """Why reading is paused until the caller is found."""
 
@@ -231,14 +233,20 @@ class Guard:
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
+        # The rights of a caller never change, so these decisions hold as long as the peer stays in its namespace.
         self._namespace = ""
         self._passing: frozenset[int] = frozenset()
         """Messages that need no look at their arguments, in this namespace."""
+        self._reach: tuple[str, ...] | None = ()
+        """As of `reach`, in this namespace."""
+        self._permitted: set[bytes] = set()
+        """Functions of this namespace that the caller may submit and run: some that were asked for."""
 
-    def reaches_all(self, namespace: str) -> bool:
-        """Return whether the caller may submit and run all functions of a namespace."""
-        develop = Permission.DEVELOP
-        return self.caller.may(develop, namespace) and self.caller.functions(develop, namespace) is None
+    def reach(self, namespace: str) -> tuple[str, ...] | None:
+        """Return the patterns of the functions that the caller may submit and run; None: all of the namespace."""
+        if namespace != self._namespace:
+            self._enter(namespace)
+        return self._reach
 
     def refuses(self, peer: GuardedPeer, kind: int, args: list[bytes]) -> bool:
         """Return whether a message is refused; then it is answered here."""
@@ -258,8 +266,13 @@ class Guard:
             forbid(peer, caller, kind, "", "a connection with a token takes packets of the extension alone")
             return True
         if kind in _FUNCTIONS:
-            function = function_text(key(peer.namespace, args[0]))
+            name = args[0]
+            if name in self._permitted:
+                return False
+            function = function_text(key(peer.namespace, name))
             if caller.may(Permission.DEVELOP, peer.namespace, function):
+                if len(self._permitted) < MOST_PERMITTED:
+                    self._permitted.add(name)
                 return False
             message = f"{caller.name!r} lacks the permission 'develop' for the function {function!r}"
             forbid(peer, caller, kind, function, message)
@@ -271,11 +284,13 @@ class Guard:
     def _enter(self, namespace: str) -> None:
         caller = self.caller
         self._namespace = namespace
+        self._permitted.clear()
+        self._reach = caller.functions(Permission.DEVELOP, namespace)
         if not caller.grants and not caller.token:
             self._passing = frozenset()
             return
         passing = _OF_TOKENS if caller.token else frozenset(PACKETS)
-        if not self.reaches_all(namespace):
+        if self._reach is not None:
             passing -= _FUNCTIONS
         if not caller.may(Permission.READ, namespace):
             passing -= _STATUS

@@ -14,6 +14,7 @@ from mainspring.access.credentials import Kind
 from mainspring.access.roles import Grant, Role
 from mainspring.api.answers.registry import Api
 from mainspring.errors import StoreUnavailableError
+from mainspring.faces.gearman.guard import Guard
 from mainspring.wire.gearman.packets import EXTENSION, Type, request
 from mainspring.workflows.model import decision_function
 
@@ -258,6 +259,24 @@ def test_a_token_is_for_its_namespace(guarded: Node) -> None:
     assert default.ask(Type.WAIT, handle.encode())[1][1] == "unknown"
     own = signed_in(guarded, "shop")
     assert own.ask(Type.SUBMIT, b"f", b"", b"", b"")[1][0] == "NOT_PERMITTED", "in the default namespace"
+
+
+def test_a_remembered_check_is_for_its_namespace(guarded: Node) -> None:
+    pay = signed_in(guarded, "pay")
+
+    def outcome() -> str:
+        name, (first, *_) = pay.ask(Type.SUBMIT, b"pay", b"", b"", b"")
+        return first if name == "ERROR" else name
+
+    assert [outcome(), outcome()] == ["SUBMITTED", "SUBMITTED"]
+    pay.request(Type.OPTION_REQ, b"namespace=shop")
+    assert [name for name, _ in pay.received()] == ["OPTION_RES"]
+    assert [outcome(), outcome()] == ["NOT_PERMITTED", "NOT_PERMITTED"]
+    pay.request(Type.OPTION_REQ, b"namespace=default")
+    assert [name for name, _ in pay.received()] == ["OPTION_RES"]
+    assert outcome() == "SUBMITTED"
+    guard = Guard(TOKENS["dev"])
+    assert [guard.reach(namespace) for namespace in ("default", "shop", "default")] == [None, (), None]
 
 
 def test_a_namespace_may_be_chosen_before_the_token_is_sent(guarded: Node) -> None:
