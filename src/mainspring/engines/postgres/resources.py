@@ -49,8 +49,7 @@ async def acquire(tx: Transaction, operations: Sequence[ops.Acquire]) -> list[li
     if not pools:
         return [[] for _ in operations]
     columns = [pool[0] for pool in pools], [pool[1] for pool in pools]
-    await tx.connection.fetch(SQL["lock_pools"], *columns)
-    division = _Division(await tx.connection.fetchval(SQL["now_us"]))
+    division = _Division(await tx.connection.fetchval(SQL["lock_pools"], *columns))
     for function, pool, term, *holding in await tx.connection.fetch(SQL["holdings"], *columns):
         division.holdings.setdefault((function, pool), {})[term] = rules.Holding(*holding)
     for function, pool, number, per_us, burst, *bucket in await tx.connection.fetch(SQL["buckets"], *columns):

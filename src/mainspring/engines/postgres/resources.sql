@@ -10,12 +10,9 @@ RETURNING said, version;
 -- name: limits_of
 SELECT said, version FROM limits WHERE function = $1;
 
--- A group waits for concurrent requests in the same pool. The order of pools prevents deadlocks.
+-- A group waits for concurrent requests in the same pool, and gets the time after the wait. The order of pools prevents deadlocks.
 -- name: lock_pools
-SELECT lock_pools($1::int[], $2::bytea[]);
-
--- name: now_us
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM lock_pools($1::int[], $2::bytea[]);
 
 -- name: holdings
 SELECT t.function, t.pool, t.term, t.number, t.wanted, t.asked_us

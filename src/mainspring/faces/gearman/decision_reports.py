@@ -102,7 +102,8 @@ class DecisionReports:
         run, why = message.run, "" if is_run(message.run) else "it names no run"
         if message.handle and (held is None or held.token != message.token or run_of(held) != run):
             why = "its lease has ended"
-        reach = self._reach()
+        guard = self._peer.guard
+        reach = None if guard is None else guard.reach(self._peer.namespace)
         if reach is not None and not message.handle and self._cached.worker_of(run) is not self._worker:
             why = "this connection does not decide the run"
         endings: list[Ending] = []
@@ -156,11 +157,6 @@ class DecisionReports:
         if malformed:
             original, done = done, lambda _: original(Decided("refused", malformed))
         self._workflows.deciders.report(completion, held, endings, done, self._worker)
-
-    def _reach(self) -> tuple[str, ...] | None:
-        """Return the patterns of the functions that the peer may submit and run; None: all of its namespace."""
-        guard = self._peer.guard
-        return None if guard is None else guard.reach(self._peer.namespace)
 
     def _audit(self, run: int, why: str) -> None:
         peer = self._peer
