@@ -155,8 +155,10 @@ class JobService:
             attempts_ended=(attempts.ended, *attempts_ended),
             remembering=Remembering(handles, clock, arguments, results),
         )
+        if set_aside is None:
+            set_aside = SetAside(clock)
         self.settling = settling = Settling(
-            clock, ends, lost_limit=lost_limit, set_aside=set_aside or SetAside(clock), handle_of=handles.of
+            clock, ends, lost_limit=lost_limit, set_aside=set_aside, handle_of=handles.of
         )
         self.intake = intake = Intake(context, serving, root_jobs, due_jobs.wake_at, attempts.submitted)
         self.foreground = foreground = Foreground(
@@ -208,6 +210,7 @@ class JobService:
                 ends,
                 clients,
                 due_jobs.wake_at,
+                set_aside,
             )
         self.lifecycle = NodeJobLifecycle(context, serving, ends, intake, clients)
         startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)

@@ -26,6 +26,8 @@ from mainspring.events.relay import (
 )
 from mainspring.jobs.counting import count_in_flight
 from mainspring.jobs.store import DrainInbox, ReadBacklog, Recover
+from mainspring.jobs.store.nodes import REFUSED, REFUSED_REMEDY
+from mainspring.storage.set_aside import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,10 +42,12 @@ if TYPE_CHECKING:
     from mainspring.jobs.remote_jobs import RemoteJobs
     from mainspring.jobs.reports import Reports
     from mainspring.jobs.serving import Serving
-    from mainspring.jobs.store import Backlog, DrainedInbox, Recovered
+    from mainspring.jobs.store import Backlog, DrainedInbox, Recovered, RefusedSubmissions
     from mainspring.jobs.subscriptions import Subscriptions
     from mainspring.jobs.token_grants import TokenGrants
+    from mainspring.storage.set_aside import SetAside
 
+SUBMISSION: Final = Kind("submission", REFUSED_REMEDY, is_tried_again=False)
 BACKLOG_INTERVAL = 1.0
 """Seconds between readings of the backlog. Idle nodes share the readings, so that one of them reads in this interval."""
 MAX_IDLE_NODES: Final = 5
@@ -98,6 +102,7 @@ class Sharing:
         ends: Ends,
         clients: Clients,
         wake_at: Callable[[int], None],
+        set_aside: SetAside,
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._timers, self._clock = context.timers, context.clock
@@ -109,6 +114,7 @@ class Sharing:
         self._ends = ends
         self._clients = clients
         self._wake_at = wake_at
+        self._set_aside = set_aside
         self._looking = self._draining = False
         self._idle = False
         """Whether no job waited in the store at the last reading."""
@@ -274,6 +280,16 @@ class Sharing:
             self._wake_at(backlog.next_us)
         if backlog.inbox and not self._draining:
             self._drain_inbox()
+        if backlog.refused is not None:
+            self._note_refused(backlog.refused)
+
+    def _note_refused(self, refused: RefusedSubmissions) -> None:
+        """Show the submissions that became no jobs for as long as the store has them."""
+        if not refused.number:
+            self._set_aside.removed(SUBMISSION, REFUSED)
+            return
+        fault = f"{refused.number} submissions in SQL became no jobs; the last one: {refused.reason}"
+        self._set_aside.note(SUBMISSION, REFUSED, fault, refused.number, refused.since_us / 1e6)
 
     def _drain_inbox(self) -> None:
         """Move jobs that users submitted in their own transactions from the inbox to the queue."""

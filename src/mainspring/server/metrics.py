@@ -130,7 +130,9 @@ class Metrics:
 
 def set_aside_measures(set_aside: SetAside) -> Iterable[Measure]:
     """Return how many stored objects the node has set aside."""
-    counts = Counter(one.kind for one in set_aside.entries())
+    counts: Counter[str] = Counter()
+    for one in set_aside.entries():
+        counts[one.kind] += one.number
     text = "Stored objects that this node cannot handle, by kind; the log names them."
     yield Measure("mainspring_set_aside", "gauge", text, [({"kind": kind}, float(counts[kind])) for kind in KINDS])
 

@@ -35,9 +35,10 @@ class Kind(NamedTuple):
     name: str
     remedy: str
     """Advice for the operator."""
+    is_tried_again: bool = True
 
 
-KINDS: Final = ("schedule", "job", "run", "errand", "operation")
+KINDS: Final = ("schedule", "job", "run", "errand", "operation", "submission")
 """The names of all kinds: each has a measure from the start of a node on."""
 
 
@@ -49,6 +50,8 @@ class Entry(NamedTuple):
     fault: str
     since: float
     """Wall time of the first attempt that failed."""
+    number: int = 1
+    """The number of objects that it stands for."""
 
 
 class SetAside:
@@ -64,17 +67,23 @@ class SetAside:
         """Return whether there are none, as nearly always: then nobody needs to make their names."""
         return not self._entries
 
-    def note(self, kind: Kind, name: str, fault: str) -> None:
-        """Note that an object could not be handled; log it if that is new."""
+    def note(self, kind: Kind, name: str, fault: str, number: int = 1, since: float | None = None) -> None:
+        """Note that an object, or a ``number`` of them, could not be handled; log it if that is new."""
         key = kind.name, name
         before = self._entries.get(key)
-        entry = Entry(kind.name, name, fault, self._clock.wall() if before is None else before[0].since)
-        self._entries[key] = entry, self._clock.monotonic()
+        if since is None:
+            since = self._clock.wall() if before is None else before[0].since
+        self._entries[key] = Entry(kind.name, name, fault, since, number), self._clock.monotonic()
         if before is None or before[0].fault != fault:
+            delay = {"tried_again_after": RETRY_DELAY} if kind.is_tried_again else {}
             _log.error(
                 f"this node cannot handle a stored {kind.name}: it is set aside, the others go on",
-                **{kind.name: name, "fault": fault, "remedy": kind.remedy, "tried_again_after": RETRY_DELAY},
+                **{kind.name: name, "fault": fault, "remedy": kind.remedy, **delay},
             )
+
+    def removed(self, kind: Kind, name: str) -> None:
+        """Note that an object is no longer there."""
+        self._entries.pop((kind.name, name), None)
 
     def handled(self, kind: Kind, names: Iterable[str]) -> None:
         """Note that objects were handled, whether they were set aside before or not."""
@@ -99,4 +108,4 @@ class SetAside:
 
     def number(self, kind: Kind) -> int:
         """Return how many objects of a kind are set aside."""
-        return sum(one.kind == kind.name for one in self.entries()) if self._entries else 0
+        return sum(one.number for one in self.entries() if one.kind == kind.name) if self._entries else 0

@@ -11,12 +11,15 @@ import asyncpg
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.unit.faces.rest.a_server import whole_node
 
 from mainspring import App, namespaces
+from mainspring.api.status import Show
 from mainspring.client import transactional
 from mainspring.engines.postgres import inbox
 from mainspring.engines.postgres.migrate import MIGRATIONS, prepare
 from mainspring.events.relay import Pending, Settled
+from mainspring.faces.http.figures import Measure
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Priority, Retry, State, encode_options
 from mainspring.jobs.rules import Event, Settlement
@@ -25,6 +28,8 @@ from .a_fleet import NOW, Node, node, session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from mainspring.api.status import SetAsideStatus
 
 NEVER = NOW + 90 * 365 * 86_400_000_000
 
@@ -385,6 +390,40 @@ def test_a_row_that_cannot_become_a_job_is_refused_alone(database: str) -> None:
             await insert(other, id=104, created_us=2**63 - 1)
             assert await one.find(104) == {}, "nor does a look at it fail"
             assert (await cancel(one, 104)).job is None
+
+    asyncio.run(test())
+
+
+def test_refused_rows_are_shown_until_somebody_deletes_them(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "REFUSED_INTERVAL", 0.0)
+
+    async def test() -> None:
+        async with whole_node(database) as (_, built), session(database) as other:
+
+            async def shown(number: int) -> SetAsideStatus | None:
+                async with asyncio.timeout(60):
+                    while True:
+                        found = (await built.api.call(Show())).set_aside
+                        (measure,) = [one for one in built.metrics.figures() if one.name == "mainspring_set_aside"]
+                        assert isinstance(measure, Measure)
+                        if ({"kind": "submission"}, number) in measure.samples:
+                            return found[0] if found else None
+                        await asyncio.sleep(0.05)
+
+            for job_id, created_us in ((7, -1), (8, 2**63 - 1)):
+                await insert(other, id=job_id, created_us=created_us)
+            entry = await shown(2)
+            assert entry is not None
+            assert (entry.kind, entry.name) == ("submission", "refused_submissions")
+            assert entry.fault.startswith("2 submissions in SQL became no jobs; the last one: a time lies before 1970")
+            assert await other.execute("DELETE FROM refused_submissions") == "DELETE 2"
+            assert await shown(0) is None
+            await insert(other, id=9, created_us=-1)
+            await shown(1)
+            age = "UPDATE refused_submissions SET at_us = at_us - 31::bigint * 86400000000"
+            assert await other.execute(age) == "UPDATE 1"
+            await shown(0)
+            assert await other.fetchval("SELECT count(*) FROM refused_submissions") == 0
 
     asyncio.run(test())
 

@@ -92,6 +92,8 @@ class Floors:
         self.due = Floor()
         self.expiring = Floor()
         self.inbox = Floor()
+        self.look_for_refused_at = 0.0
+        """When the refused rows of the inbox are counted again."""
         self._tops: list[tuple[float, int]] = []
 
     def of(self, function: int) -> Floor:

@@ -25,6 +25,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, State
 from mainspring.jobs.retry import MAX_WAIT
 from mainspring.jobs.retry import check as check_retry
+from mainspring.jobs.store.nodes import REFUSED_REMEDY
 from mainspring.jobs.tags import check_tags
 from mainspring.namespaces import SEPARATOR
 from mainspring.resources.limit_specs import MAX_CONCURRENCY_KEY_BYTES
@@ -42,6 +43,10 @@ _PENDING, _SCHEDULED = int(State.PENDING), int(State.SCHEDULED)
 _DAY_US: Final = 86_400_000_000
 LATEST_US: Final = int(MAX_WAIT * 1_000_000) + _DAY_US
 """Microseconds from now within which a job may become due or expire. The inbox refuses later times, by the server's clock."""
+REFUSED_INTERVAL: Final = 10.0
+"""Seconds between two counts of the refused rows."""
+REFUSED_US: Final = 30 * _DAY_US
+"""Microseconds for which refused rows are kept."""
 FORGED: Final = "they have fields that only nodes set, such as the run or the schedule of a job"
 _FAULTS: Final = (
     asyncpg.DataError,
@@ -130,20 +135,32 @@ async def _store_or_undo(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
 
 async def _refuse(tx: Transaction, records: Sequence[Record], reasons: dict[int, str]) -> None:
     """Put rows aside, with the reasons: they are out of the inbox, and their jobs are lost."""
+    floors = tx.memory(Floors)
     ids = [record[0] for record in records]
     values = [[record[at] for record in records] for at in range(10)]
     await tx.connection.fetch(SQL["refuse_submissions"], *values, [reasons[job_id][:1000] for job_id in ids])
 
     def warn() -> None:
+        floors.look_for_refused_at = 0.0
         log.error(
             "submissions of the inbox cannot become jobs and are set aside, the others go on",
             ids=ids[:10],
             number=len(ids),
             reason=reasons[ids[0]],
-            remedy="look at the table refused_submissions of the store's schema, and submit them again if they are yours",
+            remedy=REFUSED_REMEDY,
         )
 
     tx.after_commit(warn)
+
+
+async def refused(tx: Transaction, floors: Floors) -> ops.RefusedSubmissions | None:
+    """Count the rows that were put aside, from time to time, and delete those of `REFUSED_US` ago; None: not this time."""
+    now = floors.clock()
+    if now < floors.look_for_refused_at:
+        return None
+    ((number, since_us, reason),) = await tx.connection.fetch(SQL["read_refused"], REFUSED_US)
+    floors.look_for_refused_at = now + REFUSED_INTERVAL
+    return ops.RefusedSubmissions(number, since_us or 0, reason or "")
 
 
 async def _jobs(tx: Transaction, records: Sequence[Record]) -> tuple[list[Job], dict[int, str]]:

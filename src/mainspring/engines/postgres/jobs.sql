@@ -616,6 +616,15 @@ INSERT INTO refused_submissions (id, namespace, function, uniq, priority, create
 SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::bytea[], $5::smallint[], $6::bigint[], $7::bigint[], $8::bigint[],
     $9::bytea[], $10::bytea[], $11::text[]);
 
+-- name: read_refused
+WITH recent AS (
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $1::bigint AS since_us
+), gone AS (
+    DELETE FROM refused_submissions WHERE at_us < (SELECT since_us FROM recent)
+)
+SELECT count(*), min(at_us), (array_agg(reason ORDER BY number DESC))[1]
+FROM refused_submissions WHERE at_us >= (SELECT since_us FROM recent);
+
 -- name: alias
 INSERT INTO aliases (id, job_id, created_us) SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]);
 

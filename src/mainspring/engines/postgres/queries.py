@@ -118,7 +118,8 @@ async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -
             live[name] = live.get(name, 0) + number
             if state == _PENDING:
                 pending[name, priority] = pending.get((name, priority), 0) + number
-    return [ops.Backlog(pending, live, min(times, default=0), inbox_waits) for _ in operations]
+    refused = await inbox.refused(tx, floors)
+    return [ops.Backlog(pending, live, min(times, default=0), inbox_waits, refused) for _ in operations]
 
 
 async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:

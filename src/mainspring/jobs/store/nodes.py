@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.jobs.rules import Outcome
 from mainspring.namespaces import DEFAULT
@@ -172,6 +172,25 @@ class Backlog(NamedTuple):
     """When the next job becomes due or expires; 0 if there is none."""
     inbox: bool = False
     """Whether the inbox has jobs that users submitted in their own transactions."""
+    refused: RefusedSubmissions | None = None
+    """Those of them that became no jobs; None if the store did not look for them this time."""
+
+
+REFUSED: Final = "refused_submissions"
+"""The table of these submissions, in the store's schema."""
+REFUSED_REMEDY: Final = (
+    f"look at the table {REFUSED} of the store's schema, submit them again if they are yours, and delete the rows"
+)
+
+
+class RefusedSubmissions(NamedTuple):
+    """Jobs of users' transactions that could not become jobs of the queue. Their rows are kept until somebody deletes them."""
+
+    number: int
+    since_us: int = 0
+    """When the first one was refused."""
+    reason: str = ""
+    """Why the last one was refused."""
 
 
 class DrainInbox(Operation):
