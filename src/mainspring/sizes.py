@@ -43,7 +43,7 @@ STORED_FAILURE: Final = Size(4_096, "bytes", "the part of a stored failure that 
 PAGE: Final = Size(
     4 * 2**20,
     "bytes",
-    "a page of tokens, acts, operations or runs: it ends early, and its cursor continues there",
+    "a page of any list: it ends early, and its cursor continues there",
     SHORTENED,
 )
 ROW_VALUE: Final = Size(

@@ -242,7 +242,7 @@ class BulkSuite:
 
     def test_a_namespace_lists_its_own_operations(self, node: Bulk) -> None:
         begun = [node.begin() for _ in range(3)]
-        assert node.store.all_of(ListBulk()) == begun[::-1]
+        assert node.store.all_of(ListBulk()) == node.store.all_of(ListBulk(bytes=1)) == begun[::-1]
         page = node.store.read(ListBulk(limit=2))
         assert page.items == begun[:0:-1]
         assert node.store.read(ListBulk(limit=2, after=page.next)).items == begun[:1]

@@ -15,7 +15,7 @@ from mainspring.access.store import shown_credential
 from mainspring.api import audit
 from mainspring.api.answers.access import AccessCalls
 from mainspring.api.answers.job_info import info_of
-from mainspring.api.answers.page_size import fitting, value_in_row
+from mainspring.api.answers.page_size import number_fitting, value_in_row
 from mainspring.api.answers.registry import Api
 from mainspring.api.answers.text import rfc3339
 from mainspring.bulk.model import decode_touched
@@ -164,11 +164,11 @@ def test_an_act_that_cannot_be_read_is_a_row_of_the_audit(tmp_path: Path) -> Non
 
 def test_a_page_ends_early_where_its_rows_are_large() -> None:
     small = [{"row": number} for number in range(1000)]
-    assert fitting(small) is small
+    assert number_fitting(small) == 1000
     large = ["x" * 2**20] * 10
-    assert len(fitting(large)) == 3
-    assert len(fitting(["x" * 2**24, "y"])) == 1
-    assert len(msgspec.json.encode(fitting(large))) <= PAGE.most
+    assert number_fitting(large) == 3
+    assert number_fitting(["x" * 2**24, "y"]) == 1
+    assert len(msgspec.json.encode(large[:3])) <= PAGE.most
 
 
 def test_a_large_value_in_a_row_is_a_mark() -> None:
@@ -181,7 +181,9 @@ def test_a_page_of_the_audit_continues_after_large_acts() -> None:
     acts = [Recorded(number, 1, Act("a", "me", object="x" * 2**20)) for number in range(9, 0, -1)]
 
     def list_acts(query: ListActs, done: Any, *_: object) -> None:
-        done(Page([one for one in acts if query.after is None or one.number < query.after]))
+        found = [one for one in acts if query.after is None or one.number < query.after]
+        some = found[: query.limit]
+        done(Page(some, some[-1].number if len(some) < len(found) else None))
 
     async def check() -> None:
         access: Any = SimpleNamespace(list_acts=list_acts)

@@ -11,7 +11,7 @@ from mainspring.access.acts import Act
 from mainspring.sizes import CANNOT_READ
 from mainspring.storage.operation import Operation
 from mainspring.storage.phases import Phase
-from mainspring.storage.query import Page, PageQuery
+from mainspring.storage.query import Page, PageQuery, Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -147,15 +147,19 @@ async def list_acts(
     """Answer a query. ``read`` returns at most a number of acts below a place, newest first, by the query's index."""
     found: list[Recorded] = []
     place, searched_us = query.after, 0
-    while rows := min(meter.part(), PART):
+    sizes = Sizes(query)
+    while rows := sizes.part(min(meter.part(), PART)):
         part = await read(place, rows)
         meter.spend(rows)
+        is_spent = sizes.add(part)
         for recorded in part:
             if query.matches(recorded.act):
                 found.append(recorded)
                 if len(found) == query.limit:
-                    return Page(found, recorded.number, recorded.at_us)
+                    return Page(found, recorded.number, recorded.at_us, sizes.used)
         if len(part) < rows:
-            return Page(found)
+            return Page(found, size=sizes.used)
         place, searched_us = part[-1].number, part[-1].at_us
-    return Page(found, place, searched_us)
+        if is_spent:
+            break
+    return Page(found, place, searched_us, sizes.used)

@@ -52,6 +52,7 @@ class ListActs(Request[Listed]):
     permission = Permission.ADMIN
     touches = Touches.EACH
     call = "audit.list"
+    rows = "acts"
     only_reads = True
     everywhere: bool = False
     """Acts of all namespaces, and those outside of namespaces, such as on nodes: for administrators of all namespaces."""
@@ -83,6 +84,7 @@ class ListMarks(Request[Marks]):
 
     permission = Permission.READ
     call = "marks.list"
+    rows = "marks"
     only_reads = True
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
     after: Whole | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
@@ -68,6 +69,7 @@ class ListFires(Request[Fires]):
 
     permission = Permission.READ
     call = "schedules.fires"
+    rows = "fires"
     only_reads = True
     schedule: Text | None = None
     state: FireStateName | None = None
@@ -84,6 +86,8 @@ class Outcomes(msgspec.Struct):
     """The last outcomes of schedules."""
 
     fires: list[Run]
+    next: str | UnsetType = UNSET
+    """The value of ``after`` for the next page; left out: there are no more."""
 
 
 class ReadOutcomes(Request[Outcomes]):
@@ -95,8 +99,10 @@ class ReadOutcomes(Request[Outcomes]):
 
     permission = Permission.READ
     call = "schedules.outcomes"
+    rows = "fires"
     only_reads = True
     schedules: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)]
+    after: Text | None = None
 
 
 class ReadTimeline(Request[Timeline]):
@@ -104,6 +110,7 @@ class ReadTimeline(Request[Timeline]):
 
     permission = Permission.READ
     call = "schedules.timeline"
+    rows = "schedules"
     only_reads = True
     since: Moment | None = None
     """Seconds since 1970; by default the begin of the present day in UTC."""

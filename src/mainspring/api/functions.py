@@ -75,6 +75,7 @@ class List(Request[Listed]):
 
     permission = Permission.READ
     call = "functions.list"
+    rows = "functions"
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
     after: Text | None = None
     name: Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)] = ""

@@ -65,7 +65,8 @@ class Listed(msgspec.Struct):
 
     jobs: list[JobInfo]
     next: str | UnsetType | None = UNSET
-    """Only in a partial answer: the handle for ``before`` of the next page; None: no older job matches."""
+    """The handle for ``before`` of the next page; None: no older job matches. It is left out in an answer
+    that is not partial, unless large rows have made that short."""
     searched_to: str | UnsetType | None = UNSET
     """Only in a partial answer: when the last examined job was submitted; None: there is no older one."""
 
@@ -92,6 +93,8 @@ class List(Request[Listed], kw_only=True):
 
     permission = Permission.READ
     call = "jobs.list"
+    rows = "jobs"
+    place = "handle"
     only_reads = True
     state: Text | Texts | None = None
     """One state, or several of which any will do."""

@@ -6,6 +6,7 @@ The figures are those of the namespace alone, so that callers with rights in it 
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.functions import Acknowledged  # noqa: TC001 - msgspec reads the annotation
@@ -143,6 +144,8 @@ class Listed(msgspec.Struct):
     """The nodes that share a store."""
 
     nodes: list[NamespaceNode]
+    next: str | UnsetType = UNSET
+    """The value of ``after`` for the next page; left out: there are no more."""
 
 
 class Status(Request[NamespaceStatus]):
@@ -158,6 +161,8 @@ class ListNodes(Request[Listed]):
 
     permission = Permission.READ
     call = "namespaces.nodes"
+    rows = "nodes"
+    after: Text | None = None
 
 
 class ShowNode(Request[NamespaceNode]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.request import Request, Touches
@@ -52,6 +53,8 @@ class Listed(msgspec.Struct):
     """The nodes that share a store."""
 
     nodes: list[NodeInfo]
+    next: str | UnsetType = UNSET
+    """The value of ``after`` for the next page; left out: there are no more."""
 
 
 class List(Request[Listed]):
@@ -60,6 +63,8 @@ class List(Request[Listed]):
     permission = Permission.READ
     about_nodes = True
     call = "nodes.list"
+    rows = "nodes"
+    after: Text | None = None
 
 
 class Show(Request[NodeInfo]):

@@ -130,6 +130,7 @@ class List(Request[Listed]):
 
     permission = Permission.READ
     call = "operations.list"
+    rows = "operations"
     limit: Limit = 100
     before: Text | None = None
     """List only operations that were started before this one."""

@@ -64,6 +64,12 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     """Whether it changes nothing and may take long: it ends when its client disconnects."""
     is_small: ClassVar[bool] = False
     """Whether it reads or changes a single thing and has a short answer, so that a client may have many of them under way."""
+    rows: ClassVar[str] = ""
+    """The field of its answer with the rows of a list. `Api` ends an answer at `sizes.PAGE` bytes of them, and ``next`` in the
+    answer continues there. The request has a ``limit``, or a field ``after``."""
+    place: ClassVar[str] = ""
+    """The field of a row that is the place after it, for answers whose handler leaves ``next`` out. Without it, such a handler
+    returns all rows, and `Api` numbers them."""
     former: ClassVar[Mapping[str, str]] = {}
     """Former names of fields, with the present ones: ``{"unique": "id"}``. They are read, too, and `params_of` sends them, so
     that nodes, clients and scripts of this version and of the last one work together."""

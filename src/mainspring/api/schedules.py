@@ -81,6 +81,8 @@ class Listed(msgspec.Struct):
     """All schedules, by name."""
 
     schedules: list[ScheduleInfo]
+    next: str | UnsetType = UNSET
+    """The value of ``after`` for the next page; left out: there are no more."""
 
 
 class Removed(msgspec.Struct):
@@ -163,6 +165,8 @@ class Runs(msgspec.Struct):
     """Outcomes of a schedule's fire times, newest first."""
 
     runs: list[Run]
+    next: float | UnsetType = UNSET
+    """The value of ``before`` for the next page, in seconds since 1970; left out: there are no more."""
 
 
 class Difference(msgspec.Struct):
@@ -187,7 +191,10 @@ class List(Request[Listed]):
 
     permission = Permission.READ
     call = "schedules.list"
+    rows = "schedules"
+    place = "name"
     only_reads = True
+    after: Text | None = None
 
 
 class Show(Request[ScheduleDetails]):
@@ -313,6 +320,7 @@ class History(Request[Runs]):
     permission = Permission.READ
     touches = Touches.SCHEDULE
     call = "schedules.history"
+    rows = "runs"
     only_reads = True
     name: Text
     limit: Whole = 100

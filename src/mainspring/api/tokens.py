@@ -6,6 +6,7 @@ from datetime import datetime  # noqa: TC003 - msgspec reads the annotation
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.errors import PAGE_LIMIT
@@ -80,6 +81,7 @@ class List(Request[Listed]):
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.list"
+    rows = "tokens"
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
     after: Text | None = None
 
@@ -164,6 +166,8 @@ class Namespaces(msgspec.Struct):
     """The namespaces in which the caller has rights, by name."""
 
     namespaces: list[str]
+    next: str | UnsetType = UNSET
+    """The value of ``after`` for the next page; left out: there are no more."""
 
 
 class ListNamespaces(Request[Namespaces]):
@@ -172,3 +176,5 @@ class ListNamespaces(Request[Namespaces]):
     permission = Permission.SIGNED_IN
     about_nodes = True
     call = "namespaces.list"
+    rows = "namespaces"
+    after: Text | None = None

@@ -71,6 +71,7 @@ class List(Request[Listed]):
 
     permission = Permission.READ
     call = "workers.list"
+    rows = "workers"
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
     after: Text | None = None
 

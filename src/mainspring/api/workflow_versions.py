@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.request import Request, Touches
@@ -34,6 +35,8 @@ class VersionList(msgspec.Struct):
     """The versions of workflows, by the names of these; the newest version comes first."""
 
     versions: list[VersionInfo]
+    next: str | UnsetType = UNSET
+    """The value of ``after`` for the next page; left out: there are no more."""
 
 
 class RemovedVersion(msgspec.Struct):
@@ -80,6 +83,8 @@ class DeciderList(msgspec.Struct):
     """The connected workers that decide runs."""
 
     workers: list[DeciderInfo]
+    next: str | UnsetType = UNSET
+    """The value of ``after`` for the next page; left out: there are no more."""
 
 
 class Versions(Request[VersionList]):
@@ -87,7 +92,9 @@ class Versions(Request[VersionList]):
 
     permission = Permission.READ
     call = "workflows.versions"
+    rows = "versions"
     type: Text | None = None
+    after: Text | None = None
 
 
 class Remove(Request[RemovedVersion]):
@@ -106,3 +113,5 @@ class Workers(Request[DeciderList]):
 
     permission = Permission.READ
     call = "workflows.workers"
+    rows = "workers"
+    after: Text | None = None

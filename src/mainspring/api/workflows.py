@@ -259,6 +259,7 @@ class List(Request[Listed]):
 
     permission = Permission.READ
     call = "workflows.list"
+    rows = "runs"
     only_reads = True
     open: bool = False
     closed: bool = False
@@ -288,6 +289,7 @@ class History(Request[Events], rename={"first": "from"}):
 
     permission = Permission.READ
     call = "workflows.history"
+    rows = "events"
     only_reads = True
     key: Text
     first: Whole = 1

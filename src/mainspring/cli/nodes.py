@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from mainspring.api.nodes import Drain, List, Remove, Show
-from mainspring.cli.calls import call, print_answer
+from mainspring.cli.calls import items, print_answer
 from mainspring.cli.display import print_fields, print_rows, with_durations
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
@@ -27,7 +27,7 @@ def list_nodes(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
     A killed node stays in the list until its lease has ended and another node has recovered its jobs.
     """
-    print_rows(COLUMNS, call(server.client(), List())["nodes"], json=json)
+    print_rows(COLUMNS, list(items(server.client(), List(), "nodes")), json=json)
     return EXIT_DONE
 
 

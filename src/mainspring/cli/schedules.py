@@ -83,7 +83,7 @@ def list_schedules(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
     names, then a line per schedule with tabs between all columns. With --json, it prints an array.
     """
-    print_rows(COLUMNS, call(server.client(), List())["schedules"], json=json, steps=SHRINK_STEPS)
+    print_rows(COLUMNS, list(items(server.client(), List(), "schedules")), json=json, steps=SHRINK_STEPS)
     return EXIT_DONE
 
 
@@ -214,7 +214,7 @@ def _children_first(client: Client, names: Sequence[str]) -> list[str]:
     waiting = list(dict.fromkeys(names))
     if len(waiting) < 2:
         return waiting
-    parents = {one["name"]: one["parents"] for one in call(client, List())["schedules"]}
+    parents = {one["name"]: one["parents"] for one in items(client, List(), "schedules")}
     ordered: list[str] = []
     while waiting:
         held = {parent for name in waiting for parent in parents.get(name, ())}
@@ -304,7 +304,14 @@ def history(
     skipped time has a reason: misfire, overlap, paused, excluded, parent or removed. More than 100 missed times share a row, up
     to `until`.
     """
-    print_rows(RUN_COLUMNS, call(server.client(), History(name, limit, before))["runs"], json=json)
+    client, runs = server.client(), list[dict[str, Any]]()
+    while True:
+        answer = call(client, History(name, limit - len(runs), before))
+        runs += answer["runs"]
+        before = answer.get("next")  # also if large rows have made the page short
+        if before is None or len(runs) >= limit:
+            break
+    print_rows(RUN_COLUMNS, runs, json=json)
     return EXIT_DONE
 
 

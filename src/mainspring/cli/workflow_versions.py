@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import Parameter
 
 from mainspring.api.workflow_versions import Remove, Versions, Workers
-from mainspring.cli.calls import call, print_answer
+from mainspring.cli.calls import items, print_answer
 from mainspring.cli.display import print_rows
 from mainspring.cli.failures import EXIT_DONE
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
@@ -70,7 +70,7 @@ def versions(
                 "--remove needs the name of the workflow: mainspring workflows versions NAME --remove VERSION"
             )
         return print_answer(client, Remove(name, remove), _print_removed, json=json)
-    listed = call(client, Versions(name))["versions"]
+    listed = list(items(client, Versions(name), "versions"))
     print_rows(
         COLUMNS, listed if json else [row | {"note": _note(row)} for row in listed], json=json, steps=SHRINK_STEPS
     )
@@ -85,7 +85,7 @@ def workers(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     which it replayed a history. These numbers are up to 10 seconds old. The state "full" means that all places for decisions are
     taken: the worker gets no further decision until one of them ends.
     """
-    listed = call(server.client(), Workers())["workers"]
+    listed = list(items(server.client(), Workers(), "workers"))
     print_rows(WORKER_COLUMNS, listed if json else [_shown(row) for row in listed], json=json, steps=WORKER_STEPS)
     return EXIT_DONE
 

@@ -43,16 +43,21 @@ class Asking:
         params = declared.params(call, given)
         return declared.answer(call, await self._connections.aio().call(call, params))
 
-    def _pages(self, call: str, given: Mapping[str, Any], rows: str, place: str, most: int | None) -> Iterator[Any]:
-        """Yield the items of a list, page by page, at most ``most``; ``place`` is the field with the place of the next page."""
-        pages = _Pages(given, rows, place, most)
+    def _pages(
+        self, call: str, given: Mapping[str, Any], rows: str, place: str, most: int | None, *, limits: bool = True
+    ) -> Iterator[Any]:
+        """Yield the items of a list, page by page, at most ``most``; ``place`` is the field with the place of the next page.
+
+        ``limits``: the request has a limit of items.
+        """
+        pages = _Pages(given, rows, place, most, limits=limits)
         while pages.given is not None:
             yield from pages.items(self._ask(call, pages.given))
 
     async def _apages(
-        self, call: str, given: Mapping[str, Any], rows: str, place: str, most: int | None
+        self, call: str, given: Mapping[str, Any], rows: str, place: str, most: int | None, *, limits: bool = True
     ) -> AsyncIterator[Any]:
-        pages = _Pages(given, rows, place, most)
+        pages = _Pages(given, rows, place, most, limits=limits)
         while pages.given is not None:
             for item in pages.items(await self._aask(call, pages.given)):
                 yield item
@@ -67,10 +72,13 @@ class Asking:
 class _Pages:
     """The parameters of the next page of a list, as ``given``; None after the last one."""
 
-    def __init__(self, given: Mapping[str, Any], rows: str, place: str, most: int | None) -> None:
+    def __init__(
+        self, given: Mapping[str, Any], rows: str, place: str, most: int | None, *, limits: bool = True
+    ) -> None:
         self._rows = rows
         self._place = place
         self._left = most
+        self._limits = limits and bool(place)
         self.given: dict[str, Any] | None = dict(given)
         self._limit()
 
@@ -89,7 +97,7 @@ class _Pages:
         return found
 
     def _limit(self) -> None:
-        if self._place and self.given is not None:
+        if self._limits and self.given is not None:
             self.given["limit"] = PAGE if self._left is None else max(1, min(PAGE, self._left))
 
 

@@ -31,12 +31,14 @@ class ScheduleRequests(OnServers):
 
     def list(self) -> Iterator[ScheduleInfo]:
         """Yield the schedules, by name."""
-        answer: Iterator[ScheduleInfo] = self._pages("schedules.list", {}, "schedules", "", None)
+        answer: Iterator[ScheduleInfo] = self._pages("schedules.list", {}, "schedules", "after", None, limits=False)
         return answer
 
     def alist(self) -> AsyncIterator[ScheduleInfo]:
         """As ``list``."""
-        answer: AsyncIterator[ScheduleInfo] = self._apages("schedules.list", {}, "schedules", "", None)
+        answer: AsyncIterator[ScheduleInfo] = self._apages(
+            "schedules.list", {}, "schedules", "after", None, limits=False
+        )
         return answer
 
     def get(self, name: str) -> ScheduleDetails:

@@ -22,6 +22,8 @@ MIN_INTERVAL_US = 100_000
 """The minimum interval, a tenth of a second: a task that should run more often needs a loop, not a schedule."""
 
 _MAX_NAME_LENGTH = 200
+MOST_PARENTS = 1000
+"""Parents of one schedule: each row of a list names them."""
 
 
 def check(schedule: Schedule) -> None:
@@ -39,6 +41,8 @@ def check(schedule: Schedule) -> None:
 def _check(schedule: Schedule) -> None:
     triggers.iana_zone(schedule.timezone)
     _check_times(schedule)
+    if len(schedule.parents) > MOST_PARENTS:
+        raise UsageError(f"it has {len(schedule.parents)} parents: give it at most {MOST_PARENTS}")
     for day in schedule.exclude:
         try:
             right = date.fromisoformat(day).isoformat() == day

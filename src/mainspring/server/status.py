@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 STATUS_FUNCTIONS: Final = 1000
 """Functions in one status, at most: those with the most jobs."""
+MOST_VERSIONS: Final = 1000
+"""Versions of workflows in one status, at most."""
 
 
 class Status:
@@ -108,11 +110,11 @@ class Status:
         versions = sorted(
             (one.namespace, one.name, one.version) for one in workflows.definitions.all() if one.namespace == namespace
         )
-        return [
+        return [  # the versions of workflows are listed page by page elsewhere
             WorkflowStatus(
                 *key[1:], workflows.versions.workers(*key), counts.parked.get(key, 0), counts.stranded.get(key, 0)
             )
-            for key in versions
+            for key in versions[:MOST_VERSIONS]
         ]
 
 

@@ -7,6 +7,7 @@ long: a read ends when it has spent its budget, and its answer contains the plac
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
@@ -44,6 +45,13 @@ class Page(NamedTuple, Generic[T]):
     """The place up to which the read searched: `PageQuery.after` of the next page, which may be empty. None: no more rows."""
     searched_us: int = 0
     """The wall time in microseconds at which the last examined job was submitted, or run began, in a list that has a `next`."""
+    size: int = 0
+    """The bytes of the items, if the query has a budget of bytes."""
+
+
+FIRST_PART: Final = 20
+"""Rows that a read with a budget of bytes begins with: from their sizes it estimates how many fit into the rest."""
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class PageQuery(Query[Page[T]], Generic[T], frozen=True, kw_only=True):
@@ -52,6 +60,40 @@ class PageQuery(Query[Page[T]], Generic[T], frozen=True, kw_only=True):
     after: Any = None
     """`Page.next` of the previous page; None: from the first row."""
     limit: int = 100
+    bytes: int = 0
+    """The bytes of rows after which a page ends, for rows whose sizes clients choose; 0: any number."""
+
+    @staticmethod
+    def size_of(item: T) -> int:
+        """Return the bytes of a row."""
+        return len(_encode(item))
+
+
+class Sizes(Generic[T]):
+    """The rest of a query's budget of bytes during a read. It also decides how many rows are read at a time."""
+
+    __slots__ = ("_next", "_number", "_query", "used")
+
+    def __init__(self, query: PageQuery[T]) -> None:
+        self._query = query
+        self._next = FIRST_PART if query.bytes else sys.maxsize
+        self._number = 0
+        self.used = 0
+
+    def part(self, rows: int) -> int:
+        """Return how many of these rows may be read next."""
+        return min(rows, self._next)
+
+    def add(self, items: Sequence[T]) -> bool:
+        """Count rows that were read; return whether the budget is spent."""
+        query = self._query
+        if not query.bytes or not items:
+            return False
+        self.used += sum(map(query.size_of, items))
+        self._number += len(items)
+        fit = (query.bytes - self.used) * self._number // max(self.used, 1)
+        self._next = max(1, min(self._next * GROWTH, fit))
+        return self.used >= query.bytes
 
 
 GROWTH: Final = 4
@@ -106,12 +148,17 @@ async def in_parts(
     """
     items: list[T] = []
     after = query.after
+    sizes = Sizes(query)
     while len(items) < query.limit and (rows := meter.part()):
-        number = min(rows, query.limit - len(items))
+        number = sizes.part(min(rows, query.limit - len(items)))
         found = await read(after, number)
         meter.spend(number)
-        items += [item for _, item in found]
+        part = [item for _, item in found]
+        items += part
+        is_spent = sizes.add(part)
         if len(found) < number:
-            return Page(items)
+            return Page(items, size=sizes.used)
         after = found[-1][0]
-    return Page(items, after)
+        if is_spent:
+            break
+    return Page(items, after, size=sizes.used)

@@ -83,7 +83,7 @@ class Reads:
         failed: Callable[[StoreError], None],
         wanted: Callable[[], bool] = always,
     ) -> None:
-        """Read page after page until they have as many items as the query's limit, or there are no more.
+        """Read page after page until they have as many items or bytes as the query's limits, or there are no more.
 
         Other queries may run between two pages.
         """
@@ -110,11 +110,11 @@ class Reads:
         page: Page[T],
     ) -> None:
         items += page.items
-        remaining = query.limit - len(page.items)
-        if page.next is None or remaining <= 0:
+        remaining, left = query.limit - len(page.items), query.bytes - page.size
+        if page.next is None or remaining <= 0 or (query.bytes and left <= 0):
             done(page._replace(items=items))
         else:
-            query = msgspec.structs.replace(query, after=page.next, limit=remaining)
+            query = msgspec.structs.replace(query, after=page.next, limit=remaining, bytes=left if query.bytes else 0)
             self._gather(items, query, done, failed, wanted)
 
     def close(self) -> None:

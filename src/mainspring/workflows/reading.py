@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.errors import StoreError
-from mainspring.storage.query import Page
+from mainspring.storage.query import Page, Sizes
 from mainspring.storage.set_aside import REMEDY
 from mainspring.workflows.cache import Run
 from mainspring.workflows.fold import fold
@@ -172,15 +172,18 @@ async def list_runs(searchable: SearchableRuns, runs: Runs, query: ListRuns, met
         found, mark = await _scan(searchable, query, meter)
         is_cut = len(found) >= query.limit
     shown: list[ShownRun] = []
+    sizes = Sizes(query)
+    is_spent = False
     for run in found[: query.limit]:
-        if shown and meter.is_late():  # the states of some runs take long to read
+        if shown and (is_spent or meter.is_late()):  # the states of some runs are large, or take long to read
             is_cut = True
             break
         if (one := await _show(runs, run)) is not None:
             shown.append(one)
+            is_spent = sizes.add([one])
     if is_cut:
         mark = Mark(shown[-1].row.id, shown[-1].row.started_us)
-    return Page(shown) if mark is None else Page(shown, *mark)
+    return Page(shown, size=sizes.used) if mark is None else Page(shown, *mark, sizes.used)
 
 
 async def _scan(searchable: SearchableRuns, query: ListRuns, meter: Meter) -> tuple[list[int], Mark | None]:

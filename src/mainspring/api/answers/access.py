@@ -14,12 +14,13 @@ from mainspring.access.credentials import Kind
 from mainspring.access.grants import administers, check_grant, covers
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role
 from mainspring.api import audit, tokens
-from mainspring.api.answers.page_size import fitting, value_in_row
+from mainspring.api.answers.page_size import value_in_row
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code
 from mainspring.api.tokens import CreatedToken, GrantSpec, TokenInfo
 from mainspring.clock import to_us
+from mainspring.sizes import PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -121,13 +122,10 @@ class AccessCalls:
         if request.after is not None and "\0" in request.after:
             raise ApiError(Code.INVALID, f"after is `next` of an earlier answer, not {request.after[:100]!r}")
         page = await self._page(request.after, request.limit)
-        seen = [one for one in page.items if _manages(caller, one)]
-        found = fitting([self._info(one) for one in seen])
-        following = page.next if len(found) == len(seen) else seen[len(found) - 1].token
-        return tokens.Listed(list(found), following)
+        return tokens.Listed([self._info(one) for one in page.items if _manages(caller, one)], page.next)
 
     async def _page(self, after: str | None, limit: int) -> Page[Credential]:
-        query = store.ListTokens(after=after, limit=limit)
+        query = store.ListTokens(after=after, limit=limit, bytes=PAGE.most)
         page: Page[Credential] = await Later(lambda done, failed: self._access.list_tokens(query, done, failed))
         return page
 
@@ -227,12 +225,10 @@ class AccessCalls:
             object=request.object,
             limit=request.limit,
             after=request.after,
+            bytes=PAGE.most,
         )
         page = await read_page(self._access.list_acts, query)
-        found = list(fitting([_act_info(one) for one in page.items]))
-        if len(found) < len(page.items):
-            last = page.items[len(found) - 1]
-            return audit.Listed(found, last.number, rfc3339(last.at_us))
+        found = [_act_info(one) for one in page.items]
         return audit.Listed(found, page.next, None if page.next is None else rfc3339(page.searched_us))
 
     async def _marks(self, request: audit.ListMarks) -> audit.Marks:
@@ -242,6 +238,7 @@ class AccessCalls:
             limit=request.limit,
             after=request.after,
             without_refusals=True,
+            bytes=PAGE.most,
         )
         page = await read_page(self._access.list_acts, query)
         found = [audit.MarkInfo(one.act.object, rfc3339(one.at_us), one.act.who) for one in page.items]

@@ -224,7 +224,8 @@ class FireCalls:
             keys = tuple(key_of_text(namespace, one.schedule.name) for one in seen)
         outcomes = queries.LastOutcomes(keys)
         rows: list[Fire] = await Later(lambda done, failed: self._reads.ask(outcomes, done, failed))
-        return Outcomes([run_of(row_with_names(row), self._handles) for row in rows])
+        runs = [run_of(row_with_names(row), self._handles) for row in rows]
+        return Outcomes(sorted(runs, key=lambda run: run.schedule))
 
     # ---- the timeline ----
 
@@ -265,7 +266,7 @@ class FireCalls:
                 after=after,
                 limit=ROWS,
             )
-            rows, after, _ = await read_page(self._reads.ask, query)
+            rows, after, *_ = await read_page(self._reads.ask, query)
             for row in map(row_with_names, rows):
                 wanted[row.schedule].count(row)
             number += len(rows)

@@ -11,6 +11,7 @@ from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict, replace
 
 from mainspring.api.answers.dead_letters import DeadLetters, count_dead
+from mainspring.api.answers.page_size import names_in_row
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
@@ -156,7 +157,7 @@ class FunctionCalls:
         has = service.is_registered(function_named(request.function, request.namespace))
         registered = (name for name in service.registered_names() if namespace_of(name) == request.namespace)
         names = [] if has else heapq.nsmallest(NAMES_LIMIT, islice(registered, CANDIDATES_LIMIT))
-        return Registration(has, service.sharing is not None, [function_text(name) for name in names])
+        return Registration(has, service.sharing is not None, names_in_row(map(function_text, names)))
 
     # ---- changing ----
 

@@ -22,6 +22,8 @@ from mainspring.schedules.specification import Specification
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from msgspec import UnsetType
+
     from mainspring.access.caller import Caller
     from mainspring.api.answers.registry import Finder, Handlers
     from mainspring.api.answers.waiting import Ask
@@ -114,8 +116,12 @@ class ScheduleGrants:
 
         The history of a removed schedule stays; its function is unknown, and by default has its name.
         """
-        listed = await self._inner[schedules.List](schedules.List(namespace=request.namespace), caller)
-        functions_by_name = {one.name: one.function for one in listed.schedules}
+        functions_by_name: dict[str, str] = {}
+        after: str | UnsetType | None = None
+        while after is not UNSET:
+            listed = await self._inner[schedules.List](schedules.List(namespace=request.namespace, after=after), caller)
+            functions_by_name |= {one.name: one.function for one in listed.schedules}
+            after = listed.next
         found = [functions_by_name[request.name]] if request.name in functions_by_name else []
         if isinstance(request, Specification) and request.parents:
             for parent in request.parents:  # a schedule shows when those before it ran, and nobody can remove these

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.api.answers.sample_loop import SampleLoop
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 MOST_FUNCTIONS: Final = 1000
 """Functions in a sample: about 60 KB."""
+MOST_NAMES: Final = 2**17
+"""Bytes of their names: clients choose them, and each slow client has a copy of the sample that it reads."""
 
 
 class LiveStreams:
@@ -181,10 +184,9 @@ class _Sampler:
             if number and name not in queues and self._sees(name)
         }
         found = heapq.nsmallest(MOST_FUNCTIONS + 1, queues.values(), key=lambda queue: queue.name)
-        return AllFunctionNumbers(
-            _by_name(found[:MOST_FUNCTIONS], running),
-            more=len(found) > MOST_FUNCTIONS,
-        )
+        sizes = accumulate(len(queue.name) for queue in found[:MOST_FUNCTIONS])
+        shown = found[: sum(1 for size in sizes if size <= MOST_NAMES)]
+        return AllFunctionNumbers(_by_name(shown, running), more=len(shown) < len(found))
 
     def _shown_functions(self) -> AllFunctionNumbers:
         names = {name for name in self._shown(self._namespace) if self._sees(name)}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mainspring.access.roles import Permission
 from mainspring.api import namespaces
+from mainspring.api.answers.page_size import names_in_row
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
@@ -217,7 +218,7 @@ def node_info(found: _Row, request: Request[Any], caller: Caller) -> NodeInfo:
         capacity=prefetch,
         jobs=row.running if everything else sum(loads.values()),
         weight=row.weight,
-        functions=list(loads),
+        functions=names_in_row(loads),
         beats=row.counter,
         lease=row.lease,
         started_at=rfc3339(row.started_us),
@@ -248,6 +249,6 @@ def namespace_node(found: _Row, request: Request[Any], caller: Caller) -> Namesp
         workers=len(workers),
         slots=sum(slots) if len(slots) == len(workers) else None,
         running=sum(loads.values()),
-        functions=list(loads),
+        functions=names_in_row(loads),
         lease_left=found.lease_left,
     )

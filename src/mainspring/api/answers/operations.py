@@ -11,7 +11,6 @@ from mainspring.access.roles import Permission
 from mainspring.api.answers.job_filters import filter_of
 from mainspring.api.answers.job_info import info_of
 from mainspring.api.answers.once import act_if_new
-from mainspring.api.answers.page_size import fitting
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later, read_page
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code
@@ -39,6 +38,7 @@ from mainspring.clock import to_us
 from mainspring.jobs.store import Find
 from mainspring.namespaces import split_text
 from mainspring.queries.jobs import ListJobs
+from mainspring.sizes import PAGE
 from mainspring.storage.set_aside import REMEDY
 from mainspring.workflows.model import function_text
 
@@ -180,12 +180,10 @@ class OperationCalls:
 
     async def _list(self, request: List, caller: Caller) -> Listed:
         before = None if request.before is None else _number(request.before)
-        query = ListBulk(namespace=request.namespace, after=before, limit=request.limit)
+        query = ListBulk(namespace=request.namespace, after=before, limit=request.limit, bytes=PAGE.most)
         page = await read_page(self._jobs.gather, query)
         following = None if page.next is None or not page.items else id_of(page.items[-1])
-        seen = [bulk for bulk in page.items if _is_shown(bulk, caller)]
-        found = fitting([operation_info(bulk) for bulk in seen])
-        return Listed(list(found), following if len(found) == len(seen) else id_of(seen[len(found) - 1]))
+        return Listed([operation_info(bulk) for bulk in page.items if _is_shown(bulk, caller)], following)
 
     async def _show(self, request: Show, caller: Caller) -> OperationDetails:
         bulk = await self.find(request.namespace, request.id, caller)

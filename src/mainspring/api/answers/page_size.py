@@ -1,31 +1,103 @@
-"""The budget of a page in bytes: lists end early where their rows are large, and their cursors continue there."""
+"""The budget of a page in bytes: lists end early where their rows are large, and their cursors continue there.
+
+`within_budget` applies it to each list, whatever face has asked. A handler whose rows may be large also gives its query a budget
+(`storage.query.PageQuery.bytes`), so that no more is read than is shown.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
+from mainspring.api.errors import ApiError, Code
 from mainspring.sizes import PAGE, ROW_VALUE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+
+    from mainspring.api.answers.waiting import Ask
+    from mainspring.api.request import Request
 
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
 
 
-def fitting(rows: Sequence[T]) -> Sequence[T]:
-    """Return the first rows that have at most `PAGE` bytes in an answer, and always one: the others are on the next page."""
-    if len(_encode(rows)) <= PAGE.most:
-        return rows
+def size_of(rows: Sequence[Any]) -> int:
+    """Return the bytes of rows in an answer."""
+    return len(_encode(rows))
+
+
+def number_fitting(rows: Sequence[Any]) -> int:
+    """Return how many of the first rows have at most `PAGE` bytes in an answer, and 1 if the first one alone has more."""
+    if size_of(rows) <= PAGE.most:
+        return len(rows)
     left = PAGE.most
     for number, row in enumerate(rows):
         left -= len(_encode(row)) + 1
         if left < 0:
-            return rows[: max(number, 1)]
-    return rows
+            return max(number, 1)
+    return len(rows)
+
+
+async def within_budget(
+    request: Request[Any], answer: Any, answer_to: Callable[[Any], Coroutine[Ask, Any, Any]]
+) -> Any:
+    """Return the answer to a list's request with as many rows as fit; its ``next`` continues after them.
+
+    If its handler gives places, ``answer_to`` answers the request with a smaller limit: only the handler knows the place after
+    a row.
+    """
+    limit: int | None = getattr(request, "limit", None)
+    if request.place and (limit is None or answer.next is UNSET):
+        return _cut(request, answer)
+    if limit is None:
+        return _numbered(request, answer)
+    rows = getattr(answer, request.rows)
+    while limit > 1 and (number := number_fitting(rows)) < len(rows):
+        # The next answer may have other rows, which are larger: the limit falls until they fit.
+        limit = min(number, limit - 1)
+        request = replace(request, limit=limit)
+        answer = await answer_to(request)
+        rows = getattr(answer, request.rows)
+    return answer
+
+
+def _cut(request: Request[Any], answer: Any) -> Any:
+    rows = getattr(answer, request.rows)
+    number = number_fitting(rows)
+    if number < len(rows):
+        setattr(answer, request.rows, rows[:number])
+        answer.next = getattr(rows[number - 1], request.place)
+    return answer
+
+
+def _numbered(request: Any, answer: Any) -> Any:
+    """Cut an answer with all rows: its cursor is the number of those before."""
+    first = request.after or "0"
+    if not first.isdecimal() or len(first) > 18:
+        raise ApiError(Code.INVALID, f"after is `next` of an earlier answer, not {first[:100]!r}")
+    rows = getattr(answer, request.rows)[int(first) :]
+    number = number_fitting(rows)
+    setattr(answer, request.rows, rows[:number])
+    if number < len(rows):
+        answer.next = str(int(first) + number)
+    return answer
+
+
+def names_in_row(names: Iterable[str]) -> list[str]:
+    """Return the first names that have at most `ROW_VALUE` bytes together, for a row whose names have no limit of their own."""
+    found: list[str] = []
+    left = ROW_VALUE.most
+    for name in names:
+        left -= len(_encode(name)) + 1
+        if left < 0:
+            break
+        found.append(name)
+    return found
 
 
 def value_in_row(value: Any) -> Any:

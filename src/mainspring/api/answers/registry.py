@@ -16,6 +16,7 @@ from mainspring.access.acts import Act
 from mainspring.access.awaiting import reject, resolve
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
+from mainspring.api.answers.page_size import within_budget
 from mainspring.api.answers.waiting import CallInProgress
 from mainspring.api.errors import ApiError, Code, problem_of
 from mainspring.api.request import Touches
@@ -128,6 +129,9 @@ class Api:
             await self._check_object(request, caller)
         handler, number = self._handlers[type(request)]
         answer: A = await handler(*(request, caller, once)[:number])
+        if request.rows:
+            # The only place where the rows of lists are cut: faces, pages and streams get answers from here.
+            answer = await within_budget(request, answer, lambda smaller: handler(*(smaller, caller, once)[:number]))
         return answer
 
     def _record_refusal(self, request: Request[Any], caller: Caller, error: ForbiddenError | ApiError) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from mainspring.api.answers.page_size import fitting
 from mainspring.api.answers.run_lookup import is_stranded
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.unbegun_runs import STATES, UnbegunRuns
@@ -12,6 +11,7 @@ from mainspring.api.answers.waiting import read_page
 from mainspring.api.errors import PAGE_LIMIT, ApiError, Code, check_number
 from mainspring.api.workflows import STATUS_BY_NAME, List, Listed
 from mainspring.clock import to_us
+from mainspring.sizes import PAGE
 from mainspring.storage.query import Page
 from mainspring.workflows.model import Status
 from mainspring.workflows.store import ListRuns
@@ -79,10 +79,7 @@ class RunListCalls:
         if len(newest) > request.limit:
             newest = newest[: request.limit]
             place, searched_us = newest[-1], rows[newest[-1]][0]
-        runs = list(fitting([rows[run][1] for run in newest]))
-        if len(runs) < len(newest):
-            place = newest[len(runs) - 1]
-            searched_us = rows[place][0]
+        runs = [rows[run][1] for run in newest]
         following = self._runs.handle(place, place) if place else None
         return Listed(runs, following, rfc3339(searched_us)) if request.partial else Listed(runs, following)
 
@@ -98,6 +95,7 @@ class RunListCalls:
         elif request.open or request.parked or request.stranded:
             statuses = (Status.OPEN,)
         found: list[ShownRun] = []
+        size = 0
         while True:
             query = ListRuns(
                 namespace=request.namespace,
@@ -109,9 +107,12 @@ class RunListCalls:
                 since_us=to_us(request.since or 0),
                 after=after,
                 limit=PAGE_LIMIT if request.stranded else request.limit,
+                bytes=PAGE.most,
             )
             page = await read_page(self._workflows.list_part if request.partial else self._workflows.list, query)
             found += [one for one in page.items if not request.stranded or is_stranded(one, stranded)]
             after = page.next
-            if after is None or len(found) >= request.limit or request.partial:
+            size += page.size
+            is_enough = not request.stranded or len(found) >= request.limit or bool(found and size >= PAGE.most)
+            if after is None or request.partial or is_enough:
                 return page._replace(items=found)

@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 
 from mainspring.api.answers.fire_rows import run_of
 from mainspring.api.answers.once import act_if_new
+from mainspring.api.answers.page_size import size_of
 from mainspring.api.answers.schedule_previews import SchedulePreviews, previewed_time
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later, in_slices, read_page
@@ -55,6 +56,7 @@ from mainspring.schedules.reconcile import Code as DeclaringCode
 from mainspring.schedules.reconcile import check_app, digest
 from mainspring.schedules.specification import specify
 from mainspring.schedules.store import Change, ListSchedules, Refused
+from mainspring.sizes import PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -128,7 +130,19 @@ class ScheduleCalls:
         return [stored_with_names(one) for one in await self._stored(namespace, *names)]
 
     async def _list(self, request: List) -> Listed:
-        return Listed(await in_slices(self._service.run_sliced, _infos(await self._stored(request.namespace))))
+        """Answer with a bit more than one page, which `Api` cuts. The schedules have arguments, which no list shows."""
+        after = None if request.after is None else key_of_text(request.namespace, request.after)
+        found: list[ScheduleInfo] = []
+        size = 0
+        while True:
+            query = ListSchedules(after=after, limit=sys.maxsize, namespace=request.namespace, bytes=PAGE.most)
+            page = await read_page(self._reads.gather, query)
+            part = await in_slices(self._service.run_sliced, _infos(page.items))
+            found += part
+            size += size_of(part)
+            after = page.next
+            if after is None or size > PAGE.most:
+                return Listed(found, UNSET if after is None else found[-1].name)
 
     async def _stored_one(self, namespace: str, name: str) -> Stored:
         found = await self._stored(namespace, name)
@@ -167,10 +181,11 @@ class ScheduleCalls:
         check_number("limit", request.limit)
         before_us = None if request.before is None else round(request.before * 1_000_000)
         query = ListFires(key_of_text(request.namespace, request.name), after=before_us, limit=request.limit)
-        rows = (await read_page(self._reads.gather, query)).items
-        if not rows:  # no row yet, or no such schedule
+        page = await read_page(self._reads.gather, query)
+        if not page.items:  # no row yet, or no such schedule
             await self._schedule(request.namespace, request.name)
-        return Runs([self._run(row_with_names(row)) for row in rows])
+        following = UNSET if page.next is None else page.next / 1_000_000
+        return Runs([self._run(row_with_names(row)) for row in page.items], following)
 
     # ---- changing ----
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec.structs import replace
 
 from mainspring.api import jobs, namespaces, nodes, schedules, workers, workflows
 from mainspring.api.answers.sample_loop import INTERVAL, SampleLoop
@@ -59,13 +60,22 @@ GONE: Final = frozenset({Code.SCHEDULE_NOT_FOUND, Code.WORKER_NOT_FOUND, Code.RU
 log = structlog.get_logger("mainspring.api")
 
 
+async def _all(read: Read, request: Any, caller: Caller) -> Any:
+    """Return the answer to the request of a list without a limit, with the rows of all its pages."""
+    answer = part = await read(request, caller)
+    while part.next:
+        part = await read(replace(request, after=part.next), caller)
+        getattr(answer, request.rows).extend(getattr(part, request.rows))
+    return answer
+
+
 async def _schedules(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
-    listed: schedules.Listed = await read(schedules.List(namespace=asked.namespace), caller)
+    listed: schedules.Listed = await _all(read, schedules.List(namespace=asked.namespace), caller)
     shown = heapq.nsmallest(SCHEDULES_SHOWN, listed.schedules, key=due_key)
     runs: list[schedules.Run] = []
     if shown:
         names = [one.name for one in shown]
-        runs += (await read(ReadOutcomes(names, namespace=asked.namespace), caller)).fires
+        runs += (await _all(read, ReadOutcomes(names, namespace=asked.namespace), caller)).fires
     runs.sort(key=lambda run: run.schedule)
     return version_of(shown, runs, number=len(listed.schedules)), False
 
@@ -85,10 +95,10 @@ async def _worker(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str
 
 
 async def _nodes(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
-    everything = await read(nodes.List(namespace=asked.namespace), caller)
+    everything = await _all(read, nodes.List(namespace=asked.namespace), caller)
     if sees_all(everything.nodes):
         return version_of(everything.nodes), False
-    return version_of((await read(namespaces.ListNodes(namespace=asked.namespace), caller)).nodes), False
+    return version_of((await _all(read, namespaces.ListNodes(namespace=asked.namespace), caller)).nodes), False
 
 
 async def _runs(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
@@ -105,7 +115,7 @@ async def _run(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, b
 async def _troubles(wall: Callable[[], float], read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
     namespace = asked.namespace
 
-    async def optional(request: Request[Any]) -> Any:
+    async def optional(request: Request[Any], read: Read = read) -> Any:
         try:
             return await read(request, caller)
         except ApiError as error:
@@ -114,8 +124,8 @@ async def _troubles(wall: Callable[[], float], read: Read, asked: FollowVersion,
             return None
 
     status = await read(namespaces.Status(namespace=namespace), caller)
-    listed = await read(namespaces.ListNodes(namespace=namespace), caller)
-    due = await optional(schedules.List(namespace=namespace))
+    listed = await _all(read, namespaces.ListNodes(namespace=namespace), caller)
+    due = await optional(schedules.List(namespace=namespace), partial(_all, read))
     failed = await optional(jobs.List(state="failed", limit=NEWEST_FAILURES, partial=True, namespace=namespace))
     parked = await optional(workflows.List(parked=True, limit=PARKED, partial=True, namespace=namespace))
     version = overview_version(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from msgspec.structs import asdict
 
+from mainspring.api.answers.page_size import names_in_row
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
@@ -115,7 +116,9 @@ class WorkerCalls:
         decisions: WorkerDecisions | None = None
         if found.term == self._term() and (details := self._workers.details(found.row.number)) is not None:
             names, running = details
-            functions = sorted(function_text(name) for name in names if not name.startswith(SEPARATOR) and sees(name))
+            functions = names_in_row(
+                sorted(function_text(name) for name in names if not name.startswith(SEPARATOR) and sees(name))
+            )
             handles = [handle.decode() for handle, function in running.items() if sees(function)]
             jobs = handles[:MOST_JOBS]
             decisions = _decisions(self._workers.decisions(found.row.number))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from mainspring.api.answers.page_size import names_in_row
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import Later
 from mainspring.api.errors import ApiError, Code
@@ -83,7 +84,7 @@ class VersionCalls:
             [
                 DeciderInfo(
                     worker=row.worker,
-                    versions=row.versions,
+                    versions=names_in_row(row.versions),
                     decisions=row.decisions,
                     steps=row.steps,
                     places=row.places,

@@ -142,6 +142,18 @@ class Calls:
         answer = await self.send("GET", path, parameters, query=query)
         return msgspec.json.decode(answer.body, type=kind)
 
+    async def get_all(
+        self, kind: type[Items[T]], path: str, parameters: Mapping[str, str] = NONE, *, query: Mapping[str, Any] = NONE
+    ) -> Items[T]:
+        """Return all items of a list without a limit, whose pages end only where they are large."""
+        listed = await self.get(kind, path, parameters, query=query)
+        items, following = listed.items, listed.next
+        while following is not None:
+            listed = await self.get(kind, path, parameters, query={**query, "cursor": following})
+            items += listed.items
+            following = listed.next
+        return Items(items)
+
     async def send(
         self,
         method: str,

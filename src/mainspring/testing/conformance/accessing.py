@@ -65,6 +65,28 @@ class Accessing:
         assert page.items == tokens[:4]
         assert store.all_of(ops.ListTokens(limit=100), Budget(rows=3, part=2)) == tokens
 
+    def test_pages_of_large_tokens_and_acts_are_short(self, store: Store) -> None:
+        patterns = tuple("p" * 290 + str(number) for number in range(20))
+        tokens = [
+            replace(
+                token(f"t{number:02}"), grants=tuple(Grant(Role.VIEWER, f"n{grant}", patterns) for grant in range(5))
+            )
+            for number in range(24)
+        ]
+        issue(store, *tokens)
+        page = store.read(ops.ListTokens(bytes=1000))
+        assert (page.items, page.next) == (tokens[:20], "t19")
+        assert store.all_of(ops.ListTokens(bytes=1000)) == tokens
+        store.group(RecordActs([replace(ACT, object=str(number), after="x" * 5000) for number in range(24)]))
+        shown = store.read(ListActs(bytes=1000))
+        assert ([one.act.object for one in shown.items], shown.next) == (
+            [str(number) for number in range(23, 3, -1)],
+            shown.items[-1].number,
+        )
+        assert [one.act.object for one in acts(store, ListActs(bytes=1000))] == [
+            str(number) for number in range(23, -1, -1)
+        ]
+
     def test_a_revoked_token_takes_its_sessions_with_it(self, store: Store) -> None:
         one, other = token("a"), token("b")
         sessions = [token(name, kind=Kind.SESSION, of=of) for name, of in (("s", "a"), ("r", "a"), ("q", "b"))]

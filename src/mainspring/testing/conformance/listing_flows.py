@@ -55,6 +55,14 @@ class ListingFlows:
         found = flows.store.all_of(ops.ListRuns(limit=4), Budget(seconds=0.0))
         assert [one.row.id for one in found] == runs[:4]
 
+    def test_a_page_ends_when_its_bytes_are_spent(self, flows: Flows) -> None:
+        runs = [flows.start() for _ in range(5)][::-1]
+        page = flows.store.read(ops.ListRuns(bytes=1))
+        assert ([one.row.id for one in page.items], page.next) == (runs[:1], runs[0])
+        assert [one.row.id for one in flows.store.all_of(ops.ListRuns(bytes=1))] == runs
+        whole = flows.store.read(ops.ListRuns(bytes=2**20))
+        assert ([one.row.id for one in whole.items], whole.next, whole.size > 0) == (runs, None, True)
+
     def test_a_page_without_a_match_has_the_place_and_the_time_of_the_search(self, flows: Flows) -> None:
         flows.define(Definition("refund"))
         runs, times = [flows.start(b"refund")], [flows.now_us]

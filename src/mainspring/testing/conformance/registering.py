@@ -59,6 +59,16 @@ class Registering:
             some = s.store.all_of(ops.ListSchedules(names=("d", "x", "b")), Budget(rows=1))
             assert [stored.schedule.name for stored in some] == ["b", "d"]
 
+    def test_a_page_of_schedules_with_large_arguments_is_short(self, s: Scheduling) -> None:
+        names = [f"s{number:02}" for number in range(30)]
+        for name in names:
+            s.add(name, args=b"x" * 10_000)
+        page = s.store.read(ops.ListSchedules(bytes=100_000))
+        assert [stored.schedule.name for stored in page.items] == names[:20]
+        assert (page.next, page.size > 200_000) == (names[19], True)
+        assert len(s.store.read(ops.ListSchedules(bytes=300_000, after="s01")).items) == 28
+        assert s.store.all_of(ops.ListSchedules(bytes=100_000)) == s.read()
+
     def test_histories_are_read_in_parts(self, s: Scheduling) -> None:
         s.add("a")
         for number in range(4):

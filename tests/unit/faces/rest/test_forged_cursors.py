@@ -64,11 +64,12 @@ async def check(client: Client, route: Route, names: dict[str, str]) -> list[tup
     path = route.path
     for name, value in zip(route.parameters, values, strict=True):
         path = path.replace("{" + name + "}", quote(value, safe=":"))
-    inputs = Inputs(route).read(values, b"", b"")
+    query = "schedule=f" if route.path.endswith("/outcomes") else ""
+    inputs = Inputs(route).read(values, query.encode(), b"")
     wrong = []
     for place in PLACES:
         cursor = paging.seal(Items([], place), inputs, path).next
-        answer = await client.get(f"{path}?cursor={cursor}")
+        answer = await client.get(f"{path}?{query}&cursor={cursor}")
         if answer.status not in {200, 404, 422}:
             wrong.append((path, place[:40], answer.status))
     return wrong

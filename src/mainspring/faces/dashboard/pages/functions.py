@@ -166,7 +166,7 @@ def has_trouble(one: FunctionInfo | TroubledFunction, failing: Collection[str]) 
 
 async def workers_word(visit: Visit) -> str:
     """Return what the workers of a function are called: other nodes do not report theirs by function."""
-    nodes = await visit.optional(visit.calls.get(Items[NamespaceNode], f"{N}/nodes"))
+    nodes = await visit.optional(visit.calls.get_all(Items[NamespaceNode], f"{N}/nodes"))
     live = [] if isinstance(nodes, Problem) else [one for one in nodes.items if one.state == "live"]
     return "Workers here" if len(live) > 1 else "Workers"
 

@@ -18,7 +18,7 @@ MOST: Final = 500
 
 async def namespaces(visit: Visit) -> Response:
     """Show the namespaces."""
-    listed = await visit.calls.get(Items[str], f"{ROOT}/namespaces")
+    listed = await visit.calls.get_all(Items[str], f"{ROOT}/namespaces")
     sees_all = any(grant.namespace == EVERY_NAMESPACE for grant in visit.identity.grants)
     found = sorted({*listed.items, *([DEFAULT, visit.namespace] if sees_all else [])})
     return visit.render("namespaces.html", namespaces=found[:MOST], rest=max(len(found) - MOST, 0), sees_all=sees_all)

@@ -111,8 +111,8 @@ def _some(names: list[str]) -> str:
 async def nodes(visit: Visit) -> Response:
     """Show all nodes: with all of their work, or with that of the namespace if the viewer may see no more."""
     everything, of_namespace = await asyncio.gather(
-        visit.optional(visit.calls.get(Items[NodeInfo], f"{ROOT}/nodes")),
-        visit.calls.get(Items[NamespaceNode], f"{N}/nodes"),
+        visit.optional(visit.calls.get_all(Items[NodeInfo], f"{ROOT}/nodes")),
+        visit.calls.get_all(Items[NamespaceNode], f"{N}/nodes"),
     )
     shown: Sequence[NodeInfo | NamespaceNode] = of_namespace.items
     recoveries: list[Recovery] = []

@@ -157,8 +157,8 @@ async def overview(visit: Visit) -> Response:
     calls = visit.calls
     status, nodes, schedules, failed, parked, marks = await asyncio.gather(
         calls.get(NamespaceStatus, f"{N}/status"),
-        calls.get(Items[NamespaceNode], f"{N}/nodes"),
-        visit.optional(calls.get(Items[ScheduleInfo], f"{N}/schedules"), "schedules"),
+        calls.get_all(Items[NamespaceNode], f"{N}/nodes"),
+        visit.optional(calls.get_all(Items[ScheduleInfo], f"{N}/schedules"), "schedules"),
         visit.optional(
             calls.get(Items[JobInfo], f"{N}/jobs", query={"state": "failed", "limit": NEWEST_FAILURES}), "failed"
         ),

@@ -140,7 +140,7 @@ async def schedules(visit: Visit) -> Response:
     shown = _date(visit.field("day")) or today
     before, after = shown - dt.timedelta(days=1), shown + dt.timedelta(days=1)
     begin, end = (dt.datetime.combine(one, dt.time(), zone) for one in (shown, after))
-    listed = await visit.calls.get(Items[ScheduleInfo], SCHEDULES)
+    listed = await visit.calls.get_all(Items[ScheduleInfo], SCHEDULES)
     state = visit.field("state") if visit.field("state") in STATES else ""
     part = visit.field("name").casefold()
     found = [one for one in listed.items if part in one.name.casefold() and state in {"", one.state}]
@@ -208,7 +208,7 @@ async def _outcomes(visit: Visit, rows: list[ScheduleInfo]) -> dict[str, Run]:
     if not rows:
         return {}
     query = {"schedule": [one.name for one in rows]}
-    found = await visit.calls.get(Items[Run], f"{N}/fires/outcomes", query=query)
+    found = await visit.calls.get_all(Items[Run], f"{N}/fires/outcomes", query=query)
     return {run.schedule: run for run in sorted(found.items, key=lambda run: run.schedule)}
 
 
@@ -228,7 +228,7 @@ async def schedule(visit: Visit) -> Response:
             ),
             "fires",
         ),
-        visit.optional(calls.get(Items[ScheduleInfo], SCHEDULES)),
+        visit.optional(calls.get_all(Items[ScheduleInfo], SCHEDULES)),
         acts_on(visit, name["name"]),
     )
     runs = [] if isinstance(fires, Problem) else fires.items

@@ -74,7 +74,7 @@ async def worker(visit: Visit) -> Response:
     """Show a worker with its functions and its jobs."""
     shown, nodes = await asyncio.gather(
         visit.calls.get(WorkerDetails, WORKER, dict(visit.parameters)),
-        visit.optional(visit.calls.get(Items[NodeInfo], f"{ROOT}/nodes")),
+        visit.optional(visit.calls.get_all(Items[NodeInfo], f"{ROOT}/nodes")),
     )
     listed = [] if isinstance(nodes, Problem) else nodes.items
     node = next((one for one in listed if one.term == shown.term), None)

@@ -200,7 +200,7 @@ async def _types(visit: Visit) -> list[str] | None:
     """Return the names of workflows that can be started; None if the viewer may start none."""
     if not visit.offers(START):
         return None
-    listed = await visit.optional(visit.calls.get(Items[VersionInfo], f"{N}/workflow-types"), "types")
+    listed = await visit.optional(visit.calls.get_all(Items[VersionInfo], f"{N}/workflow-types"), "types")
     return [] if isinstance(listed, Problem) else sorted({one.type for one in listed.items})[:MOST_TYPES]
 
 

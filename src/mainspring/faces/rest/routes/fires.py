@@ -42,6 +42,7 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/fires/outcomes",
         request=fires.ReadOutcomes,
+        cursor="after",
         names={"schedule": "schedules"},
         answer=Items[schedules.Run],
         items="fires",

@@ -21,6 +21,7 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/nodes",
         request=namespaces.ListNodes,
+        cursor="after",
         answer=Items[namespaces.NamespaceNode],
         items="nodes",
         summary="List the nodes with the numbers of a namespace",

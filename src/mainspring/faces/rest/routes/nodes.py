@@ -23,6 +23,7 @@ ROUTES: Final = (
         method="GET",
         path=f"{ROOT}/nodes",
         request=nodes.List,
+        cursor="after",
         answer=Items[nodes.NodeInfo],
         items="nodes",
         summary="List the nodes that share the store",

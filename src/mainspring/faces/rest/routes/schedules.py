@@ -53,6 +53,7 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/schedules",
         request=schedules.List,
+        cursor="after",
         answer=Items[schedules.ScheduleInfo],
         items="schedules",
         summary="List schedules, by name",

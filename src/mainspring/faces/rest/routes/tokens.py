@@ -77,6 +77,7 @@ ROUTES: Final = (
         method="GET",
         path=f"{ROOT}/namespaces",
         request=tokens.ListNamespaces,
+        cursor="after",
         answer=Items[str],
         items="namespaces",
         summary="List the namespaces in which the caller has rights",

@@ -10,12 +10,13 @@ from typing import Any, Final
 import msgspec
 
 from mainspring.api import workflow_versions, workflows
+from mainspring.api.answers.page_size import size_of
 from mainspring.api.errors import Code
 from mainspring.faces.rest.paging import number
 from mainspring.faces.rest.registry import Context, N, Route, path_in
 from mainspring.faces.rest.replies import Items, Reply
 from mainspring.faces.rest.shapes import Limit  # noqa: TC001 - msgspec reads the annotation
-from mainspring.sizes import Text, Texts
+from mainspring.sizes import PAGE, Text, Texts
 
 
 class Pending(msgspec.Struct):
@@ -57,6 +58,7 @@ class _Histories:
         self._context = context
         self._query: HistoryQuery = context.inputs
         self._reads = 0
+        self._size = 0
         self._events: list[dict[str, Any]] = []
 
     async def answer(self) -> Items[dict[str, Any]]:
@@ -67,7 +69,7 @@ class _Histories:
 
     @property
     def _goes_on(self) -> bool:
-        return len(self._events) < self._query.limit and self._reads < MOST_READS
+        return len(self._events) < self._query.limit and self._reads < MOST_READS and self._size < PAGE.most
 
     async def _read(self, first: int, limit: int) -> tuple[list[dict[str, Any]], int | None]:
         self._reads += 1
@@ -80,6 +82,7 @@ class _Histories:
 
     def _keep(self, event: dict[str, Any]) -> None:
         if not self._query.kinds or event["eventType"] in self._query.kinds:
+            self._size += size_of([event])
             self._events.append(event)
 
     async def _forward(self, first: int) -> str | None:
@@ -101,13 +104,25 @@ class _Histories:
         if last is None:
             request = workflows.Show(namespace=query.namespace, key=query.key)
             last = (await self._context.api.call(request, caller=self._context.caller)).events
+        most = PART
         while last > 0 and self._goes_on:
-            first = max(1, last - (PART if query.kinds else query.limit - len(self._events)) + 1)
+            most = min(most, PART if query.kinds else query.limit - len(self._events))
+            first = max(1, last - most + 1)
             part: list[dict[str, Any]] = []
+            size = 0
             at: int | None = first
             while at is not None and at <= last:  # a page of large events is shorter than its limit
                 events, at = await self._read(at, last - at + 1)
                 part += events
+                size += size_of(events)
+                if size > PAGE.most and at is not None and at <= last:
+                    break
+            else:
+                at = None
+            if at is not None:  # they are too large together: begin nearer to the end
+                most = max(1, (last - first + 1) // 4)
+                self._reads = 0  # at most six times, so that each page has an event
+                continue
             for event in reversed(part):
                 if len(self._events) == query.limit:
                     return str(event["eventId"])
@@ -141,6 +156,7 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/workflow-types",
         request=workflow_versions.Versions,
+        cursor="after",
         answer=Items[workflow_versions.VersionInfo],
         items="versions",
         summary="List the types and versions of workflows",
