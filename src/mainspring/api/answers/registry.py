@@ -78,6 +78,8 @@ class Api:
         """Each with the number of its arguments."""
         self._followers: dict[type[Request[Any]], Callable[..., Coroutine[Ask, Any, Callable[[], None]]]] = {}
         self._finders: dict[Touches, Finder] = {}
+        self._with_objects: set[type[Request[Any]]] = set()
+        """The requests whose objects `_check_object` checks."""
         for part in parts:
             self.add(part)
 
@@ -93,6 +95,8 @@ class Api:
             assert request.permission in READS or request.touches is not None, f"{request} has to state what it acts on"
             parameters = signature(handler).parameters
             self._handlers[request] = handler, 3 if "once" in parameters else min(len(parameters), 2)
+            if request.touches in LOOKED_UP or request.touches is Touches.ALL:
+                self._with_objects.add(request)
         self.requests |= {request.call: request for request in handlers if request.call}
 
     def start(
@@ -125,7 +129,7 @@ class Api:
     async def answer_unrecorded(self, request: Request[A], caller: Caller, once: Once | None = None) -> A:
         """Return the answer as `answer` does; a refusal is not recorded: for requests that the caller did not make."""
         self._check(request, caller)
-        if request.touches is not None and caller is not LOCAL:
+        if type(request) in self._with_objects and caller is not LOCAL:
             await self._check_object(request, caller)
         handler, number = self._handlers[type(request)]
         answer: A = await handler(*(request, caller, once)[:number])

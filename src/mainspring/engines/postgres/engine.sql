@@ -149,6 +149,10 @@ DELETE FROM drains WHERE node = (SELECT node FROM terms WHERE term = $1);
 SELECT value FROM secrets WHERE name = $1;
 
 -- name: notify
+SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS messages (channel, payload);
+
+-- The same with mail, which most notifications do not need.
+-- name: post
 WITH posted AS (INSERT INTO mail (term, body) SELECT * FROM unnest($3::bigint[], $4::bytea[]))
 SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS messages (channel, payload);
 

@@ -373,8 +373,9 @@ class Relay:
         batch = self._drain()
         if not batch.payloads:
             return
+        statement, values = ("post", batch) if batch.terms else ("notify", batch[:2])
         try:
-            await self._control.run(lambda connection: connection.execute(_SQL["notify"], *batch), SEND_TIMEOUT)
+            await self._control.run(lambda connection: connection.execute(_SQL[statement], *values), SEND_TIMEOUT)
         except StoreError as error:
             self.dropped += len(batch.payloads)
             log.debug("messages were dropped", number=len(batch.payloads), reason=str(error))
@@ -424,7 +425,7 @@ class Relay:
 
 
 class _Batch(NamedTuple):
-    """The arguments of the statement ``notify``."""
+    """The arguments of the statement ``post``; those of ``notify`` come first."""
 
     channels: list[str]
     payloads: list[str]

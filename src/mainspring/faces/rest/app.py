@@ -19,11 +19,11 @@ from mainspring.api.request import write
 from mainspring.errors import MainspringError
 from mainspring.faces.rest import paging
 from mainspring.faces.rest.conditional import is_unchanged, required_version, tag_of
-from mainspring.faces.rest.idempotency import HEADER, answer_once
+from mainspring.faces.rest.idempotency import HEADER, REPLAYED, answer_once
 from mainspring.faces.rest.inputs import JSON, NDJSON, Inputs
 from mainspring.faces.rest.login import PATHS
 from mainspring.faces.rest.problems import HttpError, refusal
-from mainspring.faces.rest.registry import Context, Table, WaitTimes
+from mainspring.faces.rest.registry import PREFER, Context, Table, WaitTimes
 from mainspring.faces.rest.replies import Items, Raw, Reply
 from mainspring.faces.rest.security import check_site, collect
 from mainspring.faces.rest.shares import Shares
@@ -332,7 +332,9 @@ class RestApp:
             answer = await answer_once(self._replies, key, exchange.caller, target, exchange.body, attempt, encode)
         else:
             answer = await self._reply(exchange)
-        return answer if route.then is None else await route.then(self._context(exchange), answer)
+        if route.then is None or not (PREFER in exchange.headers or REPLAYED in answer[1]):
+            return answer
+        return await route.then(self._context(exchange), answer)
 
     def _path(self, scope: Scope) -> str:
         raw: bytes = scope.get("raw_path") or scope["path"].encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
@@ -15,6 +16,8 @@ from mainspring.faces.rest.problems import Fault, HttpError, fault_of
 from mainspring.faces.rest.shapes import struct_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mainspring.faces.rest.registry import Route
 
 JSON: Final = b"application/json"
@@ -46,7 +49,7 @@ class Inputs:
             self.of_body = fields[route.body].type
         elif in_body:
             self.of_body = struct_of(f"{title}Body", [fields[name] for name in in_body])
-        self._is_text = all(fields[name].type is str for name in self._names)
+        self._most_text = _most_text(fields[name].type for name in self._names)
         self._lists = {name for name in in_query if _is_list(fields[name].type)}
         self._floats = {name for name in in_query if _is_float(fields[name].type)}
         self._has_query = bool(in_query)
@@ -63,7 +66,7 @@ class Inputs:
     def read(self, values: list[str], query: bytes, body: bytes, *, lines: bool = False) -> Any:
         """Return the inputs; ``lines``: the body is NDJSON. Raises HttpError for inputs that the types do not allow."""
         given: dict[str, Any] = dict(zip(self._names, values, strict=True))
-        if not self._is_text:
+        if sum(map(len, values)) > self._most_text:
             given = self._converted(given, self.of_path)
         if query:
             given |= self._converted(self._of_query(query), self.of_query)
@@ -118,6 +121,16 @@ class Inputs:
 
 HIDDEN: Final = frozenset({"namespace"})
 """Fields that only a path can set: a namespace has one spelling."""
+
+
+def _most_text(kinds: Iterable[Any]) -> int:
+    """Return the characters up to which values of all these types together are valid as they are; -1 if they may not be."""
+    most = sys.maxsize
+    for found in map(inspect.type_info, kinds):
+        if not isinstance(found, inspect.StrType) or found.min_length is not None or found.pattern is not None:
+            return -1
+        most = most if found.max_length is None else min(most, found.max_length)
+    return most
 
 
 def _is_list(kind: Any) -> bool:

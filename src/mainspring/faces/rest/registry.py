@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from mainspring.faces.rest.idempotency import Encoded
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+PREFER: Final = b"prefer"
+"""The header by which a client waits for the end of its job."""
 ROOT: Final = "/api/v1"
 N: Final = ROOT + "/namespaces/{namespace}"
 """The paths of a namespace begin so."""
@@ -118,7 +120,7 @@ class Route:
     handler: Callable[[Context], Awaitable[Any]] | None = None
     """Replaces ``make``, the call of the API, and ``reply``: for routes that are more than one call."""
     then: Callable[[Context, Encoded], Awaitable[Encoded]] | None = None
-    """Completes the answer: the one of this call or, for a key that was used before, the kept one. Nothing of it is kept."""
+    """Completes the answer to a request with ``Prefer``, or the kept one to a key that was used before. Nothing of it is kept."""
     query: tuple[str, ...] = ()
     """Fields of ``inputs`` that come from the query although the method has a body."""
     body: str = ""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 
+from mainspring.access.roles import Permission
 from mainspring.api import fires, functions, jobs, operations, workers
+from mainspring.api.request import Request
+from mainspring.faces.rest.inputs import Inputs
 from mainspring.faces.rest.problems import HttpError
 from mainspring.faces.rest.registry import ROOT, Route
 
@@ -88,3 +91,23 @@ def test_a_long_poll_has_a_time() -> None:
 def test_differences_in_fields_that_the_request_does_not_have_are_refused(more: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="has no field x"):
         _ = route(workers.Stop, **more).takes
+
+
+def test_texts_of_a_path_have_the_limits_of_their_types() -> None:
+    class Two(Request[None]):
+        permission = Permission.READ
+        first: Annotated[str, msgspec.Meta(max_length=6)]
+        second: Annotated[str, msgspec.Meta(max_length=3)]
+
+    class Patterned(Request[None]):
+        permission = Permission.READ
+        name: Annotated[str, msgspec.Meta(pattern="^[a-z]*$")]
+
+    two = Inputs(Route(method="GET", path=f"{ROOT}/{{first}}/{{second}}", request=Two, answer=None, summary=""))
+    assert two.read(["aaaaaa", "bbb"], b"", b"") == Two("aaaaaa", "bbb"), "together more than each may have"
+    for wrong in (["aaaaaaa", ""], ["", "bbbb"]):
+        with pytest.raises(HttpError, match="is invalid"):
+            two.read(wrong, b"", b"")
+    patterned = Inputs(Route(method="GET", path=f"{ROOT}/{{name}}", request=Patterned, answer=None, summary=""))
+    with pytest.raises(HttpError, match="is invalid"):
+        patterned.read(["A"], b"", b"")

@@ -12,7 +12,7 @@ from mainspring.api.errors import ApiError, Code
 from mainspring.api.submitting import NewJob, SubmitJob, SubmitJobs
 from mainspring.faces.rest.idempotency import REPLAYED
 from mainspring.faces.rest.problems import OF_CALLS
-from mainspring.faces.rest.registry import N, Route, path_in
+from mainspring.faces.rest.registry import PREFER, N, Route, path_in
 from mainspring.faces.rest.replies import Reply
 from mainspring.faces.rest.routes.jobs import JOB
 from mainspring.faces.rest.shapes import LONGEST_WAIT
@@ -68,7 +68,7 @@ async def _await_outcome(context: Context, answer: Encoded) -> Encoded:
     """
     status, headers, body = answer
     is_replayed = REPLAYED in headers
-    seconds = _seconds(context.headers.get(b"prefer"))
+    seconds = _seconds(context.headers.get(PREFER))
     if status >= 300 or not (is_replayed or seconds is not None):
         return answer
     submitted = msgspec.json.decode(body, type=Submitted)
