@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
+from mainspring.engines.postgres import migrate
 from mainspring.engines.postgres.engine import grant_submit, migrate_store
 from mainspring.engines.postgres.migrate import MIGRATIONS, lock_key, prepare
 from mainspring.engines.postgres.relay import Relay, encode
@@ -378,6 +379,32 @@ def test_no_lock_of_a_role_that_may_connect_stops_a_node(database: str) -> None:
                     for task in tasks:
                         task.cancel()
                     await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(test())
+
+
+def test_the_lock_of_a_role_that_may_migrate_counts(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes that migrate at once take turns, also while a role without rights waits for the same lock."""
+    monkeypatch.setattr(migrate, "LOG_AFTER", 0.0)
+
+    async def test() -> None:
+        async with roles(database) as one:
+            lock = f"pg_advisory_lock({lock_key('mainspring')})"
+            await one.owner.execute(f"SELECT {lock}")
+            waiting = asyncio.ensure_future(one.stranger.execute(f"SELECT {lock}"))
+            with capture_logs() as logs:
+                migrating = asyncio.ensure_future(migrate_store(one.store))
+                async with asyncio.timeout(60):
+                    while not logs:  # noqa: ASYNC110 - of a log
+                        await asyncio.sleep(0.01)
+            assert logs[0]["event"] == "another session migrates the store: waiting for it"
+            assert named(database, "ms") in logs[0]["sessions"]
+            assert named(database, "stranger") not in logs[0]["sessions"]
+            assert await one.owner.fetchval("SELECT to_regclass('mainspring.jobs')") is None
+            await one.owner.execute(f"SELECT pg_advisory_unlock({lock_key('mainspring')})")
+            await waiting
+            await one.stranger.execute("SELECT pg_advisory_unlock_all()")
+            assert await migrating
 
     asyncio.run(test())
 

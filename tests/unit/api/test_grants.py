@@ -111,10 +111,10 @@ def test_schedules_of_other_functions_are_left_out_and_forbidden() -> None:
             await node.api.call(schedules.Edit(name="other", jitter=1.0), caller=PAY)
             await node.api.call(schedules.Declare("x", [Specification(name="mail-3", every=60.0)]))
             declared = await node.api.call(
-                schedules.Declare("x", [Specification(name="pay-3", every=60.0)]), caller=PAY
+                schedules.Declare("y", [Specification(name="pay-3", every=60.0)]), caller=PAY
             )
-            assert [(one.kind, one.name) for one in declared.changes] == [("added", "pay-3"), ("left alone", "mail-3")]
-            await node.api.call(schedules.Adopt("pay-daily", "x"), caller=PAY)
+            assert [(one.kind, one.name) for one in declared.changes] == [("added", "pay-3")]
+            await node.api.call(schedules.Adopt("pay-daily", "y"), caller=PAY)
             await node.api.call(schedules.Add(name="mail-4", parents=["pay-3"], function="mail"))
             requests: tuple[Request[Any], ...] = (
                 schedules.Show("mail-daily"),
@@ -125,7 +125,9 @@ def test_schedules_of_other_functions_are_left_out_and_forbidden() -> None:
                 schedules.Resume("mail-daily"),
                 schedules.Remove("mail-daily"),
                 schedules.Remove("pay-3", children=True),
-                schedules.Adopt("mail-daily", "x"),
+                schedules.Adopt("mail-daily", "y"),
+                schedules.Adopt("pay-daily", "x"),
+                schedules.Declare("x", [Specification(name="pay-3", every=60.0)]),
                 schedules.Trigger("mail-daily"),
                 schedules.Edit(name="mail-daily", function="pay"),
                 schedules.Edit(name="pay-daily", function="mail"),

@@ -626,6 +626,18 @@ def test_a_parked_run_goes_to_another_build_that_connects_before_or_after(node: 
     assert [kind for kind, _ in first.take()] == [Type.DECIDED]
 
 
+def test_an_alarm_of_a_run_that_is_set_aside_rings_when_the_run_is_tried_again(node: Node, decider: Decider) -> None:
+    start(node)
+    decision = decider.assigned()
+    decider.ask(report(decision, StartTimer(1, "1", 1.0)))
+    assert node.life.workflows is not None
+    node.life.workflows.history_not_read(decision.run, "damaged")
+    node.wait(RETRY_DELAY - 1)
+    assert decider.take() == []
+    node.wait(RETRY_DELAY)
+    assert kinds(decider.assigned().events) == ["TimerFired", "DecisionTaskScheduled"]
+
+
 def test_a_timer_within_the_look_ahead_fires_at_its_time(node: Node, decider: Decider) -> None:
     """The node looks for alarms some seconds ahead, and has looked when the timer starts: it rings its own alarms itself."""
     node.wait(1)
