@@ -17,6 +17,7 @@ from mainspring.jobs.model import State
 from mainspring.nodes.model import NodeRow
 from mainspring.resources.store import Acquire
 from mainspring.storage.engine import Opened
+from tests.engines import no_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +73,7 @@ class SharedMemoryEngine:
 
     def __init__(self, content: SharedTables) -> None:
         self._lifecycle: JobLifecycle | None = None
-        self._runner = Runner([MemoryScheduleSlice()])
+        self._runner = Runner([MemoryScheduleSlice(no_time)])
         self._content = content
         self._term = 0
         self._receiver: Callable[[Message], None] | None = None

@@ -17,23 +17,27 @@ from mainspring.access.recorder import (
     ActRecorder,
 )
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
-from mainspring.bulk import pace
+from mainspring.bulk import run
 from mainspring.bulk import service as bulk
 from mainspring.bulk.model import Action, Spec
 from mainspring.bulk.run import BulkRun
 from mainspring.errors import ConflictError
 from mainspring.jobs.dispatch import Dispatch
+from mainspring.jobs.store import Find
 from mainspring.namespaces import Turns, key
-from mainspring.schedules import saving
-from mainspring.schedules import service as schedules
+from mainspring.schedules import due_fires, saving
+from mainspring.schedules.model import Every
 from mainspring.schedules.store import Change, FireSchedules
 from mainspring.wire.gearman.packets import NAMESPACE_OPTION, Type
 from tests.unit.bulk.test_service import BulkNode
 from tests.unit.faces.gearman.a_face import Node as FaceNode
-from tests.unit.schedules.nodes import World
+from tests.unit.schedules.nodes import SECOND, World
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mainspring.access.audit import RecordActs
+    from mainspring.storage.operation import Operation
 
 
 class Commits:
@@ -203,8 +207,7 @@ def test_a_refusal_names_the_share_of_functions() -> None:
 
 
 def test_due_schedules_of_a_namespace_take_turns_with_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "BATCH", 10)
-    monkeypatch.setattr(schedules, "FIRING_AT_ONCE", 1)
+    monkeypatch.setattr(due_fires, "ALONE", due_fires.ALONE._replace(first=10, largest=10))
     world = World()
     node = world.node()
     names = [f"loud\x1f{number}" for number in range(100)] + [f"quiet\x1f{number}" for number in range(4)]
@@ -217,9 +220,71 @@ def test_due_schedules_of_a_namespace_take_turns_with_those_of_others(monkeypatc
     assert last < 40, "the quiet namespace waits for its turns, not for all schedules of the loud one"
 
 
+REST, FIRE = 0.0005, 0.00016
+"""Seconds of virtual time for a group without fires, and for a fire: those of SQLite on a fast disk."""
+
+
+def cost(group: Sequence[Operation]) -> float:
+    """Return the seconds that a group takes; note those of the fires as an engine does."""
+    seconds = REST
+    for one in group:
+        if isinstance(one, FireSchedules):
+            one.seconds = one.fires * FIRE
+            seconds += one.seconds
+    return seconds
+
+
+class Beside:
+    """A namespace has more fires than its node can do, for two seconds of virtual time."""
+
+    def __init__(self, *, requests: bool) -> None:
+        """Fire; with ``requests``, a client of another namespace sends one after the other."""
+        world = World()
+        node = world.node()
+        schedule = node.add("quiet\x1f0", trigger=Every(SECOND // 10))
+        names = [f"quiet\x1f{number}" for number in range(1, 3)] + [f"loud\x1f{number}" for number in range(700)]
+        node.save(*(Change("put", name, 0, replace(schedule, name=name)) for name in names))
+        node.cost = cost
+        self.waits: list[float] = []
+        """Seconds of the requests."""
+        monotonic = world.clock.monotonic
+
+        def request() -> None:
+            def done(_: object, began: float = monotonic()) -> None:
+                self.waits.append(monotonic() - began)
+                node.loop.call_later(REST / 5, request)
+
+            node.commits.put(Find([1]), done)
+
+        if requests:
+            request()
+        world.until(world.now() + 2)
+        node.service.dispatch.pause()
+        self.quiet = [row for number in range(3) for row in world.rows(f"quiet\x1f{number}")]
+        self.delays = [(row.decided_us - row.fire_us) / SECOND for row in self.quiet]
+        """Seconds from the fire times of the quiet namespace to their decisions."""
+        self.sizes = [sum(one.fires for one in group if isinstance(one, FireSchedules)) for group in node.groups]
+        """The fires of each group."""
+
+
+def test_schedules_that_fire_too_often_delay_no_requests_and_no_fires_of_others() -> None:
+    beside = Beside(requests=True)
+    assert sorted(beside.waits)[-len(beside.waits) // 100] <= 2 * REST, "the p99"
+    assert max(beside.waits[20:]) <= 4 * REST
+    assert sum(beside.sizes) > 2 * 1000, "the pace leaves the fires a rate"
+    assert len(beside.quiet) >= 3 * 19
+    assert max(beside.delays) < 0.05
+
+
+def test_schedules_that_fire_too_often_have_a_node_without_other_work_and_delay_no_fires_of_others() -> None:
+    beside = Beside(requests=False)
+    assert sum(beside.sizes) > 0.95 * 2 / FIRE
+    assert len(beside.quiet) >= 3 * 19
+    assert max(beside.delays) < 0.2
+
+
 def test_schedules_that_wait_for_their_turn_do_not_fire_while_the_node_drains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "BATCH", 1)
-    monkeypatch.setattr(schedules, "FIRING_AT_ONCE", 1)
+    monkeypatch.setattr(due_fires, "ALONE", due_fires.ALONE._replace(first=1, largest=1))
     world = World()
     node = world.node()
     first = node.add("s0")
@@ -352,7 +417,7 @@ def test_many_operations_of_a_namespace_delay_one_of_another_by_few_steps(monkey
         step(run, finished)
 
     monkeypatch.setattr(BulkRun, "step", note)
-    monkeypatch.setattr(pace, "LARGEST_STEP", pace.SMALLEST_SIZE)
+    monkeypatch.setattr(run, "STEPS", run.STEPS._replace(largest=run.STEPS.smallest))
     for _ in range(20):
         node.begin(where=None, ids=tuple(range(1, 1000)), namespace="loud")
     node.begin(where=None, ids=tuple(range(1, 80)), namespace="quiet")

@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.access.roles import Permission
-from mainspring.bulk.model import Action, BulkOperation, Outcome, Result, Status
-from mainspring.bulk.pace import Pace
+from mainspring.bulk.model import LARGEST_STEP, Action, BulkOperation, Outcome, Result, Status
 from mainspring.bulk.store import EndBulk, StepBulk, Stepped
 from mainspring.bulk.unit import REASON
 from mainspring.clock import to_us
 from mainspring.jobs.store import Find
 from mainspring.queries.jobs import ListJobs
+from mainspring.storage.pace import Pace, Steps
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     Cancel = Callable[..., object]
     Rights = Callable[[Caller, Callable[[Caller | None], None], Callable[[StoreError], None]], object]
 
+STEPS: Final = Steps(first=8, smallest=8, largest=LARGEST_STEP, aim=3000)
+"""Jobs of a step."""
 READ_AHEAD: Final = 100
 """Jobs that are read at once. Beside a long read, groups of SQLite wait for the interpreter at each statement."""
 AHEAD: Final = 50
@@ -67,7 +69,7 @@ class BulkRun:
         self._node = node
         self._ready = ready
         self._over = over
-        self._pace = Pace(bulk.spec.rate)
+        self._pace = Pace(STEPS, bulk.spec.rate)
         self._is_ended = False
         self._caller: Caller | None = None
         """The caller with its rights before the next step."""

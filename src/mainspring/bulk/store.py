@@ -64,6 +64,7 @@ class StepBulk(Operation):
     __slots__ = ("after", "ahead", "id", "ids", "is_last", "now_us", "refused", "revision", "stopped")
 
     phase = Phase.SLICES
+    is_request = True
 
     def __init__(
         self,
@@ -102,6 +103,7 @@ class StepBackfill(Operation):
     __slots__ = ("id", "limit", "now_us", "permits", "revision", "schedule")
 
     phase = Phase.SLICES
+    is_request = True
 
     def __init__(self, bulk: BulkOperation, limit: int, now_us: int, permits: Callable[[str], bool]) -> None:
         super().__init__()

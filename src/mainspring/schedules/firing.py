@@ -38,8 +38,10 @@ async def fire(changes: ScheduleChanges, operation: FireSchedules) -> dict[str, 
             faults[stored.schedule.name] = repr(error)
     await changes.read_fires((row.schedule, row.fire_us) for _, step in steps if step for row in step.fires)
     more: set[str] = set()
+    operation.fires = 0
     for stored, step in steps:
         if step is not None:
+            operation.fires += len(step.fires)
             await consequences.apply_step(changes, stored, step, now_us)
             if step.more:
                 more.add(stored.schedule.name)

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from mainspring.access.caller import LOCAL
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, ForbiddenError, UsageError
-from mainspring.namespaces import Turns, split_text
+from mainspring.namespaces import split_text
 from mainspring.schedules import reconcile, registration, rules, triggers
+from mainspring.schedules.due_fires import DueFires
 from mainspring.schedules.faults import fault_of
 from mainspring.schedules.model import Origin
 from mainspring.schedules.namespaced import with_names
@@ -24,7 +25,6 @@ from mainspring.schedules.store import (
     Declare,
     Due,
     FindDue,
-    FireSchedules,
     ForgetFires,
     ListSchedules,
     RepairSchedules,
@@ -69,9 +69,7 @@ FORGET_DELAY = 60.0
 FORGET_KEY = "forgetting"
 """The name for which nodes choose the deleting one."""
 BATCH = 250
-"""Schedules that one operation fires. If many are due at once, the first jobs start before the last are decided."""
-FIRING_AT_ONCE = 4
-"""Operations that fire schedules and wait for the store. The other due schedules wait for their namespaces' turns."""
+"""Schedules that one operation repairs after the clock was set back."""
 DECLARATION_LIFETIME = 60.0
 """Seconds for which code counts as running after a declaration; nodes and workers repeat it more often."""
 RECONCILE_RETRIES = 5
@@ -130,12 +128,7 @@ class ScheduleService:
             paused=lambda: paused() or not self.fires,
         )
         """Schedules that are due soon."""
-        self._open: FireSchedules | None = None
-        """The last queued operation: schedules are added until it is part of a group, so that a group has few operations."""
-        self._firing = 0
-        """The number of operations that wait for the store."""
-        self._due: Turns[Due] = Turns()
-        """Due schedules that are in no operation yet."""
+        self._due = DueFires(commits, clock, timers, self._now_us, self._fired, self._not_fired, self._fire_next)
         self._retention = retention
         self.run_sliced = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic).start
         """Runs work on many schedules in slices."""
@@ -206,33 +199,20 @@ class ScheduleService:
             if self._set_aside.waits(SCHEDULE, one.name):
                 self._agenda.done([one.name])
             else:
-                self._due.add(split_text(one.name)[0], one)
+                self._due.add(one)
         self._fire_next()
 
     def _fire_next(self) -> None:
-        """Put due schedules into operations, as far as these have room."""
-        if self._paused() or not self.fires:
-            self._agenda.done(one.name for one in self._due.clear())  # the next fetch finds them again
-            return
-        while self._due:
-            operation = self._open
-            if operation is None or not operation.open or len(operation.due) >= BATCH:
-                if self._firing >= FIRING_AT_ONCE:
-                    return
-                operation = self._open = self._operation()
-            operation.due.append(self._due.pop())
-            operation.rows += 1
-            operation.now_us = self._now_us()
+        """Fire due schedules as the pace permits, or none if this node may not: the next fetch finds them again."""
+        if self._may_fire():
+            self._due.fire()
+        else:
+            self._agenda.done(self._due.clear())
 
-    def _operation(self) -> FireSchedules:
-        due: list[Due] = []
-        operation = FireSchedules(due, 0)
-        self._firing += 1
-        self._commits.put(operation, self._fired, lambda error: self._not_fired(due, error))
-        return operation
+    def _may_fire(self) -> bool:
+        return self.fires and not self._paused()
 
     def _fired(self, outcome: dict[str, Fired]) -> None:
-        self._firing -= 1
         self._agenda.done(outcome)
         for name, one in outcome.items():
             if one.fault:
@@ -242,9 +222,7 @@ class ScheduleService:
         self._agenda.add((_due(one), one.state.next_us) for one in stored if one.state.next_us is not None)
         self._fire_next()
 
-    def _not_fired(self, due: Sequence[Due], error: StoreError) -> None:
-        del error
-        self._firing -= 1
+    def _not_fired(self, due: Sequence[Due]) -> None:
         self._agenda.done(one.name for one in due)
         self._agenda.fetch_later()
         self._fire_next()

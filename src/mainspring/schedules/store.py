@@ -116,7 +116,7 @@ class FireSchedules(Operation):
     Outcome: ``dict[str, Fired]``, by name.
     """
 
-    __slots__ = ("due", "limit", "now_us")
+    __slots__ = ("due", "fires", "limit", "now_us", "seconds")
 
     phase = Phase.SLICES
 
@@ -131,6 +131,10 @@ class FireSchedules(Operation):
         self.now_us = now_us
         self.limit = limit
         self.rows = len(due)
+        self.seconds = 0.0
+        """The time by which it has extended its group; set by the engine."""
+        self.fires = 0
+        """The number of rows that it has added; set by the engine."""
 
 
 class Fired(NamedTuple):

@@ -7,6 +7,7 @@ Nothing is decided here: this is the bookkeeping between ``rules`` and ``parents
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.jobs.owners import Ended
@@ -39,10 +40,13 @@ WRITES: Final = frozenset({SaveSchedules, Declare, RepairSchedules, FireSchedule
 
 
 class ScheduleUnit:
-    """The schedules' part of one transaction: see `jobs.slices.Unit`."""
+    """The schedules' part of one transaction: see `jobs.slices.Unit`. ``monotonic`` measures fires."""
 
-    def __init__(self, tables: HistoryTables) -> None:
+    def __init__(self, tables: HistoryTables, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._tables = tables
+        self._monotonic = monotonic
+        self._fired: list[FireSchedules] = []
+        """Operations whose fires are not written."""
         self._draft = ScheduleChanges(tables)
 
     async def lock(self, plan: Plan) -> None:
@@ -58,7 +62,10 @@ class ScheduleUnit:
         outcome: Any
         match operation:
             case FireSchedules():
+                began = self._monotonic()
                 outcome = await firing.fire(changes, operation)
+                operation.seconds = self._monotonic() - began
+                self._fired.append(operation)
             case TriggerSchedule():
                 row = await firing.trigger(changes, operation)
                 return lambda: changes.now(row) if isinstance(row, Fire) else row  # the row has its job by then
@@ -93,4 +100,8 @@ class ScheduleUnit:
     async def flush(self) -> None:
         """Write the changes so far, and start with empty ones."""
         changes, self._draft = self._draft, ScheduleChanges(self._tables)
+        began = self._monotonic()
         await changes.flush()
+        fired, self._fired = self._fired, []
+        for operation in fired:
+            operation.seconds += (self._monotonic() - began) / len(fired)

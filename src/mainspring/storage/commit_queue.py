@@ -98,6 +98,8 @@ class CommitQueue:
         """Number of groups given to the engine; a retry does not count."""
         self.answered = 0
         """Number of groups that have succeeded or failed, without those that overtake others."""
+        self.requests = 0
+        """Number of operations in these groups that requests of clients have brought."""
         self.jobs = 0
         """Number of jobs in these groups: submitted, recorded as running, settled."""
 
@@ -231,6 +233,8 @@ class CommitQueue:
             rows += operation.rows
             if operation.brings_jobs:
                 self.jobs += operation.rows
+            if operation.is_request:
+                self.requests += 1
             if rows >= GROUP_ROWS and not entry[3]:
                 break
         self._waiting = waiting[end:]

@@ -39,6 +39,9 @@ class Operation:
     """Whether it changes nothing: a group of such operations needs no transaction, and no fence rejects it."""
     brings_jobs: ClassVar[bool] = False
     """Whether each of its rows is a job to be written; for other operations ``rows`` is only a bound."""
+    is_request: ClassVar[bool] = False
+    """Whether a request of a client has brought it, or it goes on with one: the node's own work makes way for such operations.
+    Starts and ends of jobs do not count, because they may follow from the node's own work, such as fires of schedules."""
     acts: ClassVar[bool] = False
     """Whether it may be an act of a caller that the audit records (`access.audit.Acting`)."""
 

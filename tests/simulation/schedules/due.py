@@ -161,6 +161,8 @@ class DueTimes:
         if expected.next_us is None:
             assert state.next_us is None, f"{schedule.name} fires after its end"
             return
+        if expected.mixed and state.next_us is not None and state.next_us <= expected.taken_us < expected.next_us:
+            return  # the edit of its predecessor was delayed: the next operation goes on behind what has been decided
         until_us = expected.next_us + HORIZON_US if state.next_us is None else state.next_us
         passed = times(schedule, expected.next_us, until_us)
         if state.next_us is not None:
@@ -206,8 +208,12 @@ class DueTimes:
         if not decided:
             return  # other runs have replaced them since, which is another decision
         (decided_us,) = decided
-        late = [row for row in able if row.fire_us < decided_us - schedule.misfire_after * SECOND]
-        missed = _missed(schedule, len(late), len(able) - len(late))
+        # Those that are left to the next operation are newer, and take precedence.
+        left = [] if next_us is None else times(schedule, next_us, decided_us)
+        due = [row.fire_us for row in able]
+        due += [one for one in left if not expected.paused_at(one) and not excluded(schedule, one)]
+        late = [fire_us for fire_us in due if fire_us < decided_us - schedule.misfire_after * SECOND]
+        missed = _missed(schedule, len(late), len(due) - len(late))
         for number, row in enumerate(able):
             assert (row.reason is Reason.MISFIRE) == (number < missed), f"{missed} of {len(able)} are missed: {row}"
 

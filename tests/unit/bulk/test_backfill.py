@@ -11,7 +11,7 @@ from tests.unit.jobs.a_node import side
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.bulk import pace
+from mainspring.bulk import run
 from mainspring.bulk.model import Action, BulkOperation, Outcome, Status
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules.model import Every, Overlap, Schedule
@@ -47,7 +47,7 @@ class Backfilling(BulkNode):
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "FIRST_SIZE", 2)
+    monkeypatch.setattr(run, "STEPS", run.STEPS._replace(first=2))
 
 
 @pytest.fixture

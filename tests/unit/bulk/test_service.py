@@ -12,7 +12,7 @@ from tests.unit.jobs.a_node import Client, Node, side, unexpected
 
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.bulk import pace, run
+from mainspring.bulk import run
 from mainspring.bulk.model import Action, BulkOperation, Outcome, Spec, Status
 from mainspring.bulk.run import Node as Services
 from mainspring.bulk.service import FIND_INTERVAL, BulkService
@@ -107,7 +107,7 @@ def node() -> BulkNode:
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "FIRST_SIZE", 2)
+    monkeypatch.setattr(run, "STEPS", run.STEPS._replace(first=2))
     monkeypatch.setattr(run, "READ_AHEAD", 5)
 
 
@@ -121,8 +121,7 @@ async def near(self: MemoryBulk, where: JobFilter, after: int, limit: int) -> Pa
 def test_a_step_reads_for_the_next_one(node: BulkNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryBulk, "near", near)
     monkeypatch.setattr(run, "AHEAD", 5)
-    for name in ("SMALLEST_SIZE", "LARGEST_STEP"):
-        monkeypatch.setattr(pace, name, 2)  # whatever the steps' real time
+    monkeypatch.setattr(run, "STEPS", run.STEPS._replace(smallest=2, largest=2))  # whatever the steps' real time
     jobs = node.failed(23)
     asked: list[object] = []
     ask = node.life.reads.ask

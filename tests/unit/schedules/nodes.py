@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.access.caller import Caller
+    from mainspring.engines.memory.engine import MemoryEngine
     from mainspring.schedules.reconcile import Stored
     from mainspring.storage.engine import Answer, Committed
     from mainspring.storage.operation import Operation
@@ -82,6 +83,8 @@ class Node:
         self.alive = True
         self.full = False
         """Whether its store refuses everything."""
+        self.cost: Callable[[Sequence[Operation]], float] = lambda _: 0.0
+        """The seconds that its store takes for a group, once it has run."""
         self.groups: list[Sequence[Operation]] = []
         self.loop = Clockwork(world.clock)
         self.engine = SharedMemoryEngine(world.tables) if world.tables is not None else world.engine
@@ -204,16 +207,24 @@ class _Store:
         if node.full:
             committed(StoreFullError("the disk of the test is full"))
             return
-        node.engine.commit(group, committed, answer)
+
+        def answered(outcomes: Sequence[Any] | StoreError) -> None:
+            seconds = node.cost(group)
+            if seconds:
+                node.loop.call_later(seconds, lambda: committed(outcomes))
+            else:
+                committed(outcomes)
+
+        node.engine.commit(group, answered, answer)
 
 
 class World:
     """A clock, a store, and the nodes on it."""
 
-    def __init__(self, *, shared: bool = False) -> None:
+    def __init__(self, engine: MemoryEngine | None = None, *, shared: bool = False) -> None:
         self.clock = ManualClock(START_US / SECOND - 30)
         self.tables = SharedTables(self.clock.wall) if shared else None
-        self.engine = memory_engine()
+        self.engine = engine or memory_engine()
         self.nodes: list[Node] = []
 
     def node(self, name: str = "n1", **options: Any) -> Node:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.errors import ConflictError, NotFoundError, StoreFullError, UsageError
 from mainspring.jobs.model import Job, Retry
 from mainspring.jobs.store import Claim
@@ -167,7 +169,7 @@ def test_a_long_gap_with_many_runs_is_decided_step_by_step(world: World, node: N
     other = world.node("n2")
     world.until(5000.1)
     assert world.results() == ["fired"] * (5000 + 30 + 1)
-    assert [one.limit for one in other.fires()] == [1000] * 6
+    assert [one.limit for one in other.fires()] == [250, 312, 390, 487, 608, 760, 950, 1000, 1000]
 
 
 @pytest.mark.parametrize("trigger", [Every(SECOND), Cron("* * * * * *")])
@@ -203,7 +205,16 @@ def test_many_due_at_once_are_fired_in_parts(world: World, node: Node) -> None:
     node.save(*(Change("put", f"s{n}", 0, replace(schedule, name=f"s{n}")) for n in range(1, 1000)))
     world.until(1)
     assert len(hands.given) == 1000
-    assert max(len(one.due) for one in node.fires()) == service.BATCH
+    assert [len(one.due) for one in node.fires()] == [250, 312, 390, 48]
+
+
+def test_an_operation_notes_by_how_much_it_has_extended_its_group() -> None:
+    ticks = iter(range(1000))
+    world = World(MemoryEngine([MemoryScheduleSlice(lambda: float(next(ticks)))]))
+    node = world.node()
+    node.add()
+    world.until(1)
+    assert [one.seconds for one in node.fires()] == [2.0], "for its decisions and for its writes"
 
 
 def test_an_idle_node_reads_rarely(world: World, node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from copy import copy
 from heapq import nlargest, nsmallest
 from itertools import islice
@@ -249,7 +250,7 @@ async def last_outcomes(tables: Tables, query: LastOutcomes, meter: Meter) -> li
 
 
 class MemoryScheduleSlice:
-    """The slice on this engine: ``jobs.slices.Slice``."""
+    """The slice on this engine: ``jobs.slices.Slice``. ``monotonic`` measures fires."""
 
     kind = unit.KIND
     follows = unit.FOLLOWS
@@ -262,6 +263,9 @@ class MemoryScheduleSlice:
         LastOutcomes: last_outcomes,
     }
 
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+
     def unit(self, tx: Transaction) -> ScheduleUnit:
         """Begin a unit of work."""
-        return ScheduleUnit(MemorySchedules(tx))
+        return ScheduleUnit(MemorySchedules(tx), self._monotonic)

@@ -84,10 +84,10 @@ def _named(plan: Plan) -> set[str]:
 class PostgresScheduleUnit(ScheduleUnit):
     """The schedules' part of one attempt to run a group."""
 
-    def __init__(self, tx: Transaction) -> None:
+    def __init__(self, tx: Transaction, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._tx = tx
         self._rows = tx.tables(PostgresSchedules)
-        super().__init__(self._rows)
+        super().__init__(self._rows, monotonic)
 
     async def lock(self, plan: Plan) -> None:
         """Take the locks that the group will need, as far as its operations show."""
@@ -199,7 +199,7 @@ async def last_outcomes(tx: Transaction, query: LastOutcomes, meter: Meter) -> l
 
 
 class PostgresScheduleSlice:
-    """The slice on this engine: ``jobs.slices.Slice``."""
+    """The slice on this engine: ``jobs.slices.Slice``. ``monotonic`` measures fires."""
 
     kind = unit.KIND
     follows = unit.FOLLOWS
@@ -214,6 +214,9 @@ class PostgresScheduleSlice:
         LastOutcomes: last_outcomes,
     }
 
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+
     def unit(self, tx: Transaction) -> PostgresScheduleUnit:
         """Begin a unit of work."""
-        return PostgresScheduleUnit(tx)
+        return PostgresScheduleUnit(tx, self._monotonic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.sqlite.ground import SqliteGround
@@ -213,7 +214,7 @@ async def last_outcomes(tx: Transaction, query: LastOutcomes, meter: Meter) -> l
 
 
 class SqliteScheduleSlice:
-    """The slice on this engine: ``jobs.slices.Slice``."""
+    """The slice on this engine: ``jobs.slices.Slice``. ``monotonic`` measures fires."""
 
     kind = unit.KIND
     follows = unit.FOLLOWS
@@ -228,6 +229,9 @@ class SqliteScheduleSlice:
         LastOutcomes: last_outcomes,
     }
 
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+
     def unit(self, tx: Transaction) -> ScheduleUnit:
         """Begin a unit of work."""
-        return ScheduleUnit(SqliteSchedules(tx))
+        return ScheduleUnit(SqliteSchedules(tx), self._monotonic)

@@ -24,6 +24,7 @@ class Reschedule(Acting):
     __slots__ = ("due_us", "expires_us", "id", "namespace", "now_us", "priority")
 
     phase = Phase.CANCEL
+    is_request = True
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class DeleteEnded(Acting):
     __slots__ = ("id", "namespace")
 
     phase = Phase.SWEEP
+    is_request = True
 
     def __init__(self, job_id: int, namespace: str = DEFAULT) -> None:
         super().__init__()

@@ -34,6 +34,7 @@ class Submit(Operation):
     __slots__ = ("jobs", "waiter")
 
     phase = Phase.SUBMIT
+    is_request = True
     brings_jobs = True
 
     def __init__(
@@ -144,6 +145,7 @@ class Cancel(Acting):
     __slots__ = ("error", "id", "namespace", "now_us")
 
     phase = Phase.CANCEL
+    is_request = True
 
     def __init__(
         self,
@@ -176,6 +178,7 @@ class RequestStop(Acting):
     __slots__ = ("jobs", "request")
 
     phase = Phase.CANCEL
+    is_request = True
 
     def __init__(self, jobs: Sequence[tuple[int, int | None]], request: StopRequest) -> None:
         super().__init__()
@@ -204,6 +207,7 @@ class Redrive(Acting):
     __slots__ = ("due_us", "function", "id", "namespace", "payload")
 
     phase = Phase.REDRIVE
+    is_request = True
 
     def __init__(
         self,

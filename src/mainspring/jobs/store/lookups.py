@@ -25,6 +25,7 @@ class Find(Operation):
     __slots__ = ("ids", "namespace", "room")
 
     phase = Phase.READ
+    is_request = True
     reads = True
 
     def __init__(
@@ -81,6 +82,7 @@ class FindUnique(Operation):
     __slots__ = ("keys",)
 
     phase = Phase.READ
+    is_request = True
     reads = True
 
     def __init__(

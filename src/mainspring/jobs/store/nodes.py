@@ -86,6 +86,7 @@ class Subscribe(Operation):
     __slots__ = ("ids", "namespace", "room", "term")
 
     phase = Phase.WAIT
+    is_request = True
 
     def __init__(
         self,

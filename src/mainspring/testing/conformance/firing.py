@@ -50,6 +50,19 @@ class Firing:
         assert (len(s.history("a")), len(s.history("b"))) == (1, 1)
         assert len(s.claim("a")) == 1
 
+    def test_an_operation_notes_the_number_of_its_fires(self, s: Scheduling) -> None:
+        s.add("a", misfire="all")
+        s.add("b")
+        s.at(2)
+        before = 0
+        for _ in range(2):
+            operation = s.firing(limit=2)
+            s.group(operation)
+            rows = len(s.history("a")) + len(s.history("b"))
+            assert operation.fires == rows - before > 0
+            assert operation.seconds >= 0
+            before = rows
+
     def test_a_schedule_named_twice_is_decided_once(self, s: Scheduling) -> None:
         s.add("a", overlap=Overlap.QUEUE, misfire="all")
         s.at(1)

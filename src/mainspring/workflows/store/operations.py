@@ -50,6 +50,7 @@ class BeginRuns(Operation):
     __slots__ = ("keyed_act", "now_us", "starts")
 
     phase = Phase.SLICES
+    is_request = True
     brings_jobs = True
     keyed = True
 
@@ -100,6 +101,7 @@ class Decide(Operation):
     __slots__ = ("completions", "now_us")
 
     phase = Phase.SLICES
+    is_request = True
 
     def __init__(self, completions: list[Completion], now_us: int) -> None:
         super().__init__()
@@ -121,6 +123,7 @@ class SignalRuns(Operation):
     __slots__ = ("now_us", "paused", "signals", "tasks")
 
     phase = Phase.SLICES
+    is_request = True
 
     def __init__(
         self, signals: list[Signal], now_us: int, tasks: Container[bytes] = (), paused: Container[bytes] = ()

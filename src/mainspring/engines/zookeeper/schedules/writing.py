@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,19 +66,22 @@ async def fire(session: Session, operations: Sequence[ops.FireSchedules]) -> lis
 
 async def _fire(session: Session, operation: ops.FireSchedules) -> dict[str, ops.Fired]:
     specifications = await session.retry_reads(session.memory(Specifications).now)
-    families: dict[str, list[ops.Due]] = {}
+    began, families = asyncio.get_running_loop().time(), dict[str, list[ops.Due]]()
     for one in operation.due:
         families.setdefault(specifications.turn(one.name), []).append(one)
-    shares = []
+    parts, shares = [], []
     for due in families.values():
         limit = min(operation.limit, most_rows(specifications.catalogue, [one.name for one in due]))
         share = ops.FireSchedules(due, operation.now_us, limit)
+        parts.append(share)
         shares.append(Transacted(ZookeeperSchedules, partial(_work, share)))
     found: dict[str, ops.Fired] = {}
     for outcome in await transact_all(session, shares):
         if isinstance(outcome, Exception):
             raise outcome  # the other families have fired
         found |= outcome
+    operation.seconds = asyncio.get_running_loop().time() - began
+    operation.fires = sum(one.fires for one in parts)
     return {one.name: found[one.name] for one in operation.due}
 
 
