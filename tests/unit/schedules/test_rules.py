@@ -305,11 +305,14 @@ def test_fire_times_of_a_pause_are_skipped_whenever_they_are_decided(
 ) -> None:
     store, now = Store(replace(HOURLY, trigger=Every(10 * MINUTE), misfire="all"), NOON), NOON
     pauses: list[tuple[int, int]] = []
+    looked = 0
     for operation, wait in operations:
         now += wait
         if operation == "look":
             store.catch_up(now, limit)
+            looked = now
         elif operation == "pause" and not store.state.paused:
+            now = max(now, looked + 1)  # the times of the look are decided
             store.catch_up(now - 1, limit)  # so that the fire times of the last pause are decided
             store.state = rules.paused(store.state, now)
             pauses.append((now, 2**60))
