@@ -1,4 +1,4 @@
-"""Roles of PostgreSQL attack a store: one that may submit, and one that may only connect to the database."""
+"""Roles of PostgreSQL attack a store: one that may submit, one for reports, and one that may only connect to the database."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import base64
 import zlib
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import asyncpg
@@ -16,7 +17,8 @@ from mainspring.engines.postgres import migrate
 from mainspring.engines.postgres.engine import grant_submit, migrate_store
 from mainspring.engines.postgres.migrate import MIGRATIONS, lock_key, prepare
 from mainspring.engines.postgres.relay import Relay, encode
-from mainspring.engines.postgres.rights import function_of
+from mainspring.engines.postgres.rights import FUNCTIONS as FUNCTIONS_OF_THE_STORE
+from mainspring.engines.postgres.rights import Runs, function_of
 from mainspring.errors import UsageError
 from mainspring.events.relay import Direct, Pending, Progress, Settled, Stop
 from mainspring.jobs import store as ops
@@ -36,11 +38,12 @@ DENIED = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedObjectError)
 
 
 class Roles(NamedTuple):
-    """Sessions of three roles, and the address of the store as its owner has it."""
+    """Sessions of four roles, and the address of the store as its owner has it."""
 
     store: str
     owner: Connection
     web: Connection
+    reader: Connection
     stranger: Connection
 
 
@@ -58,16 +61,16 @@ def as_role(database: str, role: str) -> str:
 async def roles(database: str) -> AsyncIterator[Roles]:
     """Create the roles and an empty schema; nobody has a right that the server does not give by itself."""
     async with session(database) as admin:
-        for role in ("ms", "web", "stranger"):
+        for role in ("ms", "web", "reader", "stranger"):
             await admin.execute(f"CREATE ROLE {named(database, role)} LOGIN")
         await admin.execute(f"CREATE SCHEMA mainspring AUTHORIZATION {named(database, 'ms')}")
-    addresses = [as_role(database, role) for role in ("ms", "web", "stranger")]
-    owner, web, stranger = [await asyncpg.connect(address) for address in addresses]
+    addresses = [as_role(database, role) for role in ("ms", "web", "reader", "stranger")]
+    owner, web, reader, stranger = [await asyncpg.connect(address) for address in addresses]
     try:
         await owner.execute("SET search_path = mainspring")
-        yield Roles(addresses[0], owner, web, stranger)
+        yield Roles(addresses[0], owner, web, reader, stranger)
     finally:
-        for connection in (owner, web, stranger):
+        for connection in (owner, web, reader, stranger):
             await connection.close()
 
 
@@ -167,6 +170,91 @@ async def check_web(one: Roles, server: Node, database: str) -> None:
             await one.web.execute(f"SELECT mainspring.submit({arguments})")
     assert await drain(server) == {(b"f", 1): 2}
     assert (await server.find(1))[1].state == State.PENDING
+
+
+SECRET = ("secrets", "mail", "credentials", "replies")
+"""Tables that the role for reports of ``docs/how-to/harden.md`` does not read."""
+
+
+def test_each_function_is_for_the_roles_that_it_declares(database: str) -> None:
+    async def test() -> None:
+        async with roles(database) as one:
+            await migrate_store(one.store)
+            await grant_reports(one, database)
+            sessions = {"web": one.web, "reader": one.reader, "stranger": one.stranger}
+            for permitted in (["default"], ["team", "*"]):
+                await grant(one, database, *permitted)
+                found = await one.owner.fetch(SIGNATURES)
+                own = {function_of(namespace) for namespace in ("default", "team")}
+                assert {row["proname"] for row in found} - own == {*FUNCTIONS_OF_THE_STORE}, "each is declared"
+                granted = {function_of(namespace) for namespace in permitted} | {
+                    name
+                    for name, runs in FUNCTIONS_OF_THE_STORE.items()
+                    if runs is Runs.SUBMITTERS or (runs is Runs.ANYWHERE and "*" in permitted)
+                }
+                for (role, session_), (oid, name, call, arguments, kind) in product(sessions.items(), found):
+                    right = "SELECT has_function_privilege($1::name, $2::oid, 'EXECUTE')"
+                    allowed = role == "web" and name in granted
+                    assert await one.owner.fetchval(right, named(database, role), oid) is allowed, (role, call)
+                    if not allowed and kind != "trigger":
+                        values = ", ".join(f"NULL::{argument}" for argument in arguments)
+                        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                            await session_.execute(f"SELECT mainspring.{name}({values})")
+
+    asyncio.run(test())
+
+
+SIGNATURES = """
+SELECT p.oid, p.proname, p.oid::regprocedure::text AS call, ARRAY(
+    SELECT t::regtype::text FROM unnest(p.proargtypes) WITH ORDINALITY AS a (t, at) ORDER BY at
+), p.prorettype::regtype::text
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'mainspring'
+"""
+
+
+async def grant_reports(one: Roles, database: str) -> None:
+    """Give the role for reports the rights of the page."""
+    reader = named(database, "reader")
+    tables = ", ".join(f"mainspring.{name}" for name in SECRET)
+    for statement in (
+        f"GRANT USAGE ON SCHEMA mainspring TO {reader}",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA mainspring TO {reader}",
+        f"REVOKE ALL ON {tables} FROM {reader}",
+    ):
+        await one.owner.execute(statement)
+
+
+def table_of(name: str) -> str:
+    return f"mainspring.{name}"
+
+
+def test_a_role_for_reports_reads_and_stops_nobody(database: str) -> None:
+    async def test() -> None:
+        async with roles(database) as one:
+            await migrate_store(one.store)
+            await grant_reports(one, database)
+            async with node(one.store) as server:
+                for name, kind, *_ in await one.owner.fetch(OBJECTS):
+                    table = table_of(name)
+                    attacks = [f"SELECT nextval('{table}')", f"SELECT setval('{table}', 1)"]
+                    if kind != b"S":
+                        attacks = [f"INSERT INTO {table} DEFAULT VALUES", f"DELETE FROM {table}", f"TRUNCATE {table}"]
+                        attacks += [f"SELECT 1 FROM {table} FOR KEY SHARE", f"COPY {table} FROM STDIN"]
+                        attacks += [f"DO $$ BEGIN LOCK TABLE {table} IN ROW SHARE MODE; END $$"]
+                    if name in SECRET:
+                        attacks.append(f"SELECT * FROM {table}")
+                    for attack in attacks:
+                        with pytest.raises((*DENIED, asyncpg.PostgresSyntaxError)):
+                            await one.reader.execute(attack)
+                await one.reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM mainspring.jobs")
+                for name, kind, *_ in await one.owner.fetch(OBJECTS):
+                    if kind != b"S" and await one.reader.fetchval(
+                        "SELECT has_table_privilege($1, 'SELECT')", table_of(name)
+                    ):
+                        await one.reader.execute(f"LOCK TABLE {table_of(name)} IN ACCESS SHARE MODE")
+                await works(server, one)
+
+    asyncio.run(test())
 
 
 def test_functions_with_the_rights_of_their_owner_have_a_path_of_their_own(database: str) -> None:

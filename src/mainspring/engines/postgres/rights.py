@@ -8,6 +8,7 @@ role may execute, also in triggers and for roles that others have set.
 from __future__ import annotations
 
 import hashlib
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from mainspring import namespaces
@@ -15,7 +16,7 @@ from mainspring.engines.postgres.migrate import quoted
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from asyncpg import Connection, Record
 
@@ -24,6 +25,35 @@ ANYWHERE: Final = "*"
 _ARGUMENTS: Final = "bytea, bytea, bytea, int, float8, float8, float8, bytea"
 """The types of the arguments of all functions that submit, before the namespace."""
 _NAMES: Final = ("function", "payload", "uniq", "priority", "delay", "run_at", "expires", "options")
+
+
+class Runs(Enum):
+    """The roles that may execute a function of the store."""
+
+    OWNER = "the store's owner, which is the role of nodes"
+    SUBMITTERS = (
+        "also roles to which ``mainspring migrate --grant-submit`` has granted it, with the rights of its caller"
+    )
+    ANYWHERE = "also those that may submit in all namespaces, with the rights of the owner"
+
+
+FUNCTIONS: Final[Mapping[str, Runs]] = {
+    "enter": Runs.OWNER,
+    "enter_schedules": Runs.OWNER,
+    "enter_schedules_2": Runs.OWNER,
+    "lock_pools": Runs.OWNER,
+    "has_turn": Runs.OWNER,
+    "usual": Runs.OWNER,
+    "usual_2": Runs.OWNER,
+    "kept_payload": Runs.OWNER,
+    "appended_record": Runs.OWNER,
+    "check_submission": Runs.OWNER,
+    "submit_1": Runs.OWNER,
+    "submit": Runs.SUBMITTERS,
+    "submit_anywhere": Runs.ANYWHERE,
+}
+"""Each function of the schema, beside those of single namespaces (`function_of`). A migration that adds one takes it from
+``PUBLIC``, which has the right by default, and declares it here: the tests attack each one as each role."""
 
 
 def function_of(namespace: str) -> str:
