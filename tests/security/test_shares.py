@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from mainspring.access.acts import Act
 from mainspring.access.caller import LOCAL, Caller
+from mainspring.access.proxy import TrustedProxies, parse_networks, parse_rules
 from mainspring.access.recorder import (
     ALL_PER_MINUTE,
     ALL_UNKNOWN_PER_MINUTE,
@@ -17,11 +18,17 @@ from mainspring.access.recorder import (
     ActRecorder,
 )
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
+from mainspring.access.shares import KINDS, OWNERS, Refusals, Shares
+from mainspring.api.answers import logs as log_answers
+from mainspring.api.answers.logs import LogCalls
+from mainspring.api.answers.waiting import CallInProgress, Later
+from mainspring.api.logs import Logs
 from mainspring.bulk import run
 from mainspring.bulk import service as bulk
 from mainspring.bulk.model import Action, Spec
 from mainspring.bulk.run import BulkRun
 from mainspring.errors import ConflictError
+from mainspring.faces.gearman import calls
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.store import Find
 from mainspring.namespaces import Turns, key
@@ -425,3 +432,129 @@ def test_many_operations_of_a_namespace_delay_one_of_another_by_few_steps(monkey
     quiet = [index for index, namespace in enumerate(steps) if namespace == "quiet"]
     assert steps.count("loud") > 20 * 20
     assert quiet[-1] - quiet[0] <= 4 * len(quiet), "each of its steps waits for one or two of all others"
+
+
+# ---- requests, streams, watches and waits ----
+
+
+def of(name: str) -> Caller:
+    return Caller(name, LOCAL.grants, token=name)
+
+
+def take_all(shares: Shares, caller: Caller, namespace: str = "default") -> tuple[int, str]:
+    """Take places until there is none; return their number and why there is no more."""
+    number = 0
+    while not (why := shares.take(caller, namespace)):
+        number += 1
+    return number, why
+
+
+def test_no_caller_and_no_namespace_takes_all_places() -> None:
+    refusals = Refusals()
+    shares = Shares(300, "streams", refusals)
+    number, why = take_all(shares, of("ann"))
+    assert number == 169
+    assert why == (
+        "'ann' has 169 of the 300 streams of the node, and leaves the others to other callers: end some, or try again later"
+    )
+    others = [take_all(shares, of(name))[0] for name in ("bob", "eve", "joe")]
+    assert all(others), "each further caller of the namespace has a place"
+    for name in range(100):
+        take_all(shares, of(f"stranger {name}"))
+    _, why = take_all(shares, of("last"))
+    assert why.startswith(
+        "the namespace default has 225 of the 300 streams of the node, and leaves the others to other"
+    )
+    assert take_all(shares, of("ann"), "team")[0] == 0, "she still has 169"
+    assert take_all(shares, of("tim"), "team")[0] == 43
+    for namespace in range(100):
+        take_all(shares, of(f"{namespace}"), f"n{namespace}")
+    assert take_all(shares, of("late"), "late") == (
+        0,
+        "all 300 streams of the node are open: end some, or try again later",
+    )
+    assert {owner for _, owner in refusals.counts} == set(OWNERS)
+    for _ in range(169):
+        shares.free(of("ann"), "default")
+    assert take_all(shares, of("late"), "late")[0] > 50
+    assert take_all(shares, of("ann"))[0] > 30
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 8, 100])
+def test_places_that_were_freed_can_be_taken_again(most: int) -> None:
+    shares = Shares(most, KINDS[0])
+    number, _ = take_all(shares, LOCAL)
+    assert 1 <= number <= max(1, most * 3 // 4 + 1)
+    for _ in range(number):
+        shares.free(LOCAL, "default")
+    assert len(shares) == 0
+    assert take_all(shares, LOCAL)[0] == number
+
+
+def test_users_behind_one_proxy_have_shares_of_their_own() -> None:
+    proxies = TrustedProxies(parse_networks("10.0.0.1"), parse_rules("*@example.com=viewer"))
+    ann, bob = (
+        proxies.caller("10.0.0.1", {b"x-forwarded-email": user}) for user in (b"ann@example.com", b"bob@example.com")
+    )
+    assert ann is not None
+    assert bob is not None
+    shares = Shares(40, "streams")
+    assert take_all(shares, ann)[0] > 20
+    assert take_all(shares, bob)[0] > 4
+
+
+def test_one_caller_cannot_take_all_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "WATCHES", 16)
+    node = FaceNode()
+    ann, bob = of("ann"), of("bob")
+    watching: list[Any] = []
+    while True:
+        peer = node.connect(extended=True, caller=ann)
+        name, args = peer.ask(Type.CALL, b"1", b"jobs.watch", b"{}")
+        if name != "ANSWER":
+            break
+        watching.append(peer)
+    assert (name, args[1]) == ("FAULT", "unavailable")
+    assert args[2].startswith("'ann' has 9 of the 16 watches of the node")
+    assert node.connect(extended=True, caller=bob).ask(Type.CALL, b"1", b"jobs.watch", b"{}")[0] == "ANSWER"
+    watching[0].wire.end()
+    node.commit()
+    assert peer.ask(Type.CALL, b"1", b"jobs.watch", b"{}")[0] == "ANSWER", "a connection that ends frees its place"
+
+
+def test_a_watch_that_is_refused_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "WATCHES", 1)
+    node = FaceNode()
+    peer = node.connect(extended=True)
+    for _ in range(3):
+        assert peer.call("jobs.watch", handle="x") in {"not_found", "usage"}
+    assert peer.ask(Type.CALL, b"1", b"jobs.watch", b"{}")[0] == "ANSWER"
+
+
+def test_one_caller_cannot_take_all_waits_for_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_answers, "MOST_WAITS", 8)
+    asked: list[Any] = []
+    waiting: list[Any] = []
+
+    async def read(request: Logs, caller: Caller) -> None:
+        asked.append(request)
+        if request.wait:
+            await Later[None](lambda done, _: waiting.append(done))
+
+    nothing: Any = None
+    answers = LogCalls(nothing, nothing)
+    monkeypatch.setattr(answers, "_read", read)
+
+    def ask(caller: Caller, **fields: Any) -> tuple[CallInProgress, list[Any]]:
+        outcome: list[Any] = []
+        work = answers.handlers[Logs](Logs("H:n:1", **fields), caller)
+        return CallInProgress(work, outcome.append, outcome.append), outcome
+
+    under_way = [ask(of("ann"), after="", wait=60.0)[0] for _ in range(5)]
+    _, (refused,) = ask(of("ann"), after="", wait=60.0)
+    assert (refused.code, refused.code.kind) == ("too_many_waits", "unavailable")
+    assert ask(of("ann"), after="")[1] == [None], "requests that do not wait need no place"
+    assert not ask(of("bob"), after="", wait=60.0)[1]
+    waiting[0](None)
+    under_way[1].end()
+    assert not ask(of("ann"), after="", wait=60.0)[1], "ended waits free their places"

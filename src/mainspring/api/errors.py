@@ -77,6 +77,8 @@ class Code(StrEnum):
     """No other node shares the store of this node, so it can be neither drained nor removed."""
     REFUSED = "refused", Kind.UNAVAILABLE
     """The node accepts no more jobs now: the function's queue is full, or the memory for foreground jobs."""
+    TOO_MANY_WAITS = "too_many_waits", Kind.UNAVAILABLE
+    """The node has no place for one more watch or wait of this caller, or of its namespace; the message has the numbers."""
     UNAVAILABLE = "unavailable", Kind.UNAVAILABLE
     """The store could not be reached, or has refused, or a call over Gearman met a defect; the message is the reason."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
+from mainspring.access.shares import Refusals
 from mainspring.access.sites import HostNames
 from mainspring.api.answers.access import AccessCalls
 from mainspring.api.answers.acknowledgements import Acknowledgements
@@ -62,7 +63,7 @@ from mainspring.server.engines import lacks, run_limits, run_slice
 from mainspring.server.failed_attempts import FailedAttempts
 from mainspring.server.fleet import Fleet, SharedEngine, node_row
 from mainspring.server.log_measures import log_measures, own_log_measures
-from mainspring.server.metrics import Metrics, set_aside_measures
+from mainspring.server.metrics import Metrics, refused_places, set_aside_measures
 from mainspring.server.node import Node
 from mainspring.server.oldest import Oldest, OldestByNamespace
 from mainspring.server.status import Status
@@ -100,6 +101,8 @@ class Built:
     api: Api
     metrics: Metrics
     access: AccessService
+    refusals: Refusals
+    """The places that were refused."""
     clock: Clock
     """Its wall time is that of the store."""
 
@@ -233,6 +236,7 @@ async def open_node(
             workers, settings.name, lambda: service.term, fleet.others, fleet.direct, access.record
         )
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover, access.record).handlers
+    refusals = Refusals()
     job_calls = JobCalls(service, workflows, recalls=engine.recalls)
     submits = SubmitCalls(service, largest=engine.max_value)
     changes = JobChangeCalls(service, submits, largest=engine.max_value, changes_jobs=engine.changes_jobs)
@@ -260,7 +264,7 @@ async def open_node(
             **backfill_handlers(bulk, schedules, reads),
         }
     )
-    log_calls = LogCalls(logs, service)
+    log_calls = LogCalls(logs, service, refusals)
     other_nodes: Callable[[], Sequence[NodeRow]] = tuple if fleet is None else fleet.others
     dead_letters = DeadLetters(service)
     acknowledgements = Acknowledgements(access, service, reads, job_clock, kept=engine.access)
@@ -325,6 +329,7 @@ async def open_node(
         logs=logs,
         access=access,
         keyed_submits=KeyedSubmits(submits, access.replies, service),
+        refusals=refusals,
         remote_load=fleet.remote_load if fleet is not None and settings.fleet.status else None,
     )
     oldest = Oldest(service.all_functions, reads, job_clock)
@@ -368,6 +373,7 @@ async def open_node(
     )
     others: list[Callable[[], Iterable[Measure]]] = [
         watch.metrics,
+        partial(refused_places, refusals),
         own_log_measures,
         partial(set_aside_measures, set_aside),
     ]
@@ -379,7 +385,7 @@ async def open_node(
         others.append(partial(log_measures, logs))
     metrics = Metrics(node.ready, service, peers, commits, oldest, others)
     await node.start(started)
-    return Built(node, api, metrics, access, job_clock)
+    return Built(node, api, metrics, access, refusals, job_clock)
 
 
 def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettings:

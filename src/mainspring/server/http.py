@@ -6,6 +6,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from mainspring.access.proxy import TrustedProxies
+from mainspring.access.shares import Shares
 from mainspring.faces.dashboard.app import Dashboard, all_assets
 from mainspring.faces.http.app import HEALTH, MONITORING, http_app
 from mainspring.faces.http.listener import HttpListener
@@ -40,8 +41,7 @@ class HttpPort:
         self._access = built.access
         self._prefix = listen.http_prefix
         self._scheme = "http" if listen.tls is None else "https"
-        streams = min(LIMIT, places * 3 // 5)
-        self._streams = Streams(streams, per_caller=_share(streams))
+        self._streams = Streams(Shares(min(LIMIT, places * 3 // 5), "streams", built.refusals))
         hosts = [*listen.http_hosts, socket.gethostname()]
         if isinstance(listen.http, TcpAddress):
             hosts.append(listen.http.host)
@@ -63,7 +63,7 @@ class HttpPort:
             built.access.replies,
             self._streams,
             prefix=self._prefix,
-            per_caller=_share(places),
+            shares=Shares(places, "requests", built.refusals),
         )
         certified = listen.tls is not None and listen.tls.client_ca is not None
         is_open = certified or listen.insecure or is_local(listen.http)
@@ -97,8 +97,3 @@ class HttpPort:
         """Answer the clients that wait for jobs, and close the open connections within about a second."""
         self._api.end_waits()
         await self._listener.stop()
-
-
-def _share(places: int) -> int:
-    """Return how many of some places one caller may have, so that a quarter is left for others."""
-    return max(1, places * 3 // 4)

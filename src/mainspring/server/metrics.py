@@ -7,6 +7,8 @@ from collections import Counter
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
+from mainspring.access.shares import KINDS as KINDS_OF_PLACES
+from mainspring.access.shares import OWNERS
 from mainspring.faces.http.figures import Distribution, Measure
 from mainspring.hidden_secrets import hide_secrets
 from mainspring.jobs.attempts import BOUNDS, OUTCOMES
@@ -17,8 +19,9 @@ from mainspring.storage.set_aside import KINDS
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from mainspring.access.shares import Refusals
     from mainspring.faces.gearman.peers import Peers
     from mainspring.jobs.service import JobService
     from mainspring.server.oldest import Oldest
@@ -146,3 +149,14 @@ def labels_of(name: bytes) -> dict[str, str]:
     if (hidden := hide_secrets(text)) != text:
         text = f"{hidden} {blake2b(name, digest_size=4).hexdigest()}"
     return {"function": text} | ({} if namespace == DEFAULT else {"namespace": namespace})
+
+
+def refused_places(refusals: Refusals) -> Iterator[Measure]:
+    """Yield the numbers of refused requests, streams, watches and waits, by whose places were all taken."""
+    text = "Places that were refused: the node, the namespace or the caller had all of its own."
+    counts = [
+        ({"kind": kind, "owner": owner}, float(refusals.counts[kind, owner]))
+        for kind in KINDS_OF_PLACES
+        for owner in OWNERS
+    ]
+    yield Measure("mainspring_places_refused_total", "counter", text, counts)

@@ -9,6 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from mainspring.access.roles import Permission
+from mainspring.access.shares import Shares
 from mainspring.api.answers.job_lookup import unknown
 from mainspring.api.answers.text import rfc3339
 from mainspring.api.answers.waiting import CallInProgress, Later, read_page
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.access.caller import Caller
+    from mainspring.access.shares import Refusals
     from mainspring.api.answers.registry import Followers, Handlers
     from mainspring.api.feeds import Feed
     from mainspring.job_logs.model import Chunk
@@ -40,6 +42,8 @@ EVENT_BYTES: Final = 2**16
 """The same of an event of a stream."""
 ROOM_INTERVAL: Final = 0.5
 """Seconds after which a stream looks again whether its client has read enough."""
+MOST_WAITS: Final = 1000
+"""Requests of a node that wait for lines at the same time, over CALL and HTTP. Streams have places of their own."""
 LAST_LINES: Final = 1.0
 """Seconds after the end of a job in which its last lines may still be stored."""
 _CURSOR: Final = re.compile(r"(\d{1,18})\.(\d{1,18})\.(\d{1,18})")
@@ -117,11 +121,22 @@ class Collected:
 class LogCalls:
     """Answers about the logs of jobs; without ``logs``, the store keeps none."""
 
-    def __init__(self, logs: LogService | None, service: JobService) -> None:
+    def __init__(self, logs: LogService | None, service: JobService, refusals: Refusals | None = None) -> None:
         self._logs = logs
         self._service = service
-        self.handlers: Handlers = {Logs: self._read}
+        self._waits = Shares(MOST_WAITS, "waits", refusals)
+        self.handlers: Handlers = {Logs: self._answer}
         self.followers: Followers = {FollowLogs: self._follow}
+
+    async def _answer(self, request: Logs, caller: Caller) -> Logged:
+        if not request.wait or request.after is None:
+            return await self._read(request, caller)
+        if why := self._waits.take(caller, request.namespace):
+            raise ApiError(Code.TOO_MANY_WAITS, why)
+        try:
+            return await self._read(request, caller)
+        finally:  # also when its client has gone
+            self._waits.free(caller, request.namespace)
 
     async def _follow(self, request: FollowLogs, caller: Caller, feed: Feed) -> Callable[[], None]:
         """Send lines as they are stored. A slow client gets those that are still kept when it has read the others."""

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from mainspring.access.roles import Permission
+from mainspring.access.shares import Shares
 from mainspring.api.errors import ApiError, Code, Problem, problem_of
 from mainspring.api.jobs import Watch
 from mainspring.api.request import Request, read, write
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mainspring.access.caller import Caller as Identity
+    from mainspring.access.shares import Refusals
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.answers.registry import Api
     from mainspring.api.answers.waiting import CallInProgress
@@ -42,6 +44,8 @@ SLOTS_LIMIT = 1_000_000
 MOST_DELIVERIES = 100_000
 WATCHER_BACKLOG = 2**20
 """Bytes that a watcher may leave unread; above it, events are left out."""
+WATCHES = 1000
+"""Watches of a node at the same time: each costs time at every change of a job."""
 DEFECT = Problem(Code.UNAVAILABLE, "the node could not answer because of a defect: its log has the reason")
 _EMPTY_ANSWER: dict[str, object] = {}
 
@@ -251,8 +255,9 @@ class Steps(Request[None]):
 class Calls:
     """Handles the calls of all peers: those of the API, and those about the peer's own connection."""
 
-    def __init__(self, api: Api, jobs: JobCalls, *, keeps_logs: bool = False) -> None:
+    def __init__(self, api: Api, jobs: JobCalls, *, keeps_logs: bool = False, refusals: Refusals | None = None) -> None:
         self._api = api
+        self._watches = Shares(WATCHES, "watches", refusals)
         self._keeps_logs = keeps_logs
         self._jobs = jobs
         self._own: dict[type[Request[Any]], Callable[[Caller, bytes, Any], None]] = {
@@ -322,7 +327,20 @@ class Calls:
         def has_room() -> bool:
             return peer.outgoing.unread <= WATCHER_BACKLOG
 
-        peer.end_watch = self._jobs.watch(request, partial(_event, peer, call_id), has_room)
+        caller, namespace = peer.caller, request.namespace
+        if why := self._watches.take(caller, namespace):
+            raise ApiError(Code.TOO_MANY_WAITS, why)
+        try:
+            end = self._jobs.watch(request, partial(_event, peer, call_id), has_room)
+        except BaseException:
+            self._watches.free(caller, namespace)
+            raise
+
+        def end_watch() -> None:
+            end()
+            self._watches.free(caller, namespace)
+
+        peer.end_watch = end_watch
         _answer(peer, call_id, _EMPTY_ANSWER)
 
 

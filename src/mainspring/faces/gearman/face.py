@@ -19,6 +19,7 @@ from mainspring.wire.gearman.connection import MAX_BODY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.access.shares import Refusals
     from mainspring.api.answers.jobs import JobCalls
     from mainspring.api.answers.registry import Api
     from mainspring.faces.gearman.guard import Credentials
@@ -108,6 +109,7 @@ class GearmanFace:
         logs: LogService | None = None,
         access: Credentials | None = None,
         keyed_submits: KeyedSubmits | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         self.service = service
         self.access: Credentials = access or NO_CREDENTIALS
@@ -116,7 +118,7 @@ class GearmanFace:
         """Submits jobs with request keys; None if the node keeps no keys."""
         self.settings = settings
         self.api = api
-        self.calls = Calls(api, job_calls, keeps_logs=logs is not None)
+        self.calls = Calls(api, job_calls, keeps_logs=logs is not None, refusals=refusals)
         """Handles the CALLs of the extension."""
         self._workers = 0
         self.shut_down = shut_down

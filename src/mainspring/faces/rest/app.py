@@ -14,6 +14,7 @@ import structlog
 
 from mainspring import namespaces
 from mainspring.access.roles import Permission
+from mainspring.access.shares import Shares
 from mainspring.api.errors import problem_of
 from mainspring.api.request import write
 from mainspring.errors import MainspringError
@@ -26,7 +27,6 @@ from mainspring.faces.rest.problems import HttpError, refusal
 from mainspring.faces.rest.registry import PREFER, Context, Table, WaitTimes
 from mainspring.faces.rest.replies import Items, Raw, Reply
 from mainspring.faces.rest.security import check_site, collect
-from mainspring.faces.rest.shares import Shares
 from mainspring.faces.rest.streams import Parts, disconnected
 from mainspring.faces.rest.versions import revision_in
 from mainspring.hidden_secrets import hide_secrets
@@ -95,6 +95,7 @@ class _Exchange:
         "headers",
         "id",
         "inputs",
+        "namespace",
         "path",
         "query",
         "receive",
@@ -117,8 +118,9 @@ class _Exchange:
         self.found: _Compiled
         self.inputs: Any = None
         self.caller: Caller
+        self.namespace = ""
         self.has_place = False
-        """Whether it occupies a place of its caller."""
+        """Whether it occupies a place of its caller and its namespace."""
 
 
 class _Waiting:
@@ -197,7 +199,7 @@ class _Waits:
 class RestApp:
     """The application. ``prefix`` is the path under which a proxy shows it, such as ``/mainspring``, or empty.
 
-    ``per_caller`` is the number of requests that one caller may have under way.
+    ``shares`` has the places of requests under way.
     """
 
     def __init__(
@@ -210,7 +212,7 @@ class RestApp:
         streams: Streams,
         *,
         prefix: str = "",
-        per_caller: int = sys.maxsize,
+        shares: Shares | None = None,
     ) -> None:
         self._api = api
         self._doorkeeper = doorkeeper
@@ -218,7 +220,7 @@ class RestApp:
         self._replies = replies
         self._streams = streams
         self._prefix = prefix
-        self._shares = Shares(per_caller)
+        self._shares = Shares(sys.maxsize, "requests") if shares is None else shares
         self._waits = _Waits()
         self._wait_times = WaitTimes()
         self._is_stopping = False
@@ -238,7 +240,7 @@ class RestApp:
                 await self._send(exchange, answer)
         finally:
             if exchange.has_place:
-                self._shares.free(exchange.caller)
+                self._shares.free(exchange.caller, exchange.namespace)
 
     async def guard(self, scope: Scope, receive: Receive, send: Send, then: ASGIApp) -> None:
         """Pass a request to another application if its caller may see the functions of all namespaces."""
@@ -369,15 +371,17 @@ class RestApp:
     async def _read(self, scope: Scope, exchange: _Exchange) -> None:
         """Admit the caller, find the route and read its inputs. Raises HttpError or ForbiddenError."""
         caller = await self._admit(scope, exchange)
-        exchange.has_place = self._shares.take(caller)
-        if not exchange.has_place:
-            raise HttpError("too_many_requests", f"this caller has {self._shares.most} requests under way: try again")
         method, headers, path = scope["method"], exchange.headers, exchange.path
         found, values = self.table.find(method, path)
         route: Route = found.route
         exchange.found = found
         # `Api` checks it, too: this is before the body is read.
-        self._api.check_early(route.request, _namespace(route, values), caller, values[-1] if values else "")
+        exchange.namespace = _namespace(route, values)
+        self._api.check_early(route.request, exchange.namespace, caller, values[-1] if values else "")
+        # Only who may do something in a namespace takes one of its places.
+        if why := self._shares.take(caller, exchange.namespace):
+            raise HttpError("too_many_requests", why)
+        exchange.has_place = True
         version = revision_in(required_version(headers.get(b"if-match"))) if route.if_match else None
         body, lines = b"", False
         if route.has_body:
@@ -451,7 +455,7 @@ class RestApp:
         self, exchange: _Exchange, *requests: Request[Any], joined: bool = False
     ) -> AsyncIterator[EventFeed]:
         """Yield the feed of a stream, or of several ``joined`` ones. It ends when its caller's token or session does."""
-        feed = self._streams.open(exchange.caller)
+        feed = self._streams.open(exchange.caller, exchange.namespace)
         feeds: Sequence[Feed] = Parts(feed, len(requests)).feeds if joined else (feed,)
         with contextlib.ExitStack() as ends:
             ends.callback(feed.close)

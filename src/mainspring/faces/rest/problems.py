@@ -70,6 +70,7 @@ OF_CALLS: Final = _kinds(
     (Code.NODE_LIVES, 409, "The node is alive"),
     (Code.ONLY_NODE, 409, "There is no other node"),
     (Code.REFUSED, 429, "The node accepts no more jobs now"),
+    (Code.TOO_MANY_WAITS, 429, "The caller has too many requests that wait"),
     (Code.UNAVAILABLE, 503, "The store cannot be reached"),
 )
 """Kinds of the API's own problems, by code. Each code needs one."""

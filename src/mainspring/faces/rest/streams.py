@@ -12,10 +12,10 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from mainspring.access.shares import Shares
 from mainspring.api.feeds import Shared
 from mainspring.api.request import write
 from mainspring.faces.rest.problems import HttpError
-from mainspring.faces.rest.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,19 +46,17 @@ _COMMENT: Final = b":\n\n"
 
 
 class Streams:
-    """The streams of a node: at most ``limit``, and ``per_caller`` of one caller, by default all of them."""
+    """The streams and long polls of a node. ``shares`` has their places."""
 
     def __init__(
         self,
-        limit: int = LIMIT,
+        shares: Shares | None = None,
         *,
-        per_caller: int | None = None,
         beat: float = BEAT,
         unsent_total: int = UNSENT_TOTAL,
     ) -> None:
-        self._limit = limit
         self._space = Space(unsent_total)
-        self._shares = Shares(limit if per_caller is None else per_caller)
+        self._shares = Shares(LIMIT, "streams") if shares is None else shares
         self._beat = beat
         self._open: set[EventFeed] = set()
         self._is_ended = False
@@ -72,22 +70,20 @@ class Streams:
         """The open streams."""
         return frozenset(self._open)
 
-    def open(self, caller: Caller) -> EventFeed:
-        """Return a new feed for a caller. Raises HttpError if there are too many."""
+    def open(self, caller: Caller, namespace: str) -> EventFeed:
+        """Return a new feed for a caller in a namespace. Raises HttpError if there is no place for one."""
         if self._is_ended:
-            raise _too_many("the node ends")
-        if len(self._open) >= self._limit:
-            raise _too_many(f"{self._limit} streams are open")
-        if not self._shares.take(caller):
-            raise _too_many(f"this caller has {self._shares.most} open streams")
-        feed = EventFeed(self._beat, self._space, partial(self._closed, caller))
+            raise _too_many("the node ends: try again")
+        if why := self._shares.take(caller, namespace):
+            raise _too_many(why)
+        feed = EventFeed(self._beat, self._space, partial(self._closed, caller, namespace))
         self._open.add(feed)
         return feed
 
-    def _closed(self, caller: Caller, feed: EventFeed) -> None:
+    def _closed(self, caller: Caller, namespace: str, feed: EventFeed) -> None:
         if feed in self._open:
             self._open.remove(feed)
-            self._shares.free(caller)
+            self._shares.free(caller, namespace)
 
     def end(self) -> None:
         """End all streams, and open no more: the node stops."""
@@ -278,7 +274,7 @@ async def disconnected(receive: Receive) -> None:
 
 
 def _too_many(reason: str) -> HttpError:
-    return HttpError("too_many_streams", f"{reason}: try again", headers={b"retry-after": _BUSY_RETRY})
+    return HttpError("too_many_streams", reason, headers={b"retry-after": _BUSY_RETRY})
 
 
 def _frame(event: str, value: object) -> bytes:

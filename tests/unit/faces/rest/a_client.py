@@ -16,6 +16,7 @@ from mainspring.access.caller import Caller
 from mainspring.access.proxy import TrustedProxies, parse_networks
 from mainspring.access.reply_service import ReplyService
 from mainspring.access.roles import Grant, Role
+from mainspring.access.shares import Shares
 from mainspring.faces.rest.app import RestApp
 from mainspring.faces.rest.login import Login
 from mainspring.faces.rest.routes import ROUTES
@@ -173,7 +174,7 @@ async def serving(
     proxies: str = "10.9.9.9",
     store: Store | None = None,
     apart: Node | None = None,
-    per_caller: int = sys.maxsize,
+    places: int = sys.maxsize,
     keeps_tokens: bool = True,
 ) -> AsyncIterator[tuple[Client, Node]]:
     """Yield a client with a token of each role, and the node behind the application; ``apart`` keeps the answers."""
@@ -185,5 +186,7 @@ async def serving(
         login = Login(access, prefix=prefix, keeps_tokens=keeps_tokens)
         keeper = node if apart is None else apart
         replies = ReplyService(keeper.commits, keeper.clock, atomic=keeper is node)
-        app = RestApp(node.api, documented, doorkeeper, login, replies, streams, prefix=prefix, per_caller=per_caller)
+        app = RestApp(
+            node.api, documented, doorkeeper, login, replies, streams, prefix=prefix, shares=Shares(places, "requests")
+        )
         yield Client(app, access, streams), node

@@ -277,22 +277,23 @@ def test_every_route_has_a_permission_and_a_name() -> None:
 
 def test_a_caller_has_a_limited_number_of_requests_under_way() -> None:
     async def test() -> None:
-        async with serving(per_caller=2) as (client, _):
-            sent, go_on = asyncio.Event(), asyncio.Event()
+        async with serving(places=8) as (client, _):
+            sent, go_on = asyncio.Queue[None](), asyncio.Event()
 
             async def receive() -> dict[str, Any]:
-                sent.set()
+                sent.put_nowait(None)
                 await go_on.wait()
                 return {"type": "http.request", "body": b'{"function": "f"}'}
 
-            first, second = (asyncio.ensure_future(client.send("POST", JOBS, receive=receive)) for _ in range(2))
-            await sent.wait()
+            first = [asyncio.ensure_future(client.send("POST", JOBS, receive=receive)) for _ in range(5)]
+            for _ in first:
+                await sent.get()
             refused = await client.get(JOBS)
             assert (refused.status, refused.problem) == (429, "too-many-requests")
             assert refused.headers["retry-after"] == "1"
             assert (await client.get(JOBS, token="viewer")).status == 200
             go_on.set()
-            assert [(await one).status for one in (first, second)] == [415, 415]
+            assert [(await one).status for one in first] == [415] * 5
             assert (await client.get(JOBS)).status == 200
 
     run(test())

@@ -219,7 +219,7 @@ def test_a_client_that_connects_again_gets_the_lines_after_its_last_one() -> Non
 
 def test_a_slow_client_gets_no_lines_before_it_has_read_the_others() -> None:
     async def test(client: Client, logged: Logged, path: str) -> None:
-        feed = client.streams.open(LOCAL)
+        feed = client.streams.open(LOCAL, "default")
         end = await logged.node.api.follow(FollowLogs(logged.handle), feed)
         for _ in range(100):  # more than a stream may leave unsent
             await logged.log("x" * 16_000)

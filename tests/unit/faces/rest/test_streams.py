@@ -11,6 +11,7 @@ from tests.unit.api.a_node import run
 
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
+from mainspring.access.shares import Shares
 from mainspring.api.errors import ApiError, Code
 from mainspring.api.feeds import Shared
 from mainspring.api.request import Request
@@ -191,22 +192,25 @@ def test_streams_have_a_limit_of_their_own() -> None:
         await Reader(client).begin()
         assert len(subject.feeds) == 2
 
-    with_subject(test, lambda: Streams(limit=2))
+    with_subject(test, lambda: Streams(Shares(2, "streams")))
 
 
 def test_a_caller_leaves_places_to_others() -> None:
     async def test(client: Client, _: Subject) -> None:
-        readers = [Reader(client) for _ in range(2)]
+        readers = [Reader(client) for _ in range(9)]
         for reader in readers:
             await reader.begin()
         refused = await client.get(PATH + "/stream", token="viewer")
+        assert refused.json["detail"] == (
+            "'viewer' has 9 of the 16 streams of the node, and leaves the others to other callers: end some, or try again later"
+        )
         assert (refused.status, refused.problem, refused.headers["retry-after"]) == (503, "too-many-streams", "5")
         await Reader(client, token="admin").begin()
         readers[0].left.set()
         await readers[0].task
         await Reader(client).begin()
 
-    with_subject(test, lambda: Streams(limit=4, per_caller=2))
+    with_subject(test, lambda: Streams(Shares(16, "streams")))
 
 
 def test_all_streams_end_when_the_node_stops() -> None:
@@ -241,7 +245,7 @@ def test_a_stream_ends_with_its_token() -> None:
 def test_a_slow_reader_gets_the_newest_state_and_loses_a_stream_that_is_too_long() -> None:
     async def test() -> None:
         streams = Streams()
-        feed = streams.open(LOCAL)
+        feed = streams.open(LOCAL, "default")
         for number in range(1000):
             feed.replace("a", number)
             feed.replace("b", -number)
@@ -262,7 +266,7 @@ def test_a_slow_reader_gets_the_newest_state_and_loses_a_stream_that_is_too_long
 
 def test_the_events_of_a_slow_reader_are_bounded() -> None:
     async def test() -> None:
-        feed, number = Streams().open(LOCAL), 0
+        feed, number = Streams().open(LOCAL, "default"), 0
         while not feed.is_ended and number < 2 * UNSENT_LIMIT // 1000:
             feed.append("line", "x" * 1000)
             number += 1
@@ -274,7 +278,7 @@ def test_the_events_of_a_slow_reader_are_bounded() -> None:
 def test_the_events_of_all_slow_readers_are_bounded_together() -> None:
     async def test() -> None:
         streams = Streams(unsent_total=10_000)
-        first, second, third = (streams.open(LOCAL) for _ in range(3))
+        first, second, third = (streams.open(LOCAL, "default") for _ in range(3))
         first.append("line", "x" * 6000)
         assert not first.has_room
         assert second.has_room, "one that has read everything may get more"
@@ -287,7 +291,7 @@ def test_the_events_of_all_slow_readers_are_bounded_together() -> None:
         second.append("line", "x" * 7000)
         assert not second.is_ended
         unsent(second)
-        fourth = streams.open(LOCAL)
+        fourth = streams.open(LOCAL, "default")
         fourth.append("line", "x" * 9000)
         assert not fourth.is_ended, "events that are sent need no more space"
 
@@ -298,7 +302,7 @@ def test_a_client_gets_many_events_in_several_parts() -> None:
     """The server copies what it sends, so it gets the next part once the client has read the last one."""
 
     async def test() -> None:
-        feed = Streams().open(LOCAL)
+        feed = Streams().open(LOCAL, "default")
         feed.replace("state", 1)
         for number in range(200):
             feed.append("line", f"{number:01000}")
@@ -317,7 +321,7 @@ def test_a_client_gets_many_events_in_several_parts() -> None:
 def test_a_shared_value_is_encoded_once() -> None:
     async def test() -> None:
         streams, value = Streams(), Shared({"a": 1})
-        feeds = [streams.open(LOCAL) for _ in range(3)]
+        feeds = [streams.open(LOCAL, "default") for _ in range(3)]
         for feed in feeds:
             feed.replace("numbers", value)
             feed.replace("more", value)
@@ -368,20 +372,20 @@ def test_a_long_poll_ends_when_the_node_stops() -> None:
 
 def test_the_feed_of_another_node_is_no_place() -> None:
     async def test() -> None:
-        streams = Streams(limit=1)
-        feed = streams.open(LOCAL)
+        streams = Streams(Shares(1, "streams"))
+        feed = streams.open(LOCAL, "default")
         with pytest.raises(HttpError):
-            streams.open(LOCAL)
+            streams.open(LOCAL, "default")
         feed.close()
         feed.close()
-        streams.open(LOCAL)
+        streams.open(LOCAL, "default")
 
     run(test())
 
 
 def test_events_are_json_on_one_line() -> None:
     async def test() -> None:
-        feed = Streams().open(LOCAL)
+        feed = Streams().open(LOCAL, "default")
         feed.append("line", {"text": "a\r\nb\n\ndata: c"})
         sent = unsent(feed)
         assert sent.count(b"\n") == 3
