@@ -102,22 +102,23 @@ class _NodeCollector:
             if isinstance(measure, Distribution):
                 yield _histogram(measure)
                 continue
-            names = list(measure.samples[0][0]) if measure.samples else []
-            family = (
-                CounterMetricFamily(measure.name, measure.help, labels=names)
-                if measure.kind == "counter"
-                else GaugeMetricFamily(measure.name, measure.help, labels=names)
-            )
-            for labels, value in measure.samples:
-                family.add_metric([labels[name] for name in names], value)
+            kind = CounterMetricFamily if measure.kind == "counter" else GaugeMetricFamily
+            family = kind(measure.name, measure.help, labels=[])
+            for (
+                labels,
+                value,
+            ) in measure.samples:  # not `add_metric`, which takes the same labels for all: some have a namespace
+                family.add_sample(measure.name, dict(labels), value)
             yield family
 
 
 def _histogram(measure: Distribution) -> Metric:
-    names = list(measure.samples[0][0]) if measure.samples else []
-    family = HistogramMetricFamily(measure.name, measure.help, labels=names)
+    family = HistogramMetricFamily(measure.name, measure.help, labels=[])
     bounds = [*(str(float(bound)) for bound in measure.bounds), "+Inf"]
     for labels, counts, total in measure.samples:
-        buckets = list(zip(bounds, accumulate(counts), strict=True))
-        family.add_metric([labels[name] for name in names], buckets, total)
+        number = 0
+        for bound, number in zip(bounds, accumulate(counts), strict=True):
+            family.add_sample(f"{measure.name}_bucket", {**labels, "le": bound}, number)
+        family.add_sample(f"{measure.name}_count", dict(labels), number)
+        family.add_sample(f"{measure.name}_sum", dict(labels), total)
     return family

@@ -21,7 +21,7 @@ class Measure:
     """One sentence with the unit."""
 
     samples: Sequence[tuple[Mapping[str, str], float]]
-    """Labels and value; all samples have the same labels' names."""
+    """Labels and value. Some samples may have a label that others lack, such as the namespace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,36 @@ async def get(address: Any, path: str) -> tuple[int, str, str]:
     return int(head.split()[1]), head.lower(), body
 
 
+def test_samples_of_a_measure_have_their_own_labels() -> None:
+    """Anybody may name a function in another namespace: that must neither break the page nor hide the namespace."""
+    a, b = {"function": "f"}, {"function": "f", "namespace": "team"}
+    for samples in ((a, b), (b, a)):
+
+        def mixed(samples: tuple[dict[str, str], ...] = samples) -> list[Measure | Distribution]:
+            return [
+                Measure("mainspring_jobs", "gauge", "Jobs.", [(labels, 1.0) for labels in samples]),
+                Measure("mainspring_ended_total", "counter", "Ended.", [(labels, 2.0) for labels in samples]),
+                Distribution(
+                    "mainspring_wait_seconds", "Waits.", (0.5,), [(labels, [1, 2], 3.0) for labels in samples]
+                ),
+            ]
+
+        async def read(figures: Any = mixed) -> tuple[int, str, str]:
+            async with serving(http_app(View(), figures, version="9.9")) as address:
+                return await get(address, "/metrics")
+
+        status, _, body = asyncio.run(read())
+        assert status == 200
+        for labels in ('function="f"', 'function="f",namespace="team"'):
+            for line in (
+                f"mainspring_jobs{{{labels}}} 1.0",
+                f"mainspring_ended_total{{{labels}}} 2.0",
+                f"mainspring_wait_seconds_count{{{labels}}} 3.0",
+                f"mainspring_wait_seconds_sum{{{labels}}} 3.0",
+            ):
+                assert body.splitlines().count(line) == 1, body
+
+
 def visit(view: View, *paths: str) -> list[tuple[int, str, str]]:
     async def run() -> list[tuple[int, str, str]]:
         async with serving(http_app(view, figures, version="9.9")) as address:
