@@ -45,6 +45,7 @@ from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.uniques import Uniques
 from mainspring.jobs.waits import Waits
 from mainspring.jobs.workers import Workers
+from mainspring.loop_shares import LoopShares
 from mainspring.slices import Slices
 from mainspring.storage.set_aside import SetAside
 
@@ -121,6 +122,7 @@ class JobService:
         )
         self.timers = timers = Timers(earlier)
         self.slices = slices = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
+        self.loop_shares = LoopShares(timers.at, clock.monotonic)
         self.listeners = listeners = Listeners(handles)
         self.enter_namespace = NamespaceGate(listeners, kept=keeps_namespaces).enter
         self.settled_deliveries = SettledDeliveries()

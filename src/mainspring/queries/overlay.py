@@ -20,20 +20,24 @@ def with_held(page: Page[Job], query: ListJobs, held: Iterable[Held]) -> Page[Jo
 
     Jobs that belong to a later page are left to that page.
     """
-    jobs = {job.id: job for job in page.items}
+    stored = {job.id for job in page.items}
+    seen: dict[int, Job] = {}
     for one in held:
-        if one.job.id in jobs or not one.stored or State.RUNNING in query.where.states:
-            jobs[one.job.id] = one.seen()
-    newest = sorted(
-        (
-            job
-            for job in jobs.values()
-            if query.where.matches(job)
-            and (query.after is None or job.id < query.after)
-            and (page.next is None or job.id >= page.next)
-        ),
-        key=lambda job: -job.id,
+        if one.job.id in stored or not one.stored or State.RUNNING in query.where.states:
+            seen[one.job.id] = one.seen()
+    states = query.where.states
+    if not seen and not states:
+        return page
+    # The store has matched these, except that a job which a node has may be one that runs.
+    newest = [job for job in page.items if job.id not in seen and (not states or job.state in states)]
+    newest += (
+        job
+        for job in seen.values()
+        if query.where.matches(job)
+        and (query.after is None or job.id < query.after)
+        and (page.next is None or job.id >= page.next)
     )
+    newest.sort(key=lambda job: -job.id)
     if len(newest) <= query.limit:
         return page._replace(items=newest)
     last = newest[query.limit - 1]

@@ -307,6 +307,7 @@ async def open_node(
         nodes,
         refused=access.refused if engine.access else lambda _: None,
         enter=service.enter_namespace if engine.namespaces else None,
+        shares=service.loop_shares,
     )
     for finders in (job_calls.objects, run_calls.objects, schedule_calls.objects):
         api.add_objects(finders)

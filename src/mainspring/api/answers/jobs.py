@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict, replace
@@ -11,7 +12,7 @@ from mainspring.api.answers.job_info import info_of, of_another_node
 from mainspring.api.answers.job_lookup import JobLookup, check_access, unknown
 from mainspring.api.answers.run_rows import run_handle
 from mainspring.api.answers.text import rfc3339, whole_line
-from mainspring.api.answers.waiting import Later, read_page
+from mainspring.api.answers.waiting import NEXT_TURN, Later, converted, read_page
 from mainspring.api.errors import ApiError, Code, check_number
 from mainspring.api.jobs import (
     Cancel,
@@ -42,11 +43,14 @@ if TYPE_CHECKING:
     from mainspring.api.answers.registry import Finder, Handlers
     from mainspring.jobs.remote_jobs import RemoteAttempt
     from mainspring.jobs.service import JobService
+    from mainspring.storage.query import Page
     from mainspring.workflows.service import WorkflowService
     from mainspring.workflows.store import Shown
 
 
 NO_OPTIONS = Options()
+ROWS_AT_ONCE = 100
+"""Rows that a store reads at once beside requests of others: those of a thousand would delay a commit by milliseconds."""
 
 
 class JobCalls:
@@ -73,14 +77,29 @@ class JobCalls:
         if permitted is not None:
             where = replace(where, functions=permitted)
         query = ListJobs(where=where, after=before, limit=request.limit)
-        page = await read_page(self._service.ask if request.partial else self._service.gather, query)
+        page = await self._read(query, self._service.ask if request.partial else self._service.gather)
         page = page._replace(items=[of_another_node(job) for job in page.items])
         page = with_held(page, query, self._service.in_memory())
-        jobs = [info_of(self._service, job) for job in page.items]
+        jobs = await converted(page.items, partial(info_of, self._service))
         if not request.partial:
             return Listed(jobs)
         following = None if page.next is None else self._service.handle_of(page.next).decode()
         return Listed(jobs, following, rfc3339(page.searched_us))
+
+    async def _read(self, query: ListJobs, ask: Callable[..., object]) -> Page[Job]:
+        """Return the answer to a query. Beside requests of others, a long list is read in short pages, each in its own piece."""
+        most = query.limit
+        if most <= ROWS_AT_ONCE or not self._service.loop_shares.is_crowded():
+            return await read_page(ask, query)
+        items: list[Job] = []
+        while True:
+            number = min(ROWS_AT_ONCE, most - len(items))
+            page = await read_page(ask, replace(query, limit=number))
+            items += page.items
+            if page.next is None or len(page.items) < number or len(items) >= most:
+                return page._replace(items=items)
+            query = replace(query, after=page.next)
+            await NEXT_TURN
 
     async def find_run(self, namespace: str, key: str) -> int:
         """Return the number of the run with a handle or workflow id. Raises ApiError."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mainspring.api.feeds import Feed
     from mainspring.api.request import Request
     from mainspring.errors import MainspringError
+    from mainspring.loop_shares import LoopShare, LoopShares
 
     Handlers = Mapping[type[Request[Any]], Callable[..., Coroutine[Ask, Any, Any]]]
     """Coroutines by kind of request, which get the request, its `Caller` and its `Once`, or the first one or two of these. They
@@ -68,9 +69,11 @@ class Api:
         *parts: Handlers,
         refused: Callable[[Act], object] = lambda _: None,
         enter: Callable[[str], None] | None = None,
+        shares: LoopShares | None = None,
     ) -> None:
-        """``refused`` is called with each act that a caller may not do."""
+        """``refused`` is called with each act that a caller may not do. ``shares`` are those of the node's loop."""
         self._refused = refused
+        self._shares = shares
         self._enter = enter
         self.requests: dict[str, type[Request[Any]]] = {}
         """Names of calls to their requests."""
@@ -112,7 +115,11 @@ class Api:
 
         This is the one place where each request is refused to callers without its permission.
         """
-        return CallInProgress(self.answer(request, caller), done, failed, broken)
+        return CallInProgress(self.answer(request, caller), done, failed, broken, self.share_of(caller, request.namespace))
+
+    def share_of(self, caller: Caller, namespace: str) -> LoopShare | None:
+        """Return the share of a caller of the node's loop."""
+        return None if self._shares is None else self._shares.of(caller.holder, namespace)
 
     def keeps_reply(self, kind: type[Request[Any]]) -> bool:
         """Return whether the handler of a request stores its answer in the transaction of its act, if the request has a key."""
@@ -147,7 +154,7 @@ class Api:
 
         ``once`` is the key of the request, for those that `keeps_reply`: RepeatedError is raised if it was made before.
         """
-        answer: A = await _outcome(self.answer(request, caller, once))
+        answer: A = await _outcome(self.answer(request, caller, once), self.share_of(caller, request.namespace))
         return answer
 
     def check_early(self, kind: type[Request[Any]], namespace: str, caller: Caller, named: str) -> None:
@@ -213,7 +220,8 @@ class Api:
 
     async def follow(self, request: Request[Any], feed: Feed, *, caller: Caller = LOCAL) -> Callable[[], None]:
         """Begin a stream; return the function that ends it. Raises ApiError."""
-        end: Callable[[], None] = await _outcome(self._follow(request, caller, feed))
+        share = self.share_of(caller, request.namespace)
+        end: Callable[[], None] = await _outcome(self._follow(request, caller, feed), share)
         return end
 
     async def _follow(self, request: Request[Any], caller: Caller, feed: Feed) -> Callable[[], None]:
@@ -266,10 +274,10 @@ def _refusal(request: Request[Any], caller: Caller, error: MainspringError) -> A
     return replace(act, refused=str(error))
 
 
-async def _outcome(work: Coroutine[Ask, Any, Any]) -> Any:
+async def _outcome(work: Coroutine[Ask, Any, Any], share: LoopShare | None) -> Any:
     """Await the coroutine of a call from asyncio."""
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    under_way = CallInProgress(work, partial(resolve, answer), partial(_refuse, answer), partial(reject, answer))
+    under_way = CallInProgress(work, partial(resolve, answer), partial(_refuse, answer), partial(reject, answer), share)
     try:
         return await answer
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from mainspring.jobs.failures import decode_failure, line_of
 
@@ -14,8 +15,13 @@ def rfc3339(time_us: int) -> str | None:
     """Return a stored time as text; None for 0. A time that text cannot show is the first or the last one that it can."""
     if not time_us:
         return None
-    seconds = min(max(time_us, _FIRST_US), _LAST_US) / 1_000_000
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    seconds, fraction = divmod(min(max(time_us, _FIRST_US), _LAST_US), 1_000_000)
+    return f"{_second(seconds)}.{fraction:06d}Z"
+
+
+@lru_cache(maxsize=4096)  # the rows of a list have times of few seconds
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()
 
 
 def line(error: bytes) -> str | None:

@@ -116,8 +116,15 @@ class Peer:
         settings = face.settings
         self.face = face
         self.service = face.service
+        self.caller = caller
+        """The origin of all its requests: that of its port, or from its sign-in on that of its token."""
         self.wire = Connection("server", max_body=settings.max_packet)
-        self.reading = Reading(handle, self.service.timers, self.service.clock)
+        self.reading = Reading(
+            handle,
+            self.service.timers,
+            self.service.clock,
+            self.service.loop_shares.of(caller.holder, namespace or DEFAULT),
+        )
         self.silence = Silence(self.reading, self._silent)
         self.address = "-"
         self.is_on_socket_file = False
@@ -143,6 +150,7 @@ class Peer:
         """Its worker for decisions, if it has one."""
         self.namespace = DEFAULT
         """The namespace of all names in its messages."""
+        self.use_caller(caller)
         self.is_bound = namespace is not None
         """Whether its port has a namespace."""
         if namespace is not None:
@@ -152,9 +160,6 @@ class Peer:
         self.end_watch: Callable[[], None] | None = None
         self.searches: list[CallInProgress] = []
         """Calls in progress that end with the connection, and some that have ended."""
-        self.caller = caller
-        """The origin of all its requests: that of its port, or from its sign-in on that of its token."""
-        self.use_caller(caller)
         self.guard: Guard | None = None
         """Refuses messages; None for `LOCAL`, which has no limits."""
         self._end_credentials: Callable[[], None] | None = None
@@ -165,13 +170,18 @@ class Peer:
     def use_caller(self, caller: Caller) -> None:
         """Take a caller for the origin of all requests from now on."""
         self.caller = self.submits.caller = self.worker_side.caller = caller
+        self._use_share()
 
     def use_namespace(self, namespace: str) -> None:
         """Take all names in later messages for names of a namespace. Raises MainspringError if the node does not have it."""
         self.service.enter_namespace(namespace)
         self.namespace = namespace
         self.submits.use_namespace(namespace)
+        self._use_share()
         self.worker_side.use_namespace(namespace)
+
+    def _use_share(self) -> None:
+        self.reading.share = self.service.loop_shares.of(self.caller.holder, self.namespace)
 
     @property
     def worker(self) -> Worker | None:

@@ -20,6 +20,7 @@ from mainspring.faces.gearman.guard import PACKETS
 from mainspring.faces.gearman.peer import Peer
 from mainspring.faces.gearman.settlements import settle
 from mainspring.jobs.model import Priority
+from mainspring.loop_shares import CROWDED_SLICE
 from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT
 from mainspring.wire.gearman.packets import Type, response
 
@@ -99,7 +100,7 @@ class GearmanProtocol(asyncio.Protocol):
         """Handle the messages of one read, for as long as the peer's slice lasts."""
         if self.peer.silence.since_us:
             self.peer.silence.end()
-        self.peer.reading.receive(self.peer.wire.receive(data))
+        self.peer.reading.receive(data, self.peer.wire.receive)
 
     def _handle(self, messages: list[Message]) -> None:
         """Handle messages, with runs of background submits as one batch each.
@@ -112,7 +113,9 @@ class GearmanProtocol(asyncio.Protocol):
         reading = peer.reading
         reasons = reading.reasons
         monotonic = peer.service.monotonic
-        end = monotonic() + self._face.settings.slice
+        now = monotonic()
+        crowded = now < reading.share.shares.crowded_until
+        end = now + (CROWDED_SLICE if crowded else self._face.settings.slice)
         if not peer.may_change:
             peer.may_change = any(kind != TEXT for kind, _ in messages)
         left = iter(messages)
@@ -124,17 +127,21 @@ class GearmanProtocol(asyncio.Protocol):
             priority = _BACKGROUND.get(kind)
             if priority is not None:
                 submits.background(priority, args)
+                if not crowded:
+                    continue
             elif kind == _SUBMIT:
                 extended_clients.submit(peer, args)
+                if not crowded:
+                    continue
             else:
                 if submits.batch:
                     submits.flush()
                 HANDLERS[kind](peer, args)
                 if reading.finished:
                     break
-                if reasons or monotonic() > end:
-                    reading.defer(left)
-                    break
+            if reasons or monotonic() > end:
+                reading.defer(left)
+                break
         if submits.batch:
             submits.flush()
 

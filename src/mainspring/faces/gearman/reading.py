@@ -1,8 +1,10 @@
-"""Reading from a peer: paused while it has too many requests in progress, and limited to one slice at a time."""
+"""Reading from a peer: paused while it has too many requests in progress, and limited to its share of the loop."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from mainspring.loop_shares import LARGE_READ
 
 if TYPE_CHECKING:
     import asyncio
@@ -10,11 +12,13 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.jobs.timers import Timers
+    from mainspring.loop_shares import LoopShare
     from mainspring.wire.gearman.connection import Message
 
 UNREAD = "unread"
 """The reason for a pause that a peer causes by not reading its answers."""
 _SLICE = "slice"
+_SHARE = "share"
 
 
 class Reading:
@@ -23,10 +27,25 @@ class Reading:
     Reading is paused while there is a reason or a deferred message. Each reason is set once and removed once.
     """
 
-    __slots__ = ("_clock", "_handle", "_rest", "_timers", "_transport", "ended", "finished", "last_read", "reasons")
+    __slots__ = (
+        "_clock",
+        "_handle",
+        "_rest",
+        "_timers",
+        "_transport",
+        "ended",
+        "finished",
+        "last_read",
+        "reasons",
+        "share",
+    )
 
-    def __init__(self, handle: Callable[[list[Message]], None], timers: Timers, clock: Clock) -> None:
+    def __init__(
+        self, handle: Callable[[list[Message]], None], timers: Timers, clock: Clock, share: LoopShare
+    ) -> None:
         self._transport: asyncio.Transport
+        self.share = share
+        """The share of the peer's caller."""
         self.last_read = 0.0
         """Monotonic time of the last bytes, or of the last time that reading resumed."""
         self._handle = handle
@@ -47,15 +66,36 @@ class Reading:
 
     # ---- what was read ----
 
-    def receive(self, messages: list[Message]) -> None:
-        """Handle the messages of one read, or append them to the deferred ones."""
-        self.last_read = self._clock.monotonic()
+    def receive(self, data: bytes, parse: Callable[[bytes], list[Message]]) -> None:
+        """Parse one read; handle its messages, or append them to the deferred ones."""
+        self.last_read = began = self._clock.monotonic()
+        shares = self.share.shares
+        charged = shares.charged
+        shares.enter(self.share, began)
+        messages = parse(data)
         if self.finished:
             return
         if self._rest:
             self._rest += messages  # TLS may deliver bytes that it decrypted before the pause
         else:
             self._handle(messages)
+        if len(data) >= LARGE_READ and not self.finished:
+            if began < shares.crowded_until:
+                self._charge(began, charged)
+            if not self.reasons:
+                self._transport.pause_reading()
+                self._next_turn()
+
+    def _charge(self, began: float, charged: float) -> None:
+        """Charge work to the peer's share, and pause while its caller rests. ``charged`` is what all had been charged before."""
+        share, now = self.share, self._clock.monotonic()
+        share.charge(now - began - (share.shares.charged - charged), now)
+        if share.rests(now) and _SHARE not in self.reasons:
+            self.pause(_SHARE, paused=True)
+            share.when_rested(self._rested, now - began)
+
+    def _rested(self) -> None:
+        self.pause(_SHARE, paused=False)
 
     def defer(self, messages: Iterable[Message]) -> None:
         """Keep messages until other peers were served and no reason for a pause is left."""
@@ -73,7 +113,8 @@ class Reading:
         if self.reasons:
             return
         rest, self._rest = self._rest, []
-        self._handle(rest)
+        if rest:
+            self._handle(rest)
         if not self.reasons and not self.finished:
             self._transport.resume_reading()
 

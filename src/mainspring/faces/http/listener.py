@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 from starlette.responses import PlainTextResponse
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from mainspring.loop_shares import SHARE_IN_SCOPE, Paced, Piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
     from mainspring.faces.http.connections import Connection
+    from mainspring.loop_shares import LoopShare
 
 
 REQUEST_TIMEOUT: Final = 30.0
@@ -119,6 +123,40 @@ class _RefusedHeadError(Exception):
         self.status = status
 
 
+class _Flow(FlowControl):
+    """Reads from a connection while neither uvicorn nor the share of the request's caller has paused that."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._rests = False
+
+    def pause_reading(self) -> None:
+        if self._rests:
+            self.read_paused = True
+        else:
+            super().pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._rests:
+            self.read_paused = False
+        else:
+            super().resume_reading()
+
+    def rest(self, share: LoopShare, seconds: float) -> None:
+        """Read nothing while a caller rests, whose last read has taken so many seconds."""
+        if self._rests:
+            return
+        if not self.read_paused:
+            self._transport.pause_reading()
+        self._rests = True
+        share.when_rested(self._rested, seconds)
+
+    def _rested(self) -> None:
+        self._rests = False
+        if not self.read_paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
 class _Protocol(HttpToolsProtocol):
     """Marks its connection as working or idle, and closes it if its client stalls.
 
@@ -157,14 +195,28 @@ class _Protocol(HttpToolsProtocol):
         self._body_bytes = self._framing_bytes = self._checked_bytes = 0
         """Bytes of the body that have arrived, of what is between its chunks, and of the body at the last check."""
         self._refused: _RefusedHeadError | None = None
+        self._share: LoopShare | None = None
+        """The share of the caller of the current request; None until it is known."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._connection.begin(transport.abort)
         self._set_idle()
         transport.set_write_buffer_limits(1, 0)  # so that resume_writing means that everything is sent
+        self.flow: _Flow = _Flow(transport)
 
     def data_received(self, data: bytes) -> None:
+        share = self._share
+        if share is None:
+            self._receive(data)
+            return
+        piece = Piece(share)
+        self._receive(data)
+        seconds = piece.end()
+        if share.rests(share.shares.monotonic()) and not self.transport.is_closing():
+            self.flow.rest(share, seconds)
+
+    def _receive(self, data: bytes) -> None:
         messages, body = self._messages, self._body_bytes
         super().data_received(data)
         if self.transport.is_closing():
@@ -182,7 +234,12 @@ class _Protocol(HttpToolsProtocol):
         self._is_in_head = True
         self._messages += 1
         self._body_bytes = self._framing_bytes = self._checked_bytes = 0
+        self._share = None
         super().on_message_begin()
+        self.scope[SHARE_IN_SCOPE] = self._use_share  # type: ignore[typeddict-unknown-key]
+
+    def _use_share(self, share: LoopShare) -> None:
+        self._share = share
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header, but no trailer after the body: a proxy that removes headers of its clients may leave it."""
@@ -270,7 +327,7 @@ class _Protocol(HttpToolsProtocol):
         elif self._connection.set_working(preferred=scope["path"] in self._preferred):
             self._check_later()
             try:
-                await self._application(scope, receive, in_pieces)
+                await Paced(self._application(scope, receive, in_pieces), lambda: self._share)
             except (
                 asyncio.CancelledError
             ):  # the server stops: without an answer, uvicorn would log an error and send a 500

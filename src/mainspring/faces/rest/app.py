@@ -30,6 +30,7 @@ from mainspring.faces.rest.security import check_site, collect
 from mainspring.faces.rest.streams import Parts, disconnected
 from mainspring.faces.rest.versions import revision_in
 from mainspring.hidden_secrets import hide_secrets
+from mainspring.loop_shares import SHARE_IN_SCOPE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Route
     from mainspring.faces.rest.security import Doorkeeper
     from mainspring.faces.rest.streams import EventFeed, Streams
+    from mainspring.loop_shares import LoopShare
 
 STRICT: Final = {
     b"cache-control": b"no-store",
@@ -382,6 +384,7 @@ class RestApp:
         if why := self._shares.take(caller, exchange.namespace):
             raise HttpError("too_many_requests", why)
         exchange.has_place = True
+        await self._use_share(scope, self._api.share_of(caller, exchange.namespace))
         version = revision_in(required_version(headers.get(b"if-match"))) if route.if_match else None
         body, lines = b"", False
         if route.has_body:
@@ -393,6 +396,15 @@ class RestApp:
         if route.if_match:
             inputs = msgspec.structs.replace(inputs, **{route.if_match: version})
         exchange.inputs = paging.position(inputs, path) if found.is_list else inputs
+
+    @staticmethod
+    async def _use_share(scope: Scope, share: LoopShare | None) -> None:
+        """Charge the rest of a request to its caller, and begin it when that need not rest."""
+        if share is not None:
+            use = scope.get(SHARE_IN_SCOPE)
+            if use is not None:
+                use(share)
+            await share.rested()
 
     async def _reply(self, exchange: _Exchange, once: Once | None = None) -> Encoded:
         """Call the API, and encode the answer."""
