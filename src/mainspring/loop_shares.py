@@ -1,9 +1,9 @@
 """Shares of a node's loop, so that large requests of one caller do not delay the requests of others.
 
 All requests of a node run in one thread. While several callers have requests, long work of each is done in pieces, and a rest
-follows after each piece, in which the loop serves the others at once. A caller without others has the whole loop. Work is measured
-where all requests pass: at the large reads of a connection and at the steps of a call. Small requests are never delayed: their
-number is bounded by the limits of each connection.
+follows after each piece, in which the loop serves the others at once. A caller without others has the whole loop. Work is
+measured where all requests pass: at the large reads of a connection and at the steps of a call. Small requests are never
+delayed: the limits of each connection bound their number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CROWD: Final = 0.05
 """Seconds after a change from one caller to another for which the loop has several callers."""
 CROWDED_SLICE: Final = 0.002
 """Seconds that the small requests of one read may take while the loop has several callers."""
-LARGE_READ: Final = 128 * 1024
+LARGE_READ: Final = 64 * 1024
 """Bytes of one read after which a connection waits for the next turn of the loop: it has probably sent more."""
 RELEASE_INTERVAL: Final = 0.001
 """Seconds between two releases of connections that wait for the same share."""
@@ -190,7 +190,9 @@ class Paced(Generic[T]):
                 answer: T = end.value
                 return answer
             finally:
-                value = error = None  # this frame is in the traceback of the error: together they would keep the request
+                value = error = (
+                    None  # this frame is in the traceback of the error: together they would keep the request
+                )
                 if piece is not None:
                     piece.end()
             try:

@@ -115,7 +115,9 @@ class Api:
 
         This is the one place where each request is refused to callers without its permission.
         """
-        return CallInProgress(self.answer(request, caller), done, failed, broken, self.share_of(caller, request.namespace))
+        return CallInProgress(
+            self.answer(request, caller), done, failed, broken, self.share_of(caller, request.namespace)
+        )
 
     def share_of(self, caller: Caller, namespace: str) -> LoopShare | None:
         """Return the share of a caller of the node's loop."""

@@ -40,9 +40,7 @@ class Reading:
         "share",
     )
 
-    def __init__(
-        self, handle: Callable[[list[Message]], None], timers: Timers, clock: Clock, share: LoopShare
-    ) -> None:
+    def __init__(self, handle: Callable[[list[Message]], None], timers: Timers, clock: Clock, share: LoopShare) -> None:
         self._transport: asyncio.Transport
         self.share = share
         """The share of the peer's caller."""
