@@ -20,7 +20,7 @@ from generator import LoadError, load
 from measure import Cell, Run, Scale, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from servers import Contestant, Server
 
@@ -35,15 +35,17 @@ KINDS = {
 ROUNDS = 5
 
 
-def cells(key: str, store: str, contestant: Contestant) -> list[Cell]:
-    """Return a cell for each kind."""
+def cells(
+    key: str, store: str, contestant: Contestant, wrapped: Callable[[Any], Any] = lambda scenario: scenario
+) -> list[Cell]:
+    """Return a cell for each kind; ``wrapped`` adapts the scenario to its server."""
     return [
         Cell(
             key=f"{key}-{kind}",
             measure=f"durable submits on {store}, window 1, while in another namespace {text}: p99",
             required="2 x without it",
             unit="x",
-            sides=(Side(f"mainspring {store}", contestant, partial(_beside, kind)),),
+            sides=(Side(f"mainspring {store}", contestant, wrapped(partial(_beside, kind))),),
             under=2.0,
         )
         for kind, text in KINDS.items()

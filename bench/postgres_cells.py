@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import bombs
 import bulk
 import http_api
 import limits
@@ -38,10 +39,20 @@ def cells(fill: Fill, template: str | None = None) -> list[Cell]:
     lists = listing.cell("postgres-lists", "PostgreSQL", mainspring, WithDatabase)
     logs = log_lines.cell("postgres-logs", "PostgreSQL", mainspring, WithDatabase)
     retries = bulk.cell("postgres-bulk-retry", "PostgreSQL", mainspring, WithDatabase)
+    neighbours = bombs.cells("postgres-bomb", "PostgreSQL", mainspring, WithDatabase)
     http = http_api.cells("postgres-http", "PostgreSQL", mainspring, fill, WithDatabase)
     http += pages.cells("postgres-pages", "PostgreSQL", mainspring, fill, WithDatabase, workflows=False)
     http += viewers.cells("postgres-viewers", "PostgreSQL", mainspring, WithDatabase)
-    return [*_gearman(mainspring), lists, logs, retries, *http, *_python(mainspring), *_fleet(mainspring, template)]
+    return [
+        *_gearman(mainspring),
+        lists,
+        logs,
+        retries,
+        *neighbours,
+        *http,
+        *_python(mainspring),
+        *_fleet(mainspring, template),
+    ]
 
 
 def _gearman(mainspring: postgres.OnPostgres) -> list[Cell]:
