@@ -166,12 +166,12 @@ def test_the_steps_of_a_coroutine_are_charged_and_its_waits_are_not(loop: Loop) 
         return "answer"
 
     async def test() -> None:
-        known: list[Any] = [None]
-        assert await Paced(work(wrong=False), lambda: known[0]) == "answer"
+        shares: list[Any] = [None]
+        assert await Paced(work(wrong=False), lambda: shares[0]) == "answer"
         assert loop.shares.charged == 0.0, "the caller is not known"
-        known = [loop.loud]
+        shares = [loop.loud]
         with pytest.raises(ValueError, match="why"):
-            await Paced(work(wrong=True), lambda: known[0])
+            await Paced(work(wrong=True), lambda: shares[0])
         assert loop.shares.charged == pytest.approx(7.0)
         ended = asyncio.ensure_future(_ended(loop))
         await asyncio.sleep(0)
