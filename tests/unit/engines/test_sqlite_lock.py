@@ -22,6 +22,7 @@ from mainspring.testing.conformance.driver import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.usefixtures("migrations")
 ENDS = ("", "-wal", "-shm")
 
 

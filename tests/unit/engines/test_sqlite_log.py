@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.usefixtures("migrations")
+
+
 @pytest.fixture(autouse=True)
 def full_log() -> Iterator[None]:
     """Lay out the whole log; other tests lay out less (``tests/conftest.py``)."""

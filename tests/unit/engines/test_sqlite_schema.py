@@ -22,6 +22,7 @@ from mainspring.testing.conformance.scheduling import Scheduling
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("migrations")
 GOLDEN = {
     "audit": [
         ("number", "INTEGER", 0, None, 1),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     MonkeyPatch = pytest.MonkeyPatch
 
+pytestmark = pytest.mark.usefixtures("migrations")
 NOW = opening.SCHEMA_VERSION
 OLD = NOW - 1
 
