@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from tests import commands
 from tests.system.servers import Server, environment, eventually, serving
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _are_settled(site: Site) -> bool:
 def _worker(site: Site, directory: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "mainspring", "worker", str(APP), "--server", f"127.0.0.1:{site.server.port}"]
     with (directory / "worker.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=directory, env=environment(), stdout=log, stderr=log)
+        process = commands.start(command, cwd=directory, env=environment(), stdout=log, stderr=log)
     try:
         yield
     finally:
@@ -142,11 +142,11 @@ def _worker(site: Site, directory: Path) -> Iterator[None]:
 
 def _token(server: Server) -> str:
     command = [sys.executable, "-m", "mainspring", "tokens", "create", "--name", "chrome", "--role", "admin"]
-    done = subprocess.run(
+    done = commands.run(
         [*command, "--payloads", "--server", f"127.0.0.1:{server.port}"],
         env=environment(),
         check=True,
         capture_output=True,
         text=True,
     )
-    return done.stdout.strip()
+    return str(done.stdout.strip())

@@ -10,14 +10,16 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests import commands
 
 from .pages import ROOT
 from .preparations import PREPARATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from .pages import Block
 
@@ -38,7 +40,10 @@ class Reader:
         self._logs: dict[subprocess.Popen[bytes], Path] = {}
         """The output of each background command."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-        path = os.pathsep.join([os.path.dirname(sys.executable), clean.get("PATH", "")])  # noqa: PTH120
+        stand_ins = directory / ".stand-ins"
+        stand_ins.mkdir()
+        commands.fork_server().stand_ins(stand_ins)
+        path = os.pathsep.join([str(stand_ins), str(Path(sys.executable).parent), clean.get("PATH", "")])
         address = f"127.0.0.1:{self.ports['4730']}"
         self.environment = clean | {
             "PATH": path,

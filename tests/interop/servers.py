@@ -10,15 +10,16 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests import commands
 
 from .packets import PACKET_TIMEOUT, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
 START_TIMEOUT = 30.0
 
 
@@ -110,15 +111,13 @@ def start_mainspring(directory: Path, *options: str) -> Server:
     port = unused_port()
     log = directory / f"mainspring-{port}.log"
     command = [sys.executable, "-m", "mainspring", "gearmand", "-p", str(port), "-L", "127.0.0.1", *options]
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]))
     with log.open("wb") as sink:
-        process = subprocess.Popen(
+        process = commands.start(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=sink,
             cwd=directory,
-            env=environment,
             start_new_session=True,
         )
     server = Server("mainspring", port, process, log)

@@ -12,6 +12,8 @@ import subprocess
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
+from tests import commands
+
 from .processes import START_TIMEOUT, command, environment
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def at_a_terminal(*arguments: str, cwd: Path, token: bool = False) -> Iterator[P
     pattern = re.compile(LINK + TOKEN if token else LINK, re.MULTILINE)
     ours, theirs = os.openpty()
     with (cwd / "node.log").open("wb") as errors:
-        process = subprocess.Popen(
+        process = commands.start(
             command(*arguments), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=theirs, stderr=errors
         )
     os.close(theirs)

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests import commands
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -50,6 +52,14 @@ class Node:
             assert time.monotonic() < deadline, f"no worker of {sorted(missing)} within {START_TIMEOUT} s"
             time.sleep(0.02)
 
+    def await_log(self, text: str) -> None:
+        """Wait until its log has a text."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while text not in (log := self.log.read_text()):
+            assert self.process.poll() is None, f"ended with {self.process.returncode}: {log}"
+            assert time.monotonic() < deadline, f"no {text} within {START_TIMEOUT} s: {log}"
+            time.sleep(0.02)
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -84,21 +94,27 @@ def mainspring(
     **variables: str,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command to its end; ``prefix`` is a program to run it with."""
-    return subprocess.run(
+    return commands.run(
         [*prefix, *command(*arguments)],
         cwd=cwd,
         env=environment(**variables),
         input=input,
         capture_output=True,
-        check=False,
         timeout=60,
     )
 
 
 @contextlib.contextmanager
-def node(*arguments: str, cwd: Path, faces: tuple[str, ...] = ("gearman",), **variables: str) -> Iterator[Node]:
-    """Run a command that listens on the named faces, and wait until it is ready."""
+def node(
+    *arguments: str, cwd: Path, faces: tuple[str, ...] = ("gearman",), worker: bool = True, **variables: str
+) -> Iterator[Node]:
+    """Run a command that listens on the named faces, and wait until it is ready.
+
+    With ``run`` also until a worker is connected, as its log says; ``worker=False``: none will be, or the log is elsewhere.
+    """
     with started(command(*arguments), cwd=cwd, faces=faces, env=environment(**variables)) as running:
+        if worker and arguments[0] == "run":
+            running.await_log('"connected"')
         yield running
 
 
@@ -114,7 +130,7 @@ def started(
     """Run a program that listens on the named faces, and wait until it is ready. ``stderr``: instead of a file."""
     log = cwd / f"node-{time.monotonic_ns()}.log"
     with log.open("wb") as errors:
-        process = subprocess.Popen(
+        process = commands.start(
             arguments,
             cwd=cwd,
             env=environment() if env is None else env,

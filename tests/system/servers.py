@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests import commands
+
 from .extension import ExtensionPeer
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ def launch(
     listen = () if "--gearman" in options else ("--gearman", "127.0.0.1:0")
     command = [*tracer, *program, "serve", "--store", store, "--name", "n1", *listen, *options]
     with log.open("wb") as sink:
-        process = subprocess.Popen(
+        process = commands.start(
             command,
             cwd=directory,
             env=environment(),

@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from tests import commands
 from tests.unit.server.certificates import self_signed, signed
 
 from .processes import Node, answers, command, environment, is_alive, mainspring, node
@@ -220,7 +221,7 @@ def test_delayed_jobs_are_scheduled(call: Call) -> None:
 
 
 def test_watch_prints_one_object_a_line(call: Call, server: Node, tmp_path: Path) -> None:
-    with subprocess.Popen(
+    with commands.start(
         command("jobs", "watch", "--json", "--server", server.address),
         stdout=subprocess.PIPE,
         cwd=tmp_path,
@@ -241,7 +242,7 @@ def test_watch_prints_one_object_a_line(call: Call, server: Node, tmp_path: Path
 
 
 def test_an_interrupted_submit_names_the_job(call: Call, server: Node, tmp_path: Path) -> None:
-    with subprocess.Popen(
+    with commands.start(
         command("submit", "nobody", "--server", server.address),
         stderr=subprocess.PIPE,
         cwd=tmp_path,
@@ -375,7 +376,7 @@ def test_a_file_that_cannot_be_imported_ends_run_with_its_traceback(tmp_path: Pa
 
 def test_worker_processes_connect_to_a_server(server: Node, call: Call, app: Path, tmp_path: Path) -> None:
     arguments = command("worker", str(app), "--server", server.address, "--processes", "2", "--concurrency", "3")
-    with subprocess.Popen(arguments, env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL) as workers:
+    with commands.start(arguments, env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL) as workers:
         try:
             assert call("submit", "add", "[2, 3]", "--timeout", "30s").stdout == b"5"
         finally:
@@ -433,7 +434,7 @@ def _on_a_terminal(call: Call, *arguments: str, width: int = 200) -> str:
     """Run a command on a pseudo-terminal, and return its output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-    with subprocess.Popen(
+    with commands.start(
         command(*arguments, "--server", call.node.address),
         stdin=theirs,
         stdout=theirs,
@@ -509,8 +510,8 @@ def test_a_closed_output_pipe_causes_no_traceback(call: Call, server: Node, tmp_
     os.close(reader)
     arguments = command("jobs", "list", "--server", server.address)
     try:
-        done = subprocess.run(
-            arguments, stdout=writer, stderr=subprocess.PIPE, cwd=tmp_path, env=environment(), check=False, timeout=60
+        done = commands.run(
+            arguments, stdout=writer, stderr=subprocess.PIPE, cwd=tmp_path, env=environment(), timeout=60
         )
     finally:
         os.close(writer)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from tests import commands
 from tests.interop.libraries import BY_NAME, FAIL, PROGRESS, RAISE, UPPER, Library, Program, await_worker, command, jobs
 from tests.interop.packets import Kind, encode
 from tests.system.extension import ExtensionKind
@@ -170,7 +170,7 @@ class TwoNodes:
     def work(self) -> None:
         """Start a worker, which may be connected to one of the nodes or both."""
         log = self._stack.enter_context((self.directory / "worker.log").open("wb"))
-        process = subprocess.Popen(self._worker, cwd=self.directory, env=environment(), stderr=log)
+        process = commands.start(self._worker, cwd=self.directory, env=environment(), stderr=log)
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
 

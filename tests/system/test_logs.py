@@ -77,7 +77,7 @@ def write(directory: Path, configuration: str = "") -> None:
 def test_log_lines_of_tasks_follow_the_level_and_name_the_job(tmp_path: Path, level: str) -> None:
     write(tmp_path)
     options = ("--store", "memory://", "--gearman", "127.0.0.1:0", "--log-level", level)
-    with node("run", "app.py", *options, cwd=tmp_path) as running:
+    with node("run", "app.py", *options, cwd=tmp_path, worker=level != "warning") as running:
         handles = run_all(running, tmp_path)
         running.stop()
         lines = entries(running.log.read_text())
@@ -147,7 +147,9 @@ def test_structlog_of_the_users_module_is_left_alone(tmp_path: Path) -> None:
         "structlog.configure(processors=[add_job_fields, structlog.processors.KeyValueRenderer()],\n"
         "  logger_factory=structlog.stdlib.LoggerFactory(), wrapper_class=structlog.stdlib.BoundLogger)",
     )
-    with node("run", "app.py", "--store", "memory://", "--gearman", "127.0.0.1:0", cwd=tmp_path) as running:
+    with node(
+        "run", "app.py", "--store", "memory://", "--gearman", "127.0.0.1:0", cwd=tmp_path, worker=False
+    ) as running:
         handles = run_all(running, tmp_path)
         running.stop()
         lines = entries(running.log.read_text())
@@ -162,7 +164,7 @@ def test_a_log_file_has_the_lines_of_tasks_also_after_a_move(tmp_path: Path) -> 
     write(tmp_path)
     log = tmp_path / "mainspring.log"
     options = ("--store", "memory://", "--gearman", "127.0.0.1:0", "--log-file", log.name)
-    with node("run", "app.py", *options, cwd=tmp_path) as running:
+    with node("run", "app.py", *options, cwd=tmp_path, worker=False) as running:
         run_all(running, tmp_path)
         eventually(lambda: log.read_text().count("info in") == len(EXECUTORS), "the file has the lines of the tasks")
         log.rename(tmp_path / "mainspring.log.1")

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import commands
 
 from mainspring import (
     App,
@@ -201,7 +202,7 @@ class Fleet:
 
     def serve(self) -> subprocess.Popen[str]:
         log = (self.directory / "server.log").open("a")
-        process = subprocess.Popen(
+        process = commands.start(
             [sys.executable, "-m", "mainspring", "serve", "--store", self.store, "--gearman", f"127.0.0.1:{self.port}"],
             stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
@@ -215,7 +216,7 @@ class Fleet:
 
     def work(self, *options: str) -> subprocess.Popen[str]:
         log = (self.directory / "worker.log").open("a")
-        process = subprocess.Popen(
+        process = commands.start(
             [sys.executable, "-m", "mainspring", "worker", str(self.tasks), "--server", self.address, *options],
             stdout=log, stderr=log, text=True, env=os.environ | {"MAINSPRING_SERVER": self.address},
         )  # fmt: skip

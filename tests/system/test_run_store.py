@@ -10,6 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import commands
 
 from mainspring import App, NotFoundError, RefusedError
 from mainspring.version import core
@@ -94,7 +95,9 @@ def test_a_setting_overrides_the_app_and_the_log_reports_it(tmp_path: Path, wher
         variables = {"MAINSPRING_STORE": "sqlite:///given.db"}
     else:
         (tmp_path / "mainspring.toml").write_text('store = "sqlite:///given.db"\n')
-    with node("run", "app.py", *OPTIONS, *options, cwd=tmp_path, faces=("gearman",), **variables) as running:
+    with node(
+        "run", "app.py", *OPTIONS, *options, cwd=tmp_path, faces=("gearman",), worker=True, **variables
+    ) as running:
         eventually(lambda: is_logged(running, IGNORED), "the log reports it")
         stop_after_start(running)
     assert started_event(running)["store"] == f"sqlite:///{tmp_path}/given.db"
@@ -142,7 +145,7 @@ def test_a_signal_while_the_app_is_imported_stops_run(tmp_path: Path, number: si
     fifo = tmp_path / "began"
     os.mkfifo(fifo)
     (tmp_path / "app.py").write_text("import threading\nopen('began', 'w').close()\nthreading.Event().wait()\n")
-    with subprocess.Popen(
+    with commands.start(
         command("run", "app.py", *OPTIONS), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE
     ) as running:
         fifo.read_bytes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from base64 import b64encode
@@ -13,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import commands
 
 from .extension import ExtensionPeer
 from .fleet import Fleet, ForkServer, addresses
@@ -45,7 +45,7 @@ def task_worker(directory: Path, servers: str) -> Iterator[None]:
     (directory / "app.py").write_text(APP)
     command = [sys.executable, "-m", "mainspring", "worker", "app.py", "--server", servers]
     with (directory / "worker.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=directory, env=environment(), stderr=log)
+        process = commands.start(command, cwd=directory, env=environment(), stderr=log)
         try:
             yield
         finally:

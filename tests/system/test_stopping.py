@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import commands
 
 from .processes import Node, command, environment, mainspring, node
 from .servers import eventually
@@ -171,7 +172,7 @@ def test_a_stop_without_running_jobs_logs_no_warning(tmp_path: Path) -> None:
 def test_a_terminal_shows_only_the_message(tmp_path: Path, options: tuple[str, ...]) -> None:
     controller, terminal = pty.openpty()
     arguments = command("run", "app.py", *STORE_OPTIONS, "--grace", "1m", *options)
-    process = subprocess.Popen(
+    process = commands.start(
         arguments, cwd=tmp_path, env=environment(), stdin=terminal, stdout=subprocess.PIPE, stderr=terminal,
         start_new_session=True,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
+from tests import commands
 from tests.interop.packets import PACKET_TIMEOUT, REQUEST, RESPONSE, Kind, encode
 
 from mainspring.client.addresses import Address
@@ -267,7 +268,7 @@ def test_refused_commands_and_workers_report_the_reason(
     assert re.search(message, status.stderr.decode())
     assert b"mainspring serve" not in status.stderr, "there is a server"
     (tmp_path / "app.py").write_text(APP)
-    with subprocess.Popen(
+    with commands.start(
         command("worker", "app.py", *options),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -394,7 +395,7 @@ def running_workers(directory: Path, *arguments: str) -> Iterator[None]:
     log = directory / "workers.log"
     with (
         log.open("wb") as sink,
-        subprocess.Popen(
+        commands.start(
             command("worker", "app.py", *arguments), cwd=directory, env=environment(), stderr=sink
         ) as workers,
     ):

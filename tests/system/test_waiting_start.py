@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests import commands
 
 from .processes import command, environment
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_node_that_waits_for_its_store_can_be_stopped(tmp_path: Path, free_port: int, number: signal.Signals) -> None:
     store = f"postgresql://postgres@127.0.0.1:{free_port}/jobs"
-    process = subprocess.Popen(
+    process = commands.start(
         command("serve", "--store", store, "--gearman", "none"), stderr=subprocess.PIPE, cwd=tmp_path, env=environment()
     )
     try:

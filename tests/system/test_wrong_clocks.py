@@ -85,7 +85,9 @@ def test_stepped_clocks_of_a_worker_and_of_a_node(tmp_path: Path) -> None:
     of_node, of_worker = FakedClock(tmp_path / "node clock"), FakedClock(tmp_path / "worker clock")
     with contextlib.ExitStack() as stack:
         options = ("--store", "sqlite:///jobs.db", "--gearman", "127.0.0.1:0", "--name", "n")
-        running = stack.enter_context(node("serve", *options, cwd=tmp_path, faces=("gearman",), **of_node.variables))
+        running = stack.enter_context(
+            node("serve", *options, cwd=tmp_path, faces=("gearman",), worker=False, **of_node.variables)
+        )
         stack.enter_context(worker(running.address, tmp_path, of_worker))
         client = Client(parse_servers(running.address))
         stack.callback(client.close)
