@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from mainspring.api import (
     jobs,
     operations,
     schedules,
+    status,
     tokens,
     workers,
     workflows,
@@ -177,6 +179,17 @@ def test_each_job_and_each_chosen_object_is_checked() -> None:
                 chosen.dry_run = True
                 counted = await api.call(chosen, caller=MIXED)
                 assert {one.function for one in counted.sample} == {"mail"}
+
+    asyncio.run(test())
+
+
+def test_the_status_of_a_node_shows_a_tenant_neither_the_store_nor_the_process() -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            everything = await built.api.call(status.Show())
+            assert (everything.store, everything.pid) == ("memory://", os.getpid())
+            tenant = await built.api.call(status.Show(), caller=Caller("t", (Grant(Role.ADMIN),), token="t"))
+            assert (tenant.store, tenant.pid) == ("memory", None)
 
     asyncio.run(test())
 

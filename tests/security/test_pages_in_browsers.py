@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from mainspring.access.sites import HostNames
+from mainspring.server.addresses import TcpAddress
+from mainspring.server.build import open_node
+from mainspring.server.clock import SystemClock
+from mainspring.server.engines import build_engine
+from mainspring.server.http import HttpPort
+from mainspring.server.settings import ListenSettings, ServerSettings, parse_store
+from mainspring.server.shutdown import Shutdown
 from mainspring.wire.gearman.packets import EXTENSION, Type, request
 from tests.unit.faces.gearman.a_face import Node, configure
+from tests.unit.faces.http.ports import accepting
 from tests.unit.faces.http.test_gearmand_http import exchange
 
 HEAD = b"POST / HTTP/1.1\r\nHost: 127.0.0.1:4730\r\nOrigin: http://page.example\r\nContent-Type: text/plain\r\n\r\n"
@@ -33,6 +43,39 @@ def test_the_gearman_port_executes_nothing_of_a_request_of_http(body: bytes, siz
     assert peer.closed
     assert asked == []
     assert node.service.queue_of(b"from_a_page") is None
+
+
+def test_metrics_on_loopback_are_for_those_who_name_this_node() -> None:
+    """After DNS rebinding, a page of any site could read the names of all functions: for its browser they are of its own site."""
+
+    async def test() -> None:
+        clock = SystemClock()
+        listen = ListenSettings(gearman=(), http=TcpAddress("127.0.0.1", 8080), http_hosts=("build.example",))
+        settings = ServerSettings(store=parse_store("memory://"), listen=listen)
+        built = await open_node(settings, build_engine(settings.store), clock, Shutdown(clock, 1.0))
+        try:
+            port = HttpPort(built, places=8)
+            await port.start()
+            async with accepting(port.protocol, 8, 4) as address:
+                for host, status in (
+                    ("page.example", 421),
+                    ("page.example:8080", 421),
+                    ("127.0.0.1.page.example", 421),
+                    ("127.0.0.1:8080", 200),
+                    ("localhost", 200),
+                    ("build.example:8080", 200),
+                ):
+                    reader, writer = await asyncio.open_connection(*address)
+                    writer.write(f"GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+                    answer = await reader.read()
+                    assert int(answer.split()[1]) == status, (host, answer)
+                    assert (b"mainspring_ready" in answer) == (status == 200)
+                    writer.close()
+            await port.stop()
+        finally:
+            await built.node.close()
+
+    asyncio.run(test())
 
 
 PAGE = b"Sec-Fetch-Site: cross-site\r\n"

@@ -68,7 +68,8 @@ class NodeStatus(msgspec.Struct):
     name: str
     term: int
     store: str
-    pid: int
+    """Its address, without a password; its kind alone for callers who may not see all namespaces."""
+    pid: int | None
     uptime: float
     connections: int | None
     """None, as ``commits``, for callers who may not see all namespaces. The other numbers are those of theirs then."""

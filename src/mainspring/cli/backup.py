@@ -91,6 +91,8 @@ def _store_of(server: ServerOptions) -> str:
         store = call(server.client(), Show(), timeout=5.0).get("store", DEFAULT_STORE)
     except (ServerError, TimeoutError):
         return DEFAULT_STORE
+    if ":" not in store:
+        raise UsageError("the token does not show where the server's store is: name it with --store")
     return str(store)
 
 

@@ -68,6 +68,8 @@ class HttpPort:
         certified = listen.tls is not None and listen.tls.client_ca is not None
         is_open = certified or listen.insecure or is_local(listen.http)
         guard = None if is_open else api.guard  # the names of functions are for nobody else
+        if is_open and not certified and isinstance(listen.http, TcpAddress) and is_local(listen.http):
+            guard = api.host_guard  # a page that a browser of this machine shows reaches it, too
         dashboard = Dashboard(api, now=built.clock.wall, version=version(), prefix=self._prefix)
         answers = http_app(built.node, built.metrics.figures, version=version(), others=dashboard, guard=guard)
         self._listener = HttpListener(answers, reserved=HEALTH, preferred=MONITORING)

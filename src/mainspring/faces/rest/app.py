@@ -259,6 +259,17 @@ class RestApp:
         else:
             await then(scope, receive, send)
 
+    async def host_guard(self, scope: Scope, receive: Receive, send: Send, then: ASGIApp) -> None:
+        """Pass a request to another application if it names this node: a page of another name could read the answer."""
+        exchange = _Exchange(scope, receive, send)
+        try:
+            self._collect(scope, exchange)
+            self._doorkeeper.check_host(exchange.headers)
+        except HttpError as refused:
+            await self._send(exchange, refusal(refused, exchange.id))
+        else:
+            await then(scope, receive, send)
+
     def _collect(self, scope: Scope, exchange: _Exchange) -> None:
         exchange.headers = collect(scope["headers"])
         exchange.secure = self._doorkeeper.is_secure(exchange.headers, exchange.address, scope["scheme"])
