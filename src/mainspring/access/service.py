@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ from mainspring.access.credentials import SECRET_BYTES, Kind, digest_of, secret_
 from mainspring.access.recorder import ActRecorder
 from mainspring.access.reply_service import ReplyService
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
+from mainspring.access.sign_in import TooManySignInsError
 from mainspring.access.store import (
     SWEEP_ROWS,
     Credential,
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 
 SESSION_LIFE: Final = 12 * 3600.0
 """Seconds that a session lasts."""
+MINUTE: Final = 60.0
+SIGN_INS_PER_MINUTE: Final = 60
+"""Sessions that one token may begin on a node: each is a row with the grants of the token for `SESSION_LIFE`."""
 LINK_LIFE: Final = 600.0
 """Seconds in which a sign-in link can be used."""
 TOUCH_INTERVAL: Final = 60.0
@@ -77,6 +82,9 @@ class AccessService:
         self._retention = retention
         self._random = random
         self._used: dict[str, int] = {}
+        self._sign_ins: Counter[str] = Counter()
+        """Sessions that tokens have begun in this minute."""
+        self._sign_ins_since = clock.monotonic()
         self._touched = self._swept = clock.monotonic()
         self._cache = cache = CredentialCache(reads, clock, shared=shared)
         self._recorder = recorder = ActRecorder(commits, reads, clock.monotonic())
@@ -148,6 +156,7 @@ class AccessService:
         found: Credential | None = await awaited(partial(self._cache.find, digest))
         if found is None:
             return None
+        self._check_sign_ins(found.token)
         session, session_digest = self._new(Kind.SESSION)
         now_us = self._now_us()
         ends_us = now_us + to_us(SESSION_LIFE)
@@ -164,6 +173,18 @@ class AccessService:
             return None
         self._cache.added(session_digest)
         return session
+
+    def _check_sign_ins(self, token: str) -> None:
+        """Raise TooManySignInsError if a token has begun too many sessions: each is a row until it ends."""
+        now = self._clock.monotonic()
+        if now - self._sign_ins_since >= MINUTE:
+            self._sign_ins_since = now
+            self._sign_ins.clear()
+        if self._sign_ins[token] >= SIGN_INS_PER_MINUTE:
+            raise TooManySignInsError(
+                f"this token has begun {SIGN_INS_PER_MINUTE} sessions in a minute: use one of them, or try again in a minute"
+            )
+        self._sign_ins[token] += 1
 
     async def sign_in_by_link(self, link: str) -> str | None:
         """Begin a session with a link; see `sign_in.SignIn`."""

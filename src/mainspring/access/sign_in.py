@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from mainspring.errors import MainspringError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.access.acts import Act
     from mainspring.access.caller import Caller
+
+
+class TooManySignInsError(MainspringError):
+    """A token has begun too many sessions in a short time."""
 
 
 class SignIn(Protocol):
@@ -25,6 +31,8 @@ class SignIn(Protocol):
 
     async def sign_in(self, token: str) -> str | None:
         """Begin a session with a token; return the session's secret for the cookie, or None for an invalid token.
+
+        Raises TooManySignInsError if the token has begun too many in the last minute.
 
         It lasts `service.SESSION_LIFE` seconds, or until the token expires or is revoked.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 STARTUP_GRACE: Final = 10.0
 """Seconds after a node's start in which workers reconnect: all their versions are seen again at the same time, at its end."""
 
+
+MOST_OF_NAMESPACE: Final = 10_000
+"""Versions of workflows of a namespace: each is a row that every node has in memory, also without workers."""
 
 LOOK_INTERVAL: Final = 1.0
 ABSENCE: Final = 10.0
@@ -47,6 +51,7 @@ class Definitions:
         self._has_settled = False
         self._by_version: dict[tuple[str, str, str], Definition] = {}
         self._functions: set[bytes] = set()
+        self._of_namespaces: Counter[str] = Counter()
 
     def load(self, then: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
         """Read all definitions; no job of a workflow may be handed out as a task's before."""
@@ -68,6 +73,17 @@ class Definitions:
     def all(self) -> Iterable[Definition]:
         """Return all definitions."""
         return self._by_version.values()
+
+    def full(self, definition: Definition) -> str:
+        """Return why a version cannot be stored; empty if it can."""
+        number = self._of_namespaces[definition.namespace]
+        key = (definition.namespace, definition.name, definition.version)
+        if key in self._by_version or number < MOST_OF_NAMESPACE:
+            return ""
+        return (
+            f"the namespace {definition.namespace} has {number} versions of workflows, and may have {MOST_OF_NAMESPACE}: remove"
+            " some that nothing needs, with mainspring workflows versions NAME --remove VERSION"
+        )
 
     def version_problem(self, function: bytes, version: str) -> str:
         """Return why no run of a version can begin; empty if it can, or if the function is no workflow yet."""
@@ -132,6 +148,7 @@ class Definitions:
     def keep(self, definitions: Iterable[Definition]) -> None:
         """Replace the cache by all stored definitions, and report the functions that are workflows from now on."""
         self._by_version = {(one.namespace, one.name, one.version): one for one in definitions}
+        self._of_namespaces = Counter(namespace for namespace, _, _ in self._by_version)
         functions = {one.function for one in self._by_version.values()}
         added, self._functions = functions - self._functions, functions
         if added:

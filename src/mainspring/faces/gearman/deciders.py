@@ -57,6 +57,9 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
     if not peer.service.admits(decided, peer.caller):
         peer.refuse(b"TOO_MANY_FUNCTIONS", peer.service.too_many_functions(decided, peer.caller).encode())
         return
+    if full := workflows.definitions.full(definition):
+        peer.refuse(b"TOO_MANY_FUNCTIONS", full.encode("utf-8", "backslashreplace"))
+        return
 
     peer.as_worker()  # from now on, neither its namespace nor its caller can change
 

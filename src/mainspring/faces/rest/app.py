@@ -338,7 +338,12 @@ class RestApp:
 
     async def _once(self, exchange: _Exchange) -> Encoded:
         route = exchange.found.route
-        if route.method == "POST" and (key := exchange.headers.get(HEADER)) is not None:
+        # A request that changes nothing needs no kept answer, and who may only read must not fill the store with them.
+        if (
+            route.method == "POST"
+            and not route.request.only_reads
+            and (key := exchange.headers.get(HEADER)) is not None
+        ):
             _check_repeatable(route)
             target = f"{exchange.path}?{exchange.query.decode('latin-1')}"
             keeps = self._api.keeps_reply(route.request) and route.handler is None

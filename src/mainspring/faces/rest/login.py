@@ -10,6 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import parse_qs
 
+from mainspring.access.sign_in import TooManySignInsError
 from mainspring.faces.rest.problems import HttpError
 from mainspring.faces.rest.security import COOKIE, SECURE_COOKIE, cookie_name, session_of
 
@@ -105,7 +106,10 @@ class Login:
             raise HttpError("media_type", f"send the form as Content-Type: {_FORM.decode()}")
         form = parse_qs((await read(FORM_LIMIT)).decode("latin-1"))
         token, link, following = (form.get(name, [""])[0].strip() for name in ("token", "link", "next"))
-        session = await (self._sign_in.sign_in_by_link(link) if link else self._sign_in.sign_in(token))
+        try:
+            session = await (self._sign_in.sign_in_by_link(link) if link else self._sign_in.sign_in(token))
+        except TooManySignInsError as error:
+            raise HttpError("too_many_requests", str(error), headers={b"retry-after": b"60"}) from None
         if session is None:
             problem = (
                 "This link is used, older than 10 minutes, or incomplete. Sign in with a token."
