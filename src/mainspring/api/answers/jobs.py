@@ -216,8 +216,10 @@ class JobCalls:
         done = number_of(attempt.numerator) if attempt is not None else 0
         total = number_of(attempt.denominator) if attempt is not None else 0
         policy = service.policy(held) if held is not None else options.retry
+        info = info_of(service, job)
+        info.error = whole_line(job.error)
         return JobDetails(
-            **asdict(info_of(service, job)) | {"error": whole_line(job.error)},
+            **asdict(info),
             traceback=decode_failure(job.error).traceback if job.error else None,
             schedule=None if options.schedule is None else split_text(options.schedule)[1],
             fire_time=rfc3339(options.fire_us),

@@ -128,14 +128,14 @@ class _Exchange:
 class _Waiting:
     """The wait of the running task for an answer: until `ANSWER_LIMIT`.
 
-    After `WATCH_AFTER` it also ends when its client disconnects, or when its token or session ends: ``watch`` tells that.
+    After `WATCH_AFTER` it also ends when its client disconnects, or when its token or session ends.
     """
 
-    __slots__ = ("_end_watch", "_exchange", "_gone", "_since", "_task", "_watch", "ended_by")
+    __slots__ = ("_doorkeeper", "_end_watch", "_exchange", "_gone", "_since", "_task", "ended_by")
 
-    def __init__(self, exchange: _Exchange, watch: Callable[[Callable[[], object]], Callable[[], None]]) -> None:
+    def __init__(self, exchange: _Exchange, doorkeeper: Doorkeeper) -> None:
         self._exchange = exchange
-        self._watch = watch
+        self._doorkeeper = doorkeeper
         self._end_watch: Callable[[], None] | None = None
         self._task = asyncio.current_task()
         self._since = 0.0
@@ -152,7 +152,8 @@ class _Waiting:
         elif waited >= WATCH_AFTER and self._gone is None:
             self._gone = asyncio.ensure_future(disconnected(self._exchange.receive))
             self._gone.add_done_callback(lambda gone: None if gone.cancelled() else self._end("client"))
-            self._end_watch = self._watch(lambda: self._end("token"))
+            headers, secure = self._exchange.headers, self._exchange.secure
+            self._end_watch = self._doorkeeper.watch(headers, lambda: self._end("token"), secure=secure)
 
     def _end(self, why: str) -> None:
         if not self.ended_by and self._task is not None:
@@ -177,9 +178,9 @@ class _Waits:
         self._all: dict[_Waiting, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, exchange: _Exchange, watch: Callable[[Callable[[], object]], Callable[[], None]]) -> _Waiting:
+    def begin(self, exchange: _Exchange, doorkeeper: Doorkeeper) -> _Waiting:
         """Begin a wait of the running task."""
-        waiting = _Waiting(exchange, watch)
+        waiting = _Waiting(exchange, doorkeeper)
         self._all[waiting] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
@@ -314,8 +315,7 @@ class RestApp:
 
         So a request that has waited for the store without an answer is not done later.
         """
-        watch = partial(self._doorkeeper.watch, exchange.headers, secure=exchange.secure)
-        waiting = self._waits.begin(exchange, watch)
+        waiting = self._waits.begin(exchange, self._doorkeeper)
         try:
             return await self._once(exchange)
         except asyncio.CancelledError:

@@ -72,9 +72,12 @@ def collect(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """
     headers: dict[bytes, bytes] = {}
     for name, value in pairs:
-        if name in headers and name in SINGLE:
+        if name not in headers:
+            headers[name] = value
+        elif name in SINGLE:
             raise HttpError("malformed", f"the header {name.decode('latin-1')} is there twice: send it once")
-        headers[name] = headers[name] + b", " + value if name in headers else value
+        else:
+            headers[name] += b", " + value
     return headers
 
 
