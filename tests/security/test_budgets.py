@@ -293,11 +293,12 @@ class ReadRows(PageQuery[bytes], frozen=True, kw_only=True):
 @pytest.mark.parametrize("size", [10, 2**18, 2 * sizes.PAGE.most])
 def test_no_more_is_read_than_a_page_has(size: int) -> None:
     parts: list[int] = []
+    row = bytes(size)
 
     async def read(after: int | None, number: int) -> Sequence[tuple[int, bytes]]:
         parts.append(number)
         first = after or 0
-        return [(place, bytes(size)) for place in range(first + 1, first + number + 1)]
+        return [(place, row) for place in range(first + 1, first + number + 1)]
 
     def page(**fields: Any) -> Page[bytes]:
         parts.clear()
