@@ -194,6 +194,32 @@ def test_the_status_of_a_node_shows_a_tenant_neither_the_store_nor_the_process()
     asyncio.run(test())
 
 
+def test_refused_calls_about_a_connection_are_in_the_audit() -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            viewer = Caller("viewer", (Grant(Role.VIEWER),), token="v")
+            narrow = Caller("narrow", (Grant(Role.VIEWER, functions=("a*",)),), token="n")
+            frozen = {"deliveries": [["H:n:1", "1.1.1"]], "error": {"type": "x", "message": "y"}}
+            for caller, method, params in (
+                (viewer, "worker.frozen", frozen),
+                (viewer, "worker.slots", {"slots": 5}),
+                (narrow, "jobs.watch", {}),
+                (narrow, "jobs.watch", {"function": "pay"}),
+            ):
+                with connected(built.node.face, caller, "default") as wire:
+                    wire.ask(request_packet(Type.CALL, b"1", method.encode(), json.dumps(params).encode()))
+                    assert wire.packets[0][1][1] == b"forbidden"
+            acts = (await built.api.call(audit.ListActs())).acts
+            assert sorted((act.what, act.who, act.object) for act in acts if act.refused) == [
+                ("jobs.watch", "narrow", ""),
+                ("jobs.watch", "narrow", "pay"),
+                ("worker.frozen", "viewer", ""),
+                ("worker.slots", "viewer", ""),
+            ]
+
+    asyncio.run(test())
+
+
 def test_a_refused_mark_or_acknowledgement_is_none() -> None:
     async def test() -> None:
         async with whole_node() as (_, built):

@@ -289,8 +289,7 @@ class Calls:
             _name_namespace(request, peer)
             own = self._own.get(type(request))
             if own is not None:
-                _check(request, peer.caller)
-                own(peer, call_id, request)
+                self._answer_own(own, peer, call_id, request)
                 return
         except (ApiError, ForbiddenError) as error:
             _fault(peer, call_id, problem_of(error))
@@ -314,6 +313,18 @@ class Calls:
         under_way = self._api.start(request, answer, fault, broken, caller=peer.caller)
         if request.only_reads:
             peer.end_with_connection(under_way)
+
+    def _answer_own(
+        self, own: Callable[[Caller, bytes, Any], None], peer: Caller, call_id: bytes, request: Request[Any]
+    ) -> None:
+        """Handle a call about the peer's own connection. A refusal is recorded, as by `Api`. Raises MainspringError."""
+        try:
+            _check(request, peer.caller)
+            own(peer, call_id, request)
+        except ForbiddenError as error:
+            named = request.function if isinstance(request, Watch) else None
+            self._api.refused_early(request.call, request.namespace, peer.caller, named or "", str(error))
+            raise
 
     def _takes_logs(self, peer: Caller, call_id: bytes, _: TakesLogs) -> None:
         if not self._keeps_logs:
