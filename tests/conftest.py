@@ -218,7 +218,7 @@ def postgres_programs() -> Path:
 @pytest.fixture(scope="session")
 def postgres(postgres_programs: Path) -> Iterator[PostgresServer]:
     """Return a PostgreSQL server that all tests share; who disturbs one, starts a ``PostgresServer`` of their own."""
-    with PostgresServer(parent=memory_directory(), max_connections=200) as server:
+    with PostgresServer(parent=memory_directory(), max_connections=200, keeps_connection=True) as server:
         yield server
 
 

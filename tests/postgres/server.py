@@ -30,6 +30,8 @@ from .ports import steady_port
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import psycopg
+
 START = 60.0
 STOP = 60.0
 DEBIAN = Path("/usr/lib/postgresql")
@@ -106,7 +108,8 @@ class PostgresServer:
     A context manager: inside the block it runs, and afterwards nothing of it is left, also where this process was killed.
     It is durable as PostgreSQL is by default, unless ``fsync`` or ``synchronous_commit`` say otherwise. ``settings`` are
     those of postgresql.conf. The directory is made below ``parent``, by default the one for temporary files. Segments of the
-    write-ahead log are small, so that a server is there sooner; PostgreSQL's own default are 16 MB.
+    write-ahead log are small, so that a server is there sooner; PostgreSQL's own default are 16 MB. ``keeps_connection``: one
+    connection creates and drops all databases, in place of a psql for each.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class PostgresServer:
         max_connections: int = 100,
         parent: Path | None = None,
         wal_segment_mb: int = 1,
+        keeps_connection: bool = False,
         **settings: Value,
     ) -> None:
         self.port = 0
@@ -133,6 +137,8 @@ class PostgresServer:
         self._directory: Path | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._keeps_connection = keeps_connection
+        self._connection: psycopg.Connection[Any] | None = None
         self._names = itertools.count(1)
         self._standbys = itertools.count(1)
         self._synchronous: list[str] = []
@@ -170,6 +176,7 @@ class PostgresServer:
     def stop(self, mode: Mode = "fast") -> None:
         """Shut it down: ``fast`` ends sessions, ``smart`` waits for them, ``immediate`` leaves recovery to the next start."""
         assert self._process is not None, "it does not run"
+        self._disconnect()
         self._process.send_signal(STOP_SIGNALS[mode])
         self._process.wait(STOP)
         self._process = None
@@ -186,6 +193,7 @@ class PostgresServer:
         then the postmaster ends all others and recovers by itself.
         """
         assert self._process is not None, "it does not run"
+        self._disconnect()
         self._process.kill()
         while pids := keeper.processes(self.directory):
             keeper.send(pids, signal.SIGKILL)
@@ -208,6 +216,7 @@ class PostgresServer:
 
     def close(self) -> None:
         """End it in any state, and remove its directory. A second call does no harm."""
+        self._disconnect()
         if self._directory is not None:
             keeper.remove(self._directory)
             self._directory = None
@@ -262,12 +271,30 @@ class PostgresServer:
     def create_database(self, template: str = "template1") -> str:
         """Create a database with a new name, as a copy of an unused one; return its DSN."""
         name = f"d{next(self._names)}"
-        self.sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return self.dsn(name)
 
     def drop_database(self, dsn: str) -> None:
         """Drop a database, with all connections to it; a missing one is no error."""
-        self.sql(f'DROP DATABASE IF EXISTS "{name_of(dsn)}" WITH (FORCE)')
+        self._execute(f'DROP DATABASE IF EXISTS "{name_of(dsn)}" WITH (FORCE)')
+
+    def _execute(self, statement: str) -> None:
+        """Run a statement without rows."""
+        if not self._keeps_connection:
+            self.sql(statement)
+            return
+        import psycopg
+
+        if self._connection is not None and self._connection.closed:
+            self._connection = None
+        if self._connection is None:
+            self._connection = psycopg.connect(self.dsn(), autocommit=True, prepare_threshold=None)
+        self._connection.execute(statement.encode())
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def set(self, **settings: Value) -> None:
         """Change settings that need no restart; sessions see them within milliseconds, not at once."""
@@ -340,7 +367,7 @@ class PostgresServer:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **self._unprivileged(),
+                **self._options(),
             )
 
     def _await_ready(self) -> bool:
@@ -372,17 +399,18 @@ class PostgresServer:
             capture_output=True,
             text=True,
             check=False,
-            **self._unprivileged(),
+            # A change of user costs a fork of this whole process, and psql needs none.
+            **self._options(unprivileged=program != "psql"),
         )
         if done.returncode:
             raise PostgresError(f"{program}: {done.stderr.strip()[-2000:]}")
         return done.stdout
 
-    def _unprivileged(self) -> dict[str, Any]:
-        """Return the command to run a program in the server's directory; root runs it as another user, since it refuses root."""
+    def _options(self, *, unprivileged: bool = True) -> dict[str, Any]:
+        """Return the options to run a program in the server's directory; root runs it as another user, since it refuses root."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_"))}
         options: dict[str, Any] = {"cwd": self.directory, "env": {**environment, "LC_ALL": "C"}}
-        if os.getuid() == 0:
+        if unprivileged and os.getuid() == 0:
             group = grp.getgrgid(pwd.getpwnam(UNPRIVILEGED).pw_gid)
             options |= {"user": UNPRIVILEGED, "group": group.gr_gid, "extra_groups": []}
         return options
