@@ -67,6 +67,11 @@ class Method:
     fixed: tuple[tuple[str, object], ...] = ()
     """Fields that the method sets."""
 
+    @property
+    def limits(self) -> bool:
+        """Whether it has a limit of items."""
+        return bool(self.place) and not self.first and "limit" in self.request.__struct_fields__
+
 
 @dataclass(frozen=True)
 class Group:
@@ -174,7 +179,7 @@ FUNCTIONS: Final = (
     Method("limit", functions.Limit),
 )
 SCHEDULES: Final = (
-    Method("list", schedules.List, rows="schedules", says="Yield the schedules, by name."),
+    Method("list", schedules.List, rows="schedules", place="after", says="Yield the schedules, by name."),
     Method("get", schedules.Show, says="Return a schedule with all its details."),
     Method("add", schedules.Add),
     Method("edit", schedules.Edit),
@@ -281,7 +286,7 @@ def _twins(method: Method, imports: set[str]) -> Iterator[str]:
         shown = [one for one in shown if one.name != "all"]
     required = [_parameter(one, imports) for one in shown if one.required]
     others = [_parameter(one, imports) for one in shown if not one.required]
-    if method.place and not method.first:
+    if method.limits:
         others.append("limit: int | None = None")
     parameters = ["self", *required, *(["*", *others] if others else [])]
     given = ", ".join(
@@ -309,7 +314,8 @@ def _method(method: Method, parameters: list[str], given: str, answer: str, sent
         arguments += [
             f'"{method.rows}"',
             f'"{method.place}"',
-            *([] if method.first else ["limit" if method.place else "None"]),
+            *([] if method.first else ["limit" if method.limits else "None"]),
+            *(["limits=False"] if iterates and not method.limits else []),
         ]
     value = f"{awaits}{ask}({', '.join(arguments)})"
     if method.own and method.rows:
@@ -326,7 +332,7 @@ def _method(method: Method, parameters: list[str], given: str, answer: str, sent
 
 def _sentence(method: Method) -> str:
     text = method.says or _CODES.sub("", inspect.cleandoc(method.request.__doc__ or "")).strip()
-    if method.place and not method.first:
+    if method.limits:
         text += "\n\n        ``limit`` is the most to yield; None: all. Pages are requested as they are read."
     paragraphs = [textwrap.fill(one, WIDTH) for one in text.split("\n\n")]
     return "\n\n".join(paragraphs) if len(paragraphs) == 1 and "\n" not in paragraphs[0] else _block(paragraphs)
