@@ -278,16 +278,16 @@ def test_schedules_that_fire_too_often_delay_no_requests_and_no_fires_of_others(
     beside = Beside(requests=True)
     assert sorted(beside.waits)[-len(beside.waits) // 100] <= 2 * REST, "the p99"
     assert max(beside.waits[20:]) <= 4 * REST
-    assert sum(beside.sizes) > 2 * 1000, "the pace leaves the fires a rate"
-    assert len(beside.quiet) >= 3 * 19
+    assert sum(beside.sizes) > 2 * due_fires.BESIDE.aim, "the pace leaves the fires a rate"
+    assert len(beside.quiet) >= 3 * 17
     assert max(beside.delays) < 0.05
 
 
 def test_schedules_that_fire_too_often_have_a_node_without_other_work_and_delay_no_fires_of_others() -> None:
     beside = Beside(requests=False)
     assert sum(beside.sizes) > 0.95 * 2 / FIRE
-    assert len(beside.quiet) >= 3 * 19
-    assert max(beside.delays) < 0.2
+    assert len(beside.quiet) >= 3 * 17
+    assert max(beside.delays) <= 2 * (REST + due_fires.ALONE.largest * FIRE), "a group or two"
 
 
 def test_schedules_that_wait_for_their_turn_do_not_fire_while_the_node_drains(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from mainspring.storage.agenda import Timers
     from mainspring.storage.commit_queue import CommitQueue
 
-BESIDE: Final = Steps(first=2, smallest=1, largest=1000, aim=1000)
+BESIDE: Final = Steps(first=2, smallest=1, largest=1000, aim=500)
 """Fire times of one operation beside other work."""
-ALONE: Final = Steps(first=250, smallest=25, largest=1000, aim=1, shortest=0.05, longest=0.05)
+ALONE: Final = Steps(first=1000, smallest=100, largest=1000, aim=1, shortest=1.0, longest=1.0)
 """Without other work. The first request of a client after that waits for such an operation."""
 QUIET: Final = 5.0
 """Seconds after the last request of a client until the node counts as without other work: a client that sends one request after

@@ -169,7 +169,7 @@ def test_a_long_gap_with_many_runs_is_decided_step_by_step(world: World, node: N
     other = world.node("n2")
     world.until(5000.1)
     assert world.results() == ["fired"] * (5000 + 30 + 1)
-    assert [one.limit for one in other.fires()] == [250, 312, 390, 487, 608, 760, 950, 1000, 1000]
+    assert [one.limit for one in other.fires()] == [1000] * 6
 
 
 @pytest.mark.parametrize("trigger", [Every(SECOND), Cron("* * * * * *")])
@@ -205,7 +205,7 @@ def test_many_due_at_once_are_fired_in_parts(world: World, node: Node) -> None:
     node.save(*(Change("put", f"s{n}", 0, replace(schedule, name=f"s{n}")) for n in range(1, 1000)))
     world.until(1)
     assert len(hands.given) == 1000
-    assert [len(one.due) for one in node.fires()] == [250, 312, 390, 48]
+    assert [len(one.due) for one in node.fires()] == [1000]
 
 
 def test_an_operation_notes_by_how_much_it_has_extended_its_group() -> None:
