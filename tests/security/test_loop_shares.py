@@ -246,7 +246,7 @@ def test_a_body_over_http_is_read_in_pieces_with_rests() -> None:
             writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % size)
             writer.write(bytes(size))
             answer = asyncio.ensure_future(reader.read())
-            await asyncio.wait_for(rests.wait(), 60)
+            await asyncio.wait_for(rests.wait(), 20)
             assert not answer.done()
             while not answer.done():
                 now += LONGEST_REST
