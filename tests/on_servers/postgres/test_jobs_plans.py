@@ -28,7 +28,7 @@ FIRST = {"next", "read_backlog", "sweep", "take_inbox", "few_held", "few_pending
 """Statements that read the first entries of an index."""
 ALL = {"held_elsewhere"}
 """Statements that read all held jobs; their number is bounded by the running ones."""
-SMALL = {"functions", "counts", "terms", "journal", "entry", "retired"}
+SMALL = {"functions", "counts", "terms", "journal", "entry", "retired", "refused_submissions"}
 """Small tables, and tables whose rows are all needed."""
 
 STATES = {
