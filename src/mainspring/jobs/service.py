@@ -123,6 +123,7 @@ class JobService:
         self.timers = timers = Timers(earlier)
         self.slices = slices = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
         self.loop_shares = LoopShares(timers.at, clock.monotonic)
+        self.share_of, self.is_crowded = self.loop_shares.of, self.loop_shares.is_crowded
         self.listeners = listeners = Listeners(handles)
         self.enter_namespace = NamespaceGate(listeners, kept=keeps_namespaces).enter
         self.settled_deliveries = SettledDeliveries()

@@ -33,7 +33,7 @@ from mainspring.events.relay import (
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
 IDS = st.integers(1, 2**63 - 1)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
@@ -75,7 +75,12 @@ class Wire:
         await do(self)
 
     async def execute(
-        self, _statement: str, channels: list[str], payloads: list[str], terms: list[int], bodies: list[bytes]
+        self,
+        _statement: str,
+        channels: list[str],
+        payloads: list[str],
+        terms: Sequence[int] = (),
+        bodies: Sequence[bytes] = (),
     ) -> None:
         self.channels += channels
         self.payloads += payloads

@@ -89,7 +89,7 @@ class JobCalls:
     async def _read(self, query: ListJobs, ask: Callable[..., object]) -> Page[Job]:
         """Return the answer to a query. Beside requests of others, a long list is read in short pages, each in its own piece."""
         most = query.limit
-        if most <= ROWS_AT_ONCE or not self._service.loop_shares.is_crowded():
+        if most <= ROWS_AT_ONCE or not self._service.is_crowded():
             return await read_page(ask, query)
         items: list[Job] = []
         while True:

@@ -123,7 +123,7 @@ class Peer:
             handle,
             self.service.timers,
             self.service.clock,
-            self.service.loop_shares.of(caller.holder, namespace or DEFAULT),
+            self.service.share_of(caller.holder, namespace or DEFAULT),
         )
         self.silence = Silence(self.reading, self._silent)
         self.address = "-"
@@ -181,7 +181,7 @@ class Peer:
         self.worker_side.use_namespace(namespace)
 
     def _use_share(self) -> None:
-        self.reading.share = self.service.loop_shares.of(self.caller.holder, self.namespace)
+        self.reading.use_share(self.service.share_of(self.caller.holder, self.namespace))
 
     @property
     def worker(self) -> Worker | None:

@@ -57,6 +57,10 @@ class Reading:
         self.ended = False
         """Whether no more answers are written, either."""
 
+    def use_share(self, share: LoopShare) -> None:
+        """Charge work to another share from now on: the peer has another caller or namespace."""
+        self.share = share
+
     def connect(self, transport: asyncio.Transport) -> None:
         """Read from this transport."""
         self._transport = transport

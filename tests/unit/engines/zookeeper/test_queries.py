@@ -126,7 +126,7 @@ def test_the_backlog_shows_pending_jobs() -> None:
     async def check() -> None:
         async with fleet() as members:
             node, other = await members.join("n1"), await members.join("n2")
-            assert await node.one(ops.ReadBacklog()) == ({}, {}, 0, False)
+            assert await node.one(ops.ReadBacklog()) == ops.Backlog({}, {}, 0)
             await other.submit(
                 other.job(),
                 other.job(priority=Priority.HIGH),
