@@ -165,6 +165,7 @@ def test_a_store_on_a_full_disk_refuses_jobs_and_recovers(small_disk: Path) -> N
         assert [job.id for job in reversed(store.list())] == ids
 
 
+@pytest.mark.usefixtures("migrations")
 def test_a_full_disk_at_the_start_is_reported(small_disk: Path) -> None:
     fill(small_disk / "ballast")
     with pytest.raises(StoreError, match="no space is left"):
