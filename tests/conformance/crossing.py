@@ -162,7 +162,9 @@ class World:
             found += [workflows.List(namespace=here), workflows.History(self.run, namespace=here)]
             found.append(workflow_versions.Versions(namespace=here))
         found += [jobs.Show(handle, namespace=here) for handle in self.handles]
-        return [write(await self.built.api.call(one)) for one in found]
+        # A node says so some seconds after its start: workers may connect again until then.
+        starting, registered = b'"registered":null', b'"registered":false'
+        return [write(await self.built.api.call(one)).replace(starting, registered) for one in found]
 
 
 class Events:
