@@ -1,4 +1,4 @@
-"""Failed assertions inside the shipped suite show their values, as they do in test modules."""
+"""Failed assertions inside the suite show their values, as they do in test modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.server import PostgresServer
 
-pytest.register_assert_rewrite("mainspring.testing.conformance")
+pytest.register_assert_rewrite("tests.conformance.suite")
 
 
 @pytest.fixture

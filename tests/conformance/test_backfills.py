@@ -21,14 +21,14 @@ from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import FireState, Overlap, Reason
-from mainspring.testing.conformance.driver import Store
-from mainspring.testing.conformance.scheduling import MINUTE, START, Scheduling
+from tests.conformance.suite.driver import Store
+from tests.conformance.suite.scheduling import MINUTE, START, Scheduling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mainspring.testing.conformance import Make
+    from tests.conformance.suite import Make
 
 
 class Backfills(Scheduling):

@@ -30,13 +30,13 @@ from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
 from mainspring.queries.filters import JobFilter
-from mainspring.testing.conformance.driver import NOW, Store
+from tests.conformance.suite.driver import NOW, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from mainspring.testing.conformance import Make
+    from tests.conformance.suite import Make
 
 LATER = NOW + 1_000_000
 DEAD_LETTERS = JobFilter(states=(State.FAILED,))

@@ -10,8 +10,8 @@ import pytest
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.testing.conformance import EngineSuite, Make, SharedEngineSuite
-from mainspring.testing.conformance.driver import NOW
+from tests.conformance.suite import EngineSuite, Make, SharedEngineSuite
+from tests.conformance.suite.driver import NOW
 from tests.postgres.server import name_of
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 

@@ -12,8 +12,8 @@ from mainspring.jobs.model import State
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
 from mainspring.storage.query import Budget
-from mainspring.testing.conformance import Make, Store
-from mainspring.testing.conformance.driver import NOW
+from tests.conformance.suite import Make, Store
+from tests.conformance.suite.driver import NOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.testing.conformance import LogSuite, Make
+from tests.conformance.suite import LogSuite, Make
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,13 +19,13 @@ from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.engines.zookeeper.refreshing import RefreshedTree
 from mainspring.jobs import store as ops
-from mainspring.testing.conformance.machine import EngineMachine
+from tests.conformance.suite.machine import EngineMachine
 from tests.postgres.server import memory_directory
 from tests.zookeeper.driving import in_memory
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 if TYPE_CHECKING:
-    from mainspring.testing.conformance.driver import Store
+    from tests.conformance.suite.driver import Store
     from tests.postgres.server import PostgresServer
 
 pytestmark = pytest.mark.timeout(900)

@@ -13,9 +13,9 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import RUNS, Job, Options, Priority, State, StopRequest
 from mainspring.jobs.owners import Ended
 from mainspring.jobs.rules import Event
-from mainspring.testing.conformance.driver import NOW, Store, done
-from mainspring.testing.conformance.holding import ENDS
-from mainspring.testing.conformance.operations import ANYTHING
+from tests.conformance.suite.driver import NOW, Store, done
+from tests.conformance.suite.holding import ENDS
+from tests.conformance.suite.operations import ANYTHING
 
 from .ground import Do, InMemory, InSqlite
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.jobs.owners import Notice
-    from mainspring.testing.conformance import Make
+    from tests.conformance.suite import Make
 
 RUN = Options(run=(42, 7), ref=3, forget=True)
 

@@ -10,7 +10,7 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
-from mainspring.testing.conformance import RunJobSuite
+from tests.conformance.suite import RunJobSuite
 
 from .test_engines import out_of_pages
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.storage.engine import Engine
-    from mainspring.testing.conformance import Make
+    from tests.conformance.suite import Make
 
 
 class TestMemory(RunJobSuite):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.testing.conformance import Make, ScheduleSuite, SharedScheduleSuite
-from mainspring.testing.conformance.driver import NOW
+from tests.conformance.suite import Make, ScheduleSuite, SharedScheduleSuite
+from tests.conformance.suite.driver import NOW
 from tests.engines import memory_engine, postgres_engine, sqlite_engine
 from tests.postgres.server import name_of
 from tests.shared_memory import SharedMemoryEngine, SharedTables

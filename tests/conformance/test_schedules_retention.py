@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.testing.conformance import Make, RetentionSuite
-from mainspring.testing.conformance.driver import NOW
+from tests.conformance.suite import Make, RetentionSuite
+from tests.conformance.suite.driver import NOW
 from tests.engines import memory_engine, postgres_engine, sqlite_engine
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 

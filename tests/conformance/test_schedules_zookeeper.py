@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.testing.conformance import Make, RetentionSuite, SharedScheduleSuite
+from tests.conformance.suite import Make, RetentionSuite, SharedScheduleSuite
 from tests.zookeeper.driving import on
 
 

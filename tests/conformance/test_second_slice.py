@@ -12,7 +12,7 @@ from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.testing.conformance.driver import NOW, Store, done
+from tests.conformance.suite.driver import NOW, Store, done
 from tests.zookeeper.driving import DrivenEngine
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.jobs.model import Job
-    from mainspring.testing.conformance import Make
+    from tests.conformance.suite import Make
 
 
 class Node:

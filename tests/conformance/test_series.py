@@ -9,7 +9,7 @@ import pytest
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.testing.conformance import Make, SeriesSuite
+from tests.conformance.suite import Make, SeriesSuite
 
 if TYPE_CHECKING:
     from pathlib import Path

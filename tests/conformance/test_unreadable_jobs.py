@@ -21,8 +21,8 @@ from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.jobs.model import UNREADABLE_OPTIONS, Job, Options, State, encode_options
 from mainspring.resources.model import FunctionLimits, Limits
 from mainspring.resources.store import ListLimits, SaveLimits
-from mainspring.testing.conformance.driver import NOW, Store
-from mainspring.testing.conformance.flows import Flows
+from tests.conformance.suite.driver import NOW, Store
+from tests.conformance.suite.flows import Flows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
-from mainspring.testing.conformance.flow_machine import FlowMachine
 from mainspring.workflows import running_errands, snapshots
 from mainspring.workflows.cache import RunCache
+from tests.conformance.suite.flow_machine import FlowMachine
 from tests.postgres.server import memory_directory
 
 from .test_engines import out_of_pages

@@ -10,10 +10,10 @@ import pytest
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.workflows import MemoryRuns, MemoryWorkflowSlice
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
-from mainspring.testing.conformance import Make, WorkflowSuite
 from mainspring.workflows.model import YEAR, Definition, Key, Status
 from mainspring.workflows.requests import Signal
 from mainspring.workflows.store import FindDefinitions
+from tests.conformance.suite import Make, WorkflowSuite
 from tests.engines import memory_engine, sqlite_engine
 
 from .test_engines import out_of_pages
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.storage.engine import Engine
-    from mainspring.testing.conformance.flows import Flows
     from mainspring.workflows.tables import Writes
+    from tests.conformance.suite.flows import Flows
 
 
 class MemoryContent:

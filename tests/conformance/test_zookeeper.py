@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.testing.conformance import Make, SharedJobsSuite, Store
-from mainspring.testing.conformance.operations import recover
+from tests.conformance.suite import Make, SharedJobsSuite, Store
+from tests.conformance.suite.operations import recover
 from tests.zookeeper.driving import on
 
 

@@ -31,8 +31,8 @@ from mainspring.queries.jobs import ListJobs
 from mainspring.series.model import decode_bucket
 from mainspring.sizes import PAGE
 from mainspring.storage.query import Page
-from mainspring.testing.conformance.paging import answer
 from mainspring.workflows.model import About, decode_about
+from tests.conformance.suite.paging import answer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,10 @@ import resource
 import sys
 from pathlib import Path
 
+from tests.conformance.suite.driver import Store
+
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreError
-from mainspring.testing.conformance.driver import Store
 
 
 def main(path: str, groups: int, largest: int | None) -> int:

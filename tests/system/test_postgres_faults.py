@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.suite.paging import everything
 from tests.on_servers.postgres.a_fleet import NOW, Node, eventually, node, session
 from tests.postgres.proxy import Direction, Proxy
 from tests.postgres.server import PostgresServer, name_of, several
@@ -19,7 +20,6 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import succeeded
 from mainspring.queries.jobs import ListJobs
-from mainspring.testing.conformance.paging import everything
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 import pytest
+from tests.conformance.suite.driver import Store
 
 import mainspring
 from mainspring.engines.sqlite import engine as engine_module
@@ -36,7 +37,6 @@ from mainspring.errors import (
 )
 from mainspring.ids import NodeId
 from mainspring.jobs.model import State
-from mainspring.testing.conformance.driver import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

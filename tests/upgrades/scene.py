@@ -17,9 +17,9 @@ from mainspring.jobs.rules import Event
 from mainspring.resources.model import FunctionLimits, Limits
 from mainspring.resources.store import SaveLimits
 from mainspring.schedules.model import At, Overlap
-from mainspring.testing.conformance import driver
-from mainspring.testing.conformance.driver import NOW, Store
-from mainspring.testing.conformance.scheduling import SECOND, START, Scheduling
+from tests.conformance.suite import driver
+from tests.conformance.suite.driver import NOW, Store
+from tests.conformance.suite.scheduling import SECOND, START, Scheduling
 
 HOUR = 3600 * SECOND
 

@@ -10,11 +10,11 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Retry, State
 from mainspring.resources.model import FunctionLimits, Limits
 from mainspring.resources.store import ListLimits
-from mainspring.testing.conformance.driver import NOW, Make, Store, done
-from mainspring.testing.conformance.flows import Flows
-from mainspring.testing.conformance.scheduling import SECOND, Scheduling
 from mainspring.workflows.model import Definition, Key
 from mainspring.workflows.requests import Signal
+from tests.conformance.suite.driver import NOW, Make, Store, done
+from tests.conformance.suite.flows import Flows
+from tests.conformance.suite.scheduling import SECOND, Scheduling
 from tests.engines import postgres_engine, sqlite_engine
 
 from .old import BEFORE_HTTP_API, ROUND_2, Version, restore, unpack

@@ -1,4 +1,4 @@
-"""Tools for tests: an App in memory, a manual clock, replays of histories, and the conformance suites for engines."""
+"""Tools for tests: an App in memory, a manual clock, and replays of histories."""
 
 from __future__ import annotations
 

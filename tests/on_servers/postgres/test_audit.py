@@ -6,13 +6,13 @@ import asyncio
 from typing import Final
 
 import pytest
+from tests.conformance.suite.paging import answer
 
 from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs, RecordActs, row_of
 from mainspring.access.store import SweepAccess
 from mainspring.engines.postgres.access import SQL
 from mainspring.engines.postgres.connection import SESSION_SETTINGS
-from mainspring.testing.conformance.paging import answer
 
 from .a_fleet import node, session
 from .test_jobs_plans import plan

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
+from tests.conformance.suite.paging import everything
 
 from mainspring.engines.postgres import connection, writer
 from mainspring.errors import StoreError
@@ -13,7 +14,6 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 from mainspring.queries.jobs import ListJobs
 from mainspring.storage.operation import Operation
-from mainspring.testing.conformance.paging import everything
 
 from .a_fleet import Node, eventually, node, session
 

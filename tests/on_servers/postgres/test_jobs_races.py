@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance.suite.paging import everything
 
 from mainspring.engines.postgres import cancelling, queries
 from mainspring.jobs import rules
@@ -17,7 +18,6 @@ from mainspring.jobs.counts import Counts
 from mainspring.jobs.model import Job, Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.queries.jobs import ListJobs
-from mainspring.testing.conformance.paging import everything
 
 from .a_fleet import NOW, Node, node, session
 

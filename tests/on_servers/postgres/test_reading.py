@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
+from tests.conformance.suite.paging import answer
 
 from mainspring.access.audit import ListActs
 from mainspring.engines.postgres import inbox
@@ -18,7 +19,6 @@ from mainspring.queries.jobs import FirstInLine, ListJobs
 from mainspring.schedules.store import ListSchedules
 from mainspring.series.model import MINUTE
 from mainspring.series.store import ReadNamespaceSeries
-from mainspring.testing.conformance.paging import answer
 
 from .a_fleet import eventually, node, session
 from .test_jobs_plans import plan

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance.suite.paging import everything
 from tests.postgres.proxy import Proxy
 
 from mainspring.engines.postgres.connection import SESSION_SETTINGS
@@ -25,7 +26,6 @@ from mainspring.schedules.service import ScheduleService
 from mainspring.server.clock import SystemClock
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
-from mainspring.testing.conformance.paging import everything
 
 from .a_fleet import Node, Part, node, session
 from .test_jobs_floors import slow

@@ -14,7 +14,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.counts import Counts
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
 from mainspring.queries.jobs import ListJobs
-from mainspring.testing.conformance.paging import everything
+from tests.conformance.suite.paging import everything
 from tests.progress import Position, Progress, why_waiting
 from tests.zookeeper.memory import MemoryTree
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import apsw
+from tests.conformance.suite import Store
+from tests.conformance.suite.operations import ANYTHING
 
 from mainspring.engines.sqlite import rows
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.store import ShowLive
-from mainspring.testing.conformance import Store
-from mainspring.testing.conformance.operations import ANYTHING
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
+from tests.conformance.suite.driver import Store
 
 from mainspring.engines.sqlite import opening
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.migrating import migrate_file
 from mainspring.errors import StoreBusyError, StoreError, StoreUnavailableError
-from mainspring.testing.conformance.driver import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tests.conformance.suite.paging import answer
+
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.queries import READERS
 from mainspring.ids import NodeId, job_ids
@@ -13,7 +15,6 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job
 from mainspring.queries.jobs import ListJobs
 from mainspring.storage.query import Budget
-from mainspring.testing.conformance.paging import answer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import apsw
 import pytest
+from tests.conformance.suite.driver import Store
+from tests.conformance.suite.flows import Flows
 from tests.engines import sqlite_engine
 
 from mainspring.errors import StoreError
-from mainspring.testing.conformance.driver import Store
-from mainspring.testing.conformance.flows import Flows
 from mainspring.workflows.model import Key
 from mainspring.workflows.requests import Signal
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import apsw
 import pytest
+from tests.conformance.suite.driver import Store
+from tests.conformance.suite.scheduling import Scheduling
 from tests.engines import sqlite_engine
 
 from mainspring.access.acts import Act
@@ -16,8 +18,6 @@ from mainspring.access.store import SweepAccess
 from mainspring.engines.sqlite import opening
 from mainspring.errors import StoreForeignError
 from mainspring.ids import NodeId
-from mainspring.testing.conformance.driver import Store
-from mainspring.testing.conformance.scheduling import Scheduling
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import apsw
+from tests.conformance.suite.driver import NOW, Store
 from tests.engines import sqlite_engine
 
 from mainspring.jobs.model import Options
-from mainspring.testing.conformance.driver import NOW, Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,6 +6,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests.conformance.suite.paging import everything
 from tests.engines import memory_engine
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 from tests.simulation.clockwork import Clockwork
@@ -26,7 +27,6 @@ from mainspring.schedules.store import Change, FireSchedules, ListSchedules
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.testing import ManualClock
-from mainspring.testing.conformance.paging import everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import msgspec
 from structlog.testing import capture_logs
+from tests.conformance.suite.driver import NOW, Store
+from tests.conformance.suite.flows import Flows
 from tests.unit.jobs.a_node import Side, side
 
 from mainspring.api.status import NodeStatus, Show
@@ -27,8 +29,6 @@ from mainspring.server.settings import ProcessSettings, ServerSettings, parse_st
 from mainspring.server.shutdown import Shutdown
 from mainspring.storage import set_aside
 from mainspring.storage.set_aside import Kind, SetAside
-from mainspring.testing.conformance.driver import NOW, Store
-from mainspring.testing.conformance.flows import Flows
 from mainspring.workflows import errand_loop
 from mainspring.workflows.decisions.model import SignalExternalWorkflowExecution
 from mainspring.workflows.model import Key

@@ -7,6 +7,7 @@ import contextlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from tests.conformance.suite.lifecycle import RecordedLifecycle
 from tests.zookeeper.driving import SLICES
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
@@ -22,7 +23,6 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import succeeded
 from mainspring.nodes.model import NodeRow
-from mainspring.testing.conformance.lifecycle import RecordedLifecycle
 
 from .a_session import NOW, Node, run
 

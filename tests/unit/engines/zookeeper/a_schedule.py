@@ -6,6 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from tests.conformance.suite.paging import everything
+
 from mainspring.engines.zookeeper import cancelling, locating, paths, records, timing
 from mainspring.engines.zookeeper.master import publishing
 from mainspring.engines.zookeeper.schedules import places
@@ -16,7 +18,6 @@ from mainspring.jobs.rules import Event, Settlement
 from mainspring.queries.schedules import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Every, Fire, FireState, Schedule
-from mainspring.testing.conformance.paging import everything
 
 from . import a_session
 

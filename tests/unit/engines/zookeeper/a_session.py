@@ -6,6 +6,9 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests.conformance.suite.driver import new_job
+from tests.conformance.suite.lifecycle import RecordedLifecycle
+from tests.conformance.suite.paging import everything
 from tests.zookeeper.driving import SLICES
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
@@ -33,9 +36,6 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.jobs import ListJobs
-from mainspring.testing.conformance.driver import new_job
-from mainspring.testing.conformance.lifecycle import RecordedLifecycle
-from mainspring.testing.conformance.paging import everything
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence

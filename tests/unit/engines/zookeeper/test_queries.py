@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance.suite.operations import ANYTHING
 
 from mainspring.engines.zookeeper import paths, queries, records, terms
 from mainspring.engines.zookeeper.journal import TOTAL
@@ -13,7 +14,6 @@ from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.rules import Event, Settlement, succeeded
-from mainspring.testing.conformance.operations import ANYTHING
 
 from .a_session import NOW, Node, falls_behind, fleet, one_node, run
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
+from tests.conformance.suite.paging import answer, everything
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.schedules import contents, places, sizes, tables
@@ -18,7 +19,6 @@ from mainspring.queries.schedules import NewestFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, Fire, FireState, Overlap, Reason, Schedule
 from mainspring.storage.query import Budget
-from mainspring.testing.conformance.paging import answer, everything
 
 from .a_schedule import EVERYTHING, MINUTE, START, Scheduler, schedulers
 from .a_session import falls_behind, run

@@ -1,0 +1,43 @@
+"""The suite of the jobs of runs, as a class to derive from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conformance.suite.driver import Make, Store
+from tests.conformance.suite.forgetting import Forgetting
+from tests.conformance.suite.stopping import Stopping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mainspring.storage.engine import Engine
+
+
+class RunJobSuite(Forgetting, Stopping):
+    """Jobs of runs, on an engine that keeps runs of workflows. After each test the counts are verified."""
+
+    engine: type[Engine]
+    """The class of the engine; the tests are skipped if it keeps no runs of workflows."""
+
+    @pytest.fixture(autouse=True)
+    def _keeps_runs(self) -> None:
+        if not self.engine.workflows:
+            pytest.skip("this engine keeps no runs of workflows")
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """Return a function that makes an engine; a derived class defines it."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, make: Make) -> Iterator[Store]:
+        """Yield an open store."""
+        store = Store(make)
+        try:
+            yield store
+            store.counts()
+        finally:
+            store.close()

@@ -1,0 +1,48 @@
+"""The suites of engines without schedules, as classes to derive from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conformance.suite.accessing import Accessing
+from tests.conformance.suite.changing import Changing, Deleting
+from tests.conformance.suite.driver import Make, Store
+from tests.conformance.suite.filtering import Filtering
+from tests.conformance.suite.holding import Holding
+from tests.conformance.suite.lifetime import Lifetime
+from tests.conformance.suite.limiting import Limiting
+from tests.conformance.suite.reading import Reading
+from tests.conformance.suite.remembering import Remembering
+from tests.conformance.suite.replying import Replying
+from tests.conformance.suite.searching import Searching
+from tests.conformance.suite.submitting import Submitting
+from tests.conformance.suite.tagging import Tagging
+from tests.conformance.suite.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Tagging, Remembering, Lifetime, Deleting):
+    """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are verified."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """Return a function that makes an engine; a derived class defines it."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, make: Make) -> Iterator[Store]:
+        """Yield an open store."""
+        store = Store(make)
+        try:
+            yield store
+            store.counts()
+        finally:
+            store.close()
+
+
+class EngineSuite(JobsSuite, Limiting, Accessing, Replying, Changing):
+    """The same for an engine with limits of functions, credentials, an audit, and changes of single jobs."""
