@@ -14,8 +14,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from mainspring.client.addresses import parse_servers
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_servers
 from mainspring.client.session import Request
 from mainspring.errors import MainspringError
 

@@ -12,8 +12,8 @@ import os
 import sys
 import time
 
-from mainspring.client.addresses import parse_servers
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_servers
 
 
 def main(action: str, function: str) -> None:

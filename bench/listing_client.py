@@ -14,8 +14,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from mainspring.client.addresses import parse_servers
 from mainspring.client.aio import AsyncClient
+from mainspring.client.environment import parse_servers
 
 INTERVAL = 0.1
 

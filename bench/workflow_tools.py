@@ -17,7 +17,7 @@ from tests.goldens import programs, recorded
 
 from mainspring import App, workflow
 from mainspring.testing import in_memory
-from mainspring.worker.workflow_replays import replay_history
+from mainspring.worker.workflows.replay_checks import replay_history
 
 app = App()
 

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET
 from msgspec import inspect as types
 
-from mainspring.api import backfills, fires, functions, job_changes, job_records, jobs, schedules, workflows
+from mainspring.api import functions, jobs, operations, schedules, workflows
 from mainspring.client.declared import ARGUMENTS, DURATIONS, INSTANTS, answer_type
 
 if TYPE_CHECKING:
@@ -94,25 +94,23 @@ class File:
 
 
 JOB: Final = (
-    Method("retry", jobs.Retry, own="handle"),
-    Method("update", job_changes.Update, own="handle"),
-    Method("snooze", job_changes.Snooze, own="handle"),
-    Method("delete", job_changes.Delete, own="handle"),
-    Method(
-        "attempts", job_records.ListAttempts, own="handle", rows="attempts", says="Return the attempts, oldest first."
-    ),
-    Method("arguments", job_records.ShowArguments, own="handle", says="Return the arguments, as far as they are kept."),
+    Method("retry", jobs.RetryJob, own="handle"),
+    Method("update", jobs.UpdateJob, own="handle"),
+    Method("snooze", jobs.SnoozeJob, own="handle"),
+    Method("delete", jobs.DeleteJob, own="handle"),
+    Method("attempts", jobs.ListAttempts, own="handle", rows="attempts", says="Return the attempts, oldest first."),
+    Method("arguments", jobs.ShowArguments, own="handle", says="Return the arguments, as far as they are kept."),
 )
 RUN: Final = (
-    Method("move", workflows.Move, own="key"),
-    Method("unpark", workflows.Unpark, own="key", says="Let the code try the run again, if it is parked."),
+    Method("move", workflows.MoveRun, own="key"),
+    Method("unpark", workflows.UnparkRuns, own="key", says="Let the code try the run again, if it is parked."),
 )
 PARTIAL: Final = (("partial", True),)
 """Pages end after a bounded search. Only their answers name the next place."""
 JOBS: Final = (
     Method(
         "list",
-        jobs.List,
+        jobs.ListJobs,
         rows="jobs",
         place="before",
         returns="ListedJob",
@@ -121,7 +119,7 @@ JOBS: Final = (
     ),
     Method(
         "find",
-        jobs.List,
+        jobs.ListJobs,
         rows="jobs",
         place="before",
         returns="ListedJob",
@@ -129,19 +127,19 @@ JOBS: Final = (
         fixed=PARTIAL,
         says="Return the newest job that matches all given criteria; None if there is none.",
     ),
-    Method("get", jobs.Show, returns="ListedJob", says="Return a job by its handle. ``row`` has all its details."),
-    Method("clone", job_changes.Clone, returns="Job"),
+    Method("get", jobs.ShowJob, returns="ListedJob", says="Return a job by its handle. ``row`` has all its details."),
+    Method("clone", jobs.CloneJob, returns="Job"),
 )
 RUNS: Final = (
     Method(
         "start",
-        workflows.Start,
+        workflows.StartRun,
         returns="Run",
         says="Start a run of a workflow, or join the open run with the workflow id ``id``.",
     ),
     Method(
         "list",
-        workflows.List,
+        workflows.ListWorkflowRuns,
         rows="runs",
         place="after",
         returns="ListedRun",
@@ -150,7 +148,7 @@ RUNS: Final = (
     ),
     Method(
         "find",
-        workflows.List,
+        workflows.ListWorkflowRuns,
         rows="runs",
         place="after",
         returns="ListedRun",
@@ -160,7 +158,7 @@ RUNS: Final = (
     ),
     Method(
         "get",
-        workflows.Show,
+        workflows.ShowRun,
         returns="ListedRun",
         says="Return a run by its handle or workflow id. ``row`` has all its details.",
     ),
@@ -168,36 +166,36 @@ RUNS: Final = (
 FUNCTIONS: Final = (
     Method(
         "list",
-        functions.List,
+        functions.ListFunctions,
         rows="functions",
         place="after",
         says="Yield the functions. ``name`` is a part of their names.",
     ),
-    Method("get", functions.Show, says="Return a function."),
-    Method("pause", functions.Pause),
-    Method("resume", functions.Resume),
-    Method("limit", functions.Limit),
+    Method("get", functions.ShowFunction, says="Return a function."),
+    Method("pause", functions.PauseFunction),
+    Method("resume", functions.ResumeFunction),
+    Method("limit", functions.LimitFunction),
 )
 SCHEDULES: Final = (
-    Method("list", schedules.List, rows="schedules", place="after", says="Yield the schedules, by name."),
-    Method("get", schedules.Show, says="Return a schedule with all its details."),
-    Method("add", schedules.Add),
-    Method("edit", schedules.Edit),
-    Method("replace", schedules.Replace),
-    Method("preview", schedules.Preview, says="Return what ``add`` or ``edit`` would do, and save nothing."),
-    Method("pause", schedules.Pause),
-    Method("resume", schedules.Resume),
-    Method("trigger", schedules.Trigger),
-    Method("remove", schedules.Remove),
-    Method("next", schedules.Next, says="Return the next times of a schedule."),
+    Method("list", schedules.ListAllSchedules, rows="schedules", place="after", says="Yield the schedules, by name."),
+    Method("get", schedules.ShowSchedule, says="Return a schedule with all its details."),
+    Method("add", schedules.AddSchedule),
+    Method("edit", schedules.EditSchedule),
+    Method("replace", schedules.ReplaceSchedule),
+    Method("preview", schedules.PreviewSchedule, says="Return what ``add`` or ``edit`` would do, and save nothing."),
+    Method("pause", schedules.PauseSchedule),
+    Method("resume", schedules.ResumeSchedule),
+    Method("trigger", schedules.TriggerSchedule),
+    Method("remove", schedules.RemoveSchedule),
+    Method("next", schedules.NextTimes, says="Return the next times of a schedule."),
     Method(
         "fires",
-        fires.ListFires,
+        schedules.ListFires,
         rows="fires",
         place="after",
         says="Yield the outcomes of the fire times of all schedules, or of one, newest first.",
     ),
-    Method("backfill", backfills.Backfill),
+    Method("backfill", operations.Backfill),
 )
 RAISES: Final = (
     "Raises NotFoundError, ConflictError, UsageError for an invalid value, ForbiddenError if the App's token lacks a right, and\n"
@@ -384,7 +382,7 @@ def _answer(method: Method, imports: set[str]) -> str:
     if method.rows:
         kind = get_args(next(one.type for one in msgspec.structs.fields(kind) if one.name == method.rows))[0]
     module = kind.__module__
-    name = "Fired" if kind is schedules.Run else kind.__name__
+    name = "Fired" if kind is schedules.FireInfo else kind.__name__
     imports.add(f"from {module} import {kind.__name__}" + ("" if name == kind.__name__ else f" as {name}"))
     return f"Sequence[{name}]" if method.own and method.rows else name
 

@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 from jinja2 import BytecodeCache
 
-from mainspring.engines.sqlite import opening
+from mainspring.engines.sqlite import store_file
 from mainspring.faces.dashboard import rendering
 from mainspring.version import core
 from tests import alone
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from jinja2.bccache import Bucket
 
 CHROOTS = itertools.count(1)
-PREPARE: Final = opening.prepare
+PREPARE: Final = store_file.prepare
 SERVERS = frozenset({"postgres_programs", "zookeeper_program"})
 """The fixtures behind all those of servers."""
 # How long something takes is not tested: beside other work, a machine may be many times slower.
@@ -142,7 +142,7 @@ def short_log() -> Iterator[None]:
     ``tests/unit/engines/test_sqlite_log.py`` has the usual one, and so has each server that is a process.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "LOG_BYTES", opening.CHUNK_BYTES)
+        patch.setattr(store_file, "LOG_BYTES", store_file.CHUNK_BYTES)
         yield
 
 
@@ -165,14 +165,14 @@ def kept_schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         PREPARE(connection, path, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "prepare", prepare)
+        patch.setattr(store_file, "prepare", prepare)
         yield
 
 
 @pytest.fixture
 def migrations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have new stores in this process migrated."""
-    monkeypatch.setattr(opening, "prepare", PREPARE)
+    monkeypatch.setattr(store_file, "prepare", PREPARE)
 
 
 class KeptCodes(BytecodeCache):

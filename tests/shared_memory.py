@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainspring.engines.memory import resources
+from mainspring.engines.memory import claiming
 from mainspring.engines.memory.engine import Runner
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreFencedError
-from mainspring.events.relay import Pending, Settled
+from mainspring.events import Pending, Settled
 from mainspring.ids import Term
 from mainspring.jobs.model import State
 from mainspring.nodes.model import NodeRow
@@ -22,12 +22,10 @@ from tests.engines import no_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle
-    from mainspring.storage.engine import Answer, Answered, Committed
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Budget, Query
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
     Carry = Callable[[Callable[[], None]], object]
     """How a message reaches the node that listens: a simulation may lose it, or give it twice."""
@@ -104,11 +102,11 @@ class SharedMemoryEngine:
             return
         waits = {job_id: set(terms) for job_id, terms in content.tables.waits.items()}
         pending = self._pending()
-        freed = resources.freed_functions(content.tables, group)
+        freed = claiming.freed_functions(content.tables, group)
         outcomes = self._runner.run(group, content.tables, self._lifecycle, content.terms, self._term)
         for operation in group:
             if isinstance(operation, Acquire) and operation.term in content.ended:
-                resources.end(content.tables, operation.term)  # it was asked for under the term before
+                claiming.end_places(content.tables, operation.term)  # it was asked for under the term before
         self._tell(waits, pending)
         for term in content.receivers:
             if freed and term != self._term:
@@ -196,7 +194,7 @@ class SharedMemoryEngine:
             return False
         content.rows.pop(term, None)
         content.ended.add(term)
-        resources.end(content.tables, term)
+        claiming.end_places(content.tables, term)
         return True
 
     async def abandoned(self) -> Sequence[int]:

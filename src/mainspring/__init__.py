@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mainspring.app import App
-    from mainspring.client.job import Job
-    from mainspring.client.job_logs import LogLine
+    from mainspring.client.job import Job, LogLine
     from mainspring.client.json_types import register_type
     from mainspring.client.options import Rate, Retry
+    from mainspring.client.outcomes import Data, Missed, Progress, Warned
     from mainspring.client.run import Run
-    from mainspring.client.streaming import Data, Missed, Progress, Warned
-    from mainspring.deciding.channels import Channel
     from mainspring.errors import (
         CompensationFailed,
         ConflictError,
@@ -41,19 +39,18 @@ if TYPE_CHECKING:
     )
     from mainspring.stores import ZooKeeper
     from mainspring.tasks import CoroutineTask, Task
-    from mainspring.worker.current import CurrentJob, JobStopped, Snooze, current_job
-    from mainspring.worker.log_fields import JobLogFilter, add_job_fields
+    from mainspring.worker.current import CurrentJob, JobLogFilter, JobStopped, Snooze, add_job_fields, current_job
+    from mainspring.workflow_code.channels import Channel
     from mainspring.workflow_definitions import Workflow
 
 _MODULES = {
     "mainspring.app": ("App",),
-    "mainspring.client.job": ("Job",),
-    "mainspring.client.job_logs": ("LogLine",),
+    "mainspring.client.job": ("Job", "LogLine"),
     "mainspring.client.json_types": ("register_type",),
     "mainspring.client.options": ("Rate", "Retry"),
     "mainspring.client.run": ("Run",),
-    "mainspring.client.streaming": ("Data", "Missed", "Progress", "Warned"),
-    "mainspring.deciding.channels": ("Channel",),
+    "mainspring.client.outcomes": ("Data", "Missed", "Progress", "Warned"),
+    "mainspring.workflow_code.channels": ("Channel",),
     "mainspring.errors": (
         "CompensationFailed",
         "ConflictError",
@@ -78,8 +75,14 @@ _MODULES = {
     ),
     "mainspring.stores": ("ZooKeeper",),
     "mainspring.tasks": ("CoroutineTask", "Task"),
-    "mainspring.worker.current": ("CurrentJob", "JobStopped", "Snooze", "current_job"),
-    "mainspring.worker.log_fields": ("JobLogFilter", "add_job_fields"),
+    "mainspring.worker.current": (
+        "CurrentJob",
+        "JobLogFilter",
+        "JobStopped",
+        "Snooze",
+        "add_job_fields",
+        "current_job",
+    ),
     "mainspring.workflow_definitions": ("Workflow",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

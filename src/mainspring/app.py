@@ -15,24 +15,25 @@ from mainspring.client.options import (
     Retry,
     build_limits,
     build_options,
+    check_key,
     check_retry,
+    check_text_or_function,
+    check_unique,
+    check_whole,
 )
+from mainspring.client.session import token_of_environment
 from mainspring.client.submission import Key, Unique, check_keep_unique
-from mainspring.client.tokens import token_of_environment
-from mainspring.client.validation import check_key, check_text_or_function, check_unique, check_whole
-from mainspring.deciding.channels import Channel
-from mainspring.deciding.model import PARK_ON
 from mainspring.errors import UsageError
-from mainspring.jobs.argument_rules import MOST_KEPT
+from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.stores import ZooKeeper, check_options, check_store
 from mainspring.tasks import CoroutineTask, Define, Definitions, Schedule, Task
-from mainspring.worker.functions import check_annotations, check_definition
-from mainspring.worker.inclusion import import_included
+from mainspring.worker.functions import check_annotations, check_definition, check_workflows
 from mainspring.worker.link import connector
 from mainspring.worker.registry import Kept, Registry, kept_seconds
 from mainspring.worker.runtime import Worker
-from mainspring.worker.selector import absolute
-from mainspring.worker.workflow_lint import check_workflows
+from mainspring.worker.selector import absolute, import_included
+from mainspring.workflow_code.channels import Channel
+from mainspring.workflow_code.model import PARK_ON
 from mainspring.workflow_definitions import DefineWorkflow, Workflow, check_park_on, no_activity, run_limit, workflow_id
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
     from datetime import date, datetime
 
-    from mainspring.client.addresses import Address
+    from mainspring.client.environment import Address
     from mainspring.worker.settings import WorkerSettings
 
 P = ParamSpec("P")
@@ -222,7 +223,7 @@ class App(AppClient):
         )
         limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
         if keep_arguments is not None:
-            check_whole(keep_arguments, "keep_arguments", 0, MOST_KEPT)
+            check_whole(keep_arguments, "keep_arguments", 0, MAX_KEPT_ARGUMENTS)
         kept = Kept(keep_arguments, kept_seconds(keep_result), ignores_result=ignore_result)
         check_definition(name, executor)
         check_text_or_function(unique, "unique", check_unique)

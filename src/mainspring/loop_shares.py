@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from mainspring.slices import SLICE
+from mainspring.turns_of_loop import SLICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator

@@ -10,7 +10,7 @@ from mainspring.client.declarations import build_schedule
 from mainspring.client.inside import workflow_calls
 from mainspring.client.submission import Check, Key, Submission, Unique, accept_options
 from mainspring.errors import UsageError, WorkflowUsageError
-from mainspring.resources.model import UNLIMITED
+from mainspring.resources.rules import UNLIMITED
 from mainspring.worker.functions import build_function, build_workflow
 from mainspring.worker.registry import KEPT
 from mainspring.workflow_definitions import Workflow
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mainspring.client.declarations import Arguments, Declarations, Timing
     from mainspring.client.job import Job
     from mainspring.client.options import Options, Retry
-    from mainspring.resources.model import Limits
+    from mainspring.resources.rules import Limits
     from mainspring.worker.registry import Function, Kept, Registry
 
 P = ParamSpec("P")

@@ -22,5 +22,5 @@ def version() -> str:
 
 def core() -> str:
     """Return ``compiled`` if the core was built with ``MAINSPRING_COMPILE=1``, otherwise ``pure Python``."""
-    found = importlib.util.find_spec("mainspring.jobs.serving")
+    found = importlib.util.find_spec("mainspring.jobs.assignment")
     return "compiled" if found is not None and not (found.origin or "").endswith(".py") else "pure Python"

@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
-from mainspring.client.options import Duration, seconds
+from mainspring.client.options import Duration, check_progress, check_short, check_text, seconds
 from mainspring.client.run import check_run_key, encode_signal
-from mainspring.client.validation import check_progress, check_short, check_text
-from mainspring.deciding.api import Calls, current
-from mainspring.deciding.guards import unguarded
-from mainspring.deciding.logs import log
-from mainspring.deciding.mapping import run_map
-from mainspring.deciding.model import ContinueAsNew
-from mainspring.deciding.saga import Saga
 from mainspring.errors import UsageError, WorkflowUsageError
+from mainspring.workflow_code.api import Calls, current, log
+from mainspring.workflow_code.guards import unguarded
+from mainspring.workflow_code.mapping import run_map
+from mainspring.workflow_code.model import ContinueAsNew
+from mainspring.workflow_code.saga import Saga
 from mainspring.workflows.model import RunProgress
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from mainspring.client.job import Job
     from mainspring.client.run import SignalType
     from mainspring.client.submission import Submission
-    from mainspring.deciding.model import Record
+    from mainspring.workflow_code.model import Record
 
 P = ParamSpec("P")
 R = TypeVar("R")

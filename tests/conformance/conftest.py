@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.postgres.engine import migrate_store
-from mainspring.engines.zookeeper import claiming, membership
+from mainspring.engines.zookeeper import claiming, cluster
 from mainspring.engines.zookeeper.master import dispatching
 from tests.postgres.server import memory_directory, name_of
 
@@ -39,7 +39,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     async def begins(*_: object) -> float:
         return 0.0
 
-    monkeypatch.setattr(membership, "now", begins)
+    monkeypatch.setattr(cluster, "now", begins)
     monkeypatch.setattr(claiming, "CLAIM_TIMEOUT", 20.0)
     monkeypatch.setattr(dispatching, "ANSWER_TIMEOUT", 20.0)
     monkeypatch.setattr(dispatching, "SINGLE_NODE_DELAY", 0.01)

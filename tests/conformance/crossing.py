@@ -10,33 +10,8 @@ import msgspec
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import (
-    audit,
-    backfills,
-    fires,
-    functions,
-    job_changes,
-    job_data,
-    job_records,
-    jobs,
-    live,
-    logs,
-    namespaces,
-    nodes,
-    operations,
-    schedules,
-    series,
-    status,
-    submitting,
-    tokens,
-    workers,
-    workflow_versions,
-    workflows,
-)
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.feeds import Shared
-from mainspring.api.job_filters import JobCriteria
-from mainspring.api.request import write
+from mainspring.api import access, functions, jobs, namespaces, nodes, operations, schedules, submitting, workflows
+from mainspring.api.request import ApiError, Code, JobCriteria, Shared, write
 from mainspring.job_logs.model import Chunk, Line, parts_of
 from mainspring.job_logs.store import AppendLogs
 from mainspring.namespaces import key
@@ -101,20 +76,22 @@ class World:
         self.scheduled = await self._submitted(new)
         self.ended = await self._submitted(submitting.NewJob(function="task", args=ARGUMENTS, tags=("tag",)))
         await self._submitted(submitting.NewJob(function="hidden-task", args=ARGUMENTS))
-        await call(jobs.Cancel(self.ended, "hidden reason", namespace=here))
-        await call(functions.Limit("task", concurrency=3, namespace=here))
-        await call(functions.Pause("hidden-paused", "hidden reason", namespace=here))
-        await call(audit.AddMark("hidden mark", namespace=here))
+        await call(jobs.CancelJob(self.ended, "hidden reason", namespace=here))
+        await call(functions.LimitFunction("task", concurrency=3, namespace=here))
+        await call(functions.PauseFunction("hidden-paused", "hidden reason", namespace=here))
+        await call(access.AddMark("hidden mark", namespace=here))
         await call(functions.Acknowledge("task", "hidden reason", namespace=here))
         for name in ("nightly", "hidden-nightly"):
-            await call(schedules.Add(name=name, function="task", every=86_400.0, namespace=here))
-        fired = await call(schedules.Trigger("nightly", namespace=here))
+            await call(schedules.AddSchedule(name=name, function="task", every=86_400.0, namespace=here))
+        fired = await call(schedules.TriggerSchedule("nightly", namespace=here))
         assert fired.handle is not None
         self.fired = fired.handle
-        started = await call(operations.Start("delete", handles=[self.scheduled], reason="hidden", namespace=here))
+        started = await call(
+            operations.StartOperation("delete", handles=[self.scheduled], reason="hidden", namespace=here)
+        )
         assert started.id is not None
         self.operation = started.id
-        self.token = (await call(tokens.Create("hidden", [tokens.GrantSpec("admin", here)], namespace=here))).id
+        self.token = (await call(access.CreateToken("hidden", [access.GrantSpec("admin", here)], namespace=here))).id
         await self._log()
         await self._start_run()
 
@@ -136,9 +113,9 @@ class World:
             return  # PostgreSQL has none
         definitions = [Definition(name, "1", here) for name in ("flow", "hidden-flow")]
         await self._committed(lambda done: runs.define(definitions, lambda: done(None), done))
-        started = await call(workflows.Start("flow", "id", args=ARGUMENTS, namespace=here))
+        started = await call(workflows.StartRun("flow", "id", args=ARGUMENTS, namespace=here))
         self.root, self.run = started.handle, started.run
-        await call(workflows.Signal("id", "signal", value=ARGUMENTS, namespace=here))
+        await call(workflows.SignalRun("id", "signal", value=ARGUMENTS, namespace=here))
 
     @staticmethod
     async def _committed(ask: Callable[[Callable[[Any], None]], object]) -> None:
@@ -150,18 +127,18 @@ class World:
         """Return what its own callers see of it."""
         here = self.namespace
         found: list[Request[Any]] = [
-            jobs.List(namespace=here),
-            functions.Show("task", namespace=here),
-            functions.Show("hidden-paused", namespace=here),
-            schedules.Show("nightly", namespace=here),
-            schedules.History("nightly", namespace=here),
-            logs.Logs(self.scheduled, namespace=here),
-            audit.ListMarks(namespace=here),
+            jobs.ListJobs(namespace=here),
+            functions.ShowFunction("task", namespace=here),
+            functions.ShowFunction("hidden-paused", namespace=here),
+            schedules.ShowSchedule("nightly", namespace=here),
+            schedules.ScheduleHistory("nightly", namespace=here),
+            jobs.ReadJobLogs(self.scheduled, namespace=here),
+            access.ListMarks(namespace=here),
         ]
         if self.run:
-            found += [workflows.List(namespace=here), workflows.History(self.run, namespace=here)]
-            found.append(workflow_versions.Versions(namespace=here))
-        found += [jobs.Show(handle, namespace=here) for handle in self.handles]
+            found += [workflows.ListWorkflowRuns(namespace=here), workflows.ReadHistory(self.run, namespace=here)]
+            found.append(workflows.ListVersions(namespace=here))
+        found += [jobs.ShowJob(handle, namespace=here) for handle in self.handles]
         # A node says so some seconds after its start: workers may connect again until then.
         starting, registered = b'"registered":null', b'"registered":false'
         return [write(await self.built.api.call(one)).replace(starting, registered) for one in found]
@@ -214,7 +191,7 @@ def _lists(world: World) -> list[Request[Any]]:
         {"before": world.fired},
         {},
     ]
-    return [jobs.List(partial=partial, **one) for one in filters for partial in (False, True)]
+    return [jobs.ListJobs(partial=partial, **one) for one in filters for partial in (False, True)]
 
 
 def _versions(world: World) -> list[Request[Any]]:
@@ -224,109 +201,119 @@ def _versions(world: World) -> list[Request[Any]]:
         *(("run", key) for key in (world.run or "1@1", "id")),
     ]
     lists: tuple[Any, ...] = ("schedules", "workers", "nodes", "runs")
-    return [*(live.FollowVersion(one) for one in lists), *(live.FollowVersion(*one) for one in objects)]
+    return [*(namespaces.FollowVersion(one) for one in lists), *(namespaces.FollowVersion(*one) for one in objects)]
 
 
 def _operations(world: World) -> list[Request[Any]]:
     criteria = [JobCriteria(function="task"), JobCriteria(tag="tag"), JobCriteria(workflow=world.run or "id")]
     return [
-        *(operations.Start("cancel", filter=one, dry_run=True) for one in criteria),
-        *(operations.Start("cancel", handles=world.handles, dry_run=dry_run) for dry_run in (True, False)),
-        *(operations.Start("cancel", filter=one) for one in criteria),
+        *(operations.StartOperation("cancel", filter=one, dry_run=True) for one in criteria),
+        *(operations.StartOperation("cancel", handles=world.handles, dry_run=dry_run) for dry_run in (True, False)),
+        *(operations.StartOperation("cancel", filter=one) for one in criteria),
     ]
 
 
 CASES: dict[type[Request[Any]], Requests] = {
-    jobs.List: _lists,
-    jobs.Show: _jobs(jobs.Show),
-    jobs.Cancel: _jobs(jobs.Cancel),
-    jobs.Retry: _jobs(jobs.Retry),
-    job_changes.Update: _jobs(job_changes.Update, priority="high"),
-    job_changes.Snooze: _jobs(job_changes.Snooze, delay=1.0),
-    job_changes.Clone: _jobs(job_changes.Clone),
-    job_changes.Delete: _jobs(job_changes.Delete),
-    job_data.Payload: _jobs(job_data.Payload),
-    job_data.Result: _jobs(job_data.Result),
-    job_data.Wait: _jobs(job_data.Wait),
-    job_data.Follow: _jobs(job_data.Follow),
-    job_records.ListAttempts: _jobs(job_records.ListAttempts),
-    job_records.ShowArguments: _jobs(job_records.ShowArguments),
-    logs.Logs: lambda world: [*_jobs(logs.Logs)(world), *_jobs(logs.Logs, after="", wait=0.0)(world)],
-    logs.FollowLogs: _jobs(logs.FollowLogs),
-    functions.List: _named(functions.List),
-    functions.Show: _named(functions.Show, function="task"),
-    functions.Registered: _named(functions.Registered, function="task"),
-    functions.Limit: _named(functions.Limit, function="task", concurrency=1),
-    functions.Pause: _named(functions.Pause, function="task"),
-    functions.Resume: _named(functions.Resume, function="task"),
+    jobs.ListJobs: _lists,
+    jobs.ShowJob: _jobs(jobs.ShowJob),
+    jobs.CancelJob: _jobs(jobs.CancelJob),
+    jobs.RetryJob: _jobs(jobs.RetryJob),
+    jobs.UpdateJob: _jobs(jobs.UpdateJob, priority="high"),
+    jobs.SnoozeJob: _jobs(jobs.SnoozeJob, delay=1.0),
+    jobs.CloneJob: _jobs(jobs.CloneJob),
+    jobs.DeleteJob: _jobs(jobs.DeleteJob),
+    jobs.ReadPayload: _jobs(jobs.ReadPayload),
+    jobs.ReadResult: _jobs(jobs.ReadResult),
+    jobs.AwaitJob: _jobs(jobs.AwaitJob),
+    jobs.FollowJob: _jobs(jobs.FollowJob),
+    jobs.ListAttempts: _jobs(jobs.ListAttempts),
+    jobs.ShowArguments: _jobs(jobs.ShowArguments),
+    jobs.ReadJobLogs: lambda world: [
+        *_jobs(jobs.ReadJobLogs)(world),
+        *_jobs(jobs.ReadJobLogs, after="", wait=0.0)(world),
+    ],
+    jobs.FollowLogs: _jobs(jobs.FollowLogs),
+    functions.ListFunctions: _named(functions.ListFunctions),
+    functions.ShowFunction: _named(functions.ShowFunction, function="task"),
+    functions.IsRegistered: _named(functions.IsRegistered, function="task"),
+    functions.LimitFunction: _named(functions.LimitFunction, function="task", concurrency=1),
+    functions.PauseFunction: _named(functions.PauseFunction, function="task"),
+    functions.ResumeFunction: _named(functions.ResumeFunction, function="task"),
     functions.Acknowledge: _named(functions.Acknowledge, function="task"),
-    series.ReadSeries: _named(series.ReadSeries, function="task"),
-    series.ReadErrors: _named(series.ReadErrors, function="task"),
+    functions.ReadFunctionSeries: _named(functions.ReadFunctionSeries, function="task"),
+    functions.ReadErrors: _named(functions.ReadErrors, function="task"),
     submitting.Submit: _named(submitting.Submit, function=b"task", payload=b"", unique=b"unique"),
-    submitting.Run: lambda _: [submitting.Run(key("other", b"task"), b"")],
+    submitting.RunJob: lambda _: [submitting.RunJob(key("other", b"task"), b"")],
     submitting.SubmitJob: _named(submitting.SubmitJob, job=submitting.NewJob(function="task", unique="unique")),
     submitting.SubmitJobs: _named(submitting.SubmitJobs, jobs=[submitting.NewJob(function="task", unique="unique")]),
-    operations.Start: _operations,
-    operations.List: _named(operations.List),
-    operations.Show: lambda world: [operations.Show(world.operation)],
-    operations.Jobs: lambda world: [operations.Jobs(world.operation)],
-    operations.Follow: lambda world: [operations.Follow(world.operation)],
-    operations.Abort: lambda world: [operations.Abort(world.operation)],
-    schedules.List: _named(schedules.List),
-    schedules.Show: _named(schedules.Show, name="nightly"),
-    schedules.Next: _named(schedules.Next, name="nightly"),
-    schedules.History: _named(schedules.History, name="nightly"),
-    schedules.Trigger: _named(schedules.Trigger, name="nightly"),
-    schedules.Edit: _named(schedules.Edit, name="nightly", every=1.0),
-    schedules.Replace: _named(schedules.Replace, name="nightly", every=1.0),
-    schedules.Pause: _named(schedules.Pause, name="nightly"),
-    schedules.Resume: _named(schedules.Resume, name="nightly"),
-    backfills.Backfill: _named(backfills.Backfill, name="nightly", from_=datetime(2020, 1, 1, tzinfo=UTC)),
-    schedules.Remove: _named(schedules.Remove, name="nightly"),
-    schedules.Adopt: _named(schedules.Adopt, name="nightly", app="mine"),
-    schedules.Preview: _named(schedules.Preview, name="mine", parents=["nightly"]),
-    schedules.Add: _named(schedules.Add, name="mine", parents=["nightly"]),
-    schedules.Declare: _named(schedules.Declare, app="app", schedules=[]),
-    fires.ListFires: lambda _: [fires.ListFires(schedule="nightly"), fires.ListFires()],
-    fires.ReadTimeline: lambda _: [fires.ReadTimeline(), fires.ReadTimeline(schedules=["nightly"])],
-    fires.ReadOutcomes: _named(fires.ReadOutcomes, schedules=["nightly"]),
-    workflows.List: lambda world: [workflows.List(), workflows.List(id="id"), workflows.List(after=world.run or None)],
-    workflows.Show: _runs(workflows.Show),
-    workflows.History: lambda world: [*_runs(workflows.History)(world), *_runs(workflows.History, exact=True)(world)],
-    workflows.Signal: _runs(workflows.Signal, name="signal"),
-    workflows.Cancel: _runs(workflows.Cancel),
-    workflows.Terminate: _runs(workflows.Terminate),
-    workflows.Move: _runs(workflows.Move, version="2"),
-    workflows.Unpark: lambda world: [*_runs(workflows.Unpark)(world), workflows.Unpark(all=True)],
-    workflows.Start: _named(workflows.Start, function="flow", id="id"),
-    workflow_versions.Versions: lambda _: [workflow_versions.Versions(), workflow_versions.Versions("flow")],
-    workflow_versions.Remove: _named(workflow_versions.Remove, type="flow", version="1"),
-    workflow_versions.Workers: _named(workflow_versions.Workers),
-    workers.List: _named(workers.List),
-    workers.Show: _named(workers.Show, worker="1-1"),
-    workers.Drain: _named(workers.Drain, worker="1-1"),
-    workers.Stop: _named(workers.Stop, worker="1-1"),
-    nodes.List: _named(nodes.List),
-    nodes.Show: _named(nodes.Show, node="x"),
-    nodes.Drain: _named(nodes.Drain, node="x"),
-    nodes.Remove: _named(nodes.Remove, node="x", force=True),
-    status.Show: _named(status.Show),
-    namespaces.Status: _named(namespaces.Status),
-    live.Follow: _named(live.Follow, functions=True),
-    live.FollowVersion: _versions,
-    namespaces.ListNodes: _named(namespaces.ListNodes),
-    namespaces.ShowNode: lambda world: [namespaces.ShowNode(node=world.built.node.settings.name)],
-    tokens.WhoAmI: _named(tokens.WhoAmI),
-    tokens.ListRoles: _named(tokens.ListRoles),
-    tokens.ListNamespaces: _named(tokens.ListNamespaces),
-    tokens.List: _named(tokens.List),
-    tokens.Show: lambda world: [tokens.Show(world.token), tokens.Show("hidden")],
-    tokens.Revoke: lambda world: [tokens.Revoke(world.token)],
-    tokens.Rotate: lambda world: [tokens.Rotate(world.token)],
-    tokens.Create: lambda world: [tokens.Create("x", [tokens.GrantSpec("viewer", world.namespace)])],
-    audit.ListActs: lambda _: [audit.ListActs(), audit.ListActs(everywhere=True)],
-    audit.ListMarks: _named(audit.ListMarks),
-    audit.AddMark: _named(audit.AddMark, label="mine"),
+    operations.StartOperation: _operations,
+    operations.ListOperations: _named(operations.ListOperations),
+    operations.ShowOperation: lambda world: [operations.ShowOperation(world.operation)],
+    operations.ListOperationJobs: lambda world: [operations.ListOperationJobs(world.operation)],
+    operations.FollowOperation: lambda world: [operations.FollowOperation(world.operation)],
+    operations.AbortOperation: lambda world: [operations.AbortOperation(world.operation)],
+    schedules.ListAllSchedules: _named(schedules.ListAllSchedules),
+    schedules.ShowSchedule: _named(schedules.ShowSchedule, name="nightly"),
+    schedules.NextTimes: _named(schedules.NextTimes, name="nightly"),
+    schedules.ScheduleHistory: _named(schedules.ScheduleHistory, name="nightly"),
+    schedules.TriggerSchedule: _named(schedules.TriggerSchedule, name="nightly"),
+    schedules.EditSchedule: _named(schedules.EditSchedule, name="nightly", every=1.0),
+    schedules.ReplaceSchedule: _named(schedules.ReplaceSchedule, name="nightly", every=1.0),
+    schedules.PauseSchedule: _named(schedules.PauseSchedule, name="nightly"),
+    schedules.ResumeSchedule: _named(schedules.ResumeSchedule, name="nightly"),
+    operations.Backfill: _named(operations.Backfill, name="nightly", from_=datetime(2020, 1, 1, tzinfo=UTC)),
+    schedules.RemoveSchedule: _named(schedules.RemoveSchedule, name="nightly"),
+    schedules.AdoptSchedule: _named(schedules.AdoptSchedule, name="nightly", app="mine"),
+    schedules.PreviewSchedule: _named(schedules.PreviewSchedule, name="mine", parents=["nightly"]),
+    schedules.AddSchedule: _named(schedules.AddSchedule, name="mine", parents=["nightly"]),
+    schedules.DeclareSchedules: _named(schedules.DeclareSchedules, app="app", schedules=[]),
+    schedules.ListFires: lambda _: [schedules.ListFires(schedule="nightly"), schedules.ListFires()],
+    schedules.ReadTimeline: lambda _: [schedules.ReadTimeline(), schedules.ReadTimeline(schedules=["nightly"])],
+    schedules.ReadOutcomes: _named(schedules.ReadOutcomes, schedules=["nightly"]),
+    workflows.ListWorkflowRuns: lambda world: [
+        workflows.ListWorkflowRuns(),
+        workflows.ListWorkflowRuns(id="id"),
+        workflows.ListWorkflowRuns(after=world.run or None),
+    ],
+    workflows.ShowRun: _runs(workflows.ShowRun),
+    workflows.ReadHistory: lambda world: [
+        *_runs(workflows.ReadHistory)(world),
+        *_runs(workflows.ReadHistory, exact=True)(world),
+    ],
+    workflows.SignalRun: _runs(workflows.SignalRun, name="signal"),
+    workflows.CancelRun: _runs(workflows.CancelRun),
+    workflows.TerminateRun: _runs(workflows.TerminateRun),
+    workflows.MoveRun: _runs(workflows.MoveRun, version="2"),
+    workflows.UnparkRuns: lambda world: [*_runs(workflows.UnparkRuns)(world), workflows.UnparkRuns(all=True)],
+    workflows.StartRun: _named(workflows.StartRun, function="flow", id="id"),
+    workflows.ListVersions: lambda _: [workflows.ListVersions(), workflows.ListVersions("flow")],
+    workflows.RemoveVersion: _named(workflows.RemoveVersion, type="flow", version="1"),
+    workflows.ListDeciders: _named(workflows.ListDeciders),
+    nodes.ListWorkers: _named(nodes.ListWorkers),
+    nodes.ShowWorker: _named(nodes.ShowWorker, worker="1-1"),
+    nodes.DrainWorker: _named(nodes.DrainWorker, worker="1-1"),
+    nodes.StopWorker: _named(nodes.StopWorker, worker="1-1"),
+    nodes.ListNodes: _named(nodes.ListNodes),
+    nodes.ShowNode: _named(nodes.ShowNode, node="x"),
+    nodes.DrainNode: _named(nodes.DrainNode, node="x"),
+    nodes.RemoveNode: _named(nodes.RemoveNode, node="x", force=True),
+    nodes.ShowStatus: _named(nodes.ShowStatus),
+    namespaces.ShowNamespace: _named(namespaces.ShowNamespace),
+    namespaces.FollowNumbers: _named(namespaces.FollowNumbers, functions=True),
+    namespaces.FollowVersion: _versions,
+    namespaces.ListNamespaceNodes: _named(namespaces.ListNamespaceNodes),
+    namespaces.ShowNamespaceNode: lambda world: [namespaces.ShowNamespaceNode(node=world.built.node.settings.name)],
+    access.WhoAmI: _named(access.WhoAmI),
+    access.ListRoles: _named(access.ListRoles),
+    access.ListNamespaces: _named(access.ListNamespaces),
+    access.ListTokens: _named(access.ListTokens),
+    access.ShowToken: lambda world: [access.ShowToken(world.token), access.ShowToken("hidden")],
+    access.RevokeToken: lambda world: [access.RevokeToken(world.token)],
+    access.RotateToken: lambda world: [access.RotateToken(world.token)],
+    access.CreateToken: lambda world: [access.CreateToken("x", [access.GrantSpec("viewer", world.namespace)])],
+    access.ListActs: lambda _: [access.ListActs(), access.ListActs(everywhere=True)],
+    access.ListMarks: _named(access.ListMarks),
+    access.AddMark: _named(access.AddMark, label="mine"),
 }
 """The requests of an attacker by kind, in their order: those that read come before those that make objects of the same names."""
 
@@ -336,17 +323,26 @@ def attacks(world: World, attacker: str) -> Iterator[Request[Any]]:
     found = [msgspec.structs.replace(one, namespace=attacker) for make in CASES.values() for one in make(world)]
     # The audit shows the attacker's own acts as well, with the handles that he has sent.
     readers = {"read", "payload:read"}
-    return iter(sorted(found, key=lambda one: one.permission.value not in readers and type(one) is not audit.ListActs))
+    return iter(sorted(found, key=lambda one: one.permission.value not in readers and type(one) is not access.ListActs))
 
 
 async def outcome(world: World, request: Request[Any]) -> bytes | Code:
     """Return the answer to an attacker's request, or the code of the refusal."""
     api = world.built.api
     try:
-        if isinstance(request, (job_data.Follow, live.Follow, live.FollowVersion, logs.FollowLogs, operations.Follow)):
+        if isinstance(
+            request,
+            (
+                jobs.FollowJob,
+                namespaces.FollowNumbers,
+                namespaces.FollowVersion,
+                jobs.FollowLogs,
+                operations.FollowOperation,
+            ),
+        ):
             feed = Events()
             end = await api.follow(request, feed, caller=world.caller)
-            if isinstance(request, live.Follow):  # the first sample comes later
+            if isinstance(request, namespaces.FollowNumbers):  # the first sample comes later
                 await asyncio.wait_for(feed.begun.wait(), 10)
             end()
             return write(feed.sent)

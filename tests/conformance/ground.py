@@ -5,23 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.transaction import MemoryGround
-from mainspring.engines.sqlite.ground import SqliteGround
+from mainspring.engines.sqlite.slice_transaction import SqliteGround
 from mainspring.jobs.owners import AttemptEnded, Ended, Started
-from mainspring.storage.operation import Operation
-from mainspring.storage.phases import Phase
+from mainspring.storage.engine import Operation, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from mainspring.access.once import KeyedAct
+    from mainspring.access.idempotency import KeyedAct
     from mainspring.engines.memory.transaction import Transaction as MemoryTransaction
     from mainspring.engines.sqlite.transaction import Transaction as SqliteTransaction
     from mainspring.jobs.owners import Notice
-    from mainspring.jobs.slices import RunGround
-    from mainspring.storage.plan import Plan
-    from mainspring.storage.query import Query
+    from mainspring.jobs.slices import RunTransaction
+    from mainspring.storage.engine import Plan, Query
 
-    Work = Callable[[RunGround], Awaitable[Any]]
+    Work = Callable[[RunTransaction], Awaitable[Any]]
 
 
 class Do(Operation):
@@ -39,7 +37,7 @@ class Do(Operation):
 
 
 class _Unit:
-    def __init__(self, ground: RunGround, notices: list[Notice]) -> None:
+    def __init__(self, ground: RunTransaction, notices: list[Notice]) -> None:
         self._ground = ground
         self._notices = notices
 

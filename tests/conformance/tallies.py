@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from mainspring.engines.memory.transaction import MemoryGround
-from mainspring.engines.postgres.ground import PostgresGround
-from mainspring.engines.sqlite.ground import SqliteGround
-from mainspring.engines.zookeeper.ground import ZookeeperGround
-from mainspring.engines.zookeeper.transacting import transact
+from mainspring.engines.postgres.schedules import PostgresGround
+from mainspring.engines.sqlite.slice_transaction import SqliteGround
+from mainspring.engines.zookeeper.transaction import ZookeeperGround, transact
 from mainspring.jobs.model import Job, Options
 from mainspring.jobs.owners import AttemptEnded, Ended, Started, owner
-from mainspring.jobs.slices import Ground, run_alone, settled_keys
-from mainspring.storage.operation import Operation
-from mainspring.storage.phases import Phase
-from mainspring.storage.query import Query
+from mainspring.jobs.slices import SliceTransaction, run_alone, settled_keys
+from mainspring.storage.engine import Operation, Phase, Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,10 +25,9 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.transaction import Transaction as MemoryTransaction
     from mainspring.engines.postgres.transaction import Transaction as PostgresTransaction
     from mainspring.engines.sqlite.transaction import Transaction as SqliteTransaction
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.sessions import Session
     from mainspring.jobs.owners import Notice
-    from mainspring.storage.plan import Plan
-    from mainspring.storage.query import Meter
+    from mainspring.storage.engine import Meter, Plan
 
 KIND = "tallies"
 
@@ -69,7 +65,7 @@ def tally_of(data: bytes | None) -> Tally:
     return Tally() if data is None else msgspec.msgpack.decode(data, type=Tally)
 
 
-class Tables(Ground, Protocol):
+class Tables(SliceTransaction, Protocol):
     async def load(self, key: str) -> bytes | None:
         """Read a tally."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.bulk.model import Action, BulkOperation, Outcome, Spec, Status
+from mainspring.bulk.rules import Action, BulkOperation, Outcome, Spec, Status
 from mainspring.bulk.store import BeginBulk, EndBulk, ListTouched, StepBackfill, Stepped, TakeBulk
 from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine

@@ -8,7 +8,7 @@ import apsw
 import asyncpg
 import pytest
 
-from mainspring.bulk.model import Action, BulkOperation, Outcome, Result, Spec, Status, encode
+from mainspring.bulk.rules import Action, BulkOperation, Outcome, Result, Spec, Status, encode
 from mainspring.bulk.store import (
     BeginBulk,
     EndBulk,

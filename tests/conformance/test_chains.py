@@ -11,7 +11,7 @@ import pytest
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.events.hub import Hub
+from mainspring.events import Hub
 from mainspring.ids import Handles, NodeId
 from mainspring.jobs import store as ops
 from mainspring.jobs.held import Ability, Worker
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.jobs.held import Held
-    from mainspring.storage.engine import Answer, Committed, Engine
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Answer, Committed, Engine, Operation
 
 LENGTH = 5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from mainspring.api.errors import Code
+from mainspring.api.request import Code
 from tests.unit.faces.rest.a_server import whole_node
 
 from .crossing import CASES, NOT_FOUND, World, attacks, outcome

@@ -10,8 +10,8 @@ from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import State
 from mainspring.queries.filters import JobFilter
-from mainspring.queries.jobs import ListJobs
-from mainspring.storage.query import Budget
+from mainspring.queries.lists import QueryJobs
+from mainspring.storage.engine import Budget
 from tests.conformance.suite import Make, Store
 from tests.conformance.suite.driver import NOW
 
@@ -38,18 +38,18 @@ class Few:
             store.end(store.leased(function=b"ended"))
             store.submitted(function=b"later", **later)
         for state, job in ((State.LEASED, leased), (State.PENDING, pending)):
-            found = store.read(ListJobs(where=JobFilter(states=(state,))), BUDGET)
+            found = store.read(QueryJobs(where=JobFilter(states=(state,))), BUDGET)
             assert ([one.id for one in found.items], found.next) == ([job.id], None)
-        found = store.read(ListJobs(where=JobFilter(states=(State.SCHEDULED,), function=b"f")), BUDGET)
+        found = store.read(QueryJobs(where=JobFilter(states=(State.SCHEDULED,), function=b"f")), BUDGET)
         assert found.items == []
         assert found.next is not None, "six are scheduled"
 
     def test_an_index_of_one_function_is_taken_where_it_is_asked_for(self, store: Store) -> None:
         rare = store.submitted(function=b"rare")
         many = [store.submitted() for _ in range(9)]
-        found = store.read(ListJobs(where=JobFilter(states=(State.PENDING,), function=b"rare")), BUDGET)
+        found = store.read(QueryJobs(where=JobFilter(states=(State.PENDING,), function=b"rare")), BUDGET)
         assert ([job.id for job in found.items], found.next) == ([rare.id], None)
-        found = store.read(ListJobs(where=JobFilter(states=(State.PENDING,), unique=b"none")), BUDGET)
+        found = store.read(QueryJobs(where=JobFilter(states=(State.PENDING,), unique=b"none")), BUDGET)
         assert (found.items, found.next) == ([], many[5].id)
 
     def test_a_search_by_time_reads_only_jobs_of_that_time(self, store: Store) -> None:
@@ -66,7 +66,7 @@ class Few:
             where = JobFilter(
                 created_from_us=max(NOW + since * HOUR_US, 1), created_to_us=NOW + until * HOUR_US, states=tuple(State)
             )
-            found = store.read(ListJobs(where=where), Budget(rows=18, seconds=60.0, part=6))
+            found = store.read(QueryJobs(where=where), Budget(rows=18, seconds=60.0, part=6))
             late = [job_id for hour, job_id in sorted(by_hour.items()) if since <= hour < until]
             early = [job_id for hour, job_id in enumerate(first) if since <= hour < until and hour >= 5]
             assert [job.id for job in found.items] == sorted({*late, *early}, reverse=True), (since, until)
@@ -75,7 +75,7 @@ class Few:
     def test_a_search_by_time_allows_for_a_clock_that_was_set_back(self, store: Store) -> None:
         jobs = [store.submitted(created_us=NOW + seconds * 1_000_000) for seconds in (0, 600, 400, 700, 2000)]
         where = JobFilter(created_from_us=NOW + 500 * 1_000_000, created_to_us=NOW + 800 * 1_000_000)
-        found = store.read(ListJobs(where=where), Budget(rows=100, seconds=60.0, part=100))
+        found = store.read(QueryJobs(where=where), Budget(rows=100, seconds=60.0, part=100))
         assert [job.id for job in found.items] == [jobs[3].id, jobs[1].id]
 
 

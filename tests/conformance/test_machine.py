@@ -17,7 +17,7 @@ from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
-from mainspring.engines.zookeeper.refreshing import RefreshedTree
+from mainspring.engines.zookeeper.tree import RefreshedTree
 from mainspring.jobs import store as ops
 from tests.conformance.suite.machine import EngineMachine
 from tests.postgres.server import memory_directory

@@ -8,10 +8,10 @@ import apsw
 import asyncpg
 import pytest
 
-from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs, RecordActs
+from mainspring.access.caller import Act
 from mainspring.access.store import SweepAccess
-from mainspring.bulk.model import Action, BulkOperation, Outcome, Spec
+from mainspring.bulk.rules import Action, BulkOperation, Outcome, Spec
 from mainspring.bulk.store import BeginBulk, StepBulk
 from mainspring.engines.postgres.bulk import PostgresBulkSlice
 from mainspring.engines.postgres.engine import PostgresEngine
@@ -19,7 +19,7 @@ from mainspring.engines.sqlite.bulk import SqliteBulkSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.jobs.model import UNREADABLE_OPTIONS, Job, Options, State, encode_options
-from mainspring.resources.model import FunctionLimits, Limits
+from mainspring.resources.rules import FunctionLimits, Limits
 from mainspring.resources.store import ListLimits, SaveLimits
 from tests.conformance.suite.driver import NOW, Store
 from tests.conformance.suite.flows import Flows

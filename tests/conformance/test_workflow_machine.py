@@ -15,8 +15,8 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
-from mainspring.workflows import running_errands, snapshots
-from mainspring.workflows.cache import RunCache
+from mainspring.workflows import outbox, tables
+from mainspring.workflows.reading import RunCache
 from tests.conformance.suite.flow_machine import FlowMachine
 from tests.postgres.server import memory_directory
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from mainspring.storage.engine import Engine
-    from mainspring.workflows.cache import Run
+    from mainspring.workflows.reading import Run
 
 pytestmark = pytest.mark.timeout(900)
 """Hypothesis shrinks a failing example before it reports it: an alarm during that would be reported in its place."""
@@ -82,8 +82,8 @@ class SqliteMachine(FlowMachine):
 
 @pytest.fixture(autouse=True)
 def early_snapshots_and_stored_errands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "MIN_BYTES", 300)
-    monkeypatch.setattr(running_errands, "MOST", 3)
+    monkeypatch.setattr(tables, "MIN_BYTES", 300)
+    monkeypatch.setattr(outbox, "MOST", 3)
 
 
 @pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])

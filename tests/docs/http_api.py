@@ -10,11 +10,11 @@ import msgspec
 from msgspec import inspect
 from msgspec.inspect import type_info
 
-from mainspring.api.tokens import GrantSpec
+from mainspring.api.access import GrantSpec
 from mainspring.faces.rest.inputs import Inputs
-from mainspring.faces.rest.problems import KINDS
+from mainspring.faces.rest.openapi import with_document
+from mainspring.faces.rest.replies import KINDS
 from mainspring.faces.rest.routes import ROUTES
-from mainspring.faces.rest.routes.documents import with_document
 
 from .pages import ROOT
 

@@ -12,22 +12,21 @@ import pytest
 
 import mainspring
 from mainspring import api, errors
-from mainspring.api.errors import Code
-from mainspring.api.request import Request
+from mainspring.api.request import Code, Request
 from mainspring.client.app_client import AppClient
 from mainspring.client.job import Job
 from mainspring.client.options import Retry
 from mainspring.client.run import Run
 from mainspring.client.submission import Submission
-from mainspring.deciding.channels import Channel
 from mainspring.faces.gearman import calls
-from mainspring.wire.gearman.packets import PLAIN, Type
+from mainspring.wire.gearman_protocol import PLAIN, Type
 from mainspring.worker.current import CurrentJob
+from mainspring.workflow_code.channels import Channel
 from mainspring.workflow_definitions import Workflow
-from mainspring.workflows.decisions.model import Decision, StepResult
 from mainspring.workflows.history import Event
 from mainspring.workflows.messages import DecidedMessage, DecideMessage, SettlementMessage
 from mainspring.workflows.model import About, Parked
+from mainspring.workflows.requests import Decision, StepResult
 
 from .cli_help import documented, help_text, help_texts
 from .pages import DOCS, ROOT

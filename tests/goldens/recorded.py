@@ -10,15 +10,15 @@ from unittest import mock
 from mainspring import JobError
 from mainspring.client.blocking import Client
 from mainspring.testing import in_memory
-from mainspring.testing.runs import history
-from mainspring.workflows.history_files import decode_history
+from mainspring.testing.histories import history
+from mainspring.workflows.history_json import decode_history
 
 from .programs import GOLDENS, app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mainspring.workflows.history_files import HistoryFile
+    from mainspring.workflows.history_json import HistoryFile
 
 DIRECTORY = Path(__file__).with_name("histories")
 

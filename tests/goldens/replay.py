@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.worker.workflow_replays import replay_history
+from mainspring.worker.workflows.replay_checks import replay_history
 
 from .programs import app
 from .recorded import files, read

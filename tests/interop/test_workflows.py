@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.client.addresses import parse_address
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_address
 from tests.system.processes import node
 
 from .libraries import BY_NAME, UPPER, Program, await_worker, command, jobs

@@ -14,13 +14,13 @@ from msgspec import inspect
 from mainspring import sizes
 from mainspring.access.caller import LOCAL
 from mainspring.api import jobs
-from mainspring.api.answers import page_size
-from mainspring.api.answers.page_size import names_in_row
-from mainspring.api.answers.registry import Api
+from mainspring.api.handlers import text
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.text import names_in_row
 from mainspring.api.request import Request
 from mainspring.faces.rest.registry import ROOT
-from mainspring.storage.query import FIRST_PART, Budget, Meter, Page, PageQuery, in_parts
-from mainspring.wire.gearman.packets import Type
+from mainspring.storage.engine import FIRST_PART, Budget, Meter, Page, PageQuery, in_parts
+from mainspring.wire.gearman_protocol import Type
 from tests.security.test_sizes import declared
 from tests.unit.faces.gearman.a_face import F, Node
 from tests.unit.faces.rest.a_client import serving
@@ -162,7 +162,10 @@ def test_pages_have_all_rows_once_and_none_is_too_large(limits: bool, place: str
 
     fields: list[Any] = [("after", str | None, None), *([("limit", int, 1000)] if limits else [])]
     kind: Any = msgspec.defstruct(
-        "List", fields, bases=(Request,), namespace={"permission": jobs.List.permission, "rows": "rows", "place": place}
+        "List",
+        fields,
+        bases=(Request,),
+        namespace={"permission": jobs.ListJobs.permission, "rows": "rows", "place": place},
     )
     api = Api({kind: answer})
     seen: list[str] = []
@@ -198,7 +201,7 @@ def test_a_cursor_of_another_list_is_refused() -> None:
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> Size:
     """Let a page have 40 KiB."""
     page = sizes.PAGE._replace(most=40 * 2**10)
-    monkeypatch.setattr(page_size, "PAGE", page)
+    monkeypatch.setattr(text, "PAGE", page)
     return page
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.access.caller import Caller, caller_of_port
 from mainspring.access.roles import Grant, Role
-from mainspring.wire.gearman.packets import EXTENSION, Type, request
+from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 from mainspring.workflows.history import decode_events
 from tests.unit.faces.gearman.a_face import Node, Peer, configure
 from tests.unit.faces.gearman.test_deciders import ORDER, WORKFLOW, Decider

@@ -10,11 +10,10 @@ import pytest
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api.answers.registry import Api
-from mainspring.deciding.map_parts import is_part
-from mainspring.wire.gearman.packets import EXTENSION, Type
-from mainspring.workflows import history
-from mainspring.workflows.decisions import model
+from mainspring.api.handlers.registry import Api
+from mainspring.wire.gearman_protocol import EXTENSION, Type
+from mainspring.workflow_code.mapping import is_part
+from mainspring.workflows import history, requests
 from mainspring.workflows.messages import DecidedMessage, DecideMessage, SettlementMessage, decode_decided
 from mainspring.workflows.model import CHILD_TAG, PART, PART_TAG
 from tests.unit.faces.gearman.a_face import Node
@@ -24,8 +23,8 @@ from tests.unit.faces.gearman.test_guard import TOKENS, Access
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.access.acts import Act
-    from mainspring.workflows.decisions.model import Decision
+    from mainspring.access.caller import Act
+    from mainspring.workflows.requests import Decision
 
 MAIL = json.dumps({"workflow": {"version": "1", "digest": "m"}}).encode()
 HOUR = 3600.0
@@ -77,7 +76,7 @@ def victim(node: Node) -> int:
     decider = Decider(node)
     node.connect(extended=True).ask(Type.SUBMIT, ORDER, b"run-1", b"", b"[]")
     decision = decider.assigned()
-    tell(decider, report(decision, model.StartTimer(1, "t", HOUR)))
+    tell(decider, report(decision, requests.StartTimer(1, "t", HOUR)))
     return decision.run
 
 
@@ -101,20 +100,20 @@ def started(decision: Assigned) -> history.WorkflowExecutionStarted:
 
 
 def part_of(function: bytes) -> bytes:
-    return PART + msgspec.msgpack.encode((model.ScheduleActivityTask(1, "1", function), "try", 1, [(b"[1]", b"")]))
+    return PART + msgspec.msgpack.encode((requests.ScheduleActivityTask(1, "1", function), "try", 1, [(b"[1]", b"")]))
 
 
 FOREIGN: dict[str, Sequence[Decision]] = {
-    "an activity": (model.ScheduleActivityTask(1, "a", b"pay", input=b"[1]"),),
-    "an activity behind others": (model.StartTimer(1, "t", HOUR), model.ScheduleActivityTask(2, "a", b"pay")),
-    "a child": (model.StartChildWorkflowExecution(1, "child", "order", "1"),),
+    "an activity": (requests.ScheduleActivityTask(1, "a", b"pay", input=b"[1]"),),
+    "an activity behind others": (requests.StartTimer(1, "t", HOUR), requests.ScheduleActivityTask(2, "a", b"pay")),
+    "a child": (requests.StartChildWorkflowExecution(1, "child", "order", "1"),),
     "a child that runs a part": (
-        model.StartChildWorkflowExecution(1, "c", "mailflow", "1", part_of(b"pay"), tags=(PART_TAG,)),
+        requests.StartChildWorkflowExecution(1, "c", "mailflow", "1", part_of(b"pay"), tags=(PART_TAG,)),
     ),
     "a child that runs a part, without a tag": (
-        model.StartChildWorkflowExecution(1, "c", "mailflow", "1", part_of(b"pay")),
+        requests.StartChildWorkflowExecution(1, "c", "mailflow", "1", part_of(b"pay")),
     ),
-    "a next run that is a part": (model.ContinueAsNewWorkflowExecution(1, part_of(b"pay"), tags=(PART_TAG,)),),
+    "a next run that is a part": (requests.ContinueAsNewWorkflowExecution(1, part_of(b"pay"), tags=(PART_TAG,)),),
 }
 
 
@@ -141,7 +140,7 @@ def test_a_run_that_was_parked_goes_on_once_the_token_has_the_permission(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decider, decision = mailflow(node)
-    pay = model.ScheduleActivityTask(1, "a", b"pay", input=b"[1]")
+    pay = requests.ScheduleActivityTask(1, "a", b"pay", input=b"[1]")
     assert tell(decider, report(decision, pay, build="m"))[0].verdict == "refused"
     decider.peer.leave()
     monkeypatch.setitem(TOKENS, "mailer", Caller("mailer", (Grant(Role.DEVELOPER, functions=("mail*", "pay")),), "t"))
@@ -159,31 +158,34 @@ def test_a_decider_does_everything_to_its_own_run_and_functions(node: Node, audi
         decider,
         report(
             decision,
-            model.ScheduleActivityTask(1, "a", b"mail", input=b"[1]"),
-            model.StartChildWorkflowExecution(2, "c", "mailflow", "1", part_of(b"mail"), tags=(PART_TAG,)),
-            model.RecordMarker(3, "m", b"1"),
-            model.StartTimer(4, "t", HOUR),
-            model.CancelTimer(5, "t"),
+            requests.ScheduleActivityTask(1, "a", b"mail", input=b"[1]"),
+            requests.StartChildWorkflowExecution(2, "c", "mailflow", "1", part_of(b"mail"), tags=(PART_TAG,)),
+            requests.RecordMarker(3, "m", b"1"),
+            requests.StartTimer(4, "t", HOUR),
+            requests.CancelTimer(5, "t"),
         ),
     )
     assert answer.verdict == "recorded"
     assert b"mail" in [one.function for one in assigned]
     child = next(one for one in assigned if one.function != b"mail")
     assert is_part(started(child))
-    assert tell(decider, report(child, model.CompleteWorkflowExecution(1, b"[]")))[0].verdict == "recorded"
+    assert tell(decider, report(child, requests.CompleteWorkflowExecution(1, b"[]")))[0].verdict == "recorded"
     assert audit == []
 
 
 OTHERS: dict[str, tuple[Decision, str]] = {
-    "a signal by id": (model.SignalExternalWorkflowExecution(1, "run-1", "approved"), "Signal"),
-    "a signal by run": (model.SignalExternalWorkflowExecution(1, "", "approved", run=-1), "Signal"),
-    "a signal to a child that it has not": (model.SignalExternalWorkflowExecution(1, "run-1", "x", child=7), "Signal"),
-    "a signal with a reach of its own": (
-        model.SignalExternalWorkflowExecution(1, "run-1", "x", reach=("*",)),
+    "a signal by id": (requests.SignalExternalWorkflowExecution(1, "run-1", "approved"), "Signal"),
+    "a signal by run": (requests.SignalExternalWorkflowExecution(1, "", "approved", run=-1), "Signal"),
+    "a signal to a child that it has not": (
+        requests.SignalExternalWorkflowExecution(1, "run-1", "x", child=7),
         "Signal",
     ),
-    "a cancel by id": (model.RequestCancelExternalWorkflowExecution(1, "run-1"), "RequestCancel"),
-    "a cancel by run": (model.RequestCancelExternalWorkflowExecution(1, "", run=-1), "RequestCancel"),
+    "a signal with a reach of its own": (
+        requests.SignalExternalWorkflowExecution(1, "run-1", "x", reach=("*",)),
+        "Signal",
+    ),
+    "a cancel by id": (requests.RequestCancelExternalWorkflowExecution(1, "run-1"), "RequestCancel"),
+    "a cancel by run": (requests.RequestCancelExternalWorkflowExecution(1, "", run=-1), "RequestCancel"),
 }
 
 
@@ -205,10 +207,10 @@ def test_a_request_to_a_run_of_another_workflow_fails(node: Node, command: Any, 
 
 def test_a_request_reaches_a_run_of_a_permitted_workflow(node: Node) -> None:
     decider, first = mailflow(node)
-    tell(decider, report(first, model.StartTimer(1, "t", HOUR)))
+    tell(decider, report(first, requests.StartTimer(1, "t", HOUR)))
     node.connect(extended=True).ask(Type.SUBMIT, b"mailflow", b"", b"", b"[]")
     second = decider.assigned()
-    signal = model.SignalExternalWorkflowExecution(1, "", "hello", run=first.run)
+    signal = requests.SignalExternalWorkflowExecution(1, "", "hello", run=first.run)
     answer, assigned = tell(decider, report(second, signal))
     assert answer.verdict == "recorded"
     signaled = next(one for one in assigned if one.run == first.run)
@@ -220,10 +222,10 @@ def test_the_worker_of_an_activity_decides_no_run_of_another_workflow(node: Node
     node.connect(extended=True).ask(Type.SUBMIT, ORDER, b"run-1", b"", b"[]")
     decision = owner.assigned()
     mailer = Narrow(node, b"mail", access=Access())
-    tell(owner, report(decision, model.ScheduleActivityTask(1, "a", b"mail", input=b"[1]")))
+    tell(owner, report(decision, requests.ScheduleActivityTask(1, "a", b"mail", input=b"[1]")))
     (activity,) = [Assigned(args) for kind, args in mailer.take() if kind == Type.ASSIGN]
     assert activity.run == decision.run
-    complete = model.CompleteWorkflowExecution(2, b'"mallory"')
+    complete = requests.CompleteWorkflowExecution(2, b'"mallory"')
     answer, _ = tell(mailer, fused(decision.run, decision.info["last"] + 3, activity, complete))
     assert (answer.verdict, answer.why) == ("stale", "this connection does not decide the run")
     shown = node.connect(extended=True).call("workflows.show", key="run-1")
@@ -233,9 +235,9 @@ def test_the_worker_of_an_activity_decides_no_run_of_another_workflow(node: Node
 
 def test_a_decider_with_a_token_fuses_the_ends_of_its_own_activities(node: Node) -> None:
     decider, decision = mailflow(node, b"mail")
-    first, (activity,) = tell(decider, report(decision, model.ScheduleActivityTask(1, "a", b"mail", input=b"[1]")))
+    first, (activity,) = tell(decider, report(decision, requests.ScheduleActivityTask(1, "a", b"mail", input=b"[1]")))
     seen = history.decode_events(first.events)[-1].id
-    answer, _ = tell(decider, fused(decision.run, seen, activity, model.CompleteWorkflowExecution(2, b"1")))
+    answer, _ = tell(decider, fused(decision.run, seen, activity, requests.CompleteWorkflowExecution(2, b"1")))
     assert (answer.verdict, answer.why) == ("recorded", "")
 
 
@@ -249,8 +251,8 @@ def test_only_a_run_of_the_same_workflow_and_version_may_be_an_untagged_part(nod
     node.connect(extended=True).ask(Type.SUBMIT, ORDER, b"run-1", b"", b"[]")
     decision = owner.assigned()
     children = [
-        model.StartChildWorkflowExecution(1, "a", "mailflow", "1", part_of(b"pay")),
-        model.StartChildWorkflowExecution(2, "b", "order", "1", part_of(b"pay")),
+        requests.StartChildWorkflowExecution(1, "a", "mailflow", "1", part_of(b"pay")),
+        requests.StartChildWorkflowExecution(2, "b", "order", "1", part_of(b"pay")),
     ]
     _, own = tell(owner, report(decision, *children))
     (foreign,) = [Assigned(args) for kind, args in other.take() if kind == Type.ASSIGN]

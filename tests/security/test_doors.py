@@ -20,22 +20,21 @@ import pytest
 
 from mainspring.access.caller import LOCAL, Caller, caller_of_port
 from mainspring.access.roles import Grant, Permission, Role
-from mainspring.api.answers.registry import Api
-from mainspring.api.jobs import Watch
+from mainspring.api.handlers.registry import Api
+from mainspring.api.jobs import WatchJobs
 from mainspring.api.request import Request
 from mainspring.errors import ForbiddenError
 from mainspring.faces import dashboard
-from mainspring.faces.gearman import command_rights
+from mainspring.faces.gearman import guard
 from mainspring.faces.gearman.administration import COMMANDS, About
 from mainspring.faces.gearman.guard import PACKETS, Check
 from mainspring.faces.gearman.protocol import MESSAGES, GearmanProtocol
 from mainspring.faces.rest.routes import ROUTES
-from mainspring.wire.gearman import admin
-from mainspring.wire.gearman.connection import TEXT, Connection
-from mainspring.wire.gearman.packets import ARGUMENTS, PLAIN, REQUESTS, Type, request
-from mainspring.workflows.decisions import model
-from mainspring.workflows.decisions.model import DecisionBase
+from mainspring.wire import gearman_admin
+from mainspring.wire.gearman_protocol import ARGUMENTS, PLAIN, REQUESTS, TEXT, Connection, Type, request
+from mainspring.workflows import requests
 from mainspring.workflows.model import PART
+from mainspring.workflows.requests import DecisionBase
 from tests.unit.faces.rest.a_server import whole_node
 from tests.unit.wire.test_admin import LINES as LINES_OF_GEARMAND
 from tests.unit.wire.test_admin import OUR_LINES
@@ -184,7 +183,7 @@ def is_allowed(kind: type[Request[Any]], request_: Request[Any], caller: Caller,
     function = getattr(request_, "function", None)
     if isinstance(function, bytes):
         function = function.decode()
-    if kind is Watch and caller.grants[0].functions and function is None:
+    if kind is WatchJobs and caller.grants[0].functions and function is None:
         return False
     if kind.in_any_namespace and may(caller, kind.permission, OWN):
         return True
@@ -290,8 +289,8 @@ def test_each_text_command_is_for_the_callers_that_it_declares() -> None:
             face.shut_down = lambda _: None
             for (name, command), caller, function in product(COMMANDS.items(), (LOCAL, *TOKENS, *PORTS), FUNCTIONS):
                 line = LINES.get(name, name).format(function)
-                parsed = admin.parse(line.encode())
-                assert isinstance(parsed, admin.Command)
+                parsed = gearman_admin.parse(line.encode())
+                assert isinstance(parsed, gearman_admin.Command)
                 assert parsed.name == name
                 with connected(face, caller, OWN) as wire:
                     wire.ask(line.encode() + b"\n")
@@ -305,15 +304,15 @@ def test_each_text_command_is_for_the_callers_that_it_declares() -> None:
 
 def example_of(kind: type[DecisionBase], function: str) -> tuple[Any, set[str]]:
     """Return a command, and the functions that it needs beside its own workflow."""
-    part = PART + msgspec.msgpack.encode((model.ScheduleActivityTask(1, "1", function.encode()), "try", 1, []))
+    part = PART + msgspec.msgpack.encode((requests.ScheduleActivityTask(1, "1", function.encode()), "try", 1, []))
     fields = msgspec.structs.fields(kind)
     values = {field.name: field.type() for field in fields if field.required}
     needed: set[str] = set()
     for name, value in (("function", function.encode()), ("type", function)):
-        if kind is not model.RecordMarker and any(field.name == name for field in fields):
+        if kind is not requests.RecordMarker and any(field.name == name for field in fields):
             values[name] = value
             needed.add(function)
-    if kind in (model.StartChildWorkflowExecution, model.ContinueAsNewWorkflowExecution):
+    if kind in (requests.StartChildWorkflowExecution, requests.ContinueAsNewWorkflowExecution):
         values["input"] = part
         needed.add(function)
     return kind(**values), needed
@@ -321,16 +320,14 @@ def example_of(kind: type[DecisionBase], function: str) -> tuple[Any, set[str]]:
 
 def test_each_command_in_a_decision_is_for_the_callers_that_it_declares() -> None:
     limited = set()
-    for kind, caller, namespace, function in product(command_rights.COMMANDS, TOKENS, (OWN, OTHER), FUNCTIONS):
+    for kind, caller, namespace, function in product(guard.COMMANDS, TOKENS, (OWN, OTHER), FUNCTIONS):
         command, needed = example_of(kind, function)
         allowed = all(may(caller, Permission.DEVELOP, namespace, one) for one in needed)
-        assert bool(command_rights.refusal([command], caller, namespace)) != allowed, (command, caller.name, namespace)
-        limited |= {
-            kind for one in command_rights.limited([command], ("pay*",)) if getattr(one, "reach", ()) == ("pay*",)
-        }
+        assert bool(guard.command_refusal([command], caller, namespace)) != allowed, (command, caller.name, namespace)
+        limited |= {kind for one in guard.limited_to([command], ("pay*",)) if getattr(one, "reach", ()) == ("pay*",)}
     assert limited == {
         kind
-        for kind in command_rights.COMMANDS
+        for kind in guard.COMMANDS
         if {"workflow_id", "run"} <= {field.name for field in msgspec.structs.fields(kind)}
     }, "each command that names another run"
 
@@ -351,9 +348,9 @@ def test_a_request_without_a_permission_is_no_request() -> None:
 def test_each_door_has_a_declaration() -> None:
     assert PACKETS.keys() == MESSAGES
     assert {kind for kind in PACKETS if kind >= 0} == REQUESTS
-    assert command_rights.COMMANDS.keys() == set(DecisionBase.__subclasses__())
+    assert guard.COMMANDS.keys() == set(DecisionBase.__subclasses__())
     assert COMMANDS.keys() == {
-        parsed.name for _, parsed in (*LINES_OF_GEARMAND, *OUR_LINES) if isinstance(parsed, admin.Command)
+        parsed.name for _, parsed in (*LINES_OF_GEARMAND, *OUR_LINES) if isinstance(parsed, gearman_admin.Command)
     }
 
     async def test() -> None:

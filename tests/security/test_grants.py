@@ -10,33 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs
-from mainspring.access.caller import Caller
+from mainspring.access.caller import Act, Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import (
-    audit,
-    backfills,
-    functions,
-    job_changes,
-    jobs,
-    operations,
-    schedules,
-    status,
-    tokens,
-    workers,
-    workflows,
-)
+from mainspring.api import access, functions, jobs, nodes, operations, schedules, workflows
 from mainspring.api import submitting as submits
-from mainspring.api.answers.registry import READS
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.job_filters import JobCriteria
-from mainspring.api.request import Touches
-from mainspring.api.tokens import GrantSpec
-from mainspring.api.workflow_versions import Remove as RemoveVersion
+from mainspring.api.access import GrantSpec
+from mainspring.api.handlers.registry import READS
+from mainspring.api.request import ApiError, Code, JobCriteria, Touches
+from mainspring.api.workflows import RemoveVersion
 from mainspring.schedules.specification import Specification
-from mainspring.wire.gearman.packets import Type
-from mainspring.wire.gearman.packets import request as request_packet
+from mainspring.wire.gearman_protocol import Type
+from mainspring.wire.gearman_protocol import request as request_packet
 from tests.security.test_doors import connected
 from tests.unit.api.runs_of_a_node import a_run, with_runs
 from tests.unit.faces.rest.a_server import whole_node
@@ -44,7 +29,7 @@ from tests.unit.faces.rest.a_server import whole_node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.api.answers.registry import Api
+    from mainspring.api.handlers.registry import Api
     from mainspring.api.request import Request
 
 SEES_ALL = Grant(Role.VIEWER, payloads=True)
@@ -56,39 +41,39 @@ OWNER = Caller("owner", (Grant(Role.ADMIN, functions=("pay*",), payloads=True),)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 REQUESTS: dict[type[Request[Any]], Callable[[dict[str, str]], Request[Any]]] = {
-    backfills.Backfill: lambda _: backfills.Backfill(name="daily", from_=START, dry_run=True),
-    functions.Limit: lambda _: functions.Limit("pay", concurrency=9),
-    functions.Pause: lambda _: functions.Pause("pay"),
+    operations.Backfill: lambda _: operations.Backfill(name="daily", from_=START, dry_run=True),
+    functions.LimitFunction: lambda _: functions.LimitFunction("pay", concurrency=9),
+    functions.PauseFunction: lambda _: functions.PauseFunction("pay"),
     functions.Acknowledge: lambda _: functions.Acknowledge("pay"),
-    functions.Resume: lambda _: functions.Resume("pay"),
-    job_changes.Update: lambda at: job_changes.Update(at["job"], priority="high"),
-    job_changes.Snooze: lambda at: job_changes.Snooze(at["job"], 60.0),
-    job_changes.Delete: lambda at: job_changes.Delete(at["job"]),
-    job_changes.Clone: lambda at: job_changes.Clone(handle=at["job"]),
-    jobs.Cancel: lambda at: jobs.Cancel(at["job"]),
-    jobs.Retry: lambda at: jobs.Retry(handle=at["job"], payload=b"1"),
-    operations.Abort: lambda at: operations.Abort(at["operation"]),
-    schedules.Add: lambda _: schedules.Add(name="new", function="pay", every=60.0),
-    schedules.Edit: lambda _: schedules.Edit(name="daily", every=90.0),
-    schedules.Replace: lambda _: schedules.Replace(name="daily", function="pay", every=60.0),
-    schedules.Pause: lambda _: schedules.Pause("daily"),
-    schedules.Resume: lambda _: schedules.Resume("daily"),
-    schedules.Adopt: lambda _: schedules.Adopt("daily", "app"),
-    schedules.Trigger: lambda _: schedules.Trigger("daily"),
-    schedules.Remove: lambda _: schedules.Remove("daily"),
+    functions.ResumeFunction: lambda _: functions.ResumeFunction("pay"),
+    jobs.UpdateJob: lambda at: jobs.UpdateJob(at["job"], priority="high"),
+    jobs.SnoozeJob: lambda at: jobs.SnoozeJob(at["job"], 60.0),
+    jobs.DeleteJob: lambda at: jobs.DeleteJob(at["job"]),
+    jobs.CloneJob: lambda at: jobs.CloneJob(handle=at["job"]),
+    jobs.CancelJob: lambda at: jobs.CancelJob(at["job"]),
+    jobs.RetryJob: lambda at: jobs.RetryJob(handle=at["job"], payload=b"1"),
+    operations.AbortOperation: lambda at: operations.AbortOperation(at["operation"]),
+    schedules.AddSchedule: lambda _: schedules.AddSchedule(name="new", function="pay", every=60.0),
+    schedules.EditSchedule: lambda _: schedules.EditSchedule(name="daily", every=90.0),
+    schedules.ReplaceSchedule: lambda _: schedules.ReplaceSchedule(name="daily", function="pay", every=60.0),
+    schedules.PauseSchedule: lambda _: schedules.PauseSchedule("daily"),
+    schedules.ResumeSchedule: lambda _: schedules.ResumeSchedule("daily"),
+    schedules.AdoptSchedule: lambda _: schedules.AdoptSchedule("daily", "app"),
+    schedules.TriggerSchedule: lambda _: schedules.TriggerSchedule("daily"),
+    schedules.RemoveSchedule: lambda _: schedules.RemoveSchedule("daily"),
     submits.Submit: lambda _: submits.Submit(b"pay", b"1"),
-    submits.Run: lambda _: submits.Run(b"pay", b"1"),
-    workers.Drain: lambda _: workers.Drain("1-1"),
-    workers.Stop: lambda _: workers.Stop("1-1"),
-    workflows.Start: lambda _: workflows.Start(function="pay"),
+    submits.RunJob: lambda _: submits.RunJob(b"pay", b"1"),
+    nodes.DrainWorker: lambda _: nodes.DrainWorker("1-1"),
+    nodes.StopWorker: lambda _: nodes.StopWorker("1-1"),
+    workflows.StartRun: lambda _: workflows.StartRun(function="pay"),
     RemoveVersion: lambda _: RemoveVersion("pay", "1"),
 }
 RUN_REQUESTS: dict[type[Request[Any]], Request[Any]] = {
-    workflows.Signal: workflows.Signal("H:laptop:3000000000017", "go"),
-    workflows.Cancel: workflows.Cancel("H:laptop:3000000000017"),
-    workflows.Terminate: workflows.Terminate("H:laptop:3000000000017"),
-    workflows.Move: workflows.Move("H:laptop:3000000000017", "3"),
-    workflows.Unpark: workflows.Unpark("H:laptop:3000000000017"),
+    workflows.SignalRun: workflows.SignalRun("H:laptop:3000000000017", "go"),
+    workflows.CancelRun: workflows.CancelRun("H:laptop:3000000000017"),
+    workflows.TerminateRun: workflows.TerminateRun("H:laptop:3000000000017"),
+    workflows.MoveRun: workflows.MoveRun("H:laptop:3000000000017", "3"),
+    workflows.UnparkRuns: workflows.UnparkRuns("H:laptop:3000000000017"),
 }
 CHECKED_ELSEWHERE = {
     "audit.list": "a test of calls about the audit: an administrator of all functions",
@@ -108,11 +93,11 @@ CHECKED_ELSEWHERE = {
 async def code(api: Api, request: Request[Any], caller: Caller) -> Code | None:
     """Return the code of the problem with a request; None without one."""
     try:
-        await asyncio.wait_for(api.call(request, caller=caller), 0.2 if isinstance(request, submits.Run) else 30)
+        await asyncio.wait_for(api.call(request, caller=caller), 0.2 if isinstance(request, submits.RunJob) else 30)
     except ApiError as error:
         return error.problem.code
     except TimeoutError:
-        assert isinstance(request, submits.Run), "it ends with its job, which no worker runs"
+        assert isinstance(request, submits.RunJob), "it ends with its job, which no worker runs"
     return None
 
 
@@ -126,22 +111,24 @@ def test_an_act_needs_its_own_permission_for_the_function_of_its_object() -> Non
             assert names == {*CHECKED_ELSEWHERE}, "each act has a case here"
             handles = [(await api.call(submits.Submit(b"pay", b"0"))).handle for _ in range(2)]
             at = {"job": handles[0]}
-            await api.call(schedules.Add(name="daily", function="pay", every=86400.0))
-            started = await api.call(operations.Start("cancel", JobCriteria(function="pay"), rate=0.001))
+            await api.call(schedules.AddSchedule(name="daily", function="pay", every=86400.0))
+            started = await api.call(operations.StartOperation("cancel", JobCriteria(function="pay"), rate=0.001))
             at["operation"] = started.id or ""
-            before = await api.call(schedules.List())
+            before = await api.call(schedules.ListAllSchedules())
             for kind, build in REQUESTS.items():
                 for caller in (MIXED, ELSEWHERE):
                     assert await code(api, build(at), caller) is Code.FORBIDDEN, (kind, caller.name)
-            assert await api.call(schedules.List()) == before
-            assert len((await api.call(jobs.List())).jobs) == len(handles)
-            assert (await api.call(operations.Show(at["operation"]))).state == "running"
+            assert await api.call(schedules.ListAllSchedules()) == before
+            assert len((await api.call(jobs.ListJobs())).jobs) == len(handles)
+            assert (await api.call(operations.ShowOperation(at["operation"]))).state == "running"
             shared = {kind for kind in REQUESTS if kind.touches is Touches.ALL}
             for kind, build in REQUESTS.items():
-                if kind is not operations.Abort:  # one with a part of the functions sees its own operations alone
+                if (
+                    kind is not operations.AbortOperation
+                ):  # one with a part of the functions sees its own operations alone
                     assert (await code(api, build(at), OWNER) is Code.FORBIDDEN) == (kind in shared), kind
             sees = Caller("sees", (SEES_ALL, *OWNER.grants), token="s")
-            assert await code(api, operations.Abort(at["operation"]), sees) is None
+            assert await code(api, operations.AbortOperation(at["operation"]), sees) is None
 
     asyncio.run(test())
 
@@ -153,12 +140,12 @@ def test_a_request_to_a_run_needs_the_permission_for_its_type(request_: Request[
             assert await code(node.api, request_, MIXED) is Code.FORBIDDEN
             owner = Caller("owner", (Grant(Role.OPERATOR, functions=("order",)),))
             assert await code(node.api, request_, owner) is not Code.FORBIDDEN
-            if isinstance(request_, workflows.Terminate):  # its children may have other types
+            if isinstance(request_, workflows.TerminateRun):  # its children may have other types
                 request_.children = "terminate"
                 assert await code(node.api, request_, owner) is Code.FORBIDDEN
                 request_.children = None
-            if isinstance(request_, workflows.Unpark):
-                assert await code(node.api, workflows.Unpark(all=True), owner) is Code.FORBIDDEN
+            if isinstance(request_, workflows.UnparkRuns):
+                assert await code(node.api, workflows.UnparkRuns(all=True), owner) is Code.FORBIDDEN
 
     asyncio.run(test())
 
@@ -173,8 +160,8 @@ def test_each_job_and_each_chosen_object_is_checked() -> None:
             stored = await api.call(submits.SubmitJobs(new), caller=MIXED)
             assert [one.problem is None for one in stored.items] == [False, True]
             for chosen in (
-                operations.Start("cancel", handles=handles),
-                operations.Start("cancel", JobCriteria(state="pending")),
+                operations.StartOperation("cancel", handles=handles),
+                operations.StartOperation("cancel", JobCriteria(state="pending")),
             ):
                 chosen.dry_run = True
                 counted = await api.call(chosen, caller=MIXED)
@@ -186,9 +173,9 @@ def test_each_job_and_each_chosen_object_is_checked() -> None:
 def test_the_status_of_a_node_shows_a_tenant_neither_the_store_nor_the_process() -> None:
     async def test() -> None:
         async with whole_node() as (_, built):
-            everything = await built.api.call(status.Show())
+            everything = await built.api.call(nodes.ShowStatus())
             assert (everything.store, everything.pid) == ("memory://", os.getpid())
-            tenant = await built.api.call(status.Show(), caller=Caller("t", (Grant(Role.ADMIN),), token="t"))
+            tenant = await built.api.call(nodes.ShowStatus(), caller=Caller("t", (Grant(Role.ADMIN),), token="t"))
             assert (tenant.store, tenant.pid) == ("memory", None)
 
     asyncio.run(test())
@@ -209,7 +196,7 @@ def test_refused_calls_about_a_connection_are_in_the_audit() -> None:
                 with connected(built.node.face, caller, "default") as wire:
                     wire.ask(request_packet(Type.CALL, b"1", method.encode(), json.dumps(params).encode()))
                     assert wire.packets[0][1][1] == b"forbidden"
-            acts = (await built.api.call(audit.ListActs())).acts
+            acts = (await built.api.call(access.ListActs())).acts
             assert sorted((act.what, act.who, act.object) for act in acts if act.refused) == [
                 ("jobs.watch", "narrow", ""),
                 ("jobs.watch", "narrow", "pay"),
@@ -226,14 +213,14 @@ def test_a_refused_mark_or_acknowledgement_is_none() -> None:
             api = built.api
             sees = Caller("sees", (SEES_ALL,), token="s")
             await api.call(submits.Submit(b"pay", b"0"))
-            for request in (audit.AddMark("deployed"), functions.Acknowledge("pay")):
+            for request in (access.AddMark("deployed"), functions.Acknowledge("pay")):
                 assert await code(api, request, sees) is Code.FORBIDDEN
-            await api.call(audit.AddMark("real"))
-            acts = (await api.call(audit.ListActs())).acts
+            await api.call(access.AddMark("real"))
+            acts = (await api.call(access.ListActs())).acts
             assert {act.what for act in acts if act.refused} == {"marks.add", "functions.acknowledge"}
             query = ListActs(what="functions.acknowledge", without_refusals=True)
             assert not any(query.matches(Act(act.what, act.who, refused=act.refused or "")) for act in acts)
-            assert [mark.label for mark in (await api.call(audit.ListMarks())).marks] == ["real"]
+            assert [mark.label for mark in (await api.call(access.ListMarks())).marks] == ["real"]
 
     asyncio.run(test())
 
@@ -242,22 +229,22 @@ def test_a_schedule_runs_after_those_that_its_maker_sees() -> None:
     async def test() -> None:
         async with whole_node() as (_, built):
             api = built.api
-            await api.call(schedules.Add(name="daily", function="pay", every=86400.0))
-            await api.call(schedules.Add(name="mails", function="mail", every=86400.0))
+            await api.call(schedules.AddSchedule(name="daily", function="pay", every=86400.0))
+            await api.call(schedules.AddSchedule(name="mails", function="mail", every=86400.0))
             alone = Caller("alone", (Grant(Role.ADMIN, functions=("mail*",)),), token="a")
             for caller, expected in ((alone, Code.FORBIDDEN), (MIXED, None)):
-                after = schedules.Add(name=f"after-{caller.name}", function="mail", parents=["mails", "daily"])
+                after = schedules.AddSchedule(name=f"after-{caller.name}", function="mail", parents=["mails", "daily"])
                 assert await code(api, after, caller) is expected
-                edited = schedules.Edit(name="mails", parents=["daily"])
+                edited = schedules.EditSchedule(name="mails", parents=["daily"])
                 assert (await code(api, edited, caller) is Code.FORBIDDEN) == (expected is Code.FORBIDDEN)
 
     asyncio.run(test())
 
 
-def declaration(app: str, *functions: str, is_named: bool = True, when: float = 60.0) -> schedules.Declare:
+def declaration(app: str, *functions: str, is_named: bool = True, when: float = 60.0) -> schedules.DeclareSchedules:
     """Return the declaration of an App whose code has a schedule for each of its functions."""
     described = [Specification(name=f"{app}-{one}", function=one, every=when) for one in functions]
-    return schedules.Declare(app, described, functions=list(functions), is_named=is_named)
+    return schedules.DeclareSchedules(app, described, functions=list(functions), is_named=is_named)
 
 
 def test_an_app_belongs_to_those_who_have_rights_for_all_of_its_schedules() -> None:
@@ -269,7 +256,7 @@ def test_an_app_belongs_to_those_who_have_rights_for_all_of_its_schedules() -> N
             narrow = Caller("narrow", (SEES_ALL, Grant(Role.DEVELOPER, functions=("a*",))), token="n")
             blind = Caller("blind", (Grant(Role.DEVELOPER, functions=("a*",)),), token="b")
             await api.call(declaration("shop", "pay", "a1"))
-            before = await api.call(schedules.List())
+            before = await api.call(schedules.ListAllSchedules())
 
             async def refused(request: Request[Any], caller: Caller = narrow) -> str:
                 with pytest.raises(ApiError) as error:
@@ -282,7 +269,7 @@ def test_an_app_belongs_to_those_who_have_rights_for_all_of_its_schedules() -> N
                 declaration("shop", "a2"),
                 declaration("shop"),
                 declaration("shop", "a1", is_named=False),
-                schedules.Declare("shop", [], functions=None),
+                schedules.DeclareSchedules("shop", [], functions=None),
             ):
                 why = await refused(attack)
                 assert (
@@ -290,7 +277,7 @@ def test_an_app_belongs_to_those_who_have_rights_for_all_of_its_schedules() -> N
                     in why
                 )
                 assert "pay" not in why
-            assert (await api.call(schedules.List())) == before
+            assert (await api.call(schedules.ListAllSchedules())) == before
             with connected(built.node.face, blind, "default") as wire:  # as a worker sends it
                 params = json.dumps({"app": "shop", "schedules": []}).encode()
                 wire.ask(request_packet(Type.CALL, b"1", b"schedules.declare", params))
@@ -304,12 +291,12 @@ def test_an_app_belongs_to_those_who_have_rights_for_all_of_its_schedules() -> N
             # Nobody gives the App a schedule of his own either: it would be one beyond the reach of the App's token.
             own = await api.call(declaration("mine", "a3"), caller=narrow)
             assert own.governs
-            await refused(schedules.Adopt("mine-a3", "shop"))
+            await refused(schedules.AdoptSchedule("mine-a3", "shop"))
             client.access.callers["narrow"] = narrow
             path = "/api/v1/namespaces/default/schedules/mine-a3/adopt"
             answer = await client.send("POST", path, {"app": "shop"}, token="narrow")
             assert answer.status == 403
-            await api.call(schedules.Adopt("mine-a3", "new"), caller=narrow)
+            await api.call(schedules.AdoptSchedule("mine-a3", "new"), caller=narrow)
             # Other code with a default name gets another name, and does not learn those of schedules that it may not see.
             await api.call(declaration("app", "mail", is_named=False))
             numbered = await api.call(declaration("app", "a4", is_named=False), caller=blind)
@@ -331,14 +318,14 @@ def test_nobody_makes_a_token_where_he_is_no_administrator() -> None:
                 GrantSpec("viewer", "*"),
             ):
                 for grants in ([grant], [GrantSpec("viewer", "team"), grant]):
-                    refused = await code(api, tokens.Create("minted", grants), ELSEWHERE)
+                    refused = await code(api, access.CreateToken("minted", grants), ELSEWHERE)
                     assert refused is Code.FORBIDDEN, grant
             created = await api.call(
-                tokens.Create("own", [GrantSpec("admin", "team", payloads=True)]), caller=ELSEWHERE
+                access.CreateToken("own", [GrantSpec("admin", "team", payloads=True)]), caller=ELSEWHERE
             )
-            assert await code(api, tokens.Rotate(created.id), MIXED) is Code.TOKEN_NOT_FOUND
-            both = await api.call(tokens.Create("both", [GrantSpec("viewer"), GrantSpec("viewer", "team")]))
-            for one in (tokens.Rotate(both.id), tokens.Revoke(both.id), tokens.Show(both.id)):
+            assert await code(api, access.RotateToken(created.id), MIXED) is Code.TOKEN_NOT_FOUND
+            both = await api.call(access.CreateToken("both", [GrantSpec("viewer"), GrantSpec("viewer", "team")]))
+            for one in (access.RotateToken(both.id), access.RevokeToken(both.id), access.ShowToken(both.id)):
                 assert await code(api, one, ELSEWHERE) is Code.TOKEN_NOT_FOUND
 
     asyncio.run(test())
@@ -349,10 +336,10 @@ def test_operations_of_callers_without_a_token_are_not_each_others() -> None:
         async with whole_node() as (_, built):
             part = (Grant(Role.OPERATOR, functions=("pay*",)),)
             started = await built.api.call(
-                operations.Start("cancel", JobCriteria(function="pay"), rate=0.001),
+                operations.StartOperation("cancel", JobCriteria(function="pay"), rate=0.001),
                 caller=Caller("ann@example.com", part),
             )
             other = Caller("bob@example.com", part)
-            assert await code(built.api, operations.Show(started.id or ""), other) is Code.OPERATION_NOT_FOUND
+            assert await code(built.api, operations.ShowOperation(started.id or ""), other) is Code.OPERATION_NOT_FOUND
 
     asyncio.run(test())

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.access.caller import LOCAL
-from mainspring.api.answers import jobs
-from mainspring.api.answers.waiting import ITEMS_AT_ONCE, CallInProgress, converted
+from mainspring.api.handlers import jobs
+from mainspring.api.handlers.waiting import ITEMS_AT_ONCE, CallInProgress, converted
 from mainspring.faces.http.listener import HttpListener
 from mainspring.loop_shares import LARGE_READ, LONGEST_REST, PIECE, SHARE_IN_SCOPE, LoopShares
-from mainspring.wire.gearman.packets import EXTENSION, Type, request
+from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 from tests.unit.faces.gearman.a_face import Node
 from tests.unit.faces.http.ports import accepting
 

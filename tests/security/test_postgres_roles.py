@@ -15,12 +15,11 @@ from structlog.testing import capture_logs
 
 from mainspring.engines.postgres import migrate
 from mainspring.engines.postgres.engine import grant_submit, migrate_store
-from mainspring.engines.postgres.migrate import MIGRATIONS, lock_key, prepare
+from mainspring.engines.postgres.migrate import FUNCTIONS as FUNCTIONS_OF_THE_STORE
+from mainspring.engines.postgres.migrate import MIGRATIONS, Runs, lock_key, prepare, submit_function_of
 from mainspring.engines.postgres.relay import Relay, encode
-from mainspring.engines.postgres.rights import FUNCTIONS as FUNCTIONS_OF_THE_STORE
-from mainspring.engines.postgres.rights import Runs, function_of
 from mainspring.errors import UsageError
-from mainspring.events.relay import Direct, Pending, Progress, Settled, Stop
+from mainspring.events import Direct, Pending, Progress, Settled, Stop
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.resources.store import Acquire, TokenRequest
@@ -131,7 +130,7 @@ async def check_web(one: Roles, server: Node, database: str) -> None:
                     await connection.execute(attack)
         for oid, name, call, *_ in await one.owner.fetch(FUNCTIONS):
             right = "SELECT has_function_privilege($1::name, $2::oid, 'EXECUTE')"
-            allowed = role == "web" and name in {"submit", function_of("default")}
+            allowed = role == "web" and name in {"submit", submit_function_of("default")}
             assert await one.owner.fetchval(right, named(database, role), oid) is allowed, call
     for attack in (
         "SELECT mainspring.submit_anywhere('f', 'p', '', 1, NULL, NULL, NULL, NULL, 'team')",
@@ -185,9 +184,9 @@ def test_each_function_is_for_the_roles_that_it_declares(database: str) -> None:
             for permitted in (["default"], ["team", "*"]):
                 await grant(one, database, *permitted)
                 found = await one.owner.fetch(SIGNATURES)
-                own = {function_of(namespace) for namespace in ("default", "team")}
+                own = {submit_function_of(namespace) for namespace in ("default", "team")}
                 assert {row["proname"] for row in found} - own == {*FUNCTIONS_OF_THE_STORE}, "each is declared"
-                granted = {function_of(namespace) for namespace in permitted} | {
+                granted = {submit_function_of(namespace) for namespace in permitted} | {
                     name
                     for name, runs in FUNCTIONS_OF_THE_STORE.items()
                     if runs is Runs.SUBMITTERS or (runs is Runs.ANYWHERE and "*" in permitted)
@@ -263,7 +262,11 @@ def test_functions_with_the_rights_of_their_owner_have_a_path_of_their_own(datab
             await migrate_store(one.store)
             await grant(one, database, "default", "team")
             definers = [row for row in await one.owner.fetch(FUNCTIONS) if row["prosecdef"]]
-            assert {row["proname"] for row in definers} >= {"check_submission", "submit_anywhere", function_of("team")}
+            assert {row["proname"] for row in definers} >= {
+                "check_submission",
+                "submit_anywhere",
+                submit_function_of("team"),
+            }
             for row in definers:
                 assert row["proconfig"] == ["search_path=pg_catalog, mainspring, pg_temp"], row["call"]
 

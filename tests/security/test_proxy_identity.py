@@ -8,9 +8,9 @@ import pytest
 
 from mainspring.access.proxy import TrustedProxies, parse_networks, parse_rules, parse_user_header
 from mainspring.access.roles import Grant, Role
-from mainspring.api.audit import AddMark
+from mainspring.api.access import AddMark
 from mainspring.errors import SettingsError
-from mainspring.faces.rest.problems import HttpError
+from mainspring.faces.rest.replies import HttpError
 from mainspring.faces.rest.security import Doorkeeper, Hosts, collect
 from mainspring.server.settings import ListenSettings
 from tests.unit.faces.rest.a_client import MemoryAccess

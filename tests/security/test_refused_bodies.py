@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from mainspring.access.awaiting import awaited
 from mainspring.access.roles import Role
-from mainspring.api.answers.waiting import CallInProgress, Later
+from mainspring.api.handlers.waiting import Callback, CallInProgress
 from mainspring.errors import StoreUnavailableError
+from mainspring.storage.reads import awaited
 from tests.unit.faces.rest.a_client import serving
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Payload:
 
 async def use(payload: Payload, ask: Callable[..., object]) -> None:
     try:
-        await Later(ask)
+        await Callback(ask)
     finally:
         del ask
     raise AssertionError(payload)

@@ -15,17 +15,15 @@ import msgspec
 import pytest
 import structlog
 
-from mainspring.access.acts import Act
 from mainspring.access.audit import decode_act, row_of
-from mainspring.access.caller import Caller
-from mainspring.access.credentials import Kind, secret_of
-from mainspring.access.replies import KeptReply, encode
+from mainspring.access.caller import Act, Caller, Kind, secret_of
+from mainspring.access.idempotency import KeptReply, encode
 from mainspring.access.roles import Grant, Role
-from mainspring.api import functions, job_changes, jobs
-from mainspring.api.errors import ApiError
+from mainspring.api import functions, jobs
+from mainspring.api.request import ApiError
 from mainspring.cli.app_store import read_app_store
-from mainspring.engines.sqlite.copying import copy_store
-from mainspring.hidden_secrets import hide_in, hide_secrets
+from mainspring.engines.sqlite.store_file import copy_store
+from mainspring.private_data import hide_in, hide_secrets
 from mainspring.server.log_settings import LogSettings
 from mainspring.server.logs import start_logging
 from mainspring.server.metrics import labels_of
@@ -83,7 +81,7 @@ def test_the_audit_and_the_errors_of_a_node_have_no_secret_that_a_client_put_int
             assert len(acts) == 4
             assert "AAECAwQFBgcICQ" not in repr(acts), "no part of it"
             with pytest.raises(ApiError) as caught:
-                await built.api.call(functions.Show(secret))
+                await built.api.call(functions.ShowFunction(secret))
             assert secret not in str(caught.value)
 
     asyncio.run(test())
@@ -137,11 +135,11 @@ def test_the_result_of_a_deleted_job_is_in_no_kept_answer() -> None:
             assert repeated.headers["idempotency-replayed"] == "true"
             assert b"the result" not in b"".join(row[2] or b"" for row in node.store.tables.replies.values())
             handle = first.json["handle"]
-            await node.api.call(job_changes.Delete(handle))
+            await node.api.call(jobs.DeleteJob(handle))
             for more in (headers, headers[:1]):
                 after = await client.send("POST", JOBS, {"function": "f"}, headers=more)
                 assert (after.status, after.json) == (201, {"handle": handle, "joined": False})
-            assert not (await node.api.call(jobs.List())).jobs
+            assert not (await node.api.call(jobs.ListJobs())).jobs
             (key,) = node.store.tables.replies
             request, at_us, _ = node.store.tables.replies[key]
             body = json.dumps(first.json).encode()  # as a node of the last version has kept it

@@ -7,35 +7,34 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from mainspring.access.acts import Act
-from mainspring.access.caller import LOCAL, Caller
-from mainspring.access.proxy import TrustedProxies, parse_networks, parse_rules
-from mainspring.access.recorder import (
+from mainspring.access.audit import (
     ALL_PER_MINUTE,
     ALL_UNKNOWN_PER_MINUTE,
     REFUSALS_PER_MINUTE,
     UNKNOWN_PER_MINUTE,
     ActRecorder,
 )
+from mainspring.access.caller import LOCAL, Act, Caller
+from mainspring.access.proxy import TrustedProxies, parse_networks, parse_rules
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
 from mainspring.access.shares import KINDS, OWNERS, Refusals, Shares
-from mainspring.api.answers import logs as log_answers
-from mainspring.api.answers.logs import LogCalls
-from mainspring.api.answers.waiting import CallInProgress, Later
-from mainspring.api.logs import Logs
-from mainspring.bulk import run
+from mainspring.api.handlers import logs as log_answers
+from mainspring.api.handlers.logs import LogCalls
+from mainspring.api.handlers.waiting import Callback, CallInProgress
+from mainspring.api.jobs import ReadJobLogs
+from mainspring.bulk import service
 from mainspring.bulk import service as bulk
-from mainspring.bulk.model import Action, Spec
-from mainspring.bulk.run import BulkRun
+from mainspring.bulk.rules import Action, Spec
+from mainspring.bulk.service import BulkRun
 from mainspring.errors import ConflictError
 from mainspring.faces.gearman import calls
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.store import Find
 from mainspring.namespaces import Turns, key
-from mainspring.schedules import due_fires, saving
+from mainspring.schedules import due_fires, unit
 from mainspring.schedules.model import Every
 from mainspring.schedules.store import Change, FireSchedules
-from mainspring.wire.gearman.packets import NAMESPACE_OPTION, Type
+from mainspring.wire.gearman_protocol import NAMESPACE_OPTION, Type
 from tests.unit.bulk.test_service import BulkNode
 from tests.unit.faces.gearman.a_face import Node as FaceNode
 from tests.unit.schedules.nodes import SECOND, World
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.access.audit import RecordActs
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
 
 class Commits:
@@ -320,7 +319,7 @@ def test_a_namespace_gets_no_new_schedules_above_its_share(monkeypatch: pytest.M
         return [Change("put", name, version, replace(of_default, name=name)) for name in names]
 
     node.save(*put("loud\x1f0", "loud\x1f1", "loud\x1f2"))
-    monkeypatch.setattr(saving, "MOST_OF_NAMESPACE", 2)
+    monkeypatch.setattr(unit, "MOST_OF_NAMESPACE", 2)
     with pytest.raises(ConflictError, match=r"the namespace loud has 3 schedules, and may have 2 .*: remove some"):
         node.save(*put("loud\x1f3"))
     with pytest.raises(ConflictError, match="the namespace quiet has 0 schedules, and may have 2"):
@@ -335,7 +334,7 @@ def test_a_namespace_gets_no_new_schedules_above_its_share(monkeypatch: pytest.M
 def test_a_caller_who_makes_up_namespaces_leaves_schedules_to_those_who_have_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(saving, "MOST", 40)
+    monkeypatch.setattr(unit, "MOST", 40)
     node = World().node()
     of_default = node.add("s0")
 
@@ -424,7 +423,7 @@ def test_many_operations_of_a_namespace_delay_one_of_another_by_few_steps(monkey
         step(run, finished)
 
     monkeypatch.setattr(BulkRun, "step", note)
-    monkeypatch.setattr(run, "STEPS", run.STEPS._replace(largest=run.STEPS.smallest))
+    monkeypatch.setattr(service, "STEPS", service.STEPS._replace(largest=service.STEPS.smallest))
     for _ in range(20):
         node.begin(where=None, ids=tuple(range(1, 1000)), namespace="loud")
     node.begin(where=None, ids=tuple(range(1, 80)), namespace="quiet")
@@ -536,10 +535,10 @@ def test_one_caller_cannot_take_all_waits_for_lines(monkeypatch: pytest.MonkeyPa
     asked: list[Any] = []
     waiting: list[Any] = []
 
-    async def read(request: Logs, caller: Caller) -> None:
+    async def read(request: ReadJobLogs, caller: Caller) -> None:
         asked.append(request)
         if request.wait:
-            await Later[None](lambda done, _: waiting.append(done))
+            await Callback[None](lambda done, _: waiting.append(done))
 
     nothing: Any = None
     answers = LogCalls(nothing, nothing)
@@ -547,7 +546,7 @@ def test_one_caller_cannot_take_all_waits_for_lines(monkeypatch: pytest.MonkeyPa
 
     def ask(caller: Caller, **fields: Any) -> tuple[CallInProgress, list[Any]]:
         outcome: list[Any] = []
-        work = answers.handlers[Logs](Logs("H:n:1", **fields), caller)
+        work = answers.handlers[ReadJobLogs](ReadJobLogs("H:n:1", **fields), caller)
         return CallInProgress(work, outcome.append, outcome.append), outcome
 
     under_way = [ask(of("ann"), after="", wait=60.0)[0] for _ in range(5)]

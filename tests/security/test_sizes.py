@@ -20,24 +20,18 @@ import mainspring
 from mainspring import App, sizes
 from mainspring.api.request import Request
 from mainspring.api.submitting import NewJob, bytes_of
-from mainspring.engines.postgres.rows import SQL as POSTGRES
+from mainspring.engines.postgres.transaction import JOBS_SQL as POSTGRES
 from mainspring.engines.sqlite.statements import SQL as SQLITE
 from mainspring.errors import ConnectionLostError, PayloadError, UsageError
 from mainspring.faces.gearman import extension_json
-from mainspring.faces.gearman.log_lines import LoggedLines
+from mainspring.faces.gearman.worker_reports import LoggedLines
 from mainspring.faces.rest.routes import ROUTES
 from mainspring.jobs.failures import UNREADABLE, JobFailure, brief, decode_failure, encode_failure, line_of
 from mainspring.schedules.specification import Specification
-from mainspring.wire.gearman.packets import Type
-from mainspring.workflows.decisions.model import (
-    ContinueAsNewWorkflowExecution,
-    Decision,
-    ScheduleActivityTask,
-    StepResult,
-)
-from mainspring.workflows.messages import DecideMessage
+from mainspring.wire.gearman_protocol import Type
+from mainspring.workflows.messages import DecideMessage, refusal, within_limits
 from mainspring.workflows.model import Parked
-from mainspring.workflows.report_checks import refusal, within_limits
+from mainspring.workflows.requests import ContinueAsNewWorkflowExecution, Decision, ScheduleActivityTask, StepResult
 from tests.docs.pages import ROOT
 from tests.unit.faces.gearman.a_face import F, Node
 from tests.unit.faces.gearman.test_deciders import Decider

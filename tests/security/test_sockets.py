@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.node_values import socket_mode
+from mainspring.cli.process_options import socket_mode
 from mainspring.errors import SettingsError
 from mainspring.server import sockets
 from mainspring.server.addresses import UnixAddress

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.access.proxy import TooManySignInsError
 from mainspring.access.service import MINUTE, SIGN_INS_PER_MINUTE
-from mainspring.access.sign_in import TooManySignInsError
-from mainspring.api.answers.registry import READS
+from mainspring.api.handlers.registry import READS
 from mainspring.faces.rest.registry import ROOT
 from mainspring.faces.rest.routes import ROUTES
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 from mainspring.workflows import definitions
 from tests.unit.access.test_service import run
 from tests.unit.faces.gearman.a_face import Node

@@ -10,14 +10,14 @@ from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.faces.gearman.face import SIGN_IN_BYTES
 from mainspring.faces.gearman.peers import Strangers
-from mainspring.wire.gearman.packets import EXTENSION, Type, request
+from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 from tests.simulation.wires import Wire
 from tests.unit.faces.gearman.a_face import Node, configure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.access.credentials import Kind
+    from mainspring.access.caller import Kind
     from mainspring.errors import StoreError
     from tests.unit.faces.gearman.a_face import Peer
 

@@ -9,28 +9,27 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import pytest
 
-from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs, RecordActs, Recorded, decode_act
+from mainspring.access.caller import Act
 from mainspring.access.store import shown_credential
-from mainspring.api import audit
-from mainspring.api.answers.access import AccessCalls
-from mainspring.api.answers.job_info import info_of
-from mainspring.api.answers.page_size import number_fitting, value_in_row
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.text import rfc3339
-from mainspring.bulk.model import decode_touched
+from mainspring.api import access as access_requests
+from mainspring.api.handlers.access import AccessCalls
+from mainspring.api.handlers.job_lookup import info_of
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.text import number_fitting, rfc3339, value_in_row
+from mainspring.bulk.rules import decode_touched
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.ids import NodeId, job_ids
 from mainspring.job_logs.model import Chunk, lines_of
 from mainspring.jobs import store as ops
-from mainspring.jobs.attempt_records import AttemptRecord, decode_records, encode_record
 from mainspring.jobs.failures import JobFailure
 from mainspring.jobs.model import UNREADABLE_JOB, UNREADABLE_OPTIONS, Job, State, read_options
+from mainspring.jobs.settlement_records import AttemptRecord, decode_records, encode_record
 from mainspring.queries.filters import JobFilter
-from mainspring.queries.jobs import ListJobs
+from mainspring.queries.lists import QueryJobs
 from mainspring.series.model import decode_bucket
 from mainspring.sizes import PAGE
-from mainspring.storage.query import Page
+from mainspring.storage.engine import Page
 from mainspring.workflows.model import About, decode_about
 from tests.conformance.suite.paging import answer
 
@@ -64,7 +63,7 @@ class Stored:
         self.engine._tx.cursor.execute(statement)  # noqa: SLF001 - as above
 
     async def listed(self, **where: Any) -> list[Job]:
-        return (await answer(self.engine, ListJobs(where=JobFilter(**where)))).items
+        return (await answer(self.engine, QueryJobs(where=JobFilter(**where)))).items
 
 
 def shown(jobs: list[Job]) -> list[tuple[str, str | None]]:
@@ -191,7 +190,7 @@ def test_a_page_of_the_audit_continues_after_large_acts() -> None:
         seen: list[int] = []
         after = None
         for _ in range(9):
-            page = await api.call(audit.ListActs(everywhere=True, after=after))
+            page = await api.call(access_requests.ListActs(everywhere=True, after=after))
             assert len(msgspec.json.encode(page)) <= PAGE.most + 1000
             seen += [one.number for one in page.acts]
             after = page.next

@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mainspring.wire.gearman.packets import EXTENSION, Type, request
+from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 
 from .wires import End
 

@@ -6,19 +6,16 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
-from mainspring.api.answers.job_changes import JobChangeCalls
-from mainspring.api.answers.jobs import JobCalls
-from mainspring.api.answers.logs import LogCalls
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.submitting import SubmitCalls
-from mainspring.api.answers.workflow_versions import VersionCalls
-from mainspring.api.answers.workflows import WorkflowCalls
-from mainspring.events.hub import Hub
+from mainspring.api.handlers.jobs import JobCalls, JobChangeCalls
+from mainspring.api.handlers.logs import LogCalls
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.submitting import SubmitCalls
+from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls
+from mainspring.events import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles, NodeId
-from mainspring.job_logs.readers import LogReaders
-from mainspring.job_logs.service import LogService
+from mainspring.job_logs.service import LogReaders, LogService
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
 from mainspring.server.engines import run_slice
@@ -36,8 +33,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.held import Worker
-    from mainspring.storage.engine import Engine
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Engine, Operation
     from mainspring.testing import ManualClock
 
     from .wires import Wire

@@ -11,7 +11,7 @@ from mainspring.errors import StoreError, StoreFullError, StoreUnavailableError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
-from mainspring.storage.query import Budget
+from mainspring.storage.engine import Budget
 
 if TYPE_CHECKING:
     import random
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle
-    from mainspring.storage.engine import Answer, Answered, Committed, Engine, Opened
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Query
+    from mainspring.storage.engine import Answer, Answered, Committed, Engine, Opened, Operation, Query
 
 UNTIMED: Final = Budget(seconds=math.inf)
 """The budget of a read, without a time limit, because the duration of reads is not simulated."""

@@ -17,12 +17,11 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.model import State
+from mainspring.jobs.outcomes import Subscriptions
 from mainspring.jobs.rules import Event
 from mainspring.jobs.service import JobService
-from mainspring.jobs.subscriptions import Subscriptions
 from mainspring.nodes.lease_manager import RETRY_DELAY, LeaseManager
-from mainspring.server.clock import StoreClock
-from mainspring.server.fleet import Fleet
+from mainspring.server.fleet import Fleet, StoreClock
 from tests.shared_memory import SharedMemoryEngine
 
 from .fleet.running import simulate_fleet
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
     from mainspring.ids import Term
     from mainspring.jobs.model import Job
     from mainspring.nodes.model import NodeRow
-    from mainspring.storage.engine import Answer, Committed
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Answer, Committed, Operation
 
     from .fleet.clocks import MachineClock
 

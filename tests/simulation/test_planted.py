@@ -8,18 +8,16 @@ import pytest
 
 from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs import dispatch
+from mainspring.jobs.assignment import Assigner, PendingGrabs
 from mainspring.jobs.claiming import Claiming
-from mainspring.jobs.counting import Counting
+from mainspring.jobs.context import Uniques
 from mainspring.jobs.dispatch import Dispatch
-from mainspring.jobs.ends import Ends
+from mainspring.jobs.function_index import Counting
 from mainspring.jobs.intake import Intake
-from mainspring.jobs.outcome_reader import OutcomeReader
-from mainspring.jobs.pending_grabs import PendingGrabs
-from mainspring.jobs.serving import Serving
-from mainspring.jobs.uniques import Uniques
-from mainspring.jobs.waits import Waits
+from mainspring.jobs.outcomes import OutcomeReader, Waits
+from mainspring.jobs.settlement import Ends
 from mainspring.jobs.workers import Workers
-from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman_protocol import Type, response
 
 from .stores import SimulationError, simulate
 from .wires import wait_for_answers
@@ -63,7 +61,7 @@ def test_acknowledging_jobs_before_the_commit_is_detected(monkeypatch: Plant, st
 
 
 def test_waking_no_substitute_for_a_worker_with_another_job_is_detected(monkeypatch: Plant) -> None:
-    def forgetful(self: Serving, worker: Worker) -> Held | None:
+    def forgetful(self: Assigner, worker: Worker) -> Held | None:
         if worker.asleep or worker.woken_for is not None:
             self._dispatch.answered(worker)
             self._dispatch.rouse(worker)
@@ -73,7 +71,7 @@ def test_waking_no_substitute_for_a_worker_with_another_job_is_detected(monkeypa
             self.claiming.refill(held.queue)
         return held
 
-    monkeypatch.setattr(Serving, "grab", forgetful)
+    monkeypatch.setattr(Assigner, "grab", forgetful)
     is_caught(200)
 
 

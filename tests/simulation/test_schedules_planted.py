@@ -10,7 +10,7 @@ import pytest
 from mainspring.engines.memory.schedules import MemorySchedules
 from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs.slices import Units
-from mainspring.schedules import consequences, firing, saving
+from mainspring.schedules import consequences, unit
 from mainspring.schedules.changes import ScheduleChanges
 from mainspring.schedules.parents import Graph
 from mainspring.schedules.service import ScheduleService
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.model import Fire
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.store import Change, FireSchedules, Refused, TriggerSchedule, Writes
-    from mainspring.storage.plan import Plan
+    from mainspring.storage.engine import Plan
 
 Plant = pytest.MonkeyPatch
 
@@ -66,7 +66,7 @@ def _without_unique(plant: Plant) -> None:
 def _without_compare_and_swap(plant: Plant) -> None:
     """Let a node write the next state from the version that it found due, without a check of the stored version."""
     found: dict[Due, Stored] = {}
-    write, fire = MemorySchedules.write, firing.fire
+    write, fire = MemorySchedules.write, unit.fire
 
     async def remembering(self: MemorySchedules, writes: Writes) -> None:
         await write(self, writes)
@@ -79,7 +79,7 @@ def _without_compare_and_swap(plant: Plant) -> None:
         return await fire(draft, operation)
 
     plant.setattr(MemorySchedules, "write", remembering)
-    plant.setattr(firing, "fire", unguarded)
+    plant.setattr(unit, "fire", unguarded)
 
 
 def test_missing_uniqueness_of_fire_times_is_detected(monkeypatch: Plant) -> None:
@@ -104,13 +104,13 @@ def test_missing_uniqueness_and_compare_and_swap_is_detected(monkeypatch: Plant)
 
 
 def test_edits_of_changed_schedules_are_detected(monkeypatch: Plant) -> None:
-    refusal = saving._refusal
+    refusal = unit._refusal
 
     def trusting(changes: Sequence[Change], draft: ScheduleChanges) -> MainspringError | None:
         now = {name: one.state.version for name, one in draft.schedules.items() if one is not None}
         return refusal([one._replace(version=one.version and now.get(one.name, one.version)) for one in changes], draft)
 
-    monkeypatch.setattr(saving, "_refusal", trusting)
+    monkeypatch.setattr(unit, "_refusal", trusting)
     is_caught(20, by="an edit of .* is lost")
 
 
@@ -118,7 +118,7 @@ def test_an_edit_before_due_times_are_decided_is_detected(monkeypatch: Plant) ->
     async def hasty(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(saving, "_catch_up", hasty)
+    monkeypatch.setattr(unit, "_catch_up", hasty)
     is_caught(20, by="is not decided before it is changed")
 
 
@@ -188,7 +188,7 @@ def test_not_starting_waiting_runs_is_detected(monkeypatch: Plant) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_triggering_at_the_fire_time_of_a_relative_is_detected(monkeypatch: Plant) -> None:
-    trigger = firing.trigger
+    trigger = unit.trigger
 
     async def of_itself_alone(draft: ScheduleChanges, operation: TriggerSchedule) -> Fire | Refused | None:
         with pytest.MonkeyPatch.context() as patch:
@@ -196,7 +196,7 @@ def test_triggering_at_the_fire_time_of_a_relative_is_detected(monkeypatch: Plan
             patch.setattr(Graph, "descendants", lambda _self, _name: [])
             return await trigger(draft, operation)
 
-    monkeypatch.setattr(firing, "trigger", of_itself_alone)
+    monkeypatch.setattr(unit, "trigger", of_itself_alone)
     is_caught(200, by="children go on|have succeeded")
 
 

@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from mainspring.deciding.local_steps import LocalSteps
 from mainspring.engines.memory import jobs as memory_jobs
 from mainspring.engines.memory.workflows import MemoryRuns
-from mainspring.faces.gearman.decision_reports import DecisionReports
+from mainspring.faces.gearman.decide_packets import DecisionReports
 from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs.owners import Ended, note
-from mainspring.workflows import completing, fold, history, reporting, running_errands
-from mainspring.workflows.cache import RunCache
-from mainspring.workflows.deciders import CachedRuns, Deciders
-from mainspring.workflows.decisions import continuation
-from mainspring.workflows.errands import StartChild
+from mainspring.workflow_code.workflow_jobs import LocalSteps
+from mainspring.workflows import continuation, draft, execution, history, outbox, unit
+from mainspring.workflows.changes import RunJobs
+from mainspring.workflows.cross_run import StartChild
+from mainspring.workflows.decision_intake import CachedRuns, Deciders
+from mainspring.workflows.reading import RunCache
 from mainspring.workflows.requests import Decided, Reached
-from mainspring.workflows.run_jobs import RunJobs
-from mainspring.workflows.run_requests import RunRequests
-from mainspring.workflows.service import WorkflowService
+from mainspring.workflows.service import RunRequests, WorkflowService
 from mainspring.workflows.store import Begun
 
 from .stores import SimulationError
@@ -39,8 +37,8 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.model import Job
     from mainspring.workflows.changes import RunChanges
+    from mainspring.workflows.cross_run import Errand
     from mainspring.workflows.draft import Draft
-    from mainspring.workflows.errands import Errand
     from mainspring.workflows.messages import DecideMessage
     from mainspring.workflows.requests import Completion, Ruling
 
@@ -65,12 +63,12 @@ def is_caught(
 
 
 def test_taking_all_events_for_seen_is_detected(monkeypatch: Plant) -> None:
-    complete = completing.complete
+    complete = execution.complete
 
     def careless(draft: Draft, completion: Completion) -> Ruling:
         return complete(draft, completion._replace(seen=draft.state.last) if completion.job else completion)
 
-    monkeypatch.setattr(reporting, "complete", careless)
+    monkeypatch.setattr(unit, "complete", careless)
     is_caught(10, by="counts as seen|is recorded otherwise|after 150")
 
 
@@ -83,15 +81,15 @@ def test_taking_a_stale_decision_is_detected(monkeypatch: Plant) -> None:
         report(self, message, held, done)
 
     monkeypatch.setattr(DecisionReports, "_report", careless)
-    monkeypatch.setattr(completing, "_fused_stale", _is_closed)
-    monkeypatch.setattr(completing, "_malformed_steps", lambda *_: "")
+    monkeypatch.setattr(execution, "_fused_stale", _is_closed)
+    monkeypatch.setattr(execution, "_malformed_steps", lambda *_: "")
     is_caught(
         30, by="is recorded otherwise|counts as seen|acknowledged and not recorded|the code differs from the history"
     )
 
 
 def test_taking_a_stale_fused_decision_is_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(completing, "_fused_stale", _is_closed)
+    monkeypatch.setattr(execution, "_fused_stale", _is_closed)
     is_caught(60, by="counts as seen")
 
 
@@ -100,12 +98,12 @@ def _is_closed(draft: Draft, _: Completion) -> str:
 
 
 def test_losing_the_record_of_a_step_is_detected(monkeypatch: Plant) -> None:
-    record = completing._record_steps
+    record = execution._record_steps
 
     def forgetful(draft: Draft, completion: Completion, seen: int) -> None:
         record(draft, completion._replace(steps=completion.steps[1:]), seen)
 
-    monkeypatch.setattr(completing, "_record_steps", forgetful)
+    monkeypatch.setattr(execution, "_record_steps", forgetful)
     is_caught(10, by="acknowledged and not recorded")
 
 
@@ -164,7 +162,7 @@ def test_acknowledging_a_decision_before_the_commit_is_detected(monkeypatch: Pla
 
 
 def test_ringing_an_alarm_twice_is_detected(monkeypatch: Plant) -> None:
-    folds: dict[Any, Any] = fold._FOLDS
+    folds: dict[Any, Any] = draft._FOLDS
     fire = folds[history.TimerFired]
 
     def twice(state: Any, event: Any) -> None:
@@ -301,12 +299,12 @@ def test_losing_stored_requests_to_other_runs_is_detected(monkeypatch: Plant) ->
 
 
 def test_doing_a_request_to_another_run_twice_is_detected(monkeypatch: Plant) -> None:
-    run = running_errands._run
+    run = outbox._run
 
     async def twice(changes: RunChanges, errand: Errand, now_us: int) -> None:
         await run(changes, errand, now_us)
         if isinstance(errand, StartChild):
             await run(changes, errand, now_us)
 
-    monkeypatch.setattr(running_errands, "_run", twice)
+    monkeypatch.setattr(outbox, "_run", twice)
     is_caught(10, by="jobs are left", kinds=WITH_CHILDREN)

@@ -11,8 +11,7 @@ from mainspring.engines.zookeeper import paths, recovering, waiting
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.master import publishing
-from mainspring.engines.zookeeper.refreshing import RefreshedTree
-from mainspring.engines.zookeeper.tree import Check, Done, Refused, Write
+from mainspring.engines.zookeeper.tree import Check, Done, RefreshedTree, Refused, Write
 from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs import sharing
 from mainspring.jobs.service import JobService
@@ -27,9 +26,9 @@ from .zookeeper.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.engines.zookeeper.locating import LocatedJob, Name
     from mainspring.engines.zookeeper.optimistic import Plan
-    from mainspring.engines.zookeeper.session import Waiting
+    from mainspring.engines.zookeeper.queries import LocatedJob, Name
+    from mainspring.engines.zookeeper.sessions import Waiting
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.ids import Term
     from mainspring.jobs.model import Job

@@ -8,8 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mainspring.faces.gearman.protocol import GearmanProtocol
-from mainspring.wire.gearman.connection import TEXT
-from mainspring.wire.gearman.packets import ARGUMENTS, HEADER, HEADER_SIZE, RES
+from mainspring.wire.gearman_protocol import ARGUMENTS, HEADER, HEADER_SIZE, RES, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -102,7 +102,7 @@ def acknowledge_early() -> None:
 def confirm_early() -> None:
     """Plant a defect: answer an echo at once, and commit earlier settlements a moment later."""
     from mainspring.faces.gearman.protocol import HANDLERS
-    from mainspring.wire.gearman.packets import Type, response
+    from mainspring.wire.gearman_protocol import Type, response
 
     complete = HANDLERS[Type.WORK_COMPLETE]
 
@@ -115,7 +115,7 @@ def confirm_early() -> None:
 
 def never_fence() -> None:
     """Plant a defect of fleets: a node that cannot reach the store never lets its lease end."""
-    from mainspring.nodes.lease import Lease
+    from mainspring.nodes.model import Lease
 
     Lease.ended = lambda self, now: False  # type: ignore[method-assign]
 

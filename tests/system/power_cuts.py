@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 
-from mainspring.engines.sqlite import folding, opening
+from mainspring.engines.sqlite import store_file
 
 if TYPE_CHECKING:
     import random
@@ -47,8 +47,8 @@ class Write(NamedTuple):
 def record_writes(store: Path, journal: Path) -> None:
     """Write a journal of what SQLite writes to a store from now on. The process must open no other store."""
     _installed.append(Recorder(store, journal))
-    opening.LOG_BYTES = 0  # the zeros would not be in the journal
-    folding.Folding.__init__.__defaults__ = (LOG_PAGES,)
+    store_file.LOG_BYTES = 0  # the zeros would not be in the journal
+    store_file.Folding.__init__.__defaults__ = (LOG_PAGES,)
 
 
 class Recorder(apsw.VFS):

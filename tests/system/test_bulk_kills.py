@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.client.addresses import parse_servers
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_servers
 from mainspring.client.session import Request
 
 from .fleet import Fleet

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mainspring.client.streaming import JobEvent
+    from mainspring.client.outcomes import JobEvent
 
     from .stores import Store
 

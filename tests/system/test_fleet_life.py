@@ -12,7 +12,7 @@ import pytest
 from tests.interop.packets import encode
 from tests.postgres.server import PostgresServer, memory_directory, name_of
 
-from mainspring.jobs.recording import EVERY
+from mainspring.jobs.attempts import RECORD_INTERVAL
 
 from .extension import ExtensionKind, ExtensionPeer, FaultError
 from .fleet import Fleet, FleetNode, ForkServer
@@ -261,7 +261,7 @@ def test_an_idle_fleet_queries_the_database_rarely(
                 job = worker.job()
                 assert worker.settle_as(job, b"succeeded") == b"recorded"
                 worker.ready()
-            time.sleep(EVERY + 2)  # until the series have the last job
+            time.sleep(RECORD_INTERVAL + 2)  # until the series have the last job
             server.set(log_statement="all")
             time.sleep(0.2)
             before = len(server.log())

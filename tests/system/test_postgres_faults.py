@@ -14,12 +14,12 @@ from tests.on_servers.postgres.a_fleet import NOW, Node, eventually, node, sessi
 from tests.postgres.proxy import Direction, Proxy
 from tests.postgres.server import PostgresServer, name_of, several
 
-from mainspring.engines.postgres import connection, watch, writer
+from mainspring.engines.postgres import connections, writer
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import succeeded
-from mainspring.queries.jobs import ListJobs
+from mainspring.queries.lists import QueryJobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -82,7 +82,7 @@ class Load:
     async def assert_kept(self, by: Node) -> None:
         """Assert that the store has exactly the promised jobs."""
         (counts,) = await by.group(ops.Count())
-        jobs = await everything(by.engine, ListJobs(limit=1_000_000))
+        jobs = await everything(by.engine, QueryJobs(limit=1_000_000))
         states = {job.id: job.state for job in jobs}
         assert len(states) == len(jobs), "no job is there twice"
         assert {job_id for job_id, state in states.items() if state == State.SUCCEEDED} == self.settled
@@ -322,8 +322,8 @@ def test_a_dead_connection_is_replaced_when_a_group_is_rolled_back(
     proxy: Proxy, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "COMMAND_TIMEOUT", 0.3)
-    monkeypatch.setitem(connection.SESSION_SETTINGS, "lock_timeout", "50ms")
-    monkeypatch.setitem(connection.SESSION_SETTINGS, "idle_in_transaction_session_timeout", "0")
+    monkeypatch.setitem(connections.SESSION_SETTINGS, "lock_timeout", "50ms")
+    monkeypatch.setitem(connections.SESSION_SETTINGS, "idle_in_transaction_session_timeout", "0")
 
     async def test() -> None:
         async with node(proxy.through(database), slow=60.0) as node_a, session(database) as other:
@@ -342,7 +342,7 @@ def test_a_dead_connection_is_replaced_when_a_group_is_rolled_back(
 
 
 def test_a_group_that_the_server_executes_is_not_given_up(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "RECHECK_DELAY", 0.01)
+    monkeypatch.setattr(writer, "RECHECK_DELAY", 0.01)
 
     async def test() -> None:
         async with node(database, slow=60.0) as node_a, session(database) as other:

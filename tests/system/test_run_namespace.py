@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.client.addresses import parse_servers
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_servers
 
 from .processes import mainspring, node
 

@@ -24,9 +24,9 @@ from tests.conformance.suite.driver import Store
 
 import mainspring
 from mainspring.engines.sqlite import engine as engine_module
-from mainspring.engines.sqlite import opening
+from mainspring.engines.sqlite import store_file
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.migrating import migrate_file
+from mainspring.engines.sqlite.store_file import migrate_file
 from mainspring.errors import (
     StoreBrokenError,
     StoreBusyError,
@@ -606,4 +606,4 @@ def test_a_group_with_a_used_id_fails_as_a_whole(path: Path) -> None:
 
 def test_the_header_identifies_the_store_from_the_first_page_on(path: Path) -> None:
     open_store(path).close()
-    assert int.from_bytes(path.read_bytes()[68:72], "big") == opening.APPLICATION_ID
+    assert int.from_bytes(path.read_bytes()[68:72], "big") == store_file.APPLICATION_ID

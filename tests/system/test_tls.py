@@ -19,10 +19,10 @@ import uvloop
 from tests import commands
 from tests.interop.packets import PACKET_TIMEOUT, REQUEST, RESPONSE, Kind, encode
 
-from mainspring.client.addresses import Address
 from mainspring.client.aio import AsyncClient
 from mainspring.client.blocking import Client
-from mainspring.client.tls import TLS_OPTIONS, TlsFiles
+from mainspring.client.environment import Address
+from mainspring.client.sockets import TLS_OPTIONS, TlsFiles
 from mainspring.errors import ServerError
 
 from .authority import EXPIRED_VALIDITY, Authority, Pair

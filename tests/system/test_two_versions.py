@@ -13,7 +13,7 @@ import pytest
 from tests.upgrades.old import with_source
 
 from mainspring import App, RefusedError, ServerError, UsageError
-from mainspring.client.streaming import Progress
+from mainspring.client.outcomes import Progress
 
 from . import processes
 from .fleet import Fleet, ForkServer

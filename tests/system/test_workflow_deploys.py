@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.client.addresses import parse_address
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_address
 
 from .servers import eventually
 from .workflow_accounts import Account, audit

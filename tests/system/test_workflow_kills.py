@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring import JobCancelled, MainspringError, NotFoundError
-from mainspring.client.addresses import parse_address
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_address
 
 from .workflow_processes import WorkflowProcesses
 from .workflow_programs import EFFECTS, RESULTS, app, collects, go

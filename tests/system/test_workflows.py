@@ -26,22 +26,22 @@ from mainspring import (
 )
 from mainspring.cli import main as cli
 from mainspring.cli.options import ServerOptions
-from mainspring.client.addresses import parse_address
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_address
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.quantities import parse_time
 from mainspring.server.build import open_node
-from mainspring.server.clock import SystemClock
 from mainspring.server.engines import build_engine
+from mainspring.server.fleet import SystemClock
+from mainspring.server.metrics import workflow_measures
+from mainspring.server.node import Shutdown
 from mainspring.server.settings import MIB, LimitSettings, ServerSettings, WorkflowSettings, parse_store
-from mainspring.server.shutdown import Shutdown
-from mainspring.server.workflow_measures import workflow_measures
 from mainspring.worker import link
 from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.workflows import deciding
+from mainspring.worker.workflows import decider
 from mainspring.workflows import watch
-from mainspring.workflows.newly_parked import NewlyParked
+from mainspring.workflows.observers import NewlyParked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -584,7 +584,7 @@ def test_a_mismatch_parks_a_run_until_a_worker_with_other_code_connects(
             await go.receive()
             return first
 
-        monkeypatch.setattr(deciding, "code_digest", lambda _: f"build {version}")
+        monkeypatch.setattr(decider, "code_digest", lambda _: f"build {version}")
         return app, order
 
     async def main() -> None:
@@ -626,7 +626,7 @@ def test_a_build_that_has_failed_does_not_get_the_run_again_after_others_go_on(
             await charge.submit(version)
             return sum([await go.receive() for _ in range(10)])
 
-        monkeypatch.setattr(deciding, "code_digest", lambda _: f"build {version}")
+        monkeypatch.setattr(decider, "code_digest", lambda _: f"build {version}")
         return app, order
 
     async def received(fleet: Fleet, app: App, key: str, signals: int) -> None:
@@ -875,13 +875,13 @@ def test_stranded_runs_are_listed_and_reported_each_minute_after_a_restart(
 def test_two_workers_share_a_large_fan_out_with_few_evictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that decided at the end of each of its activities would lose most of these decisions, and evict the run."""
     evicted: list[int] = []
-    evict = deciding.WorkflowDecider._evict
+    evict = decider.WorkflowDecider._evict
 
-    def counted(decider: deciding.WorkflowDecider, run: Any) -> None:
+    def counted(decider: decider.WorkflowDecider, run: Any) -> None:
         evicted.append(run.id)
         evict(decider, run)
 
-    monkeypatch.setattr(deciding.WorkflowDecider, "_evict", counted)
+    monkeypatch.setattr(decider.WorkflowDecider, "_evict", counted)
 
     def build() -> tuple[App, Any]:
         app = App()

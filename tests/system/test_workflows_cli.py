@@ -11,8 +11,8 @@ import pytest
 
 from mainspring.cli.main import main
 from mainspring.cli.options import ServerOptions
-from mainspring.client.addresses import parse_servers
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_servers
 
 from .processes import node
 from .servers import eventually

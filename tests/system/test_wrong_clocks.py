@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.conftest import leave_out
 
-from mainspring.client.addresses import parse_servers
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_servers
 
 from .fleet_clocks import FAKETIME_LIBRARIES
 from .processes import command, environment, node

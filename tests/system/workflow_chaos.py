@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring import ConflictError, JobError, MainspringError, NotFoundError
-from mainspring.client.addresses import parse_address
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_address
 from mainspring.client.outcomes import failure
 
 from .accounted_workflows import note

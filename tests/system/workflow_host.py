@@ -29,23 +29,23 @@ from typing import TYPE_CHECKING, Any
 from tests.system import accounted_workflows, deployed_workflows, power_cuts
 from tests.system import workflow_programs as programs
 
-from mainspring.client.addresses import parse_address
-from mainspring.deciding import guards
-from mainspring.deciding.instance import Instance
-from mainspring.deciding.local_steps import LocalSteps
-from mainspring.engines.sqlite import opening
+from mainspring.client.environment import parse_address
+from mainspring.engines.sqlite import store_file
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.server.build import open_node
-from mainspring.server.clock import SystemClock
 from mainspring.server.engines import build_engine
+from mainspring.server.fleet import SystemClock
+from mainspring.server.node import Shutdown
 from mainspring.server.settings import ServerSettings, parse_store
-from mainspring.server.shutdown import Shutdown
 from mainspring.worker import link
-from mainspring.worker.workflows import deciding
-from mainspring.worker.workflows.deciding import WorkflowDecider
-from mainspring.workflows import outside, run_jobs, unit
+from mainspring.worker.workflows import decider
+from mainspring.worker.workflows.decider import WorkflowDecider
+from mainspring.workflow_code import guards
+from mainspring.workflow_code.instance import Instance
+from mainspring.workflow_code.workflow_jobs import LocalSteps
+from mainspring.workflows import changes, client_signals, unit
 from mainspring.workflows.service import WorkflowService
 from mainspring.workflows.unit import WorkflowUnit
 
@@ -187,18 +187,18 @@ def repeat_steps() -> None:
 
 def forget_outcomes() -> None:
     """Leave the root job of a closed run as it is."""
-    replace(run_jobs, "ended_root", lambda *_: None)
+    replace(changes, "ended_root", lambda *_: None)
 
 
 def ignore_requests() -> None:
     """Take a repeated signal as another one."""
-    signal_runs = outside.signal_runs
+    signal_runs = client_signals.signal_runs
 
     async def ignoring(changes: Any, operation: Any) -> Any:
         operation.signals = [one._replace(request=0) for one in operation.signals]
         return await signal_runs(changes, operation)
 
-    outside.signal_runs = ignoring
+    client_signals.signal_runs = ignoring
 
 
 def lose_errands() -> None:
@@ -214,12 +214,12 @@ def lose_errands() -> None:
 def skip_syncs() -> None:
     """Commit without waiting for the disk, and never fold the log, which would."""
     power_cuts.LOG_PAGES = 10**6
-    prepare = opening.prepare
+    prepare = store_file.prepare
 
     def hasty(*args: Any, **values: Any) -> None:
         prepare(*args, **{**values, "synchronous": "normal"})
 
-    opening.prepare = hasty
+    store_file.prepare = hasty
 
 
 PLANTS = {
@@ -267,7 +267,7 @@ def child(order: dict[str, Any]) -> None:
     app = APPS.get(role)
     if code := order.get("code"):  # the digest of the code is that of all loaded modules
         app = deployed_workflows.APPS[code]
-        replace(deciding, "code_digest", lambda _: code)
+        replace(decider, "code_digest", lambda _: code)
     if order.get("journal"):
         power_cuts.record_writes((directory / "store.db").resolve(), Path(order["journal"]))
     with contextlib.suppress(KeyboardInterrupt):
@@ -276,7 +276,7 @@ def child(order: dict[str, Any]) -> None:
 
 def main() -> None:
     """Execute orders until the input ends."""
-    opening.LOG_BYTES = opening.CHUNK_BYTES
+    store_file.LOG_BYTES = store_file.CHUNK_BYTES
     libc = ctypes.CDLL(None)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()

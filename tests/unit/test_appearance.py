@@ -9,8 +9,8 @@ from typing import get_args
 
 import pytest
 
-from mainspring.api.fires import OutcomeName
 from mainspring.api.operations import StateName as OperationState
+from mainspring.api.schedules import OutcomeName
 from mainspring.api.workflows import StatusName, UnbegunStatus
 from mainspring.appearance import LOOKS, look_of, terminal_style
 from mainspring.jobs.model import State

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from mainspring.attempt_log import AttemptLog
+from mainspring.log_limit import AttemptLog
 from mainspring.server.log_settings import LogSettings
 from mainspring.server.logs import start_logging
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mainspring.byte_names import name_bytes, name_text
 from mainspring.errors import UsageError
-from mainspring.namespaces import key
+from mainspring.namespaces import key, name_bytes, name_text
 from mainspring.workflows.model import decision_function, function_named, function_text
 
 PARTS = st.sampled_from(

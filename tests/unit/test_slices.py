@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.slices import SLICE, Slices
+from mainspring.turns_of_loop import SLICE, LongWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ class Loop:
     def __init__(self, share: float) -> None:
         self.now = 0.0
         self.soon: list[Callable[[], None]] = []
-        self.slices = Slices(self.soon.append, lambda: self.now)
+        self.slices = LongWork(self.soon.append, lambda: self.now)
         self.steps: list[str] = []
         self._share = share
 

@@ -39,12 +39,12 @@ def main(version: Version) -> None:
 
 async def play(directory: Path) -> None:
     """Start the runs, by the code of the commit, and end when each has come as far as it can."""
-    from mainspring.client.addresses import parse_address
+    from mainspring.client.environment import parse_address
     from mainspring.faces.gearman.protocol import GearmanProtocol
     from mainspring.ids import node_id
-    from mainspring.server.clock import SystemClock
+    from mainspring.server.fleet import SystemClock
+    from mainspring.server.node import Shutdown
     from mainspring.server.settings import ServerSettings, parse_store
-    from mainspring.server.shutdown import Shutdown
     from mainspring.worker.settings import WorkerSettings
 
     build: Any = importlib.import_module("mainspring.server.build")  # of the commit, where it builds the engine too

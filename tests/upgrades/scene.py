@@ -14,7 +14,7 @@ import sys
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import Options, Priority, Retry, State
 from mainspring.jobs.rules import Event
-from mainspring.resources.model import FunctionLimits, Limits
+from mainspring.resources.rules import FunctionLimits, Limits
 from mainspring.resources.store import SaveLimits
 from mainspring.schedules.model import At, Overlap
 from tests.conformance.suite import driver
@@ -83,12 +83,12 @@ def play_schedules(s: Scheduling) -> None:
 def engine(url: str) -> object:
     """Return the engine of a store, with the slices of the version if it has these apart."""
     if url.startswith("postgresql:"):
-        from mainspring.engines.postgres import engine, schedules
+        from mainspring.engines.postgres import engine as engine_module
+        from mainspring.engines.postgres import schedules as schedules_module
 
-        return engine.PostgresEngine(url, **slices(schedules))
-    from mainspring.engines.sqlite import schedules
+        return engine_module.PostgresEngine(url, **slices(schedules_module))
 
-    return SqliteEngine(url, **slices(schedules))
+    return SqliteEngine(url, **slices(schedules_module))
 
 
 def slices(module: object) -> dict[str, object]:

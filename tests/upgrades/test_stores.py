@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Retry, State
-from mainspring.resources.model import FunctionLimits, Limits
+from mainspring.resources.rules import FunctionLimits, Limits
 from mainspring.resources.store import ListLimits
 from mainspring.workflows.model import Definition, Key
 from mainspring.workflows.requests import Signal

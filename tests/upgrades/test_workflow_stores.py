@@ -13,14 +13,14 @@ import apsw
 import pytest
 
 from mainspring import JobCancelled
-from mainspring.client.addresses import parse_address
+from mainspring.client.environment import parse_address
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import node_id
 from mainspring.server.build import open_node
-from mainspring.server.clock import SystemClock
 from mainspring.server.engines import build_engine
+from mainspring.server.fleet import SystemClock
+from mainspring.server.node import Shutdown
 from mainspring.server.settings import ServerSettings, parse_store
-from mainspring.server.shutdown import Shutdown
 
 from . import workflow_program as program
 from .old import BEFORE_HTTP_API, WORKFLOW_CORE, Version, unpack

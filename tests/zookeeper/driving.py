@@ -16,15 +16,14 @@ from mainspring.engines.zookeeper.ensemble.client import KazooTree
 from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
 from mainspring.errors import StoreError
 from mainspring.jobs.store import Claim, ClaimRequest
-from mainspring.storage.operation import DEFERRED
+from mainspring.storage.engine import DEFERRED
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.jobs.model import Job
-    from mainspring.storage.engine import Answer, Committed
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Answer, Committed, Operation
 
 LEASE = 4.0
 SLICES = (ZookeeperScheduleSlice(),)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kazoo.protocol.states import KazooState
 
-from mainspring.engines.zookeeper import committer, journal, paths
+from mainspring.engines.zookeeper import committer, paths
 from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
 from mainspring.engines.zookeeper.tree import Create, Done, SessionEndedError, UnknownOutcomeError
@@ -343,7 +343,7 @@ def test_each_entry_is_written_once_over_a_failing_connection(zookeeper: str, ch
                 [*map(Create, (paths.WORKERS, paths.JOURNALS, "/made")), Create(paths.worker(who), ephemeral=True)]
             )
             assert isinstance(created, Done)
-            assert isinstance(await tree.commit(journal.begin(who)), Done)
+            assert isinstance(await tree.commit(committer.begin(who)), Done)
             writer = committer.Committer(tree, who)
             faults = [
                 way.cut,

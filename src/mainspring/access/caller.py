@@ -1,15 +1,90 @@
-"""The origin of a request, and its rights."""
+"""Callers: their secrets, the origin of their requests, their rights, and their acts as the audit has them.
+
+Secrets of tokens, sessions and sign-in links are one word each: a prefix, 32 random bytes and their checksum.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
+import zlib
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from mainspring.access.acts import Act
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role, permitted
 from mainspring.errors import ForbiddenError
 from mainspring.namespaces import DEFAULT
+from mainspring.private_data import hide_in
+
+SECRET_BYTES: Final = 32
+
+
+class Kind(StrEnum):
+    """The purpose of a secret, which is also its prefix. No secret is valid for another purpose."""
+
+    TOKEN = "ms_"  # noqa: S105 - a prefix
+    SESSION = "mss_"
+    """The cookie of a browser."""
+    LINK = "msl_"
+    """Signs in once."""
+
+
+_BODY: Final = re.compile(r"[A-Za-z0-9_-]{48}")
+
+
+def secret_of(kind: Kind, random: bytes) -> str:
+    """Return a secret with 32 random bytes."""
+    assert len(random) == SECRET_BYTES
+    return kind + base64.urlsafe_b64encode(random + _checksum(kind, random)).decode()
+
+
+def digest_of(kind: Kind, text: str) -> bytes | None:
+    """Return the SHA-256 of a secret, under which a store has it; None if the text is no secret of this kind."""
+    body = text.removeprefix(kind)
+    if not text.startswith(kind) or not _BODY.fullmatch(body):
+        return None
+    raw = base64.urlsafe_b64decode(body)
+    if _checksum(kind, raw[:SECRET_BYTES]) != raw[SECRET_BYTES:]:
+        return None
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _checksum(kind: Kind, random: bytes) -> bytes:
+    return zlib.crc32(kind.encode() + random).to_bytes(4, "big")
+
+
+class Act(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One act of a caller, or an attempt that was refused."""
+
+    what: str
+    """The name of the request, such as ``jobs.cancel``."""
+    who: str
+    """The name of the caller."""
+    object: str = ""
+    """The name or the handle of the object."""
+    namespace: str = ""
+    """Empty for objects outside of all namespaces, such as nodes."""
+    token: str = ""
+    """The id of the caller's token; empty without one."""
+    address: str = ""
+    request: str = ""
+    before: Any = None
+    """The value before, in JSON's types; None if the act does not replace one."""
+    after: Any = None
+    reason: str = ""
+    refused: str = ""
+    """Why the caller may not do it; empty for an act."""
+
+    def __post_init__(self) -> None:
+        """Hide secrets, which clients may have put into wrong places; also those in rows of earlier versions."""
+        for name in ("what", "who", "object", "namespace", "before", "after", "reason", "refused"):
+            value = getattr(self, name)
+            if value and (hidden := hide_in(value)) != value:
+                force_setattr(self, name, hidden)
 
 
 class Caller(msgspec.Struct, frozen=True):

@@ -1,29 +1,131 @@
-"""Users that a trusted proxy has signed in: it states their names in headers.
+"""How HTTP requests show who makes them: by secrets, by names that a trusted proxy states, and from which site they come.
 
-One header names the user: the one of ``--proxy-user-header``. Others that name users are ignored: users choose some of them, such
-as a nickname, and a nickname may look like an address that has roles.
-
-Anybody can send such headers, so they count only on connections from the proxy itself: the address of the peer decides, never a
-header such as ``X-Forwarded-For``. The proxy must remove the headers from its clients' requests. A doubled header is refused, and
-so is one with ``_`` in place of ``-``, which some proxies let through.
+`SignIn` is the interface between the faces of a node and its credentials. A request has to name this node, and a page of another
+site must not have sent it.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.access.caller import Caller
-from mainspring.access.grants import check_grant
-from mainspring.access.roles import Grant, Role
-from mainspring.errors import SettingsError, UsageError
+from mainspring.access.roles import Grant, Role, check_grant
+from mainspring.errors import MainspringError, SettingsError, UsageError
 from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from ipaddress import IPv4Network, IPv6Network
 
+    from mainspring.access.caller import Act
+
+
+class TooManySignInsError(MainspringError):
+    """A token has begun too many sessions in a short time."""
+
+
+class SignIn(Protocol):
+    """Finds the callers of secrets, and begins and ends sessions. Every coroutine raises StoreError if the store is away.
+
+    Answers come from memory while the store has confirmed within the last seconds that nothing was revoked.
+    """
+
+    async def caller_of_token(self, text: str, address: str = "") -> Caller | None:
+        """Return the caller of a token, or None: it is no token, unknown, expired or revoked."""
+
+    async def caller_of_session(self, text: str, address: str = "") -> Caller | None:
+        """Return the caller of a session, which is the value of a cookie; None if it has ended."""
+
+    async def sign_in(self, token: str) -> str | None:
+        """Begin a session with a token; return the session's secret for the cookie, or None for an invalid token.
+
+        Raises TooManySignInsError if the token has begun too many in the last minute.
+
+        It lasts `service.SESSION_LIFE` seconds, or until the token expires or is revoked.
+        """
+
+    async def sign_in_by_link(self, link: str) -> str | None:
+        """Begin a session with a sign-in link, which is then used up; None if it is used, expired or invented."""
+
+    async def sign_out(self, session: str) -> None:
+        """End a session, on all nodes within 3 s."""
+
+    async def new_link(self, name: str = "console") -> str:
+        """Return the secret of a link that signs its user in once, within 10 minutes, as an administrator of everything."""
+
+    def watch(self, secret: str, ended: Callable[[], object]) -> Callable[[], None]:
+        """Call a function within 3 s after a token or a session has expired or was revoked, at most once.
+
+        It is for connections and streams that outlive a request. Return a function that ends the watch.
+        """
+
+    def refused(self, act: Act) -> None:
+        """Record in the audit, if few were recorded in the last minute, that a caller was refused."""
+
+
+SAFE: Final = frozenset({"GET", "HEAD"})
+"""Methods that change nothing."""
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::\d{1,5})?")
+
+
+class HostNames:
+    """The names under which clients may address the node: IP addresses, ``localhost``, and ``names``."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = {"localhost", *(name.lower().rstrip(".") for name in names)}
+
+    def accepts(self, host: bytes) -> bool | None:
+        """Return whether the value of a ``Host`` header names this node; None if it is no valid value."""
+        match = _HOST.fullmatch(host.decode("latin-1"))
+        if match is None:
+            return None
+        return _is_address(match[1] or match[2]) or match[2].lower().rstrip(".") in self._names
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_of_this_site(method: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a request with a checked ``Host`` changes nothing, or comes from a page of this host or from no browser.
+
+    Browsers send ``Sec-Fetch-Site``, and older ones ``Origin``. A request without both comes from no browser, and needs a bearer
+    token: a cookie is no proof, because browsers add it by themselves.
+    """
+    if method in SAFE:
+        return True
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:
+        return site in (b"same-origin", b"none")
+    origin = headers.get(b"origin")
+    if origin is not None:
+        host = headers.get(b"host", b"").lower()
+        return origin.lower() in (b"http://" + host, b"https://" + host)
+    return b"authorization" in headers
+
+
+def may_be_foreign_page(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a page of another site may have sent a request, of any method, to a port without tokens.
+
+    Browsers send ``Sec-Fetch-Site`` to addresses that they trust, such as loopback. Elsewhere a request of a page may have
+    neither that nor ``Origin``, so there a browser is refused by its ``User-Agent``, which no page can change.
+    """
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:
+        return site not in (b"same-origin", b"none")
+    if b"origin" in headers:
+        return not is_of_this_site("", headers)
+    return headers.get(b"user-agent", b"").startswith(b"Mozilla/")
+
+
+if TYPE_CHECKING:
     Network = IPv4Network | IPv6Network
 
 USER_HEADER: Final = b"x-forwarded-email"

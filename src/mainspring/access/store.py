@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from mainspring.access.audit import Acting
-from mainspring.access.credentials import Kind
+from mainspring.access.caller import Kind
 from mainspring.access.roles import Grant  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import CANNOT_READ
-from mainspring.storage.phases import Phase
-from mainspring.storage.query import PageQuery, Query
+from mainspring.storage.engine import PageQuery, Phase, Query
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mainspring.access.acts import Act
+    from mainspring.access.caller import Act
 
 
 class Credential(msgspec.Struct, frozen=True, omit_defaults=True):

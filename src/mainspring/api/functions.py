@@ -1,17 +1,19 @@
-"""Calls about functions: their work, limits and pauses, and the workers that have registered them."""
+"""Calls about functions: their work, recent past, limits and pauses, and the workers that have registered them.
+
+The recent past is a series: a function's jobs by minute or half hour, and its errors by type.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.errors import PAGE_LIMIT
 from mainspring.api.jobs import REASON_LIMIT
-from mainspring.api.request import Request, Touches
-from mainspring.api.status import Waiting  # noqa: TC001 - msgspec reads the annotation
+from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the annotation
+from mainspring.api.request import PAGE_LIMIT, Request, Touches
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import Moment, Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
@@ -42,14 +44,14 @@ class FunctionInfo(msgspec.Struct):
     """Of what commands have set: the limits and the pause. The changing requests take it."""
     dead_letters: int | None = None
     """Jobs whose attempts have all failed, in the whole store; None while the store cannot be read."""
-    waiting_by_priority: Waiting | None = None
+    waiting_by_priority: WaitingJobs | None = None
     running_at_all_nodes: int = 0
     """For other nodes, as of their last heartbeats; ``running`` is that of the node which answers."""
     paused_by: str | None = None
     """The caller who paused it last."""
 
 
-class Listed(msgspec.Struct):
+class ListedFunctions(msgspec.Struct):
     """A page of functions, sorted by name. The pages follow the order in which the node has got the functions."""
 
     functions: list[FunctionInfo]
@@ -65,7 +67,7 @@ class Registration(msgspec.Struct):
     functions: list[str]
 
 
-class List(Request[Listed]):
+class ListFunctions(Request[ListedFunctions]):
     """The node's functions, one page at a time.
 
     With a ``name``, an answer may have fewer functions than ``limit`` although more follow: it has searched its share.
@@ -82,7 +84,7 @@ class List(Request[Listed]):
     """A part of the names; capital and small letters are the same."""
 
 
-class Show(Request[FunctionInfo]):
+class ShowFunction(Request[FunctionInfo]):
     """One function. Codes: ``function_not_found``."""
 
     permission = Permission.READ
@@ -90,7 +92,7 @@ class Show(Request[FunctionInfo]):
     function: Text
 
 
-class Registered(Request[Registration]):
+class IsRegistered(Request[Registration]):
     """Return whether a worker of any node has registered a function; if none has, also the names of the registered ones."""
 
     permission = Permission.READ
@@ -98,7 +100,7 @@ class Registered(Request[Registration]):
     function: Text
 
 
-class Limit(Request[FunctionInfo]):
+class LimitFunction(Request[FunctionInfo]):
     """Limit a function; limits that are left out do not change.
 
     Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``changed``.
@@ -118,7 +120,7 @@ class Limit(Request[FunctionInfo]):
     """Of the last answer: if another command has changed the function since, the request fails."""
 
 
-class Pause(Request[FunctionInfo]):
+class PauseFunction(Request[FunctionInfo]):
     """Start no more jobs of a function. Codes: as of `Limit`."""
 
     permission = Permission.OPERATE
@@ -154,7 +156,7 @@ class Acknowledge(Request[Acknowledged]):
     reason: Reason = ""
 
 
-class Resume(Request[FunctionInfo]):
+class ResumeFunction(Request[FunctionInfo]):
     """Start jobs of a paused function again. Codes: as of `Limit`."""
 
     permission = Permission.OPERATE
@@ -162,3 +164,93 @@ class Resume(Request[FunctionInfo]):
     call = "functions.resume"
     function: Text
     revision: Text | None = None
+
+
+StepName = Literal["minute", "half_hour"]
+
+
+class DurationNumbers(msgspec.Struct):
+    """Durations of attempts, in seconds."""
+
+    number: int
+    mean: float
+    p50: float
+    """Estimated from a histogram, as the next."""
+    p95: float
+    counts: list[int] = []
+    """This histogram: the durations up to each of `Series.bounds` and above the one before, and those above the last; without
+    zeros at the end."""
+
+
+class BucketInfo(msgspec.Struct):
+    """The jobs of a function in one minute or half hour; docs/reference/protocol.md explains the keys."""
+
+    at: str
+    submitted: int
+    succeeded: int
+    failed: int
+    retried: int
+    timed_out: int
+    lost: int
+    cancelled: int
+    released: int
+    snoozed: int
+    wait: DurationNumbers | None
+    run: DurationNumbers | None
+    waiting: int | None = None
+    """The jobs that waited for a worker at the end of the bucket, or of the last one before it that has a number."""
+
+
+class Series(msgspec.Struct):
+    """The series of a function, the oldest bucket first, with the buckets in which nothing happened."""
+
+    function: str
+    step: float
+    """Seconds of a bucket."""
+    buckets: list[BucketInfo]
+    bounds: list[float] = []
+    """Those of the histograms, in seconds."""
+
+
+class ErrorInfo(msgspec.Struct):
+    """The failed attempts with one type of error."""
+
+    type: str
+    number: int
+    first_at: str | None
+    last_at: str | None
+    message: str
+    """Of the last one: its first line, cut to 200 characters."""
+    handle: str | None
+    """The job of the last one."""
+
+
+class Errors(msgspec.Struct):
+    """The failed attempts of a function by type of error, the most frequent first."""
+
+    function: str
+    since: str
+    errors: list[ErrorInfo]
+
+
+class ReadFunctionSeries(Request[Series]):
+    """The numbers of a function's jobs at all nodes: 60 minutes, or 48 half hours. Codes: ``unsupported``."""
+
+    permission = Permission.READ
+    call = "functions.series"
+    only_reads = True
+    function: Text
+    step: StepName = "minute"
+    since: Moment | None = None
+    """Only buckets that begin at this time or later, in seconds since 1970."""
+    until: Moment | None = None
+    """Only buckets that begin before this time."""
+
+
+class ReadErrors(Request[Errors]):
+    """The failed attempts of a function at all nodes in the last 24 hours, by type of error. Codes: ``unsupported``."""
+
+    permission = Permission.READ
+    call = "functions.errors"
+    only_reads = True
+    function: Text

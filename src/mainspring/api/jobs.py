@@ -1,18 +1,27 @@
-"""Calls about jobs: list, show, cancel, retry, and watch their changes."""
+"""Calls about stored jobs: list, show, change and watch them; their attempts, arguments, results and logs."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
-from mainspring.api.request import Request, Touches
-from mainspring.api.submitting import Arguments, has_arguments
+from mainspring.api.request import (
+    Request,
+    Time,
+    Touches,
+)
+from mainspring.api.submitting import Arguments, PriorityName, Submission, has_arguments
 from mainspring.jobs.model import FUNCTION_LIMIT, State
-from mainspring.sizes import Seconds, Text, Texts, Whole  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import (  # noqa: TC001 - msgspec reads the annotations
+    Seconds,
+    Text,
+    Texts,
+    TextTuple,
+    Whole,
+)
 
 REASON_LIMIT = 4096
 """Characters in the reason of a cancel, which is stored with the job."""
@@ -60,7 +69,7 @@ class JobDetails(JobInfo):
     """The key of the run of a workflow for which the job stands, which is its own handle, or to which it belongs."""
 
 
-class Listed(msgspec.Struct):
+class ListedJobs(msgspec.Struct):
     """A page of jobs, newest first."""
 
     jobs: list[JobInfo]
@@ -71,7 +80,7 @@ class Listed(msgspec.Struct):
     """Only in a partial answer: when the last examined job was submitted; None: there is no older one."""
 
 
-class Cancelled(msgspec.Struct):
+class CancelledJob(msgspec.Struct):
     """The state of a job after a cancel."""
 
     handle: str
@@ -79,13 +88,13 @@ class Cancelled(msgspec.Struct):
     """``cancelled``; ``running`` if its worker was asked to stop; or the state in which the job had already ended."""
 
 
-class Missed(msgspec.Struct):
+class MissedChanges(msgspec.Struct):
     """The number of changes that were left out because the watcher's buffer was full."""
 
     missed: int
 
 
-class List(Request[Listed], kw_only=True):
+class ListJobs(Request[ListedJobs], kw_only=True):
     """Jobs that match all given criteria (`JobCriteria`) and are older than the job ``before``.
 
     Codes: ``invalid``, ``job_not_found``, ``run_not_found``.
@@ -114,7 +123,7 @@ class List(Request[Listed], kw_only=True):
     """Whether the answer may contain fewer jobs than the limit although more match."""
 
 
-class Show(Request[JobDetails]):
+class ShowJob(Request[JobDetails]):
     """One job. Codes: ``job_not_found``."""
 
     permission = Permission.READ
@@ -122,7 +131,7 @@ class Show(Request[JobDetails]):
     handle: Text
 
 
-class Cancel(Request[Cancelled]):
+class CancelJob(Request[CancelledJob]):
     """Cancel a job. Codes: ``job_not_found``."""
 
     permission = Permission.OPERATE
@@ -132,7 +141,7 @@ class Cancel(Request[Cancelled]):
     reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)] = "cancelled on request"
 
 
-class Retry(Arguments, Request[JobInfo]):
+class RetryJob(Arguments, Request[JobInfo]):
     """Put a job that ended without success back to pending, or to scheduled for ``delay`` seconds.
 
     With arguments, it gets these in place of its own: that needs the permission to submit jobs. Codes: ``invalid``,
@@ -150,10 +159,267 @@ class Retry(Arguments, Request[JobInfo]):
         return Permission.DEVELOP if has_arguments(self) else self.permission
 
 
-class Watch(Request[None]):
+class WatchJobs(Request[None]):
     """Send each change of state, optionally of one function or one job only. Codes: ``job_not_found``."""
 
     permission = Permission.READ
     call = "jobs.watch"
     function: Annotated[str, msgspec.Meta(max_length=FUNCTION_LIMIT)] | None = None
     handle: Text | None = None
+
+
+FutureSeconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+class DeletedJob(msgspec.Struct):
+    """A job that was deleted."""
+
+    handle: str
+    state: Literal["deleted"] = "deleted"
+
+
+class UpdateJob(Request[JobInfo]):
+    """Change a job that waits; keys that are left out stay as they are. Codes: ``invalid``, ``job_not_found``, ``conflict``."""
+
+    permission = Permission.OPERATE
+    touches = Touches.JOB
+    call = "jobs.update"
+    handle: Text
+    run_at: Time | UnsetType = UNSET
+    """When it runs; a past time: at once."""
+    priority: PriorityName | UnsetType = UNSET
+    expires_at: Time | UnsetType | None = UNSET
+    """When it expires if it has not started; null: never."""
+
+
+class SnoozeJob(Request[JobInfo]):
+    """Postpone a job that waits. Codes: ``invalid``, ``job_not_found``, ``conflict``."""
+
+    permission = Permission.OPERATE
+    touches = Touches.JOB
+    call = "jobs.snooze"
+    handle: Text
+    delay: FutureSeconds
+
+
+class DeleteJob(Request[DeletedJob]):
+    """Delete a job that has ended. Codes: ``job_not_found``, ``conflict``."""
+
+    permission = Permission.OPERATE
+    touches = Touches.JOB
+    call = "jobs.delete"
+    handle: Text
+
+
+class CloneJob(Arguments, Request[Submission]):
+    """Submit a new job like another one, whatever the state of that.
+
+    The new job has the function, the arguments, the priority, the concurrency key, the tags, the retry policy, the time limits
+    and the version of the other one, where the request gives no others. It has no unique, and runs at once, unless the request
+    says otherwise. Codes: as of `SubmitJob`, ``job_not_found``, and ``not_kept`` if the arguments are not kept.
+    """
+
+    permission = Permission.DEVELOP
+    touches = Touches.JOB
+    call = "jobs.clone"
+    handle: Text
+    unique: Text = ""
+    priority: PriorityName | None = None
+    delay: FutureSeconds | None = None
+    run_at: Time | None = None
+    expires: FutureSeconds | None = None
+    concurrency_key: Text | None = None
+    tags: TextTuple | None = None
+
+
+SHOWN_BYTES = 1 << 20
+"""Bytes of the largest payload in an answer."""
+
+
+class Attempt(msgspec.Struct):
+    """One attempt at a job; docs/reference/protocol.md explains the keys."""
+
+    number: int
+    outcome: str
+    """``running``, or a value of `jobs.rules.Outcome`."""
+    started_at: str | None
+    ended_at: str | None
+    duration: float | None
+    """Seconds."""
+    node: str | None
+    worker: str | None
+    error_type: str | None
+    error: str | None
+    stop_requested_at: str | None = None
+    """When its worker was asked to stop because of a cancel; None if it was not."""
+    done: int = 0
+    """The last progress that its worker reported, as the next two; 0 and None if it reported none."""
+    total: int = 0
+    text: str | None = None
+
+
+class Attempts(msgspec.Struct):
+    """The attempts at a job, oldest first."""
+
+    handle: str
+    attempts: list[Attempt]
+
+
+class KeptArguments(msgspec.Struct):
+    """The arguments of a job."""
+
+    handle: str
+    size: int
+    """Bytes of the payload, as it was submitted."""
+    kept: bool
+    """Whether the payload, or what may be shown of it, is still there."""
+    redacted: bool
+    """Whether values were replaced, or the whole payload is withheld because it is not JSON."""
+    value: Any | UnsetType = UNSET
+    """The payload, if it is JSON."""
+    payload: bytes | UnsetType = UNSET
+    """The payload, if it is not JSON. Base64 in JSON."""
+
+
+class ListAttempts(Request[Attempts]):
+    """The attempts at a job. Codes: ``job_not_found``."""
+
+    permission = Permission.READ
+    call = "jobs.attempts"
+    handle: Text
+
+
+class ShowArguments(Request[KeptArguments]):
+    """The arguments of a job. Codes: ``job_not_found``, ``unsupported``."""
+
+    permission = Permission.PAYLOADS
+    call = "jobs.arguments"
+    handle: Text
+
+
+class UserData(msgspec.Struct):
+    """Bytes of a user."""
+
+    data: bytes
+
+
+class JobOutcome(msgspec.Struct):
+    """How a job ended; docs/reference/cli.md explains the keys."""
+
+    handle: str
+    state: str
+    attempt: int
+    result: msgspec.Raw | str | None = None
+    encoding: str | None = None
+    """None with a result: it is too long for this answer, or the caller may not see it."""
+    error: str | None = None
+    traceback: str | None = None
+
+
+class ReadPayload(Request[UserData]):
+    """The arguments of a job. Codes: ``job_not_found``, ``not_kept``."""
+
+    permission = Permission.PAYLOADS
+    name_in_audit = "jobs.payload"
+    handle: Text
+
+
+class ReadResult(Request[UserData]):
+    """The result of a job that has succeeded. Codes: ``job_not_found``, ``not_kept``, ``conflict`` if it has not."""
+
+    permission = Permission.PAYLOADS
+    name_in_audit = "jobs.result"
+    handle: Text
+
+
+class AwaitJob(Request[JobOutcome]):
+    """How a job ended, once it has. Codes: ``job_not_found``."""
+
+    permission = Permission.READ
+    name_in_audit = "jobs.wait"
+    only_reads = True
+    handle: Text
+
+
+class JobProgress(msgspec.Struct):
+    """How much of a job is done."""
+
+    done: int
+    total: int
+
+
+class FollowJob(Request[JobInfo]):
+    """The changes of one job until it ends: `JobInfo` as the event ``job``, and `Progress`. Codes: ``job_not_found``."""
+
+    permission = Permission.READ
+    name_in_audit = "jobs.follow"
+    handle: Text
+
+
+LONGEST_WAIT = 30.0
+"""Seconds that a call may wait for lines."""
+Level = Literal["debug", "info", "warning", "error", "critical"]
+
+
+class LogLine(msgspec.Struct):
+    """A line of a job's log; docs/reference/protocol.md explains the keys."""
+
+    attempt: int
+    number: int
+    at: str | None
+    level: str
+    logger: str
+    message: str
+    fields: dict[str, str | int | float | bool | None]
+    missed: int | UnsetType = UNSET
+    """The number of lines that are missing before this one; left out if there are none."""
+
+
+class Logged(msgspec.Struct):
+    """A part of a job's log, the oldest line first."""
+
+    lines: list[LogLine]
+    next: str
+    """The value of ``after`` for the lines that follow."""
+    ended: bool
+    """Whether the job has ended, and no more lines follow."""
+
+
+class LogEnd(msgspec.Struct):
+    """The last event of a stream of lines: the job has ended."""
+
+    ended: bool = True
+
+
+class FollowLogs(Request[None]):
+    """A stream of the lines of a job's log, until it has ended. It has the codes of ``jobs.logs``."""
+
+    permission = Permission.PAYLOADS
+    name_in_audit = "jobs.follow_logs"
+    handle: Text
+    tail: Whole = 200
+    """The number of earlier lines with which the stream begins, the newest ones."""
+    after: Text | None = None
+    """The place where another stream ended; instead of ``tail``."""
+    level: Level = "debug"
+    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+
+
+class ReadJobLogs(Request[Logged]):
+    """Lines of a job's log. Codes: ``job_not_found``, ``invalid``, ``unsupported``."""
+
+    permission = Permission.PAYLOADS
+    call = "jobs.logs"
+    only_reads = True
+    handle: Text
+    tail: Whole = 200
+    """Without ``after``: the number of lines, the newest ones."""
+    after: Text | None = None
+    """``next`` of the previous answer; empty: from the first line."""
+    limit: Whole = 1000
+    """With ``after``: the largest number of lines."""
+    level: Level = "debug"
+    """The lowest level."""
+    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    wait: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT)] = 0.0
+    """With ``after``: seconds to wait for a line if there is none, and the job has not ended."""

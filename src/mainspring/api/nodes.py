@@ -1,15 +1,100 @@
-"""Calls about the nodes that share a store: list, show, drain and remove them."""
+"""Calls about the nodes that share a store: their load, their drains and ends, and the workers that are connected to them."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.request import Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Request, Touches
 from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
+
+
+class WaitingJobs(msgspec.Struct):
+    """Numbers of waiting jobs, by priority."""
+
+    high: int
+    normal: int
+    low: int
+
+
+class FunctionStatus(msgspec.Struct):
+    """The load of a function."""
+
+    function: str
+    total: int
+    running: int
+    workers: int
+    waiting: WaitingJobs
+
+
+class JobNumbers(msgspec.Struct):
+    """Numbers of jobs that have not ended."""
+
+    total: int
+    running: int
+    waiting: int
+
+
+class CommitNumbers(msgspec.Struct):
+    """The commits of the node since its start."""
+
+    groups: int
+    jobs: int
+
+
+class WorkflowStatus(msgspec.Struct):
+    """The load of a version of a workflow."""
+
+    type: str
+    version: str
+    workers: int
+    parked: int
+    stranded: int
+
+
+class SetAsideStatus(msgspec.Struct):
+    """A stored object that the node cannot handle: a schedule."""
+
+    kind: str
+    name: str
+    since: str | None
+    """When the node met it first, in RFC 3339."""
+    fault: str
+
+
+class NodeStatus(msgspec.Struct):
+    """A node; docs/reference/cli.md explains the keys."""
+
+    version: str
+    name: str
+    term: int
+    store: str
+    """Its address, without a password; its kind alone for callers who may not see all namespaces."""
+    pid: int | None
+    uptime: float
+    connections: int | None
+    """None, as ``commits``, for callers who may not see all namespaces. The other numbers are those of theirs then."""
+    schedules: bool
+    workers: int
+    known_functions: int
+    jobs: JobNumbers
+    commits: CommitNumbers | None
+    functions: list[FunctionStatus]
+    workflows: list[WorkflowStatus] = []
+    set_aside: list[SetAsideStatus] = []
+    """Empty, for callers who may not see all namespaces."""
+
+
+class ShowStatus(Request[NodeStatus]):
+    """The status of the node that receives the request, with the functions of one namespace. Codes: none of its own."""
+
+    permission = Permission.READ
+    about_nodes = True
+    call = "node.status"
+
 
 T = TypeVar("T")
 
@@ -49,7 +134,7 @@ class NodeInfo(msgspec.Struct):
     """Empty for callers who may not see all namespaces."""
 
 
-class Listed(msgspec.Struct):
+class ListedNodes(msgspec.Struct):
     """The nodes that share a store."""
 
     nodes: list[NodeInfo]
@@ -57,7 +142,7 @@ class Listed(msgspec.Struct):
     """The value of ``after`` for the next page; left out: there are no more."""
 
 
-class List(Request[Listed]):
+class ListNodes(Request[ListedNodes]):
     """The nodes that share a store. Codes: none of its own."""
 
     permission = Permission.READ
@@ -67,7 +152,7 @@ class List(Request[Listed]):
     after: Text | None = None
 
 
-class Show(Request[NodeInfo]):
+class ShowNode(Request[NodeInfo]):
     """One node. Codes: ``node_not_found``, ``ambiguous_node``."""
 
     permission = Permission.READ
@@ -77,7 +162,7 @@ class Show(Request[NodeInfo]):
     """A name, or the number of a term."""
 
 
-class Drain(Request[NodeInfo]):
+class DrainNode(Request[NodeInfo]):
     """Let a node accept no more jobs, or accept jobs again. Codes: ``node_not_found``, ``ambiguous_node``, ``only_node``."""
 
     permission = Permission.ADMIN
@@ -88,7 +173,7 @@ class Drain(Request[NodeInfo]):
     draining: bool = True
 
 
-class Remove(Request[NodeInfo]):
+class RemoveNode(Request[NodeInfo]):
     """End a node's term. Codes: ``node_not_found``, ``ambiguous_node``, ``node_lives``, ``only_node``."""
 
     permission = Permission.ADMIN
@@ -97,3 +182,95 @@ class Remove(Request[NodeInfo]):
     call = "nodes.remove"
     node: Text
     force: bool = False
+
+
+class WorkerInfo(msgspec.Struct):
+    """A connected worker; docs/reference/protocol.md explains the keys."""
+
+    id: str
+    name: str
+    node: str
+    term: int
+    """Of its node."""
+    client: str
+    """``extension`` or ``gearman``: its protocol."""
+    state: str
+    """``live``, ``silent`` or ``draining``."""
+    slots: int | None
+    """How many jobs it runs at a time, if it has declared it."""
+    running: int
+    connected_at: str | None
+    version: str | None
+    """Its version of Mainspring; None if unknown."""
+    stops: bool
+    """Whether it stops on request."""
+    silent_since: str | None
+    """Since when it has sent nothing although it should; it gets no work until it sends something."""
+
+
+class WorkerDecisions(msgspec.Struct):
+    """The decisions of workflows that a worker has."""
+
+    running: int
+    steps: int
+    """Those of them that only keep a step, as of the worker's last report."""
+    places: int
+    """Decisions that it takes at a time, besides these."""
+    full: bool
+    """Whether all of its places are taken: it gets no further decision until one of them ends."""
+
+
+class WorkerDetails(WorkerInfo):
+    """A worker with its functions and jobs; both are None for a worker of another node than the one that answers."""
+
+    functions: list[str] | None
+    jobs: list[str] | None
+    """The handles of running jobs, at most 1,000."""
+    decisions: WorkerDecisions | None
+    """None also for a worker that decides no runs."""
+
+
+class ListedWorkers(msgspec.Struct):
+    """A page of workers, sorted by their nodes' terms."""
+
+    workers: list[WorkerInfo]
+    next: str | None
+    """The value of ``after`` for the next page; None on the last one."""
+
+
+class ListWorkers(Request[ListedWorkers]):
+    """The workers of a namespace at all nodes; of each other node the first 200, as of its last heartbeat. Codes: ``invalid``."""
+
+    permission = Permission.READ
+    call = "workers.list"
+    rows = "workers"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
+    after: Text | None = None
+
+
+class ShowWorker(Request[WorkerDetails]):
+    """One worker. Codes: ``worker_not_found``."""
+
+    permission = Permission.READ
+    call = "workers.show"
+    worker: Text
+    """Its id."""
+
+
+class DrainWorker(Request[WorkerInfo]):
+    """Give a worker no more jobs of tasks, or give it jobs again. Codes: ``worker_not_found``."""
+
+    permission = Permission.OPERATE
+    touches = Touches.ALL
+    call = "workers.drain"
+    worker: Text
+    draining: bool = True
+
+
+class StopWorker(Request[WorkerInfo]):
+    """Ask a worker to stop once its jobs have ended. Codes: ``worker_not_found``, ``conflict`` if it takes no such requests."""
+
+    permission = Permission.OPERATE
+    touches = Touches.ALL
+    call = "workers.stop"
+    worker: Text

@@ -1,4 +1,4 @@
-"""Calls about operations on many jobs: start, list, show and abort them."""
+"""Calls about operations on many jobs: start, list, show and abort them. A backfill of a schedule is one of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Annotated, Literal
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.errors import PAGE_LIMIT
-from mainspring.api.job_filters import JobCriteria, Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.api.jobs import REASON_LIMIT, JobInfo
-from mainspring.api.request import Request, Touches
+from mainspring.api.request import (
+    PAGE_LIMIT,
+    JobCriteria,
+    Request,
+    Time,
+    Touches,
+)
 from mainspring.sizes import Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
 ActionName = Literal["cancel", "retry", "delete", "reschedule"]
@@ -68,7 +72,7 @@ class OperationDetails(OperationInfo):
     """The first failures."""
 
 
-class Started(msgspec.Struct):
+class StartedOperation(msgspec.Struct):
     """The answer to a request for an operation."""
 
     id: str | None
@@ -79,7 +83,7 @@ class Started(msgspec.Struct):
     """The first five jobs that match."""
 
 
-class Listed(msgspec.Struct):
+class ListedOperations(msgspec.Struct):
     """A page of operations, newest first."""
 
     operations: list[OperationInfo]
@@ -102,7 +106,7 @@ class TouchedJobs(msgspec.Struct):
     """The value of ``after`` for the next page; None: there are no more jobs now."""
 
 
-class Start(Request[Started]):
+class StartOperation(Request[StartedOperation]):
     """Change all jobs that match a filter, or that have one of some handles.
 
     Codes: ``invalid``, ``conflict``, ``run_not_found``, ``unsupported``.
@@ -125,7 +129,7 @@ class Start(Request[Started]):
     """For ``reschedule``: when the jobs run. A past time lets them run at once."""
 
 
-class List(Request[Listed]):
+class ListOperations(Request[ListedOperations]):
     """The operations of a namespace. Codes: ``invalid``, ``unsupported``."""
 
     permission = Permission.READ
@@ -136,7 +140,7 @@ class List(Request[Listed]):
     """List only operations that were started before this one."""
 
 
-class Show(Request[OperationDetails]):
+class ShowOperation(Request[OperationDetails]):
     """One operation. Codes: ``operation_not_found``, ``unsupported``."""
 
     permission = Permission.READ
@@ -144,7 +148,7 @@ class Show(Request[OperationDetails]):
     id: Text
 
 
-class Follow(Request[OperationInfo]):
+class FollowOperation(Request[OperationInfo]):
     """The progress of one operation until it ends, as the event ``operation``.
 
     Codes: ``operation_not_found``, ``unsupported``.
@@ -155,7 +159,7 @@ class Follow(Request[OperationInfo]):
     id: Text
 
 
-class Jobs(Request[TouchedJobs]):
+class ListOperationJobs(Request[TouchedJobs]):
     """The jobs that an operation has changed or could not change. Codes: ``operation_not_found``, ``unsupported``."""
 
     permission = Permission.READ
@@ -164,7 +168,7 @@ class Jobs(Request[TouchedJobs]):
     after: Whole = 0
 
 
-class Abort(Request[OperationInfo]):
+class AbortOperation(Request[OperationInfo]):
     """End an operation early; jobs that have had their turn stay changed. Codes: ``operation_not_found``, ``unsupported``."""
 
     permission = Permission.OPERATE
@@ -173,3 +177,39 @@ class Abort(Request[OperationInfo]):
     is_small = True
     id: Text
     reason: Reason = ""
+
+
+class StartedBackfill(msgspec.Struct):
+    """The answer to a request for a backfill."""
+
+    id: str | None
+    """The operation that fires the times; None for a dry run."""
+    matched: int
+    """The fire times in the range, whether they have run already or not."""
+    at_least: bool
+    """Whether there may be more, because the count took too long."""
+    times: list[str | None]
+    """The first ten of them."""
+
+
+class Backfill(Request[StartedBackfill], kw_only=True):
+    """Run a schedule for its past fire times that have not run, each once, in an operation.
+
+    Codes: ``invalid``, ``schedule_not_found``, ``conflict``, ``unsupported``.
+    """
+
+    permission = Permission.OPERATE
+    touches = Touches.SCHEDULE
+    call = "schedules.backfill"
+    name: Text
+    from_: Time = msgspec.field(name="from")
+    """The first time that may run."""
+    to: Time | None = None
+    """The last one; by default now."""
+    max: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
+    """The most fire times that the range may have. If it has more, the request fails and nothing runs."""
+    dry_run: bool = False
+    """Only count the times."""
+    reason: Reason = ""
+    rate: Seconds | None = None
+    """The most times per second; None: as fast as other work allows."""

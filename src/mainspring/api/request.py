@@ -1,19 +1,142 @@
-"""Requests to a node, in every protocol. Only this module reads them from JSON and writes answers as JSON.
+"""Requests to a node in every protocol: what all of them share, their problems, and streams of changes.
 
-The other modules of this package have the requests and the answers of one subject each; `answers` has their handlers.
+Only this module reads requests from JSON and writes answers as JSON. The other modules of this package have the requests and the
+answers of one subject each; `handlers` has their handlers.
+
+Problems are data: a stable code, and a sentence for people. docs/reference/errors.md has the table of the codes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotation
-from enum import Enum, auto
-from typing import Any, ClassVar, Generic, TypeVar
+from datetime import datetime
+from enum import Enum, StrEnum, auto
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
 from mainspring.access.roles import Permission  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.errors import ApiError, Code
+from mainspring.errors import ConflictError, ForbiddenError, MainspringError, RefusedError, UsageError
 from mainspring.namespaces import Namespaced
+from mainspring.private_data import hide_secrets
+from mainspring.sizes import Text, Texts  # noqa: TC001 - msgspec reads the annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+PAGE_LIMIT = 1000
+"""The largest number of jobs, functions, times or runs in one answer."""
+
+
+class Kind(StrEnum):
+    """The classes of codes. A caller without a rule for a code can use its class, which the protocol's ``FAULT`` contains."""
+
+    USAGE = "usage"
+    """The request is invalid, or not possible at this node: the same one fails again."""
+    FORBIDDEN = "forbidden"
+    """The caller lacks a permission."""
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    """The state of the job, schedule or node does not allow the request."""
+    UNAVAILABLE = "unavailable"
+    """The same request may succeed later."""
+
+
+class Code(StrEnum):
+    """Codes of problems. Callers compare codes, so none is ever renamed."""
+
+    UNKNOWN_CALL = "unknown_call", Kind.USAGE
+    """There is no call of this name."""
+    UNREADABLE = "unreadable", Kind.USAGE
+    """The request is no JSON object with the keys and types of its call."""
+    INVALID = "invalid", Kind.USAGE
+    """A value is invalid; the message names it."""
+    UNSUPPORTED = "unsupported", Kind.USAGE
+    """The store of this node does not support the request."""
+    TOO_LARGE = "too_large", Kind.USAGE
+    """A name, a unique or a payload is too long; the message gives the limit in bytes."""
+    TOO_MANY_FUNCTIONS = "too_many_functions", Kind.USAGE
+    """The request names a new function, and the node accepts no more functions."""
+    FORBIDDEN = "forbidden", Kind.FORBIDDEN
+    """The caller lacks a permission; the message names it."""
+    JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND
+    NOT_KEPT = "not_kept", Kind.NOT_FOUND
+    """The job exists, and its arguments or its result are no longer kept, or never were."""
+    FUNCTION_NOT_FOUND = "function_not_found", Kind.NOT_FOUND
+    SCHEDULE_NOT_FOUND = "schedule_not_found", Kind.NOT_FOUND
+    NODE_NOT_FOUND = "node_not_found", Kind.NOT_FOUND
+    RUN_NOT_FOUND = "run_not_found", Kind.NOT_FOUND
+    OPERATION_NOT_FOUND = "operation_not_found", Kind.NOT_FOUND
+    WORKER_NOT_FOUND = "worker_not_found", Kind.NOT_FOUND
+    """No connected worker has this id."""
+    WORKFLOW_NOT_FOUND = "workflow_not_found", Kind.NOT_FOUND
+    """No worker has registered the workflow, or its version."""
+    TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND
+    CONFLICT = "conflict", Kind.CONFLICT
+    """The state of a job, a schedule or a run does not allow it; the message names the state."""
+    CHANGED = "changed", Kind.CONFLICT
+    """The object was changed since the revision that the request names: read it again."""
+    AMBIGUOUS_NODE = "ambiguous_node", Kind.CONFLICT
+    """Several nodes have this name."""
+    NODE_LIVES = "node_lives", Kind.CONFLICT
+    """The node is not dead, and only ``force`` removes such a node."""
+    ONLY_NODE = "only_node", Kind.CONFLICT
+    """No other node shares the store of this node, so it can be neither drained nor removed."""
+    REFUSED = "refused", Kind.UNAVAILABLE
+    """The node accepts no more jobs now: the function's queue is full, or the memory for foreground jobs."""
+    TOO_MANY_WAITS = "too_many_waits", Kind.UNAVAILABLE
+    """The node has no place for one more watch or wait of this caller, or of its namespace; the message has the numbers."""
+    UNAVAILABLE = "unavailable", Kind.UNAVAILABLE
+    """The store could not be reached, or has refused, or a call over Gearman met a defect; the message is the reason."""
+
+    kind: Kind
+
+    def __new__(cls, text: str, kind: Kind) -> Self:  # noqa: D102 - as of all enumerations with attributes
+        code = str.__new__(cls, text)
+        code._value_ = text
+        code.kind = kind
+        return code
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The reason why a call failed."""
+
+    code: Code
+    message: str
+    """A sentence: what was wrong with which input, and what to do."""
+    live_handle: str | None = None
+    """Of a conflict: the job that has the unique now."""
+
+
+class ApiError(MainspringError):
+    """A call failed; ``problem`` is the reason."""
+
+    def __init__(self, code: Code, message: str, live_handle: str | None = None) -> None:
+        message = hide_secrets(message)  # it may quote a token that stands in the wrong place, and clients log it
+        super().__init__(message)
+        self.problem = Problem(code, message, live_handle)
+
+
+def problem_of(error: MainspringError) -> Problem:
+    """Return the problem that stands for an error of the services."""
+    if isinstance(error, ApiError):
+        return error.problem
+    kinds = (
+        (UsageError, Code.INVALID),
+        (ForbiddenError, Code.FORBIDDEN),
+        (ConflictError, Code.CONFLICT),
+        (RefusedError, Code.REFUSED),
+    )
+    code = next((code for kind, code in kinds if isinstance(error, kind)), Code.UNAVAILABLE)
+    return Problem(code, hide_secrets(str(error)), error.live_handle if isinstance(error, ConflictError) else None)
+
+
+def check_number(name: str, number: int) -> None:
+    """Raise ApiError if a number is not from 1 to `PAGE_LIMIT`."""
+    if not 1 <= number <= PAGE_LIMIT:
+        raise ApiError(Code.INVALID, f"{name} is a number from 1 to {PAGE_LIMIT}, not {number}")
+
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -119,3 +242,63 @@ def params_of(request: Request[Any]) -> dict[str, Any]:
 
 write = msgspec.json.Encoder().encode
 """Return an answer as JSON."""
+
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time as RFC 3339 text, with a time zone."""
+
+
+class JobCriteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Criteria for jobs. A job matches if it meets all of them; docs/reference/protocol.md explains the keys.
+
+    `jobs.List` has the same fields. It cannot inherit them: msgspec allows one base with fields, and all requests have another.
+    """
+
+    state: Text | Texts | None = None
+    """One state, or several of which any will do."""
+    function: Text | None = None
+    unique: Text | None = None
+    key: Text | None = None
+    schedule: Text | None = None
+    workflow: Text | None = None
+    """A run of a workflow, by its handle or workflow id."""
+    error_type: Text | None = None
+    tag: Text | None = None
+    created_from: Time | None = None
+    created_to: Time | None = None
+
+
+class Shared:
+    """A value for many feeds, which is encoded once: all clients get the same bytes."""
+
+    __slots__ = ("_encoded", "_value")
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+        self._encoded: dict[str, bytes] = {}
+
+    def encoded(self, event: str, encode: Callable[[str, object], bytes]) -> bytes:
+        """Return the bytes of an event with this value. All feeds pass the same ``encode``."""
+        found = self._encoded.get(event)
+        if found is None:
+            found = self._encoded[event] = encode(event, self._value)
+        return found
+
+
+class Feed(Protocol):
+    """Takes the events of one stream. No method waits: a feed drops events that a slow client cannot take."""
+
+    def replace(self, event: str, value: object) -> None:
+        """Send the newest state of something, or a `Shared` one; an unsent earlier one of the same name is dropped."""
+
+    def append(self, event: str, value: object, place: str = "") -> None:
+        """Send an event that may not be dropped. If too many are unsent, the stream ends, and its client connects again.
+
+        A client that has got ``place`` gives it back then (``Last-Event-ID``).
+        """
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the client has read enough to get more: a stream that reads a store waits for it."""
+
+    def end(self) -> None:
+        """End the stream once all events are sent."""

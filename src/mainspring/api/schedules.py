@@ -1,14 +1,14 @@
-"""Calls about schedules: list, show, create, change and run them; their next times and their history."""
+"""Calls about schedules: list, show, create, change and run them; their next times, their history, and the fire times of all."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.request import Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Request, Touches
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.model import ClockNote, ConflictKind, Misfire  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.specification import Specification
@@ -16,7 +16,6 @@ from mainspring.sizes import ENTRIES, Moment, Text, Texts, TextTuple, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
 
 CLOCK_NOTES: Final[Mapping[str, str]] = {
     "skipped": "the clock skips the stated time, so it runs at the change",
@@ -77,7 +76,7 @@ class ScheduleDetails(ScheduleInfo, kw_only=True):
     """The arguments; missing if they are not JSON."""
 
 
-class Listed(msgspec.Struct):
+class ListedSchedules(msgspec.Struct):
     """All schedules, by name."""
 
     schedules: list[ScheduleInfo]
@@ -85,7 +84,7 @@ class Listed(msgspec.Struct):
     """The value of ``after`` for the next page; left out: there are no more."""
 
 
-class Removed(msgspec.Struct):
+class RemovedSchedule(msgspec.Struct):
     """A removed schedule."""
 
     name: str
@@ -139,7 +138,7 @@ class Previewed(msgspec.Struct):
     conflicts: list[ConflictInfo]
 
 
-class Run(msgspec.Struct):
+class FireInfo(msgspec.Struct):
     """The outcome of a fire time."""
 
     schedule: str
@@ -164,7 +163,7 @@ class Run(msgspec.Struct):
 class Runs(msgspec.Struct):
     """Outcomes of a schedule's fire times, newest first."""
 
-    runs: list[Run]
+    runs: list[FireInfo]
     next: float | UnsetType = UNSET
     """The value of ``before`` for the next page, in seconds since 1970; left out: there are no more."""
 
@@ -186,7 +185,7 @@ class Declared(msgspec.Struct):
     changes: list[Difference]
 
 
-class List(Request[Listed]):
+class ListAllSchedules(Request[ListedSchedules]):
     """All schedules."""
 
     permission = Permission.READ
@@ -197,7 +196,7 @@ class List(Request[Listed]):
     after: Text | None = None
 
 
-class Show(Request[ScheduleDetails]):
+class ShowSchedule(Request[ScheduleDetails]):
     """One schedule. Codes: ``schedule_not_found``."""
 
     permission = Permission.READ
@@ -205,7 +204,7 @@ class Show(Request[ScheduleDetails]):
     name: Text
 
 
-class Add(Specification, Request[ScheduleInfo]):
+class AddSchedule(Specification, Request[ScheduleInfo]):
     """Create a schedule. Codes: ``invalid``, ``conflict`` if the name is in use."""
 
     permission = Permission.DEVELOP
@@ -213,7 +212,7 @@ class Add(Specification, Request[ScheduleInfo]):
     call = "schedules.add"
 
 
-class Edit(Specification, Request[ScheduleInfo]):
+class EditSchedule(Specification, Request[ScheduleInfo]):
     """Change a schedule; fields that are left out do not change.
 
     Codes: ``invalid``, ``schedule_not_found``, ``conflict``, ``changed``.
@@ -226,7 +225,7 @@ class Edit(Specification, Request[ScheduleInfo]):
     """Of the last answer: if the schedule was changed since, the request fails with ``changed``."""
 
 
-class Replace(Specification, Request[ScheduleInfo]):
+class ReplaceSchedule(Specification, Request[ScheduleInfo]):
     """Change a schedule; fields that are left out get their defaults. Codes: as of `Edit`."""
 
     permission = Permission.DEVELOP
@@ -235,7 +234,7 @@ class Replace(Specification, Request[ScheduleInfo]):
     revision: Text | None = None
 
 
-class Preview(Specification, Request[Previewed]):
+class PreviewSchedule(Specification, Request[Previewed]):
     """Return what `Add` would do, or `Edit` if the schedule exists, and save nothing. Codes: ``invalid``."""
 
     permission = Permission.READ
@@ -245,7 +244,7 @@ class Preview(Specification, Request[Previewed]):
     count: Whole = 10
 
 
-class Pause(Request[ScheduleInfo]):
+class PauseSchedule(Request[ScheduleInfo]):
     """Skip a schedule's fire times from now on. Codes: ``schedule_not_found``, ``changed``."""
 
     permission = Permission.OPERATE
@@ -255,7 +254,7 @@ class Pause(Request[ScheduleInfo]):
     revision: Text | None = None
 
 
-class Resume(Request[ScheduleInfo]):
+class ResumeSchedule(Request[ScheduleInfo]):
     """Let a paused schedule run again. Codes: ``schedule_not_found``, ``changed``."""
 
     permission = Permission.OPERATE
@@ -265,7 +264,7 @@ class Resume(Request[ScheduleInfo]):
     revision: Text | None = None
 
 
-class Remove(Request[Removed]):
+class RemoveSchedule(Request[RemovedSchedule]):
     """Remove a schedule; its history stays.
 
     Codes: ``schedule_not_found``, ``invalid`` if other schedules run after it, ``changed``.
@@ -280,7 +279,7 @@ class Remove(Request[Removed]):
     """Whether to remove all schedules that run after it, too, and those after them."""
 
 
-class Adopt(Request[ScheduleInfo]):
+class AdoptSchedule(Request[ScheduleInfo]):
     """Give a schedule to the code of an App, as if that had created it: its next declaration keeps, changes or removes it.
 
     Codes: ``schedule_not_found``, ``changed``.
@@ -294,7 +293,7 @@ class Adopt(Request[ScheduleInfo]):
     revision: Text | None = None
 
 
-class Trigger(Request[Run]):
+class TriggerSchedule(Request[FireInfo]):
     """Run a schedule now. Codes: ``schedule_not_found``."""
 
     permission = Permission.OPERATE
@@ -303,7 +302,7 @@ class Trigger(Request[Run]):
     name: Text
 
 
-class Next(Request[Times]):
+class NextTimes(Request[Times]):
     """The next times of a schedule. Codes: ``invalid``, ``schedule_not_found``."""
 
     permission = Permission.READ
@@ -314,7 +313,7 @@ class Next(Request[Times]):
     count: Whole = 10
 
 
-class History(Request[Runs]):
+class ScheduleHistory(Request[Runs]):
     """The outcomes of a schedule's fire times, optionally before a given time. Codes: ``invalid``, ``schedule_not_found``."""
 
     permission = Permission.READ
@@ -327,7 +326,7 @@ class History(Request[Runs]):
     before: Moment | None = None
 
 
-class Declare(Request[Declared]):
+class DeclareSchedules(Request[Declared]):
     """Make the stored schedules match the code of an App, if that code governs. Codes: ``invalid``, ``conflict``."""
 
     permission = Permission.DEVELOP
@@ -343,3 +342,115 @@ class Declare(Request[Declared]):
     """Functions that the worker does not run: their schedules stay as they are."""
     is_named: bool = True
     """Whether the code chooses the name of the App."""
+
+
+FireStateName = Literal["waiting", "fired", "joined", "skipped"]
+OutcomeName = Literal["succeeded", "failed", "cancelled", "expired"]
+LONGEST_TIMELINE = 31 * 86_400.0
+"""Seconds."""
+
+
+class ListedFires(msgspec.Struct):
+    """A page of fire times, newest first."""
+
+    fires: list[FireInfo]
+    next: str | None
+    """The value of ``after`` for the next page, which may be empty; None: there are no more."""
+
+
+class TimelineBucket(msgspec.Struct):
+    """The fire times of a schedule in a part of the timeline."""
+
+    at: str
+    fired: int
+    """Those that run or have run, with those that joined another job or wait for an earlier run."""
+    succeeded: int
+    failed: int
+    """Those whose job failed, was cancelled or expired."""
+    skipped: int
+    due: int
+    """Those to come."""
+
+
+class ScheduleLine(msgspec.Struct):
+    """A schedule in a timeline, without the buckets in which nothing happens."""
+
+    schedule: str
+    function: str
+    state: str
+    complete: bool
+    """False if it has more fire times than a timeline counts: the buckets then have only the fire times nearest to now."""
+    buckets: list[TimelineBucket]
+
+
+class Timeline(msgspec.Struct):
+    """The fire times of schedules in a time, counted in buckets."""
+
+    since: str
+    until: str
+    step: float
+    """Seconds of a bucket."""
+    schedules: list[ScheduleLine]
+    next: str | None
+    """The value of ``after`` for the next schedules; None: there are no more."""
+
+
+class ListFires(Request[ListedFires]):
+    """The outcomes of the fire times of all schedules, or of one. Codes: ``invalid``, ``schedule_not_found``."""
+
+    permission = Permission.READ
+    call = "schedules.fires"
+    rows = "fires"
+    only_reads = True
+    schedule: Text | None = None
+    state: FireStateName | None = None
+    outcome: OutcomeName | None = None
+    since: Moment | None = None
+    """The earliest fire time, in seconds since 1970."""
+    until: Moment | None = None
+    """Only fire times before this one."""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
+    after: Text | None = None
+
+
+class Outcomes(msgspec.Struct):
+    """The last outcomes of schedules."""
+
+    fires: list[FireInfo]
+    next: str | UnsetType = UNSET
+    """The value of ``after`` for the next page; left out: there are no more."""
+
+
+class ReadOutcomes(Request[Outcomes]):
+    """The last outcome of each of some schedules: its newest fire time whose job has ended, or that was skipped.
+
+    A schedule without one among its newest 20 fire times is left out. A removed schedule is, too, if the caller may not read all
+    functions.
+    """
+
+    permission = Permission.READ
+    call = "schedules.outcomes"
+    rows = "fires"
+    only_reads = True
+    schedules: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)]
+    after: Text | None = None
+
+
+class ReadTimeline(Request[Timeline]):
+    """The fire times of all schedules, or of some, counted in buckets. Codes: ``invalid``."""
+
+    permission = Permission.READ
+    call = "schedules.timeline"
+    rows = "schedules"
+    only_reads = True
+    since: Moment | None = None
+    """Seconds since 1970; by default the begin of the present day in UTC."""
+    until: Moment | None = None
+    """By default a day later, and at most 31 days."""
+    step: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 900.0
+    """Seconds of a bucket."""
+    after: Text | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
+    """Schedules in one answer."""
+    schedules: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)] | None = None
+    """Only these."""

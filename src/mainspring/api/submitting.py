@@ -8,15 +8,27 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.errors import Code, Problem
-from mainspring.api.job_filters import Time  # noqa: TC001 - msgspec reads the annotations
-from mainspring.api.request import Request, Touches
+from mainspring.api.request import (
+    Code,
+    Problem,
+    Request,
+    Time,
+    Touches,
+)
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
-from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, UNIQUE_LIMIT, Job, Options, Priority, Retry
-from mainspring.jobs.retry import MAX_WAIT
-from mainspring.jobs.retry import check as check_retry
-from mainspring.jobs.tags import check_tags
+from mainspring.jobs.model import (
+    DECISIONS,
+    FUNCTION_LIMIT,
+    MAX_WAIT,
+    UNIQUE_LIMIT,
+    Job,
+    Options,
+    Priority,
+    Retry,
+    check_retry,
+)
+from mainspring.jobs.user_data import check_tags
 from mainspring.namespaces import DEFAULT, Namespaced, name_of
 from mainspring.resources.limit_specs import key_of
 from mainspring.sizes import LEVELS, Seconds, Text, TextTuple, is_too_deep
@@ -263,7 +275,7 @@ class Submit(Request[Submitted]):
     options: JobOptions = JobOptions()
 
 
-class Run(Request[Ended]):
+class RunJob(Request[Ended]):
     """Run a job that ends with this call, or join one that others wait for. Codes: as of `Submit`."""
 
     permission = Permission.DEVELOP

@@ -1,10 +1,17 @@
-"""Versions of lists and objects: a page has the version of what it shows, and loads again when its stream sends another one."""
+"""Versions of lists, objects and the first page: a page loads again when its stream sends another version than its own.
+
+Each change of the first page makes all viewers load it again. So the version of `overview_version` changes with the facts that
+matter, and not with counts that change all the time. Busy nodes change it about once a minute: numbers above a few count by their
+size in powers of two, times by their minutes, and names only if they are few.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import heapq
 import re
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +22,10 @@ from mainspring.api.schedules import ScheduleDetails, ScheduleInfo
 from mainspring.api.workflows import RunInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from mainspring.api.jobs import JobInfo
+    from mainspring.api.namespaces import NamespaceStatus
 
 BEATS: Final = 4
 """Heartbeats of a node after which it has another version: a page shows what is left of its lease."""
@@ -71,3 +81,111 @@ def _lasting(one: msgspec.Struct) -> msgspec.Struct:
     if isinstance(one, ScheduleDetails):  # the revision covers it
         return replace(one, payload=b"")
     return one
+
+
+NEXT_FIRES: Final = 5
+NEWEST_FAILURES: Final = 5
+LONG: Final = 300.0
+"""Seconds after which a waiting job is old."""
+NEW: Final = 300.0
+"""Seconds for which a failed attempt is trouble; up to a minute longer, since it ends with a minute."""
+MINUTE: Final = 60
+_FEW: Final = 3
+_EXACT: Final = 16
+"""Numbers below this count exactly."""
+_TO_THE_MINUTE: Final = len("2030-01-31T12:00")
+
+
+def stuck_functions(status: NamespaceStatus) -> dict[str, int]:
+    """Return the functions whose jobs wait without any worker, with the numbers of these jobs."""
+    return {
+        one.function: one.waiting
+        for one in status.troubled
+        if one.waiting and one.registered is False and not one.paused
+    }
+
+
+def waits_long(status: NamespaceStatus) -> bool:
+    """Return whether a job has waited for long."""
+    return status.oldest_waiting is not None and status.oldest_waiting.seconds > LONG
+
+
+def just_failed(status: NamespaceStatus, now: float) -> list[str]:
+    """Return the functions with new failed attempts, those with the most first: also of jobs that have attempts left."""
+    failing = [] if status.failing is None else status.failing.functions
+    since = now // MINUTE * MINUTE - NEW
+    return [
+        one.function for one in failing if one.last_at and dt.datetime.fromisoformat(one.last_at).timestamp() > since
+    ]
+
+
+def next_fires(schedules: Iterable[ScheduleInfo]) -> list[ScheduleInfo]:
+    """Return the schedules that are due next."""
+    return heapq.nsmallest(NEXT_FIRES, filter(is_due, schedules), key=due_key)
+
+
+def overview_version(
+    status: NamespaceStatus,
+    nodes: Sequence[NamespaceNode],
+    schedules: Iterable[ScheduleInfo] | None,
+    failed: Sequence[JobInfo] | None,
+    parked: Sequence[RunInfo] | None,
+    now: float,
+) -> str:
+    """Return the version. ``failed`` and ``parked`` are the newest ones; None: unknown, or not kept in this store."""
+    has_workers = any(node.workers for node in nodes)
+    failing = [] if status.failing is None else status.failing.functions
+    facts = [
+        sorted((node.name, node.state, node.version) for node in nodes),
+        has_workers,
+        bool(status.jobs.waiting) and not has_workers,
+        status.store is None or status.store.answers,
+        waits_long(status),
+        _few(stuck_functions(status)),
+        _few(just_failed(status, now)),
+        sorted(one.function for one in status.acknowledged),
+        _minute(one.last_at for one in failing),
+        _size(status.dead_letters or 0),
+        None if failed is None else [_size(len(failed)), _minute(one.ended_at for one in failed)],
+        None if parked is None else _few(one.run for one in parked),
+        None if schedules is None else _fires(schedules, now),
+        status.recent.since if status.recent is not None and _is_busy(status) else None,
+    ]
+    return blake2b(msgspec.json.encode(facts), digest_size=8).hexdigest()
+
+
+def _fires(schedules: Iterable[ScheduleInfo], now: float) -> list[Any]:
+    """Return the next fires without those of this minute, which change all the time; if there are any, also the minute."""
+    minute = dt.datetime.fromtimestamp(now, dt.UTC).isoformat()[:_TO_THE_MINUTE]
+    moving: list[ScheduleInfo] = []
+    later: list[ScheduleInfo] = []
+    for one in filter(is_due, schedules):
+        is_moving = _minute([one.next_at]) <= minute or _minute([one.last_at]) >= minute
+        (moving if is_moving else later).append(one)
+    first = [(one.name, one.next_at, one.function) for one in next_fires(later)]
+    return [first, _few(one.name for one in moving), minute if moving else ""]
+
+
+def _is_busy(status: NamespaceStatus) -> bool:
+    """Return whether anything on the page changes with the minutes: sums of the last minutes, or drawings of the last hour."""
+    recent = {} if status.recent is None else msgspec.structs.asdict(status.recent)
+    hours = (minutes for one in status.troubled for minutes in (one.submitted, one.not_succeeded))
+    return any(recent[name] for name in recent if name not in {"since", "seconds"}) or any(
+        any(minutes) for minutes in hours if minutes is not None
+    )
+
+
+def _few(names: Iterable[str]) -> list[str] | int:
+    """Return the names if they are few, else the size of their number."""
+    found = sorted(names)
+    return found if len(found) <= _FEW else _size(len(found))
+
+
+def _size(number: int) -> int:
+    """Return a small number itself, and of others the power of two."""
+    return number if number < _EXACT else _EXACT + number.bit_length()
+
+
+def _minute(times: Iterable[str | None]) -> str:
+    """Return the minute of the last one of some times of the API; empty: there is none."""
+    return max((time or "" for time in times), default="")[:_TO_THE_MINUTE]

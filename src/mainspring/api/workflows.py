@@ -1,4 +1,4 @@
-"""Calls about workflows: start, list and show runs, read their histories, and send them signals and other requests.
+"""Calls about workflows: start, list and show runs, read their histories, and send them requests; their versions and deciders.
 
 A run has a key: the handle of its root job, such as ``H:node:1000000000001``, for the open or last run of a workflow id; the
 same with ``@`` and a number for one run; or its workflow id.
@@ -180,7 +180,7 @@ class RunDetails(RunInfo):
     """The first reason that a request to cancel has given."""
 
 
-class Listed(msgspec.Struct):
+class ListedRuns(msgspec.Struct):
     """A page of runs, newest first."""
 
     runs: list[RunInfo]
@@ -190,7 +190,7 @@ class Listed(msgspec.Struct):
     """Only in a partial answer: when the last examined run was started; None: there is no older one."""
 
 
-class Started(msgspec.Struct):
+class StartedRun(msgspec.Struct):
     """A started run, or the open one that the request joined."""
 
     handle: str
@@ -202,7 +202,7 @@ class Started(msgspec.Struct):
     """The former name of ``id``."""
 
 
-class Reached(msgspec.Struct):
+class ReachedRun(msgspec.Struct):
     """A run that has taken a request."""
 
     handle: str
@@ -213,7 +213,7 @@ class Reached(msgspec.Struct):
     """Whether the run had taken a request with this key before, so that it ignored this one."""
 
 
-class Events(msgspec.Struct):
+class HistoryPage(msgspec.Struct):
     """A page of a history."""
 
     events: list[dict[str, Any]]
@@ -228,13 +228,13 @@ class Events(msgspec.Struct):
     """The run that continues it as new."""
 
 
-class Number(msgspec.Struct):
+class ChangedRuns(msgspec.Struct):
     """The number of runs that a request has changed."""
 
     number: int
 
 
-class Start(Arguments, Request[Started]):
+class StartRun(Arguments, Request[StartedRun]):
     """Start a run, or join the open run with the workflow id ``id``.
 
     Codes: ``invalid``, ``too_large``, ``workflow_not_found``, ``refused``.
@@ -254,7 +254,7 @@ class Start(Arguments, Request[Started]):
     priority: PriorityName = "normal"
 
 
-class List(Request[Listed]):
+class ListWorkflowRuns(Request[ListedRuns]):
     """Runs that match all given criteria. Codes: ``invalid``."""
 
     permission = Permission.READ
@@ -276,7 +276,7 @@ class List(Request[Listed]):
     """Whether the answer may contain fewer runs than the limit although more match."""
 
 
-class Show(Request[RunDetails]):
+class ShowRun(Request[RunDetails]):
     """One run. Codes: ``run_not_found``."""
 
     permission = Permission.READ
@@ -284,7 +284,7 @@ class Show(Request[RunDetails]):
     key: Text
 
 
-class History(Request[Events], rename={"first": "from"}):
+class ReadHistory(Request[HistoryPage], rename={"first": "from"}):
     """The events of a run in order. Codes: ``run_not_found``, ``invalid``."""
 
     permission = Permission.READ
@@ -301,7 +301,7 @@ class History(Request[Events], rename={"first": "from"}):
     """Whether to answer with all attributes as they are stored, as in the files of ``mainspring workflows export``."""
 
 
-class Signal(Request[Reached]):
+class SignalRun(Request[ReachedRun]):
     """Send a signal to an open run. Codes: ``run_not_found``, ``conflict``, ``too_large``, ``invalid``."""
 
     permission = Permission.OPERATE
@@ -318,7 +318,7 @@ class Signal(Request[Reached]):
     """The value as base64 of any bytes, in place of ``value``."""
 
 
-class Cancel(Request[Reached]):
+class CancelRun(Request[ReachedRun]):
     """Ask an open run to cancel itself. Codes: ``run_not_found``, ``conflict``."""
 
     permission = Permission.OPERATE
@@ -329,7 +329,7 @@ class Cancel(Request[Reached]):
     request: RequestKey | None = None
 
 
-class Terminate(Request[Reached]):
+class TerminateRun(Request[ReachedRun]):
     """End an open run at once. Codes: ``run_not_found``, ``conflict``."""
 
     permission = Permission.OPERATE
@@ -341,7 +341,7 @@ class Terminate(Request[Reached]):
     """The fate of its open children; None: as their child policies say."""
 
 
-class Move(Request[Reached]):
+class MoveRun(Request[ReachedRun]):
     """Give a run another version before its code has recorded anything; it continues as new.
 
     Codes: ``run_not_found``, ``conflict``, ``workflow_not_found``.
@@ -354,7 +354,7 @@ class Move(Request[Reached]):
     version: Text
 
 
-class Unpark(Request[Number]):
+class UnparkRuns(Request[ChangedRuns]):
     """Let the code try a parked run again, or all parked runs. Codes: ``run_not_found``, ``invalid``."""
 
     permission = Permission.OPERATE
@@ -362,3 +362,108 @@ class Unpark(Request[Number]):
     call = "workflows.unpark"
     key: Text | None = None
     all: bool = False
+
+
+class VersionInfo(msgspec.Struct):
+    """A version of a workflow."""
+
+    type: str
+    version: str
+    open: int
+    """Open runs with this version."""
+    parked: int
+    """Those of them that are parked."""
+    workers: int
+    """Connected workers that have it."""
+    last_seen_at: str | None
+    """When such a worker was last connected; None: never."""
+    gets_new_runs: bool
+    """Whether runs without a stated version begin with it."""
+    needed: bool
+    """Whether runs need its code: open ones or new ones."""
+
+
+class VersionList(msgspec.Struct):
+    """The versions of workflows, by the names of these; the newest version comes first."""
+
+    versions: list[VersionInfo]
+    next: str | UnsetType = UNSET
+    """The value of ``after`` for the next page; left out: there are no more."""
+
+
+class RemovedVersion(msgspec.Struct):
+    """A version that nothing needed."""
+
+    type: str
+    version: str
+    state: Literal["removed"]
+
+
+class CacheInfo(msgspec.Struct):
+    """A worker's memory for runs, as of its last report. The last four count since its start."""
+
+    runs: int
+    bytes: int
+    limit: int
+    decisions: int
+    hits: int
+    replays: int
+    evictions: int
+
+
+class DeciderInfo(msgspec.Struct):
+    """A connected worker that decides runs."""
+
+    worker: str
+    versions: list[str]
+    """Such as ``order@2``."""
+    decisions: int
+    """Decisions that it has now."""
+    steps: int
+    """Those of them that only keep a step, which runs or waits for its next attempt, as of the worker's last report."""
+    places: int
+    """Decisions that it takes at a time, besides these."""
+    full: bool
+    """Whether all of its places are taken: it gets no further decision until one of them ends."""
+    draining: bool
+    """Whether it takes no more of them, because it ends."""
+    cache: CacheInfo | None
+    """None: it has not reported, as workers of earlier versions."""
+
+
+class DeciderList(msgspec.Struct):
+    """The connected workers that decide runs."""
+
+    workers: list[DeciderInfo]
+    next: str | UnsetType = UNSET
+    """The value of ``after`` for the next page; left out: there are no more."""
+
+
+class ListVersions(Request[VersionList]):
+    """The versions of a workflow, or of all. Codes: ``workflow_not_found``."""
+
+    permission = Permission.READ
+    call = "workflows.versions"
+    rows = "versions"
+    type: Text | None = None
+    after: Text | None = None
+
+
+class RemoveVersion(Request[RemovedVersion]):
+    """Remove a version of a workflow that nothing needs. Codes: ``workflow_not_found``, ``conflict``."""
+
+    permission = Permission.DEVELOP
+    touches = Touches.FUNCTION
+    function_field = "type"
+    call = "workflows.remove"
+    type: Text
+    version: Text
+
+
+class ListDeciders(Request[DeciderList]):
+    """The connected workers that decide runs. Codes: none of its own."""
+
+    permission = Permission.READ
+    call = "workflows.workers"
+    rows = "workers"
+    after: Text | None = None

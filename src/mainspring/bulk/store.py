@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mainspring.access.audit import Acting
-from mainspring.bulk.model import BulkOperation, Outcome, Result, Status, Touched
-from mainspring.storage.operation import Operation
-from mainspring.storage.phases import Phase
-from mainspring.storage.query import PageQuery, Query
+from mainspring.bulk.rules import BulkOperation, Outcome, Result, Status, Touched
+from mainspring.storage.engine import Operation, PageQuery, Phase, Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mainspring.access.acts import Act
-    from mainspring.access.once import KeyedAct
+    from mainspring.access.caller import Act
+    from mainspring.access.idempotency import KeyedAct
     from mainspring.jobs.model import Job
     from mainspring.queries.filters import JobFilter
-    from mainspring.schedules.past_times import Backfill, Backfilled
-    from mainspring.storage.query import Page
+    from mainspring.schedules.rules import Backfill, Backfilled
+    from mainspring.storage.engine import Page
 
 KEPT_STEPS = 500
 """Steps that one ``SweepBulk`` deletes at most."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from mainspring.bulk import rules
-from mainspring.bulk.model import Action, BulkOperation, Outcome, Result, Status, encode
+from mainspring.bulk.rules import Action, BulkOperation, Outcome, Result, Status, encode
 from mainspring.bulk.store import (
     KEPT_STEPS,
     BeginBulk,
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from mainspring.bulk.store import BulkTables
     from mainspring.jobs.owners import Notice
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.plan import Plan
+    from mainspring.storage.engine import Operation, Plan
 
 KIND: Final = "bulk"
 REASON: Final = "cancelled by an operation on many jobs"

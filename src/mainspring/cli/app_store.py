@@ -20,8 +20,7 @@ import msgspec
 from mainspring.errors import SettingsError
 from mainspring.server.settings import DEFAULT_STORE, parse_store
 from mainspring.worker import selector
-from mainspring.worker.children import ignore_interrupts, python, spawn
-from mainspring.worker.parent_death import die_with
+from mainspring.worker.processes import die_with, ignore_interrupts, python, spawn
 
 YES: Final = "yes"
 NO: Final = "no"

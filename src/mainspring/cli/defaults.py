@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import Token
 
-from mainspring.cli.suggestions import did_you_mean
-from mainspring.client.addresses import DEFAULT_SERVER, parse_servers
-from mainspring.client.environment import TOKEN_VARIABLE
+from mainspring.cli.display import did_you_mean
+from mainspring.client.environment import DEFAULT_SERVER, TOKEN_VARIABLE, parse_servers
 from mainspring.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from cyclopts import App, ArgumentCollection
 
-    from mainspring.client.addresses import Address
+    from mainspring.client.environment import Address
 
 FILE_VARIABLE = "MAINSPRING_CONFIG"
 FILE_NAME = "mainspring.toml"

@@ -1,27 +1,157 @@
-"""Output of commands: tables for people on a terminal, plain lines and JSON for programs.
+"""Output of commands: tables for people on a terminal, plain lines and JSON for programs, error lines, and exit codes.
 
 Text from clients and workers (names, errors, payloads) never reaches a terminal raw: control characters are written as
-escapes, so that no job can move the cursor or forge a line.
+escapes, so that no job can move the cursor or forge a line. A table that is too wide for its terminal has columns cut or left
+out, in a given order.
+
+====  ================================================
+0     done
+1     the job or the command failed
+2     wrong usage
+3     no server
+4     not found
+5     timed out
+====  ================================================
 """
 
 from __future__ import annotations
 
+import difflib
+import errno
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from mainspring.appearance import terminal_style
-from mainspring.cli.table_fit import GAP, Column, fit
+from mainspring.errors import (
+    ConflictError,
+    ConnectionLostError,
+    ForbiddenError,
+    JobLost,
+    MainspringError,
+    NoAnswerError,
+    NotFoundError,
+    RefusedError,
+    ServerError,
+    StoreBusyError,
+    StoreCorruptError,
+    StoreForeignError,
+    StoreFullError,
+    UsageError,
+)
 from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import TextIO
 
-    from mainspring.cli.table_fit import Step
+
+def did_you_mean(word: str, candidates: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
+    """Return a question that begins with a semicolon and names the most similar candidates; empty if none is similar.
+
+    ``cutoff``, from 0 to 1, is the least similarity.
+    """
+    close = [repr(name) for name in difflib.get_close_matches(word, candidates, n=most, cutoff=cutoff)]
+    if not close:
+        return ""
+    *others, last = close
+    before = f"{', '.join(others)} or " if others else ""
+    return f"; did you mean {before}{last}?"
+
+
+Step: TypeAlias = "dict[str, int]"
+"""How columns shrink, by name: the least width to cut to, `LEFT_OUT`, or `AS_AGE` to write times as ages."""
+LEFT_OUT: Final = 0
+AS_AGE: Final = -1
+
+GAP = 2
+"""Spaces between two columns of a table."""
+_AGE_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
+
+class Column:
+    """One column: its head and the text of each row.
+
+    ``width`` is at first the width of the longest text; ``least`` is the width to which it may be cut.
+    """
+
+    def __init__(self, head: str, texts: list[str]) -> None:
+        self.head = head
+        self.texts = texts
+        self.width = self.least = max(map(cell_len, (head, *texts)))
+
+    def cut(self) -> Column:
+        """Return the column with its texts cut to its width."""
+        return Column(cut(self.head, self.width), [cut(text, self.width) for text in self.texts])
+
+
+def fit(columns: dict[str, Column], steps: Iterable[Step], room: int, now: float) -> list[Column]:
+    """Return the columns to show, cut to fit into ``room``; they stay wider if the steps do not suffice.
+
+    Applies the steps in order until the columns fit, and then widens the cut columns to fill ``room``. ``now``, in seconds since
+    1970, is the end of ages.
+    """
+    columns = dict(columns)
+    for step in steps:
+        if _over([column.least for column in columns.values()], room) <= 0:
+            break
+        for name in step.keys() & columns.keys():
+            least = step[name]
+            if least == LEFT_OUT:
+                del columns[name]
+            elif least == AS_AGE:
+                columns[name] = _ages(columns[name], now)
+            else:
+                columns[name].least = min(columns[name].least, least)
+    shown = list(columns.values())
+    _shrink(shown, room)
+    return [column.cut() for column in shown]
+
+
+def cut(text: str, width: int) -> str:
+    """Cut a text to a width: a name in its middle, because both ends distinguish it from others; several words at their end."""
+    if cell_len(text) <= width:
+        return text
+    tail = 0 if " " in text else (width - 1) // 2
+    begin = set_cell_size(text, width - 1 - tail).rstrip(" ")
+    end = set_cell_size(text[::-1], tail)[::-1].lstrip(" ")
+    return f"{begin}…{end}"
+
+
+def age(seconds: float) -> str:
+    """Return an age in its largest unit: ``3m ago``; ``in 3m`` for a negative age, and ``now`` below a second."""
+    length = abs(seconds)
+    count, unit = next(((int(length // size), unit) for unit, size in _AGE_UNITS if length >= size), (0, "s"))
+    if not count:
+        return "now"
+    return f"in {count}{unit}" if seconds < 0 else f"{count}{unit} ago"
+
+
+def _ages(column: Column, now: float) -> Column:
+    texts = [text if text == "-" else age(now - datetime.fromisoformat(text).timestamp()) for text in column.texts]
+    return Column(column.head.removesuffix("_AT"), texts)
+
+
+def _over(widths: Sequence[int], room: int) -> int:
+    """Return by how many terminal columns the table is too wide."""
+    return sum(widths) + GAP * (len(widths) - 1) - room
+
+
+def _shrink(columns: list[Column], room: int) -> None:
+    """Reduce the widths of columns that may be cut until the table fits, each time that of the widest."""
+    for column in columns:
+        column.width = min(column.width, max(column.least, room))
+    for _ in range(_over([column.width for column in columns], room)):
+        wide = [column for column in columns if column.width > column.least]
+        if not wide:
+            return
+        max(wide, key=lambda column: column.width).width -= 1
+
 
 LONGEST_WORD = 80
 """Columns. Longer words are broken: users do not copy such names."""
@@ -138,3 +268,87 @@ def print_groups(groups: Iterable[Mapping[str, Any]]) -> None:
     texts = ["".join(f"{name + ':':<{width}}{printable(value)}\n" for name, value in group.items()) for group in filled]
     sys.stdout.write("\n".join(texts))
     sys.stdout.flush()
+
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NO_SERVER = 3
+EXIT_NOT_FOUND = 4
+EXIT_TIMED_OUT = 5
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
+
+EXPECTED_ERRORS = (MainspringError, OSError, TimeoutError)
+"""Errors that a command reports in one line. Any other exception is a defect and shows its traceback."""
+
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (UsageError, EXIT_USAGE),
+    (NotFoundError, EXIT_NOT_FOUND),
+    (JobLost, EXIT_NOT_FOUND),
+    (ForbiddenError, EXIT_FAILED),
+    (ConflictError, EXIT_FAILED),
+    (RefusedError, EXIT_FAILED),
+    (NoAnswerError, EXIT_TIMED_OUT),
+    (ConnectionLostError, EXIT_NO_SERVER),
+    (ServerError, EXIT_NO_SERVER),
+    (TimeoutError, EXIT_TIMED_OUT),
+)
+
+_USAGE_CODES = {"ARGUMENT_TOO_LARGE", "INVALID_ARGUMENTS", "INVALID_FUNCTION_NAME"}
+"""Codes of a server's refusal for a request that is wrong in every state of the system."""
+
+_ADVICE: tuple[tuple[type[BaseException], str], ...] = (
+    (StoreFullError, "free some space and start again; no accepted job is lost"),
+    (StoreBusyError, "stop the other node, or give this one another --store"),
+    (StoreCorruptError, "restore a backup (see mainspring backup), or start with another --store"),
+    (StoreForeignError, "give another --store"),
+)
+
+_ADVICE_SIGNS = ("; ", "--store", "mainspring import")
+"""A message with one of these already contains advice."""
+
+_NO_SERVER_ADVICE = "start one with: mainspring serve, or name it with --server or MAINSPRING_SERVER"
+
+_OTHER_SERVER_ADVICE = "name the Gearman port of a Mainspring server with --server or MAINSPRING_SERVER"
+"""For a gearmand, the HTTP port of a node, or another program that listens on the address."""
+
+_SYSTEM = {
+    errno.EACCES: "permission denied; run as a user with the permission, or change the permissions of the file",
+    errno.EPERM: "permission denied; run as a user with the permission",
+    errno.ENOENT: "no such file or directory; check the path",
+    errno.ENOSPC: "no space is left on the device; free some and start again",
+    errno.EROFS: "the file system is read-only; choose another place",
+    errno.EISDIR: "it is a directory; name a file",
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
+}
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code for an error."""
+    if isinstance(error, RefusedError) and error.code in _USAGE_CODES:
+        return EXIT_USAGE
+    return next((code for kind, code in _CODES if isinstance(error, kind)), EXIT_FAILED)
+
+
+def explain(error: BaseException) -> str:
+    """Return one line with the problem and the remedy."""
+    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+        reason = _SYSTEM.get(error.errno or 0, error.strerror or str(error) or type(error).__name__)
+        return f"{error.filename}: {reason}" if error.filename else reason
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ConnectionLostError) and text.endswith("and did not answer"):
+        return f"{text}: it hangs, or is not a Mainspring server; {_OTHER_SERVER_ADVICE}"
+    if isinstance(error, ConnectionLostError):
+        return f"{text}; {_NO_SERVER_ADVICE}" if text.startswith("no server") and "--tls-" not in text else text
+    if isinstance(error, ServerError) and text.startswith("the server does not support"):
+        return f"{text}; {_OTHER_SERVER_ADVICE}"
+    advice = next((advice for kind, advice in _ADVICE if isinstance(error, kind)), None)
+    if advice is None or any(sign in text for sign in _ADVICE_SIGNS):
+        return text
+    return f"{text}; {advice}"
+
+
+def print_error(text: str, *, stream: TextIO | None = None) -> None:
+    """Write an error line, with control characters escaped: parts of the text may come from clients and workers."""
+    print(f"mainspring: {printable(text)}", file=sys.stderr if stream is None else stream, flush=True)

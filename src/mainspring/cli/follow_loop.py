@@ -7,8 +7,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from mainspring.cli.failures import print_error
-from mainspring.client.job_logs import METHOD, LogCursor
+from mainspring.cli.display import print_error
+from mainspring.client.job import METHOD, LogCursor
 from mainspring.errors import ConnectionLostError, MainspringError, UsageError
 
 if TYPE_CHECKING:

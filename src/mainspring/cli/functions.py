@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from mainspring.api.functions import Acknowledge, Limit, List, Pause, Resume, Show
-from mainspring.api.series import ReadErrors, ReadSeries
-from mainspring.cli.calls import call, items, print_answer
-from mainspring.cli.display import print_fields, print_json, print_table
-from mainspring.cli.failures import EXIT_DONE
+from mainspring.api.functions import (
+    Acknowledge,
+    LimitFunction,
+    ListFunctions,
+    PauseFunction,
+    ReadErrors,
+    ReadFunctionSeries,
+    ResumeFunction,
+    ShowFunction,
+)
+from mainspring.cli.calls import call, check_exists, items, print_answer
+from mainspring.cli.display import EXIT_DONE, print_fields, print_json, print_table
 from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, plain, reading
-from mainspring.cli.unregistered import check_exists
 from mainspring.errors import SettingsError
 from mainspring.quantities import format_rate, parse_rate
 
@@ -69,7 +75,7 @@ def list_functions(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
 def _all(client: Client) -> list[dict[str, Any]]:
     """Return all functions, ordered by name. Nodes of older versions return them in one page."""
-    return sorted(items(client, List(), "functions"), key=lambda function: str(function["function"]))
+    return sorted(items(client, ListFunctions(), "functions"), key=lambda function: str(function["function"]))
 
 
 @functions.command
@@ -79,7 +85,7 @@ def show(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL
     EXIT CODES
       0 shown, 3 no server, 4 no such function
     """
-    return print_answer(server.client(), Show(function), _print, json=json)
+    return print_answer(server.client(), ShowFunction(function), _print, json=json)
 
 
 @functions.command
@@ -133,7 +139,7 @@ def limit(
     limits: dict[str, Any] = {"concurrency": concurrency, "concurrency_per_key": concurrency_per_key}
     limits |= {"rate": rate, "rate_per_key": rate_per_key}
     given = {name: value for name, value in limits.items() if value != _NOT_GIVEN}
-    request = Limit(function, **given, unlimited=unlimited, declared=declared)
+    request = LimitFunction(function, **given, unlimited=unlimited, declared=declared)
     return print_answer(_checked_client(server, function, create=create), request, _print, json=json)
 
 
@@ -161,14 +167,14 @@ def pause(
       0 paused, 3 no server, 4 the function has no jobs, workers or limits: see --create
     """
     return print_answer(
-        _checked_client(server, function, create=create), Pause(function, reason, until), _print, json=json
+        _checked_client(server, function, create=create), PauseFunction(function, reason, until), _print, json=json
     )
 
 
 @functions.command
 def resume(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Resume a paused function: its jobs start again."""
-    return print_answer(server.client(), Resume(function), _print, json=json)
+    return print_answer(server.client(), ResumeFunction(function), _print, json=json)
 
 
 @functions.command
@@ -210,7 +216,7 @@ def series(
     Nodes write their numbers every 5 seconds. Minutes without jobs are left out, except with --json. The last columns are times
     in the queue and durations of attempts in seconds: half of them, and 95%, were shorter.
     """
-    answer = call(server.client(), ReadSeries(function, "half_hour" if half_hours else "minute"))
+    answer = call(server.client(), ReadFunctionSeries(function, "half_hour" if half_hours else "minute"))
     if json:
         print_json(answer)
     else:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mainspring.cli.failures import EXIT_DONE, print_error
+from mainspring.cli.display import EXIT_DONE, print_error
 from mainspring.cli.gearmand_options import (
     GearmandUsageError,
     help_text,
@@ -20,7 +20,7 @@ from mainspring.cli.gearmand_options import (
 from mainspring.cli.node import run_node, serve_node
 from mainspring.errors import SettingsError
 from mainspring.ids import NodeId, node_id
-from mainspring.private_files import open_private
+from mainspring.private_data import open_private
 from mainspring.server.addresses import TcpAddress
 from mainspring.server.log_settings import LogSettings
 from mainspring.server.settings import (

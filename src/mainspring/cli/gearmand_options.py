@@ -10,7 +10,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mainspring.cli.suggestions import did_you_mean
+from mainspring.cli.display import did_you_mean
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The options of a node for what its peers can make it use."""
+"""The options of a node for limits: of what its peers can make it use, and of runs of workflows."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
 
-from mainspring.cli.node_values import size_text
-from mainspring.cli.options import DURATION_OPTION, SIZE_OPTION, at_least, count, option
+from mainspring.cli.options import DURATION_OPTION, SIZE_OPTION, at_least, count, option, within
+from mainspring.cli.process_options import size_text
 from mainspring.quantities import format_duration, parse_duration, parse_size
-from mainspring.server.settings import MIB, LimitSettings
+from mainspring.server.settings import DAY, MIB, LimitSettings, WorkflowSettings
 
 LIMITS_GROUP = Group("Limits", sort_key=6)
 
@@ -87,3 +87,78 @@ class LimitOptions:
 
 
 DEFAULT_LIMITS: Final = LimitOptions()
+
+WORKFLOWS_GROUP = Group("Workflows", sort_key=5)
+
+SHORTEST_RUN = 1.0
+LONGEST_RUN = 366 * DAY
+"""Seconds; the limit of timers."""
+
+SHORTEST_HISTORY = 2_000
+"""Events. The last 1,000 take no signals."""
+LONGEST_HISTORY = 1_000_000
+"""Events. Workers keep all of them in memory, and read them again after a restart."""
+
+MOST_OPEN = 10_000
+"""The number of commands that one report of a worker may have."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimitOptions:
+    """The options of ``serve`` and ``run`` for runs of workflows."""
+
+    retention: Annotated[
+        float,
+        option(
+            "--workflow-retention",
+            "How long closed runs of workflows are kept, with their histories.",
+            group=WORKFLOWS_GROUP,
+            show_default=format_duration,
+            **DURATION_OPTION,
+        ),
+    ] = 14 * DAY
+    timeout: Annotated[
+        float,
+        option(
+            "--workflow-timeout",
+            "The longest time that a run may last. Runs without a time-out of their own get this one.",
+            group=WORKFLOWS_GROUP,
+            show_default=format_duration,
+            **DURATION_OPTION
+            | within(
+                SHORTEST_RUN,
+                LONGEST_RUN,
+                parse_duration,
+                format_duration,
+                "is no limit for runs: give {least} to {most}",
+            ),
+        ),
+    ] = LONGEST_RUN
+    events: Annotated[
+        int,
+        option(
+            "--workflow-events",
+            "The most events in the history of a run. At this limit the run is terminated.",
+            group=WORKFLOWS_GROUP,
+            **within(
+                SHORTEST_HISTORY, LONGEST_HISTORY, count, str, "is no limit for histories: give {least} to {most}"
+            ),
+        ),
+    ] = 25_000
+    open: Annotated[
+        int,
+        option(
+            "--workflow-open",
+            "The most activities that a run may have open at a time, the most timers, and the most children.",
+            group=WORKFLOWS_GROUP,
+            **within(1, MOST_OPEN, count, str, "is no limit for open activities: give {least} to {most}"),
+        ),
+    ] = 1_000
+
+    def settings(self) -> WorkflowSettings:
+        """Return the settings of a node."""
+        return WorkflowSettings(self.retention, self.timeout, self.events, self.open)
+
+
+DEFAULT_RUN_LIMITS = RunLimitOptions()

@@ -1,18 +1,28 @@
-"""The ``mainspring`` command: parses the arguments, runs a command and returns its exit code."""
+"""The ``mainspring`` command: parses the arguments, prints help, runs a command and returns its exit code.
+
+Init scripts, agents and SSH daemons close standard input or output, or ignore signals. A command corrects that before it does
+anything else, and the programs that its tasks start inherit the corrected state.
+
+``--help`` is a manual page: text in paragraphs, options with their meaning indented below them.
+"""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
+import signal
 import sys
+import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from cyclopts import App, Group
 from cyclopts.exceptions import CycloptsError
 
 from mainspring.cli.defaults import Defaults, load_defaults
-from mainspring.cli.failures import (
+from mainspring.cli.display import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -24,13 +34,194 @@ from mainspring.cli.failures import (
     print_error,
 )
 from mainspring.cli.gearmand_options import BY_NAME, GearmandUsageError
-from mainspring.cli.inherited import correct_inheritance
-from mainspring.cli.manual import ManualPage
 from mainspring.errors import UsageError
 from mainspring.version import version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from cyclopts.help import HelpEntry, HelpPanel
+    from rich.console import Console, ConsoleOptions
+
+SERVERS: Final = frozenset({"run", "serve", "worker", "gearmand"})
+"""Commands whose output is a log."""
+
+
+def correct_inheritance(arguments: Sequence[str]) -> str | None:
+    """Give this process usual files and signals; return an error if the command has no place for its output.
+
+    If Python has removed the texts of the help, this function starts the command again, and does not return.
+    """
+    closed = _open_standard_descriptors()
+    # An ignored SIGCHLD makes the kernel drop exit codes: a failed program would count as successful. Background processes of
+    # shells ignore SIGINT, and those of nohup SIGHUP: commands that need these signals set handlers.
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of functions may have characters that the encoding lacks
+            stream.reconfigure(errors="backslashreplace")
+    if sys.flags.optimize > 1 and (
+        not arguments or arguments[0] == "help" or not {"-h", "--help"}.isdisjoint(arguments)
+    ):
+        _without_optimization(arguments)
+    if 1 in closed and not (arguments and arguments[0] in SERVERS):
+        return "standard output is closed, so the command cannot print: open it, for example with >/dev/null or >FILE"
+    return None
+
+
+def _open_standard_descriptors() -> set[int]:
+    """Open the null device for each of the descriptors 0 to 2 that is closed, and return these.
+
+    Otherwise the next opened files would get these numbers: libuv aborts for its own ones, and errors would go to a store's file.
+    """
+    closed = set()
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                continue
+            closed.add(descriptor)
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:  # another thread was faster
+                os.dup2(opened, descriptor)
+                os.close(opened)
+            os.set_inheritable(descriptor, True)
+    if 0 in closed:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - open until the process ends
+    if 1 in closed:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - open until the process ends
+    if 2 in closed:
+        sys.stderr = open(2, "w", closefd=False, errors="backslashreplace", buffering=1)  # noqa: SIM115 - open until the process ends
+    return closed
+
+
+def _without_optimization(arguments: Sequence[str]) -> None:
+    """Start the command again without PYTHONOPTIMIZE: the help consists of docstrings, which level 2 removes."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONOPTIMIZE"}
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "mainspring", *arguments], environment)  # noqa: S606 - this interpreter
+
+
+PAGE_WIDTH = 79
+_BEFORE_OPTION = re.compile(" (?=--[a-z])")
+_ITEM_HEAD = re.compile(r" +(?:\S+(?: \S+)* {2,}|\d )?")
+"""The indentation of an item's text: after a column of names, or after the number of an exit code."""
+NAME_WIDTH = 22
+"""The columns for a command's name, before its text."""
+
+
+class ManualPage:
+    """Formats help: a formatter of cyclopts."""
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:  # noqa: ARG002 - cyclopts sets the parameters
+        """Print a group of options or commands."""
+        if not panel.entries:
+            return
+        title = panel.title if isinstance(panel.title, str) else _plain(panel.title)
+        _print(console, f"{title.upper()}\n")
+        for entry in panel.entries:
+            if panel.format == "parameter":
+                _print(console, _option(entry))
+            else:
+                names = ", ".join((*entry.positive_names, *entry.positive_shorts))
+                _print(console, _beside(names, _plain(entry.description)))
+        _print(console, "\n")
+
+    def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:  # noqa: ARG002
+        """Print the usage line."""
+        text = _plain(usage)
+        if text:
+            _print(console, f"{text if text.startswith('Usage:') else f'Usage: {text}'}\n\n")
+
+    def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:  # noqa: ARG002
+        """Print the text of the page."""
+        text = _plain(description)
+        if text:
+            _print(console, f"{_flow(text)}\n\n")
+
+
+def _print(console: Console, text: str) -> None:
+    console.out(text, end="", highlight=False)
+
+
+def _plain(renderable: Any) -> str:
+    """Return the text of a renderable of cyclopts, unwrapped."""
+    if renderable is None:
+        return ""
+    if hasattr(renderable, "plain"):
+        return str(renderable.plain).strip()
+    if isinstance(renderable, str):
+        return renderable.strip()
+    from rich.console import Console  # noqa: PLC0415 - for help only
+
+    console = Console(width=1000, no_color=True, highlight=False, markup=False, emoji=False, force_terminal=False)
+    with console.capture() as captured:
+        console.print(renderable, end="")
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip()
+
+
+def _flow(text: str) -> str:
+    """Rewrap paragraphs, and break indented lines that are too long."""
+    lines: list[str] = []
+    paragraph: list[str] = []
+    heading = ""
+    for line in (*text.splitlines(), ""):
+        if line and not line.startswith(" ") and not (paragraph == [] and line.isupper()):
+            paragraph.append(line)
+            continue
+        if paragraph:
+            lines += textwrap.wrap(" ".join(paragraph), PAGE_WIDTH)
+            paragraph = []
+        if line.startswith(" "):
+            lines += _broken_command(line) if heading == "EXAMPLES" else _item(line)
+        else:
+            heading = line
+            lines.append(line)
+    return "\n".join(lines).rstrip()
+
+
+def _broken_command(line: str) -> list[str]:
+    """Break a command before its options, with backslashes, so that a shell can read it."""
+    if len(line) <= PAGE_WIDTH:
+        return [line]
+    lines: list[str] = []
+    for part in _BEFORE_OPTION.split(line):
+        if lines and len(lines[-1]) + len(part) + len("  \\") <= PAGE_WIDTH:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(f"      {part}" if lines else part)
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
+
+
+def _item(line: str) -> list[str]:
+    """Break an item of a list; its continuation lines align with its text."""
+    match = _ITEM_HEAD.match(line)
+    assert match is not None
+    return textwrap.wrap(line, PAGE_WIDTH, subsequent_indent=" " * match.end())
+
+
+def _option(entry: HelpEntry) -> str:
+    """Format an option: its spelling, and below it its meaning."""
+    head = ", ".join(entry.display_labels_with_metavar)
+    facts = []
+    if entry.choices:
+        facts.append(" | ".join(entry.choices))
+    if entry.default is not None:
+        facts.append(f"default: {_plain(entry.default)}")
+    if entry.env_var:
+        facts.append(f"environment: {', '.join(entry.env_var)}")
+    if entry.required:
+        facts.append("required")
+    meaning = _plain(entry.description) + (f" ({'; '.join(facts)})" if facts else "")
+    body = textwrap.fill(meaning.strip(), PAGE_WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return f"  {head}\n{body}\n"
+
+
+def _beside(head: str, text: str) -> str:
+    lines = textwrap.wrap(text, PAGE_WIDTH - NAME_WIDTH) or [""]
+    return "".join(f"{f'  {head}' if not i else '':<{NAME_WIDTH}}{line}\n" for i, line in enumerate(lines))
+
 
 DESCRIPTION = """Run durable background jobs and schedules: a server, workers for Python tasks, and commands to inspect and
 control them.
@@ -64,16 +255,16 @@ COMMANDS = {
     "schedules": ("schedules:schedules", JOBS_GROUP, "List, add, change, pause and trigger schedules."),
     "workflows": ("workflows:workflows", JOBS_GROUP, "Start, list, show, signal, cancel and end runs of workflows."),
     "functions": ("functions:functions", JOBS_GROUP, "List, limit, pause and resume functions."),
-    "status": ("status:status", STORES_GROUP, "Show a server's store, connections and jobs."),
+    "status": ("nodes:status", STORES_GROUP, "Show a server's store, connections and jobs."),
     "nodes": ("nodes:nodes", STORES_GROUP, "List and drain the nodes that share a store, and remove dead ones."),
-    "workers": ("workers:workers", STORES_GROUP, "List, drain and stop connected workers."),
-    "migrate": ("migrate:migrate", STORES_GROUP, "Update the schema of a store."),
-    "backup": ("backup:backup", STORES_GROUP, "Copy a SQLite store, even while a node uses it."),
-    "import": ("gearmand_queue:import_queue", STORES_GROUP, "Submit the jobs of a gearmand SQLite queue."),
-    "tokens": ("tokens:tokens", ACCESS_GROUP, "Create, list, revoke and rotate tokens."),
-    "audit": ("audit:audit", ACCESS_GROUP, "List who did what, when and why."),
-    "marks": ("audit:marks", ACCESS_GROUP, "Add and list marks, such as deployments."),
-    "whoami": ("audit:whoami", ACCESS_GROUP, "Show who you are for a server, and what you may do."),
+    "workers": ("nodes:workers", STORES_GROUP, "List, drain and stop connected workers."),
+    "migrate": ("stores:migrate", STORES_GROUP, "Update the schema of a store."),
+    "backup": ("stores:backup", STORES_GROUP, "Copy a SQLite store, even while a node uses it."),
+    "import": ("stores:import_queue", STORES_GROUP, "Submit the jobs of a gearmand SQLite queue."),
+    "tokens": ("access:tokens", ACCESS_GROUP, "Create, list, revoke and rotate tokens."),
+    "audit": ("access:audit", ACCESS_GROUP, "List who did what, when and why."),
+    "marks": ("access:marks", ACCESS_GROUP, "Add and list marks, such as deployments."),
+    "whoami": ("access:whoami", ACCESS_GROUP, "Show who you are for a server, and what you may do."),
 }
 """For each command: its module and function, which are loaded only when it runs, its group in the help, and its purpose."""
 
@@ -183,7 +374,7 @@ class OptionNames(Mapping[str, frozenset[str]]):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command and return its exit code. Raises the errors that `mainspring.cli.failures` explains."""
+    """Run a command and return its exit code. Raises the errors that `mainspring.cli.display` explains."""
     for name in [name for name, value in os.environ.items() if name.startswith("MAINSPRING_") and not value]:
         del os.environ[name]  # an empty variable counts as not set: unit files contain such variables
     defaults = load_defaults()

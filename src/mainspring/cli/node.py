@@ -10,12 +10,11 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from mainspring.cli.failures import EXPECTED_ERRORS, exit_code, explain, print_error
+from mainspring.cli.display import EXPECTED_ERRORS, exit_code, explain, print_error
 from mainspring.server.addresses import TcpAddress
 from mainspring.server.log_writer import unblock_standard_error
 from mainspring.server.process import DaemonProcess, PidFile, raise_limits, switch_user
-from mainspring.worker.children import reap_orphans
-from mainspring.worker.event_loop import new_event_loop
+from mainspring.worker.processes import new_event_loop, reap_orphans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -32,7 +31,7 @@ Main: TypeAlias = "Callable[[ServerSettings, Ready], Coroutine[object, object, i
 def run_node(settings: ServerSettings, main: Main | None = None) -> int:
     """Run a node, or a main that contains one, until a signal ends it; return the exit code.
 
-    Raises the errors that `mainspring.cli.failures` explains.
+    Raises the errors that `mainspring.cli.display` explains.
     """
     settings = replace(settings, store=settings.store.absolute())
     process = settings.process

@@ -1,4 +1,4 @@
-"""``mainspring nodes``: the nodes that share a store."""
+"""``mainspring status``, ``nodes`` and ``workers``: the nodes that share a store, and the workers that are connected to them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,67 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from mainspring.api.nodes import Drain, List, Remove, Show
+from mainspring.api.nodes import (
+    DrainNode,
+    DrainWorker,
+    ListNodes,
+    ListWorkers,
+    RemoveNode,
+    ShowNode,
+    ShowStatus,
+    ShowWorker,
+    StopWorker,
+)
 from mainspring.cli.calls import items, print_answer
-from mainspring.cli.display import print_fields, print_rows, with_durations
-from mainspring.cli.failures import EXIT_DONE
+from mainspring.cli.display import EXIT_DONE, print_fields, print_rows, print_table, with_durations
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
+from mainspring.workflows.model import DECISIONS
 
-COLUMNS = ("name", "term", "state", "address", "slots", "prefetch", "jobs", "weight", "version")
+
+def status(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Show a server's store, its connections, and its jobs by function and state.
+
+    EXIT CODES
+      0 shown, 3 no server
+    """
+    return print_answer(server.client(), ShowStatus(), _print_status, json=json, timeout=30.0)
+
+
+def _print_status(answer: dict[str, Any]) -> None:
+    """Print plain values one per line, then objects and lists as tables."""
+    plain = {name: value for name, value in answer.items() if not isinstance(value, dict | list)}
+    print_fields(with_durations(plain, "uptime"))
+    for name, value in _once(answer).items():
+        if isinstance(value, dict) and value:
+            print(f"\n{name}")
+            print_table(list(value), [value])
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            print(f"\n{name}")
+            print_table(list(value[0]), value)
+
+
+def _once(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return a status that lists each version of a workflow once, with its runs, instead of also among the functions.
+
+    ``runs`` are those of all versions, in the row of the newest one. ``decisions`` wait for a worker.
+    """
+    workflows: list[dict[str, Any]] = answer.get("workflows") or []
+    by_name = {one["function"]: one for one in answer.get("functions") or []}
+    rows = []
+    for at, one in enumerate(workflows):
+        decisions = by_name.pop(f"{one['type']}@{one['version']}{DECISIONS}", None)
+        is_last = at + 1 == len(workflows) or workflows[at + 1]["type"] != one["type"]
+        runs = by_name.pop(one["type"], None) if is_last else None
+        waiting = 0 if decisions is None else sum(decisions["waiting"].values())
+        rows.append({**one, "runs": None if runs is None else runs["total"], "decisions": waiting})
+    return answer | {"functions": list(by_name.values()), "workflows": rows}
+
+
+NODE_COLUMNS = ("name", "term", "state", "address", "slots", "prefetch", "jobs", "weight", "version")
 FORMER_PREFETCH_KEY = "capacity"
 """The former name of ``prefetch``, which stays in JSON output."""
 
-Name = Annotated[str, Parameter(help="The node's name, or the number of its term.")]
+NodeName = Annotated[str, Parameter(help="The node's name, or the number of its term.")]
 
 nodes = App(name="nodes", help="List and drain the nodes that share a store, and remove dead ones.")
 
@@ -27,23 +77,23 @@ def list_nodes(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
     A killed node stays in the list until its lease has ended and another node has recovered its jobs.
     """
-    print_rows(COLUMNS, list(items(server.client(), List(), "nodes")), json=json)
+    print_rows(NODE_COLUMNS, list(items(server.client(), ListNodes(), "nodes")), json=json)
     return EXIT_DONE
 
 
-@nodes.command
-def show(node: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+@nodes.command(name="show")
+def show_node(node: NodeName, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Show all details of a node, as of its last heartbeat.
 
     EXIT CODES
       0 shown, 3 no server, 4 no such node
     """
-    return print_answer(server.client(), Show(node), _print_node, json=json)
+    return print_answer(server.client(), ShowNode(node), _print_node, json=json)
 
 
-@nodes.command
-def drain(
-    node: Name,
+@nodes.command(name="drain")
+def drain_node(
+    node: NodeName,
     /,
     *,
     off: Annotated[bool, plain("--off", "End the drain: the node takes jobs again.", negative="")] = False,
@@ -56,12 +106,12 @@ def drain(
     nodes run their jobs. The drain stays with the node's name, even if the node crashes or restarts, until --off or until the
     node has stopped by a signal.
     """
-    return print_answer(server.client(), Drain(node, not off), _print_state, json=json)
+    return print_answer(server.client(), DrainNode(node, not off), _print_node_state, json=json)
 
 
 @nodes.command
 def remove(
-    node: Name,
+    node: NodeName,
     /,
     *,
     force: Annotated[
@@ -74,7 +124,7 @@ def remove(
 
     This is safe even if the node still runs: the store refuses everything that it reports about these jobs.
     """
-    return print_answer(server.client(), Remove(node, force), _print_state, json=json)
+    return print_answer(server.client(), RemoveNode(node, force), _print_node_state, json=json)
 
 
 def _print_node(node: dict[str, Any]) -> None:
@@ -88,5 +138,77 @@ def _print_node(node: dict[str, Any]) -> None:
     print_fields({name: value for name, value in fields.items() if name != FORMER_PREFETCH_KEY})
 
 
-def _print_state(node: dict[str, Any]) -> None:
+def _print_node_state(node: dict[str, Any]) -> None:
     print(f"{node['name']}\t{node['state']}")
+
+
+WORKER_COLUMNS = ("id", "name", "node", "client", "state", "slots", "running", "connected_at", "version")
+
+WorkerId = Annotated[str, Parameter(help="The worker's id, as mainspring workers list prints it.")]
+
+workers = App(name="workers", help="List, drain and stop connected workers.")
+
+
+@workers.command(name="list")
+def list_workers(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """List the workers that are connected to the nodes of a store.
+
+    Workers of other nodes are shown as of these nodes' last heartbeats, and at most 200 of each other node. A worker that is
+    connected to several nodes has a line for each of them.
+    """
+    print_rows(WORKER_COLUMNS, list(items(server.client(), ListWorkers(), "workers")), json=json)
+    return EXIT_DONE
+
+
+@workers.command(name="show")
+def show_worker(worker: WorkerId, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Show a worker, and, if it is connected to the server that answers, its functions and running jobs.
+
+    EXIT CODES
+      0 shown, 3 no server, 4 no such worker
+    """
+    return print_answer(server.client(), ShowWorker(worker), _print_worker, json=json)
+
+
+@workers.command(name="drain")
+def drain_worker(
+    worker: WorkerId,
+    /,
+    *,
+    off: Annotated[bool, plain("--off", "End the drain: the worker gets jobs again.", negative="")] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Drain a worker: its node gives it no more jobs of tasks.
+
+    Its running jobs continue, and so do the decisions of workflows that it makes. The drain ends with --off or with the
+    worker's connection. A worker that is connected to several nodes has an id at each of them.
+    """
+    return print_answer(server.client(), DrainWorker(worker, not off), _print_worker_state, json=json)
+
+
+@workers.command
+def stop(worker: WorkerId, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Ask a worker to stop as it does at SIGTERM: it takes no more jobs, and its process ends after its running jobs.
+
+    If a supervisor keeps the worker running, as mainspring run and mainspring worker do, it starts another process.
+
+    EXIT CODES
+      0 asked, 1 the worker takes no such requests, 3 no server, 4 no such worker
+    """
+    return print_answer(server.client(), StopWorker(worker), _print_worker_state, json=json)
+
+
+def _print_worker(worker: dict[str, Any]) -> None:
+    lists = {key: None if worker[key] is None else " ".join(worker[key]) for key in ("functions", "jobs")}
+    decisions = worker["decisions"]
+    if decisions is not None:
+        lists["decisions"] = (
+            f"{decisions['running'] - decisions['steps']} of {decisions['places']}, and {decisions['steps']} that keep steps"
+            f"{': full' if decisions['full'] else ''}"
+        )
+    print_fields(worker | lists)
+
+
+def _print_worker_state(worker: dict[str, Any]) -> None:
+    print(f"{worker['id']}\t{worker['state']}")

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Group, Parameter
 
-from mainspring.client.addresses import DEFAULT_SERVER, parse_servers
-from mainspring.client.reconnect_policy import REQUEST_TIMEOUT
-from mainspring.client.tls import TLS_OPTIONS, TlsFiles
-from mainspring.client.tokens import token_of_environment
+from mainspring.client.environment import DEFAULT_SERVER, parse_servers
+from mainspring.client.session import REQUEST_TIMEOUT, token_of_environment
+from mainspring.client.sockets import TLS_OPTIONS, TlsFiles
 from mainspring.errors import MainspringError, SettingsError, UsageError
 from mainspring.namespaces import DEFAULT, check
 from mainspring.quantities import format_duration, parse_duration, parse_size, parse_time

@@ -1,17 +1,87 @@
-"""The options of a node for its log and its process."""
+"""The options of ``run``, ``serve`` and ``worker`` for the log, the process and its stop, and how their values are read."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
 from typing import Annotated, Final, Literal
 
 from cyclopts import Group, Parameter
 
-from mainspring.cli.node_values import log_level
-from mainspring.cli.options import FILE_OPTION, flag, option, reading
+from mainspring.cli.options import DURATION_OPTION, FILE_OPTION, flag, option, reading
+from mainspring.errors import SettingsError
+from mainspring.nodes.strategies import strategy
+from mainspring.quantities import format_duration
+from mainspring.server.addresses import Address, parse_address
 from mainspring.server.log_settings import LOG_LEVELS, LogSettings
-from mainspring.server.settings import ProcessSettings
+from mainspring.server.settings import MIB, STOP_GRACE, ProcessSettings
+
+
+def http_address(text: str) -> Address | None:
+    """Return an address for HTTP, which needs a port; None for ``none``. Raises SettingsError."""
+    return None if text.strip().lower() == "none" else parse_address(text, default_port=None)
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    """Return the names in a list with commas. Raises SettingsError for one that no host has."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+            raise SettingsError(f"{name!r} is not the name of a host: write it without a port, as in jobs.example.com")
+    return names
+
+
+def path_prefix(text: str) -> str:
+    """Return a path without a slash at its end. Raises SettingsError."""
+    path = text.rstrip("/")
+    if path and not re.fullmatch(r"(/[A-Za-z0-9_.~-]+)+", path):
+        raise SettingsError(f"{text!r} is not a path: write it as in /mainspring")
+    return path
+
+
+def socket_mode(text: str) -> int:
+    """Return the mode of a socket from octal digits: its owner may use it, and nothing is executable. Raises SettingsError."""
+    if not re.fullmatch(r"0?6[0246][0246]", text):
+        raise SettingsError(
+            f"{text!r} is not the mode of a socket: write 0600 for its owner alone, 0660 also for its group, or 0666 for every"
+            " user of this machine"
+        )
+    return int(text, 8)
+
+
+def mode_text(mode: int | None) -> str:
+    """Return the text of a mode."""
+    return "0660 or less, by the umask" if mode is None else f"{mode:04o}"
+
+
+def strategy_name(text: str) -> str:
+    """Return a strategy's name from ``NAME`` or ``FILE.py:NAME``, and import that file. Raises SettingsError."""
+    place, colon, name = text.rpartition(":")
+    if colon:
+        from mainspring.worker.selector import import_place  # noqa: PLC0415 - few nodes have a strategy of their own
+
+        import_place(place)
+    strategy(name)
+    return name
+
+
+def log_level(text: str) -> str:
+    """Return a log level in lower case. Raises SettingsError."""
+    if text.lower() not in LOG_LEVELS:
+        raise SettingsError(f"{text!r} is not a log level: use one of {', '.join(LOG_LEVELS)}")
+    return text.lower()
+
+
+def addresses_text(addresses: tuple[Address, ...]) -> str:
+    """Return addresses as the help shows them."""
+    return ",".join(str(address) for address in addresses)
+
+
+def size_text(size: int) -> str:
+    """Return a size as the help shows it."""
+    return f"{size // MIB}M" if size >= MIB else f"{size >> 10}K"
+
 
 PROCESS_GROUP = Group("Log and process", sort_key=7)
 LOG_LEVEL_HELP = f"The lowest level to log: {', '.join(LOG_LEVELS)}."
@@ -66,3 +136,44 @@ class ProcessOptions:
 
 
 DEFAULT_PROCESS: Final = ProcessOptions()
+
+STOP_GROUP = Group("Stop", sort_key=8)
+
+
+def _default(_grace: float | None) -> str:
+    return format_duration(STOP_GRACE)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOptions:
+    """How long a stop waits. The two options mean the same; if both are set, anywhere, the longer time applies."""
+
+    grace: Annotated[
+        float | None,
+        option(
+            "--grace",
+            "How long a stop waits for running jobs before it releases them: puts them back into the queue.",
+            group=STOP_GROUP,
+            show_default=_default,
+            **DURATION_OPTION,
+        ),
+    ] = None
+    drain: Annotated[
+        float | None,
+        option(
+            "--drain",
+            "The former name of --grace. If both are set, the longer time applies.",
+            group=STOP_GROUP,
+            show_default=False,
+            **DURATION_OPTION,
+        ),
+    ] = None
+
+    @property
+    def seconds(self) -> float:
+        """The time for running jobs in seconds."""
+        return max((given for given in (self.grace, self.drain) if given is not None), default=STOP_GRACE)
+
+
+DEFAULT_STOP = StopOptions()

@@ -16,16 +16,12 @@ import structlog
 from cyclopts import Parameter
 from msgspec.structs import replace
 
-from mainspring.cli.access_options import PORTS_GROUP
 from mainspring.cli.app_store import read_app_store
-from mainspring.cli.failures import EXIT_DONE
+from mainspring.cli.display import EXIT_DONE
 from mainspring.cli.node import client_address, run_node, serve_node
-from mainspring.cli.node_options import HTTP_HELP, NODE_GROUP, STORE_HELP, NodeOptions
-from mainspring.cli.node_values import http_address
 from mainspring.cli.options import flag, option, reading
-from mainspring.cli.process_options import PROCESS_GROUP
-from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
-from mainspring.cli.task_selection import LISTED_TASKS, select_tasks
+from mainspring.cli.process_options import DEFAULT_STOP, PROCESS_GROUP, StopOptions, http_address
+from mainspring.cli.serve import HTTP_HELP, NODE_GROUP, PORTS_GROUP, STORE_HELP, NodeOptions
 from mainspring.cli.worker import (
     DEFAULT_WORKERS,
     TRACEBACKS_HELP,
@@ -34,12 +30,13 @@ from mainspring.cli.worker import (
     WorkerOptions,
     supervised,
 )
-from mainspring.client.addresses import parse_address as parse_server
+from mainspring.cli.worker_order import LISTED_TASKS, select_tasks
+from mainspring.client.environment import parse_address as parse_server
 from mainspring.errors import SettingsError
 from mainspring.namespaces import check
 from mainspring.server.addresses import Address, TcpAddress, UnixAddress, is_local, parse_address
+from mainspring.server.process import stop_signals
 from mainspring.server.settings import DEFAULT_HTTP, DEFAULT_STORE, STOP_GRACE, parse_store
-from mainspring.server.stopping import stop_signals
 from mainspring.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:

@@ -1,18 +1,24 @@
-"""The details of a run and the events of its history, as commands print them for people."""
+"""The details of a run, its changes and the events of its history, as commands print them for people."""
 
 from __future__ import annotations
 
+import sys
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.cli.display import print_fields, print_table
+from mainspring.api.workflows import ShowRun
+from mainspring.cli.calls import call
+from mainspring.cli.display import print_fields, print_json, print_table, printable
 from mainspring.jobs.failures import JobFailure
 from mainspring.quantities import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from mainspring.client.blocking import Client
 
 EVENT_COLUMNS: Final = ("id", "time", "event", "what")
 ACTIVITY_COLUMNS: Final = ("number", "function", "state", "attempt", "worker", "scheduled_at", "handle", "error")
@@ -164,3 +170,34 @@ _SHOWN: Final[Mapping[str, Callable[[Any], str]]] = {
     "details": _short,
 }
 """The attributes in a line, in order, and how they are written."""
+
+COLUMNS: Final = ("status", "events", "progress", "waits_for")
+UNFINISHED: Final = frozenset({"open", "scheduled", "pending"})
+"""The statuses of runs that may get more events."""
+INTERVAL: Final = 0.5
+"""Seconds between two requests."""
+
+
+def follow_run(client: Client, key: str, *, json: bool) -> None:
+    """Print a run now and after each change, until it is closed: a line of columns, or with ``json`` an object."""
+    if not json:
+        _print(dict(zip(COLUMNS, COLUMNS, strict=True)))
+    printed: Any = None
+    while True:
+        run = call(client, ShowRun(key))
+        row = {**run, "progress": progress_text(run.get("progress"))}
+        shown = [row["run"], *(row[column] for column in COLUMNS[:3])]  # the time that timers have left always changes
+        if shown != printed:
+            printed = shown
+            if json:
+                print_json(run)
+            else:
+                _print(row)
+        if run["status"] not in UNFINISHED:
+            return
+        time.sleep(INTERVAL)
+
+
+def _print(row: dict[str, Any]) -> None:
+    sys.stdout.write("\t".join(printable(row[column]) for column in COLUMNS) + "\n")
+    sys.stdout.flush()

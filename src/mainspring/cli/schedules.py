@@ -3,41 +3,258 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 from msgspec import UNSET
 
-from mainspring.api.fires import ListFires, ReadTimeline
 from mainspring.api.schedules import (
     CLOCK_NOTES,
-    Add,
-    Adopt,
-    Edit,
-    History,
-    List,
-    Next,
-    Pause,
-    Preview,
-    Remove,
-    Resume,
-    Show,
-    Trigger,
+    AddSchedule,
+    AdoptSchedule,
+    EditSchedule,
+    ListAllSchedules,
+    ListFires,
+    NextTimes,
+    PauseSchedule,
+    PreviewSchedule,
+    ReadTimeline,
+    RemoveSchedule,
+    ResumeSchedule,
+    ScheduleHistory,
+    ShowSchedule,
+    TriggerSchedule,
 )
-from mainspring.cli.backfill import backfill
-from mainspring.cli.calls import arguments_of, call, items, name_argument, print_answer
-from mainspring.cli.display import print_fields, print_json, print_rows, with_durations
-from mainspring.cli.failures import EXIT_DONE, print_error
-from mainspring.cli.options import DURATION_OPTION, LOCAL, TIME_OPTION, Json, ServerOptions, plain
-from mainspring.cli.schedule_options import NO_OPTIONS, ScheduleOptions
-from mainspring.cli.table_fit import AS_AGE, LEFT_OUT, Step
-from mainspring.cli.unregistered import no_worker
-from mainspring.errors import UsageError
+from mainspring.cli.calls import arguments_of, call, items, name_argument, no_worker, print_answer
+from mainspring.cli.display import (
+    AS_AGE,
+    EXIT_DONE,
+    LEFT_OUT,
+    Step,
+    print_error,
+    print_fields,
+    print_json,
+    print_rows,
+    with_durations,
+)
+from mainspring.cli.operations import backfill
+from mainspring.cli.options import (
+    ARGS_NAMES,
+    DURATION_OPTION,
+    LOCAL,
+    TIME_OPTION,
+    Json,
+    ServerOptions,
+    args_of,
+    plain,
+    reading,
+)
+from mainspring.errors import SettingsError, UsageError
+from mainspring.quantities import parse_duration, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.client.blocking import Client
+
+TIMING_GROUP = Group("When it runs", sort_key=0)
+JOB_GROUP = Group("The job", sort_key=1)
+
+
+def parse_misfire(text: str) -> str | int:
+    """Return a misfire policy. Raises SettingsError."""
+    if text in {"skip", "once", "all"}:
+        return text
+    if text.isdecimal():
+        return int(text)
+    raise SettingsError(f"{text!r} is not a policy for missed times: use skip, once, all or a number")
+
+
+def _or_none(parse: Any) -> Any:
+    """Return a parser that returns None for ``none`` and parses other text with ``parse``."""
+    return lambda text: None if text == "none" else parse(text)
+
+
+_OPTIONAL_TIME_OPTION: dict[str, Any] = {"converter": reading(_or_none(parse_time)), "metavar": "TIME"}
+_OPTIONAL_DURATION_OPTION: dict[str, Any] = {"converter": reading(_or_none(parse_duration)), "metavar": "DURATION"}
+
+
+class _NotGiven(float):
+    """The value of an option that is not given: the request leaves its field out.
+
+    It has the type of the options: the parser checks defaults, too, in a process that has imported Pydantic.
+    """
+
+    def __repr__(self) -> str:
+        return ""
+
+
+NOT_GIVEN: Final = _NotGiven("nan")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """The options of ``add``, ``edit`` and ``preview``."""
+
+    cron: Annotated[
+        str | None,
+        plain(
+            "--cron",
+            "Run at the times of a cron expression: five fields, six with the seconds first, or a name such as @daily.",
+            group=TIMING_GROUP,
+        ),
+    ] = None
+    every: Annotated[
+        float | None,
+        plain(
+            "--every",
+            "Run at this interval, counted from --start, or from 1970 without it.",
+            group=TIMING_GROUP,
+            **DURATION_OPTION,
+        ),
+    ] = None
+    at: Annotated[
+        float | None,
+        plain("--at", "Run once, at a time such as 2030-01-31T12:00:00Z.", group=TIMING_GROUP, **TIME_OPTION),
+    ] = None
+    parent: Annotated[
+        list[str] | None,
+        plain(
+            "--parent",
+            "Run when this other schedule has succeeded; if the option is given several times, when all have.",
+            group=TIMING_GROUP,
+            negative="",
+        ),
+    ] = None
+    timezone: Annotated[
+        str | None,
+        plain("--timezone", "The time zone of --cron, by its IANA name; by default UTC.", group=TIMING_GROUP),
+    ] = None
+    start: Annotated[
+        float | None,
+        plain("--start", "Do not run before this time; none removes it.", group=TIMING_GROUP, **_OPTIONAL_TIME_OPTION),
+    ] = NOT_GIVEN
+    end: Annotated[
+        float | None,
+        plain("--end", "Do not run after this time; none removes it.", group=TIMING_GROUP, **_OPTIONAL_TIME_OPTION),
+    ] = NOT_GIVEN
+    exclude: Annotated[
+        list[str] | None,
+        plain(
+            "--exclude",
+            "Do not run on this day, such as 2030-12-24. The option may be given several times.",
+            group=TIMING_GROUP,
+            negative="",
+        ),
+    ] = None
+    jitter: Annotated[
+        float | None,
+        plain("--jitter", "Delay each job by a random time up to this.", group=TIMING_GROUP, **DURATION_OPTION),
+    ] = None
+    misfire: Annotated[
+        str | int | None,
+        plain(
+            "--misfire",
+            "The policy for missed times: skip all, run once for the newest, run all, or run this number of the newest.",
+            group=TIMING_GROUP,
+            converter=reading(parse_misfire),
+            metavar="POLICY",
+        ),
+    ] = None
+    overlap: Annotated[
+        Literal["allow", "forbid", "queue", "replace"] | None,
+        plain("--overlap", "The policy for a time while an earlier run is not finished.", group=TIMING_GROUP),
+    ] = None
+    wait_for_children: Annotated[
+        bool | None,
+        plain(
+            "--wait-for-children",
+            "Count a run as finished only when the runs of its children are finished.",
+            group=TIMING_GROUP,
+            negative="--no-wait",
+        ),
+    ] = None
+    function: Annotated[
+        str | None, plain("--function", "The function to run; by default the schedule's name.", group=JOB_GROUP)
+    ] = None
+    args: Annotated[
+        str | None,
+        plain(
+            ARGS_NAMES,
+            "The arguments of the jobs: text, or - for standard input.",
+            group=JOB_GROUP,
+            metavar="ARGS",
+            allow_leading_hyphen=True,
+        ),
+    ] = None
+    priority: Annotated[
+        Literal["high", "normal", "low"] | None,
+        plain("--priority", "Jobs of a higher priority start first; by default normal.", group=JOB_GROUP),
+    ] = None
+    max_attempts: Annotated[
+        int | None,
+        plain(
+            ("--max-attempts", "--attempts"),
+            "How often to run a job, with growing waits between attempts, before it counts as failed.",
+            group=JOB_GROUP,
+        ),
+    ] = None
+    run_timeout: Annotated[
+        float | None,
+        plain(
+            ("--run-timeout", "--timeout"),
+            "Stop an attempt that runs longer than this; none removes the limit.",
+            group=JOB_GROUP,
+            **_OPTIONAL_DURATION_OPTION,
+        ),
+    ] = NOT_GIVEN
+    unique: Annotated[str | None, plain("--unique", "The unique of the jobs.", group=JOB_GROUP)] = None
+    expires: Annotated[
+        float | None,
+        plain(
+            "--expires",
+            "End a job as expired if it has not started within this time; none removes the limit.",
+            group=JOB_GROUP,
+            **_OPTIONAL_DURATION_OPTION,
+        ),
+    ] = NOT_GIVEN
+
+    tag: Annotated[
+        list[str] | None,
+        plain(
+            "--tag", "A tag of the jobs; may be repeated, and replaces all earlier ones.", group=JOB_GROUP, negative=""
+        ),
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the given options as fields of a request."""
+        fields: dict[str, Any] = {
+            "cron": self.cron,
+            "every": self.every,
+            "at": self.at,
+            "parents": self.parent,
+            "timezone": self.timezone,
+            "exclude": self.exclude,
+            "jitter": self.jitter,
+            "misfire": self.misfire,
+            "overlap": self.overlap,
+            "wait_for_children": self.wait_for_children,
+            "function": self.function,
+            "payload": args_of(None, self.args),
+            "priority": self.priority,
+            "retry": None if self.max_attempts is None else {"max_attempts": self.max_attempts},
+            "unique": self.unique,
+            "tags": self.tag,
+        }
+        optional = {"start": self.start, "end": self.end, "timeout": self.run_timeout, "expires": self.expires}
+        return {key: value for key, value in fields.items() if value is not None} | {
+            key: value for key, value in optional.items() if value is not NOT_GIVEN
+        }
+
+
+NO_OPTIONS = ScheduleOptions()
 
 COLUMNS = ("name", "when", "timezone", "state", "next_at", "last_at", "waiting", "function", "app")
 RUN_COLUMNS = (
@@ -83,7 +300,7 @@ def list_schedules(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
     names, then a line per schedule with tabs between all columns. With --json, it prints an array.
     """
-    print_rows(COLUMNS, list(items(server.client(), List(), "schedules")), json=json, steps=SHRINK_STEPS)
+    print_rows(COLUMNS, list(items(server.client(), ListAllSchedules(), "schedules")), json=json, steps=SHRINK_STEPS)
     return EXIT_DONE
 
 
@@ -94,7 +311,7 @@ def show(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) ->
     EXIT CODES
       0 shown, 3 no server, 4 no such schedule
     """
-    return print_answer(server.client(), Show(name), _print_schedule, json=json)
+    return print_answer(server.client(), ShowSchedule(name), _print_schedule, json=json)
 
 
 @schedules.command
@@ -118,7 +335,7 @@ def add(
       0 added, 1 a schedule of this name exists, 2 wrong usage, 3 no server
     """
     client = server.client()
-    request = Add(name=name, **options.fields())
+    request = AddSchedule(name=name, **options.fields())
     print_answer(client, request, _print_state, json=json)
     _warn_of(client, name if request.function is UNSET else request.function)
     return EXIT_DONE
@@ -150,7 +367,9 @@ def preview(
     EXIT CODES
       0 printed, 2 wrong usage, 3 no server
     """
-    return print_answer(server.client(), Preview(name=name, count=count, **options.fields()), _print_preview, json=json)
+    return print_answer(
+        server.client(), PreviewSchedule(name=name, count=count, **options.fields()), _print_preview, json=json
+    )
 
 
 @schedules.command
@@ -161,7 +380,7 @@ def edit(
 
     The changes apply from now on. If an App's code declares the schedule, the next change in its code replaces them.
     """
-    request = Edit(name=name, **options.fields())
+    request = EditSchedule(name=name, **options.fields())
     if arguments_of(request).keys() == {"name"}:
         raise UsageError("no option to change is given; mainspring schedules edit --help lists them")
     client = server.client()
@@ -174,13 +393,13 @@ def edit(
 @schedules.command
 def pause(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Pause a schedule: skip its times until you resume it. A job that runs now continues."""
-    return print_answer(server.client(), Pause(name), _print_state, json=json)
+    return print_answer(server.client(), PauseSchedule(name), _print_state, json=json)
 
 
 @schedules.command
 def resume(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Resume a paused schedule. Times during the pause stay skipped."""
-    return print_answer(server.client(), Resume(name), _print_state, json=json)
+    return print_answer(server.client(), ResumeSchedule(name), _print_state, json=json)
 
 
 @schedules.command
@@ -205,7 +424,7 @@ def remove(
     """
     client = server.client()
     for name in _children_first(client, names):
-        print_answer(client, Remove(name, children=children), _print_state, json=json)
+        print_answer(client, RemoveSchedule(name, children=children), _print_state, json=json)
     return EXIT_DONE
 
 
@@ -214,7 +433,7 @@ def _children_first(client: Client, names: Sequence[str]) -> list[str]:
     waiting = list(dict.fromkeys(names))
     if len(waiting) < 2:
         return waiting
-    parents = {one["name"]: one["parents"] for one in items(client, List(), "schedules")}
+    parents = {one["name"]: one["parents"] for one in items(client, ListAllSchedules(), "schedules")}
     ordered: list[str] = []
     while waiting:
         held = {parent for name in waiting for parent in parents.get(name, ())}
@@ -246,7 +465,7 @@ def adopt(
     """
     client = server.client()
     for name in names:
-        print_answer(client, Adopt(name, app), _print_state, json=json)
+        print_answer(client, AdoptSchedule(name, app), _print_state, json=json)
     return EXIT_DONE
 
 
@@ -256,7 +475,7 @@ def trigger(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL)
 
     If the schedule's overlap policy skips or delays the run, the command prints that state instead of a handle.
     """
-    return print_answer(server.client(), Trigger(name), _print_run, json=json)
+    return print_answer(server.client(), TriggerSchedule(name), _print_run, json=json)
 
 
 schedules.command(backfill)
@@ -275,7 +494,7 @@ def next_times(
 
     Each line has a time on the clock of the schedule's time zone, as preview prints it. With --json, the times are in UTC.
     """
-    answer = call(server.client(), Next(name, count))
+    answer = call(server.client(), NextTimes(name, count))
     if json:
         print_json(answer["times"])
     elif "local" in answer:
@@ -306,7 +525,7 @@ def history(
     """
     client, runs = server.client(), list[dict[str, Any]]()
     while True:
-        answer = call(client, History(name, limit - len(runs), before))
+        answer = call(client, ScheduleHistory(name, limit - len(runs), before))
         runs += answer["runs"]
         before = answer.get("next")  # also if large rows have made the page short
         if before is None or len(runs) >= limit:

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from mainspring.byte_names import name_bytes
-from mainspring.cli.calls import name_argument
-from mainspring.cli.display import print_json, printable
-from mainspring.cli.failures import EXIT_DONE, print_error
-from mainspring.cli.following import follow_job, view_of
+from mainspring.cli.calls import name_argument, no_worker
+from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
+from mainspring.cli.job_output import follow_job, view_of, waiting_for, write_outcome
 from mainspring.cli.options import (
     ARGS_NAMES,
     DURATION_OPTION,
@@ -23,12 +21,11 @@ from mainspring.cli.options import (
     args_of,
     plain,
 )
-from mainspring.cli.results import waiting_for, write_outcome
-from mainspring.cli.unregistered import no_worker
 from mainspring.client.options import Options, Retry, check_request_key
 from mainspring.client.session import Request
 from mainspring.errors import UsageError
-from mainspring.jobs.tags import check_tags
+from mainspring.jobs.user_data import check_tags
+from mainspring.namespaces import name_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,11 +15,10 @@ import msgspec
 
 from mainspring.server.log_settings import LogSettings
 from mainspring.server.log_writer import unblock_standard_error
-from mainspring.server.logs import start_logging
-from mainspring.server.standard_logging import importing
-from mainspring.worker.children import python
+from mainspring.server.logs import importing, start_logging
+from mainspring.worker.current import add_job_fields
 from mainspring.worker.executors import child
-from mainspring.worker.log_fields import add_job_fields
+from mainspring.worker.processes import python
 
 
 def task_process(log: LogSettings) -> list[str]:

@@ -11,8 +11,6 @@ from cyclopts import Group, Parameter
 from msgspec.structs import replace
 
 from mainspring.cli.node import run_loop
-from mainspring.cli.node_values import log_level as read_log_level
-from mainspring.cli.node_values import size_text
 from mainspring.cli.options import (
     DURATION_OPTION,
     LOCAL,
@@ -24,20 +22,19 @@ from mainspring.cli.options import (
     option,
     reading,
 )
-from mainspring.cli.process_options import LOG_LEVEL_HELP
-from mainspring.cli.stop_options import DEFAULT_STOP, StopOptions
+from mainspring.cli.process_options import DEFAULT_STOP, LOG_LEVEL_HELP, StopOptions, size_text
+from mainspring.cli.process_options import log_level as read_log_level
 from mainspring.cli.worker_order import WorkerOrder
-from mainspring.client.addresses import parse_servers
+from mainspring.client.environment import parse_servers
 from mainspring.errors import SettingsError
 from mainspring.namespaces import check
 from mainspring.quantities import format_duration, parse_size
 from mainspring.server.log_settings import LogSettings
 from mainspring.server.log_writer import unblock_standard_error
 from mainspring.server.logs import start_logging
-from mainspring.server.stopping import ReportedStop, show_released, show_waiting, stop_signals
+from mainspring.server.process import ReportedStop, show_released, show_waiting, stop_signals
 from mainspring.worker.settings import FROZEN_AFTER, WAITING_PLACES, WORKFLOW_CACHE
-from mainspring.worker.supervisor import Supervisor
-from mainspring.worker.turn_clock import INTERVAL
+from mainspring.worker.supervisor import INTERVAL, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,38 +14,30 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from mainspring.cli.failures import EXIT_DONE, EXPECTED_ERRORS, exit_code, explain, print_error
+from mainspring.cli.display import EXIT_DONE, EXPECTED_ERRORS, exit_code, explain, print_error
 from mainspring.cli.node import run_loop
 from mainspring.cli.task_process import read_path, start_task_logging, task_process
-from mainspring.cli.task_selection import select_tasks
-from mainspring.cli.worker_order import WorkerOrder
+from mainspring.cli.worker_order import WorkerOrder, select_tasks
 from mainspring.client import environment
-from mainspring.client.addresses import parse_address
 from mainspring.client.aio import AsyncClient
 from mainspring.client.blocking import Client
 from mainspring.client.declarations import Declarations
-from mainspring.client.environment import NAMESPACE_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE
-from mainspring.client.namespacing import namespace_or_default
-from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES
-from mainspring.client.tokens import token_of_environment
+from mainspring.client.environment import NAMESPACE_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE, parse_address
+from mainspring.client.session import namespace_or_default, token_of_environment
+from mainspring.client.sockets import TLS_OPTIONS, TLS_VARIABLES
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.quantities import format_size
 from mainspring.server.log_writer import exit_now
-from mainspring.server.standard_logging import importing
+from mainspring.server.logs import importing
 from mainspring.worker import selector
-from mainspring.worker.children import ignore_interrupts
 from mainspring.worker.declaration import AboutCode, keep_declaring
-from mainspring.worker.forks import disown
-from mainspring.worker.functions import check_annotations
-from mainspring.worker.job_counters import JobCounters
+from mainspring.worker.functions import check_annotations, check_workflows
 from mainspring.worker.link import connector
 from mainspring.worker.loop_watch import Frozen, LoopWatch, params_of
-from mainspring.worker.memory import resident_bytes
-from mainspring.worker.parent_death import die_with
+from mainspring.worker.processes import die_with, disown, ignore_interrupts, resident_bytes
 from mainspring.worker.runtime import Ending, Worker
 from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.supervisor import FROZEN_EXIT, RECYCLED_EXIT, STOP_NOW_SIGNAL
-from mainspring.worker.workflow_lint import check_workflows
+from mainspring.worker.supervisor import FROZEN_EXIT, RECYCLED_EXIT, STOP_NOW_SIGNAL, JobCounters
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -78,7 +70,7 @@ def settings_of(order: WorkerOrder) -> WorkerSettings:
 
 
 def work(order: WorkerOrder) -> int:
-    """Run the worker and return the exit code. Raises the errors that `mainspring.cli.failures` explains."""
+    """Run the worker and return the exit code. Raises the errors that `mainspring.cli.display` explains."""
     start_task_logging(order.log)
     _set_task_environment(order)
     # Before any code of the user may change the working directory or the environment.

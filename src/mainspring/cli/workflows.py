@@ -10,27 +10,23 @@ from cyclopts import App, Parameter
 from msgspec import UNSET, UnsetType
 
 from mainspring.api.workflows import (
-    Cancel,
+    CancelRun,
     ChildPolicyName,
-    Move,
-    Show,
-    Signal,
-    Start,
-    Terminate,
+    MoveRun,
+    ShowRun,
+    SignalRun,
+    StartRun,
+    TerminateRun,
     UnbegunStatus,
-    Unpark,
+    UnparkRuns,
 )
 from mainspring.cli.calls import call, print_answer
-from mainspring.cli.display import print_json, printable
-from mainspring.cli.failures import EXIT_DONE, print_error
+from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
+from mainspring.cli.job_output import handle_of
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, args_of, plain
-from mainspring.cli.results import handle_of
-from mainspring.cli.run_views import print_run, with_id
+from mainspring.cli.run_views import follow_run, print_run, with_id
 from mainspring.cli.submit import write_result
-from mainspring.cli.workflow_following import follow_run
-from mainspring.cli.workflow_histories import Key, export, history, replay
-from mainspring.cli.workflow_lists import list_runs
-from mainspring.cli.workflow_versions import versions, workers
+from mainspring.cli.workflow_reading import Key, export, history, list_runs, replay, versions, workers
 from mainspring.errors import MainspringError, UsageError
 
 if TYPE_CHECKING:
@@ -110,7 +106,7 @@ def start(
       3 no server
       4 no worker has ever registered the workflow, or its version
     """
-    request = Start(name, id, version, timeout, priority, payload=json_of(argument, args))
+    request = StartRun(name, id, version, timeout, priority, payload=json_of(argument, args))
     client = server.client()
     started = call(client, request)
     if wait:
@@ -171,7 +167,7 @@ def show(
       0 shown, 3 no server, 4 no such run
     """
     if not follow:
-        return print_answer(server.client(), Show(key), print_run, json=json)
+        return print_answer(server.client(), ShowRun(key), print_run, json=json)
     follow_run(server.client(), key, json=json)
     return EXIT_DONE
 
@@ -208,7 +204,7 @@ def signal(
     """
     if not name:
         raise UsageError("the signal has no name: give the name with which the code declares it")
-    request = Signal(key, name, payload=json_of(value))
+    request = SignalRun(key, name, payload=json_of(value))
     client = server.client()
     if names := _other_names(client, key, name):
         print(
@@ -229,7 +225,7 @@ def cancel(key: Key, /, *, reason: Reason = "", json: Json = False, server: Serv
     EXIT CODES
       0 asked, or cancelled, 1 the run is closed, 3 no server, 4 no such run
     """
-    return print_answer(server.client(), Cancel(key, reason), _print_reached, json=json)
+    return print_answer(server.client(), CancelRun(key, reason), _print_reached, json=json)
 
 
 @workflows.command
@@ -258,7 +254,7 @@ def terminate(
     EXIT CODES
       0 ended, 1 the run is closed, 3 no server, 4 no such run
     """
-    return print_answer(server.client(), Terminate(key, reason, children), _print_reached, json=json)
+    return print_answer(server.client(), TerminateRun(key, reason, children), _print_reached, json=json)
 
 
 @workflows.command(usage="mainspring workflows move KEY --version VERSION [OPTIONS]")
@@ -279,7 +275,7 @@ def move(
       0 moved, or it has the version, 1 the run is closed, has not begun, or its code has made decisions, 3 no server,
       4 no such run or version
     """
-    return print_answer(server.client(), Move(key, version), _print_reached, json=json)
+    return print_answer(server.client(), MoveRun(key, version), _print_reached, json=json)
 
 
 @workflows.command(usage="mainspring workflows unpark KEY | --all")
@@ -301,7 +297,7 @@ def unpark(
     """
     if (key is None) is not all:
         raise UsageError("give a run, or --all for all parked runs; mainspring workflows list --parked lists them")
-    return print_answer(server.client(), Unpark(key, all), _print_unparked, json=json)
+    return print_answer(server.client(), UnparkRuns(key, all), _print_unparked, json=json)
 
 
 def _print_unparked(answer: dict[str, Any]) -> None:
@@ -313,7 +309,7 @@ def _print_unparked(answer: dict[str, Any]) -> None:
 def _other_names(client: Client, key: str, name: str) -> list[str]:
     """Return the names of the signals that an open run waits for, if it waits for some and the given name is none of them."""
     try:
-        receives: list[str] = call(client, Show(key)).get("receives") or []
+        receives: list[str] = call(client, ShowRun(key)).get("receives") or []
     except MainspringError:  # the signal is refused for the same reason, or is another permission
         return []
     return [] if name in receives else receives

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from mainspring.api.job_changes import Deleted
-    from mainspring.api.job_records import Arguments, Attempt
-    from mainspring.api.jobs import JobInfo
-    from mainspring.api.workflows import Number, Reached
+    from mainspring.api.jobs import Attempt, DeletedJob, JobInfo, KeptArguments
+    from mainspring.api.workflows import ChangedRuns, ReachedRun
     from mainspring.client.options import Duration
 
 
@@ -80,14 +78,14 @@ class JobActs(OfJob):
         answer: JobInfo = await self._aask_of_handle("jobs.snooze", {"delay": delay})
         return answer
 
-    def delete(self) -> Deleted:
+    def delete(self) -> DeletedJob:
         """Delete a job that has ended."""
-        answer: Deleted = self._ask_of_handle("jobs.delete", {})
+        answer: DeletedJob = self._ask_of_handle("jobs.delete", {})
         return answer
 
-    async def adelete(self) -> Deleted:
+    async def adelete(self) -> DeletedJob:
         """As ``delete``."""
-        answer: Deleted = await self._aask_of_handle("jobs.delete", {})
+        answer: DeletedJob = await self._aask_of_handle("jobs.delete", {})
         return answer
 
     def attempts(self) -> Sequence[Attempt]:
@@ -100,14 +98,14 @@ class JobActs(OfJob):
         answer: Sequence[Attempt] = (await self._aask_of_handle("jobs.attempts", {})).attempts
         return answer
 
-    def arguments(self) -> Arguments:
+    def arguments(self) -> KeptArguments:
         """Return the arguments, as far as they are kept."""
-        answer: Arguments = self._ask_of_handle("jobs.arguments", {})
+        answer: KeptArguments = self._ask_of_handle("jobs.arguments", {})
         return answer
 
-    async def aarguments(self) -> Arguments:
+    async def aarguments(self) -> KeptArguments:
         """As ``arguments``."""
-        answer: Arguments = await self._aask_of_handle("jobs.arguments", {})
+        answer: KeptArguments = await self._aask_of_handle("jobs.arguments", {})
         return answer
 
 
@@ -120,22 +118,22 @@ class RunActs(OfRun):
 
     __slots__ = ()
 
-    def move(self, version: str) -> Reached:
+    def move(self, version: str) -> ReachedRun:
         """Give a run another version before its code has recorded anything; it continues as new."""
-        answer: Reached = self._ask_of_key("workflows.move", {"version": version})
+        answer: ReachedRun = self._ask_of_key("workflows.move", {"version": version})
         return answer
 
-    async def amove(self, version: str) -> Reached:
+    async def amove(self, version: str) -> ReachedRun:
         """As ``move``."""
-        answer: Reached = await self._aask_of_key("workflows.move", {"version": version})
+        answer: ReachedRun = await self._aask_of_key("workflows.move", {"version": version})
         return answer
 
-    def unpark(self) -> Number:
+    def unpark(self) -> ChangedRuns:
         """Let the code try the run again, if it is parked."""
-        answer: Number = self._ask_of_key("workflows.unpark", {})
+        answer: ChangedRuns = self._ask_of_key("workflows.unpark", {})
         return answer
 
-    async def aunpark(self) -> Number:
+    async def aunpark(self) -> ChangedRuns:
         """As ``unpark``."""
-        answer: Number = await self._aask_of_key("workflows.unpark", {})
+        answer: ChangedRuns = await self._aask_of_key("workflows.unpark", {})
         return answer

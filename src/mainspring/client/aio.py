@@ -7,22 +7,22 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from mainspring.client.awaited_jobs import announced
-from mainspring.client.batches import awaiting, submitting
-from mainspring.client.connection_errors import CLOSED_WITHOUT_REASON, explain
-from mainspring.client.outcomes import no_answer_error, not_ended_error
-from mainspring.client.pending_replies import longest_wait
-from mainspring.client.reconnect_policy import (
+from mainspring.client.inside import announced
+from mainspring.client.outcomes import CLOSED_WITHOUT_REASON, EventBuffer, explain, no_answer_error, not_ended_error
+from mainspring.client.request_limits import Deadlines
+from mainspring.client.session import (
     CONNECT_TIMEOUT,
     RECONNECT_TIMEOUT,
     REQUEST_TIMEOUT,
     ReconnectPolicy,
+    Request,
+    Session,
+    awaiting,
+    longest_wait,
+    submitting,
     unreachable_message,
 )
-from mainspring.client.request_limits import Deadlines
-from mainspring.client.session import Request, Session
 from mainspring.client.sockets import connect, reset, tune
-from mainspring.client.streaming import EventBuffer
 from mainspring.errors import ConnectionLostError, ServerError
 from mainspring.namespaces import DEFAULT
 
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from mainspring.client.addresses import Address
-    from mainspring.client.outcomes import Answer, Notice, Outcome, Submitted
-    from mainspring.client.pending_replies import PendingReply, SubmitBatch, Wait
-    from mainspring.client.streaming import JobEvent
+    from mainspring.client.environment import Address
+    from mainspring.client.outcomes import Answer, JobEvent, Notice, Outcome, Submitted
+    from mainspring.client.session import PendingReply, SubmitBatch, Wait
 
 T = TypeVar("T")
 

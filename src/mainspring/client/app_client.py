@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mainspring import namespaces
 from mainspring.client import environment
-from mainspring.client.addresses import Address, servers_or_default
 from mainspring.client.connections import Connections
+from mainspring.client.environment import Address, servers_or_default
 from mainspring.client.job import Job, SubmittedJob, aresults, check_handle, results
-from mainspring.client.namespacing import namespace_or_default
 from mainspring.client.operating import Functions, Jobs, Runs
-from mainspring.client.options import Duration, Options, seconds
+from mainspring.client.options import Duration, Options, check_name, check_text, refusal, seconds
 from mainspring.client.request_limits import check_limit, limit_or_default
+from mainspring.client.session import namespace_or_default
+from mainspring.client.sockets import tls_of_environment
 from mainspring.client.submission import Check, Submission, Verbatim
-from mainspring.client.tls import tls_of_environment
-from mainspring.client.validation import check_name, check_text, refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence

@@ -1,32 +1,304 @@
-"""The blocking client: the same session as the asyncio client, on a connection that all threads share."""
+"""The blocking client: the same session as the asyncio client, on a connection that all threads share.
+
+The connection has no thread of its own. One of the waiting threads is the reader: it polls the socket for all of them, while the
+others sleep on the condition. When its own answer has arrived, another waiting thread becomes the reader. A single waiting thread
+needs no hand-over. After a fork, the child drops the socket, which belongs to its parent, and opens its own connection.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import select
+import socket
+import ssl
+import threading
 import time
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mainspring.client.awaited_jobs import announced
-from mainspring.client.batches import awaiting, submitting
-from mainspring.client.outcomes import no_answer_error, not_ended_error
-from mainspring.client.pending_replies import longest_wait
-from mainspring.client.reconnect_policy import CONNECT_TIMEOUT, RECONNECT_TIMEOUT, REQUEST_TIMEOUT
-from mainspring.client.shared_connection import SharedConnection
-from mainspring.client.streaming import EventBuffer
-from mainspring.errors import ServerError
+from mainspring.client.inside import announced
+from mainspring.client.outcomes import EventBuffer, explain, no_answer_error, not_ended_error
+from mainspring.client.session import (
+    CONNECT_TIMEOUT,
+    RECONNECT_TIMEOUT,
+    REQUEST_TIMEOUT,
+    ReconnectPolicy,
+    Session,
+    awaiting,
+    longest_wait,
+    submitting,
+    unreachable_message,
+)
+from mainspring.client.sockets import open_socket, reset
+from mainspring.errors import ConnectionLostError, ServerError
 from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from mainspring.client.addresses import Address
-    from mainspring.client.outcomes import Answer, Notice, Outcome, Submitted
-    from mainspring.client.pending_replies import PendingReply, SubmitBatch, Wait
-    from mainspring.client.session import Request
-    from mainspring.client.streaming import JobEvent
+    from mainspring.client.environment import Address
+    from mainspring.client.outcomes import Answer, JobEvent, Notice, Outcome, Submitted
+    from mainspring.client.session import PendingReply, Request, SubmitBatch, Wait
+
+READ_SIZE = 1 << 18
+
+
+class SharedConnection:
+    """A session on the first reachable server of ``servers``.  Thread-safe and fork-safe; connects on first use."""
+
+    def __init__(
+        self,
+        servers: Sequence[Address],
+        tls: ssl.SSLContext | None,
+        connect_timeout: float,
+        reconnect_timeout: float,
+        token: str | None = None,
+        namespace: str = DEFAULT,
+    ) -> None:
+        self._token = token
+        self._namespace = namespace
+        self._servers = tuple(servers)
+        self._tls = tls
+        self._connect_timeout = connect_timeout
+        self._reconnect_timeout = reconnect_timeout
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        # Reentrant: an interrupt may leave the lock held in this thread, which then closes the connection.
+        self._changed = threading.Condition(threading.RLock())
+        self._session = Session(self._token, self._namespace)
+        self._socket: socket.socket | None = None
+        self._unsent: memoryview | None = None
+        self._blocked = False  # the kernel accepts no more bytes for now
+        self._reading = False  # a thread is the reader
+        self._connecting = False
+        self._agree_by = 0.0
+        self._next_server = 0
+        """The index of the next server to try; those before it were tried without success in this round."""
+        self._reconnect_policy = ReconnectPolicy(self._reconnect_timeout)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """Lock this process's session, after a check whether its connection has ended."""
+        if self._pid != os.getpid():
+            self._begin()
+        with self._changed:
+            if self._socket is not None and not self._reading:
+                # An idle connection may have ended long ago. Detecting that before a write avoids an unknown outcome.
+                self._read()
+            yield self._session
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[Session]:
+        """Lock the session, without a check of its connection."""
+        with self._changed:
+            yield self._session
+
+    def send(self) -> None:
+        """Write as much pending output as the socket accepts without waiting. The caller holds the lock."""
+        if self._socket is not None:
+            self._write()
+
+    def wait_until(self, done: Callable[[], bool], timeout: float | None) -> None:
+        """Read, write and reconnect until ``done`` returns true.  Raises TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not done():
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError
+                if self._socket is None:
+                    self._connect(left)
+                    continue
+                self._write()
+                events = (0 if self._reading else select.POLLIN) | (select.POLLOUT if self._blocked else 0)
+                if events and self._socket is not None:
+                    self._poll(self._socket, events, left)
+                elif self._socket is not None:
+                    self._changed.wait(left)
+
+    def refuse(self, wait: Wait, error: BaseException) -> None:
+        """End a wait with an error, in any thread."""
+        with self._changed:
+            if wait.done:
+                return
+            self._session.forget([wait])
+            wait.reject(error)
+            self._changed.notify_all()
+            if self._reading and self._socket is not None:
+                # The waiting thread may be the reader: the answer to a ping wakes it.
+                self._session.ping()
+                self._write()
+
+    def give_up(self, reply: PendingReply[Any]) -> bool:
+        """Drop a request whose caller waits no longer; return whether it was sent.
+
+        A connection without other requests is reset, so that the server drops what it has not begun.
+        """
+        with self._changed:
+            sent = self._session.give_up(reply)
+            if sent and self._socket is not None and self._session.is_stale:
+                reset(self._socket)
+                self._lost(ConnectionLostError("the server did not answer"))
+            return sent
+
+    def close(self) -> None:
+        """Close the connection; pending requests get a ConnectionLostError.  The next request opens a new one."""
+        if self._pid == os.getpid():
+            with self._changed:
+                self._hang_up()
+                self._session.abandon(ConnectionLostError("the client was closed"))
+                self._changed.notify_all()
+
+    # Internal.
+
+    def _poll(self, sock: socket.socket, events: int, left: float | None) -> None:
+        """Wait for the socket without holding the lock; read if this thread is the reader."""
+        reader = bool(events & select.POLLIN)
+        if not self._session.ready:
+            agreeing = self._agree_by - time.monotonic()
+            if agreeing <= 0:
+                self._lost(ConnectionLostError("the server accepted the connection and did not answer"))
+                return
+            left = agreeing if left is None else min(left, agreeing)
+        poll = select.poll()
+        poll.register(sock, events)
+        self._reading = self._reading or reader
+        self._changed.release()
+        try:
+            poll.poll(None if left is None else left * 1000)
+        finally:
+            self._changed.acquire()
+            if reader:
+                self._reading = False
+                self._changed.notify_all()
+        if reader and sock is self._socket:
+            self._read()
+
+    def _connect(self, left: float | None) -> None:
+        """Try each server once, in one thread at a time. If none can be reached, wait, or answer the requests with an error."""
+        if self._connecting:
+            self._changed.wait(left)
+            return
+        self._connecting = True
+        self._changed.release()
+        try:
+            found, failures = self._dial(left)
+        finally:
+            self._changed.acquire()
+            self._connecting = False
+            self._changed.notify_all()
+        now = time.monotonic()
+        if found is not None:
+            self._socket = found
+            self._unsent = None
+            self._agree_by = now + self._connect_timeout
+            self._session.connected()
+            return
+        self._connect_failed(ConnectionLostError(unreachable_message(failures)), left)
+
+    def _connect_failed(self, error: ServerError, left: float | None) -> None:
+        """Handle a failed attempt to connect: only waits for jobs are kept, and for a limited time."""
+        delay = self._reconnect_policy.connect_failed(self._session, error, time.monotonic())
+        self._changed.notify_all()
+        if delay is not None:
+            self._changed.wait(delay if left is None else min(delay, left))
+
+    def _dial(self, left: float | None) -> tuple[socket.socket | None, list[tuple[Address, OSError]]]:
+        failures: list[tuple[Address, OSError]] = []
+        timeout = self._connect_timeout if left is None else max(0.001, min(left, self._connect_timeout))
+        while self._next_server < len(self._servers):
+            address = self._servers[self._next_server]
+            self._next_server += 1
+            try:
+                sock = open_socket(address, self._tls, timeout)
+            except OSError as error:
+                failures.append((address, error))
+            else:
+                sock.setblocking(False)
+                return sock, failures
+        self._next_server = 0
+        return None, failures
+
+    def _write(self) -> None:
+        sock = self._socket
+        while sock is not None and sock is self._socket:
+            if self._unsent is None:
+                output = self._session.take_output()
+                if not output:
+                    break
+                self._unsent = memoryview(output)
+            try:
+                sent = sock.send(self._unsent)
+            except _WOULD_BLOCK:
+                self._blocked = True
+                return
+            except OSError as error:
+                self._lost(self._end(error))
+                return
+            self._unsent = self._unsent[sent:] if sent < len(self._unsent) else None
+        self._blocked = False
+
+    def _read(self) -> None:
+        sock = self._socket
+        while sock is not None and sock is self._socket:
+            try:
+                data = sock.recv(READ_SIZE)
+            except _WOULD_BLOCK:
+                return
+            except OSError as error:
+                self._lost(self._end(error))
+                return
+            if not data:
+                self._lost(self._end(None))
+                return
+            try:
+                self._session.receive(data)
+            except ServerError as error:
+                self._hang_up()
+                self._session.abandon(error)
+                self._changed.notify_all()
+                return
+            if self._tls is None and len(data) < READ_SIZE:
+                return
+
+    def _end(self, error: OSError | None) -> ConnectionLostError:
+        """Return the error for the end of the connection; None: the server closed it."""
+        if not self._session.ready:
+            # In TLS 1.3 the refusal of a client's certificate arrives here.
+            return ConnectionLostError(unreachable_message([(self._servers[self._next_server - 1], error)]))
+        if error is None:
+            return ConnectionLostError("the server closed the connection; the outcome of pending requests is unknown")
+        return ConnectionLostError(f"the connection to the server broke: {explain(error)}")
+
+    def _lost(self, error: ConnectionLostError) -> None:
+        agreed = self._session.ready
+        self._hang_up()
+        self._session.disconnected(error)
+        if agreed:
+            self._next_server = 0
+            self._reconnect_policy.connection_lost(time.monotonic())
+            self._changed.notify_all()
+        elif self._next_server < len(self._servers):
+            self._changed.notify_all()  # a waiting thread tries the next server
+        else:
+            self._next_server = 0
+            self._connect_failed(error, None)
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that polls it
+            self._socket.close()
+        self._socket = None
+        self._unsent = None
+        self._blocked = False
+
+
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 T = TypeVar("T")
 

@@ -8,18 +8,16 @@ import weakref
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.client.aio import AsyncClient
-from mainspring.client.awaited_jobs import check_may_block
 from mainspring.client.blocking import Client
-from mainspring.client.inside import check_outside
-from mainspring.client.reconnect_policy import REQUEST_TIMEOUT
-from mainspring.client.tokens import token_of_environment
+from mainspring.client.inside import check_may_block, check_outside
+from mainspring.client.session import REQUEST_TIMEOUT, token_of_environment
 from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
-    from mainspring.client.addresses import Address
+    from mainspring.client.environment import Address
 
 _IN_WORKFLOW: Final = (
     "submit with `f.submit(…)`, wait with `await job`, or do it in a step, `await workflow.step(f, …)`"

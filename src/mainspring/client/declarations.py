@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from mainspring.client.options import Duration, Options, Retry, instant, seconds
+from mainspring.client.options import Duration, Options, Retry, check_flag, check_text, instant, refusal, seconds
 from mainspring.client.schedule_requests import ScheduleRequests
-from mainspring.client.validation import check_flag, check_text, refusal
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority
 from mainspring.jobs.model import Retry as StoredRetry
-from mainspring.schedules import registration
+from mainspring.schedules import catalogue
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.model import At, Cron, Every, Overlap, Schedule
 from mainspring.schedules.specification import specify
@@ -85,7 +84,7 @@ class Declarations(ScheduleRequests):
 
     def declare(self, schedule: Schedule) -> None:
         """Add a schedule.  Raises UsageError if it is invalid, its name is in use, or it closes a cycle."""
-        registration.check(schedule)
+        catalogue.check(schedule)
         if schedule.name in self._declared:
             raise UsageError(
                 f"two schedules are named {schedule.name!r}: give one of them another name with @app.scheduled(name=…)"

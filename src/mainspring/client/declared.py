@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 import msgspec
 from msgspec import UNSET
 
-from mainspring.api import backfills, fires, functions, job_changes, job_records, jobs, schedules, workflows
+from mainspring.api import functions, jobs, operations, schedules, workflows
 from mainspring.api.request import Request, params_of
-from mainspring.client.json_encoding import encode_json
-from mainspring.client.options import Rate, Retry, instant, seconds
-from mainspring.client.validation import refusal
+from mainspring.client.json_types import encode_json
+from mainspring.client.options import Rate, Retry, instant, refusal, seconds
 from mainspring.errors import ServerError, UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ INSTANTS: Final = (
 """Fields with a time. Methods take an aware datetime."""
 ARGUMENTS: Final = "args"
 """The field with the arguments of a job or run. Methods take bytes, which are sent as they are, or a value for JSON."""
-_SUBJECTS: Final = (backfills, fires, functions, job_changes, job_records, jobs, schedules, workflows)
+_SUBJECTS: Final = (operations, schedules, functions, jobs, jobs, jobs, schedules, workflows)
 
 
 def _requests() -> dict[str, type[Request[Any]]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mainspring.api.jobs import JobInfo
     from mainspring.api.submitting import Submission
-    from mainspring.api.workflows import RunInfo, Started
+    from mainspring.api.workflows import RunInfo, StartedRun
     from mainspring.client.connections import Connections
     from mainspring.client.job import Job
 
@@ -55,7 +55,7 @@ class FindsJobs(OnServers):
 class FindsRuns(OnServers):
     """Makes runs of answers."""
 
-    def _as_run(self, started: Started) -> Run[bytes]:
+    def _as_run(self, started: StartedRun) -> Run[bytes]:
         return Run(self._connections, started.handle, bytes, joined=started.joined)
 
     def _as_listedrun(self, row: RunInfo | None) -> Any:

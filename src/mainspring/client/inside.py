@@ -1,19 +1,91 @@
-"""The seam between submissions and the workflow that they are called in.
+"""The surroundings of a client's call: a task of a worker, or a workflow.
 
-The event loop of a workflow has the attribute ``workflow_calls``; the package `mainspring.deciding` sets it.
+A worker sets ``waiter`` in the context of each task. Both clients call it when a wait for jobs begins and ends, so that the
+worker can run the awaited jobs although tasks hold its places. Outside of tasks, ``waiter`` is None. A blocking call in a
+coroutine would stop the worker's event loop, and with it all other jobs of the process. It may also wait for a job that this
+process would have to run. `check_may_block` refuses it.
+
+The event loop of a workflow has the attribute ``workflow_calls``; the package that runs the code of workflows sets it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from asyncio import _get_running_loop
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from mainspring.errors import WorkflowUsageError
+from mainspring.errors import UsageError, WorkflowUsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable, Iterator
 
     from mainspring.client.options import Options
+
+
+class Awaited:
+    """A job that a task waits for.
+
+    ``refuse`` ends the wait with an error that is raised in the task. It may be called from any thread; it does nothing if the
+    wait is over.
+    """
+
+    __slots__ = ("handle", "refuse")
+
+    def __init__(self, handle: str, refuse: Callable[[BaseException], None]) -> None:
+        self.handle = handle
+        self.refuse = refuse
+
+
+class Waiter(Protocol):
+    """A running task that can wait for jobs, on the worker's side.  Called from any thread."""
+
+    @property
+    def loop(self) -> AbstractEventLoop | None:
+        """Return the event loop that runs the task's coroutine; None for a plain function."""
+
+    def waits(self, awaited: Awaited) -> None:
+        """Record that a wait begins."""
+
+    def continues(self, awaited: Awaited) -> None:
+        """Record that a wait is over, with or without the job's outcome."""
+
+
+waiter: Final[ContextVar[Waiter | None]] = ContextVar("mainspring_waiter", default=None)
+
+
+def check_may_block() -> None:
+    """Raise UsageError in a task's coroutine: the call would block the event loop that runs it.
+
+    A plain function may block, and a coroutine may call it in a thread. Loops of a program's own are not checked: they may have
+    nothing else to do.
+    """
+    loop = _get_running_loop()
+    if loop is None:
+        return
+    task = waiter.get()
+    if task is not None and task.loop is loop:
+        raise UsageError(
+            "a blocking call does not work inside of an `async def` task, because it would stop the event loop and so all other "
+            "jobs of the worker: use the method that begins with `a`, such as `await f.asubmit(…)` or `await job.aresult()`, or "
+            "define the task with `def`"
+        )
+
+
+@contextlib.contextmanager
+def announced(handle: str, refuse: Callable[[BaseException], None]) -> Iterator[None]:
+    """Notify the worker of this context's task, if there is one, while the block waits for a job."""
+    task = waiter.get()
+    if task is None:
+        yield
+        return
+    awaited = Awaited(handle, refuse)
+    task.waits(awaited)
+    try:
+        yield
+    finally:
+        task.continues(awaited)
 
 
 class ActivityCall(NamedTuple):

@@ -26,8 +26,18 @@ from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Union, get_args, 
 import msgspec
 from msgspec import UNSET
 
-from mainspring.client.json_encoding import ERRORS, check, encode_json, refusal, write
-from mainspring.client.json_types import Reader, problem_of, read_hook, reader_of, to_plain
+from mainspring.client.json_types import (
+    ERRORS,
+    Reader,
+    check,
+    encode_json,
+    json_refusal,
+    problem_of,
+    read_hook,
+    reader_of,
+    to_plain,
+    write,
+)
 from mainspring.client.pydantic_models import ModelError, is_model, is_named_in
 from mainspring.errors import PayloadError
 
@@ -125,7 +135,7 @@ class Signature:
             try:
                 payload = write(args)
             except ERRORS as error:
-                raise refusal(args, self._what, self, error) from error
+                raise json_refusal(args, self._what, self, error) from error
             if b":" not in payload and b"null" not in payload:
                 return payload
             check(payload, args, self._what, self)

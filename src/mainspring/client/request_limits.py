@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.client import environment
 from mainspring.client.environment import REQUEST_TIMEOUT_VARIABLE
 from mainspring.client.options import seconds
-from mainspring.client.reconnect_policy import REQUEST_TIMEOUT
+from mainspring.client.session import REQUEST_TIMEOUT
 from mainspring.errors import SettingsError, UsageError
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from mainspring.client.acts import RunActs
 from mainspring.client.job import Job
-from mainspring.client.options import check_child_policy
+from mainspring.client.options import check_child_policy, check_short, check_text, check_unique, refusal
 from mainspring.client.payload import encode_result
-from mainspring.client.validation import check_short, check_text, check_unique, refusal
 from mainspring.errors import NotFoundError, UsageError
 from mainspring.ids import Handles
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.connections import Connections
     from mainspring.client.options import ChildPolicy, Duration
-    from mainspring.client.streaming import JobEvent
+    from mainspring.client.outcomes import JobEvent
 
 R = TypeVar("R")
 T = TypeVar("T")

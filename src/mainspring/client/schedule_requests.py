@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from datetime import date, datetime
 
-    from mainspring.api.backfills import Begun
-    from mainspring.api.schedules import Previewed, Removed, ScheduleDetails, ScheduleInfo, Times
-    from mainspring.api.schedules import Run as Fired
+    from mainspring.api.operations import StartedBackfill
+    from mainspring.api.schedules import FireInfo as Fired
+    from mainspring.api.schedules import Previewed, RemovedSchedule, ScheduleDetails, ScheduleInfo, Times
     from mainspring.client.asking import Named
     from mainspring.client.options import Duration, Retry
 
@@ -541,14 +541,16 @@ class ScheduleRequests(OnServers):
         answer: Fired = await self._aask("schedules.trigger", {"name": name})
         return answer
 
-    def remove(self, name: str, *, revision: str | None = None, children: bool = False) -> Removed:
+    def remove(self, name: str, *, revision: str | None = None, children: bool = False) -> RemovedSchedule:
         """Remove a schedule; its history stays."""
-        answer: Removed = self._ask("schedules.remove", {"name": name, "revision": revision, "children": children})
+        answer: RemovedSchedule = self._ask(
+            "schedules.remove", {"name": name, "revision": revision, "children": children}
+        )
         return answer
 
-    async def aremove(self, name: str, *, revision: str | None = None, children: bool = False) -> Removed:
+    async def aremove(self, name: str, *, revision: str | None = None, children: bool = False) -> RemovedSchedule:
         """As ``remove``."""
-        answer: Removed = await self._aask(
+        answer: RemovedSchedule = await self._aask(
             "schedules.remove", {"name": name, "revision": revision, "children": children}
         )
         return answer
@@ -616,9 +618,9 @@ class ScheduleRequests(OnServers):
         dry_run: bool = False,
         reason: str = "",
         rate: float | None = None,
-    ) -> Begun:
+    ) -> StartedBackfill:
         """Run a schedule for its past fire times that have not run, each once, in an operation."""
-        answer: Begun = self._ask(
+        answer: StartedBackfill = self._ask(
             "schedules.backfill",
             {"name": name, "from_": from_, "to": to, "max": max, "dry_run": dry_run, "reason": reason, "rate": rate},
         )
@@ -634,9 +636,9 @@ class ScheduleRequests(OnServers):
         dry_run: bool = False,
         reason: str = "",
         rate: float | None = None,
-    ) -> Begun:
+    ) -> StartedBackfill:
         """As ``backfill``."""
-        answer: Begun = await self._aask(
+        answer: StartedBackfill = await self._aask(
             "schedules.backfill",
             {"name": name, "from_": from_, "to": to, "max": max, "dry_run": dry_run, "reason": reason, "rate": rate},
         )

@@ -6,31 +6,177 @@ they are sent on the next one. When a connection ends, each request that was sen
 
 - sent again if that is harmless: waits, and submits with a unique;
 - answered with ConnectionLostError otherwise, because its outcome is unknown.
+
+The first packet of a connection has the token, the second one the namespace; workers send the same ones.
+
+`ReconnectPolicy` has the delays between attempts to connect, and the requests that survive failed ones. Workers use it, too.
+
+Both shells send pipelines of submits and waits before the first answers arrive (`submitting`, `awaiting`). These functions do not
+wait: a client receives the requests in order, and waits for each in its own way.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from mainspring.client.connection_errors import no_extension_error
-from mainspring.client.namespacing import namespace_error, namespace_request
-from mainspring.client.outcomes import Answer, Notice, Outcome, Reason, Submitted, call_error
-from mainspring.client.pending_replies import Call, SubmitBatch, Wait
-from mainspring.client.tokens import extension_request, is_unaware_of_tokens
+from mainspring import namespaces
+from mainspring.client import environment
+from mainspring.client.environment import NAMESPACE_VARIABLE, TOKEN_VARIABLE
+from mainspring.client.outcomes import (
+    Answer,
+    Notice,
+    Outcome,
+    Reason,
+    Submitted,
+    call_error,
+    explain,
+    no_extension_error,
+)
 from mainspring.errors import ConnectionLostError, RefusedError, ServerError, UsageError
 from mainspring.namespaces import DEFAULT
-from mainspring.wire.gearman import packets
-from mainspring.wire.gearman.connection import FATAL, Connection
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire import gearman_protocol
+from mainspring.wire.gearman_protocol import EXTENSION, FATAL, NAMESPACE_OPTION, Connection, Type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from mainspring.client.pending_replies import PendingReply
+    from mainspring.client.environment import Address
+
+
+def token_of_environment() -> str | None:
+    """Return the token for servers that demand one; None if there is none."""
+    return environment.variable(TOKEN_VARIABLE)
+
+
+def extension_request(token: str | None) -> bytes:
+    """Return the first packet of a connection: it requests the extension, and signs in with a token if there is one."""
+    return gearman_protocol.request(Type.OPTION_REQ, EXTENSION if token is None else EXTENSION + b" " + token.encode())
+
+
+def is_unaware_of_tokens(code: str, token: str | None) -> bool:
+    """Return whether a server of an earlier version has refused a token: it takes the request without one."""
+    return token is not None and code == "UNKNOWN_OPTION"
+
+
+def namespace_or_default(given: str | None) -> str:
+    """Return a namespace; if it is None or empty, MAINSPRING_NAMESPACE; if that is empty, ``default``.
+
+    Raises UsageError for an invalid one.
+    """
+    return namespaces.check(given or environment.variable(NAMESPACE_VARIABLE) or namespaces.DEFAULT)
+
+
+def namespace_request(namespace: str) -> bytes:
+    """Return the packet that chooses a namespace for all names on a connection."""
+    return gearman_protocol.request(Type.OPTION_REQ, NAMESPACE_OPTION + namespace.encode())
+
+
+def namespace_error(code: str, message: str, namespace: str) -> ServerError:
+    """Return the error for a server that refuses a namespace."""
+    if code == "UNKNOWN_OPTION":
+        return ServerError(f"the server has no namespaces, and the namespace is {namespace!r}: update the server")
+    return ServerError(f"the server refuses the namespace {namespace!r}: {message}")
+
+
+T = TypeVar("T")
+
+
+class PendingReply(Generic[T]):
+    """A request without an answer yet. It is answered once; that calls the listener."""
+
+    __slots__ = ("_listener", "done", "error", "given_up", "value")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.given_up = False
+        """Whether no caller waits for the answer any more."""
+        self.value: T | None = None
+        self.error: BaseException | None = None
+        self._listener: Callable[[], None] | None = None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Set the function to call when the request is answered."""
+        self._listener = listener
+
+    def resolve(self, value: T) -> None:
+        """Answer the request with a value."""
+        self.value = value
+        self._finish()
+
+    def reject(self, error: BaseException) -> None:
+        """Answer the request with an error, which ``result`` raises."""
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        if self._listener is not None:
+            self._listener()
+
+    def result(self) -> T:
+        """Return the answer, or raise it if it is an error."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value] # done and without an error: there is a value
+
+
+class SubmitBatch(PendingReply[list[Answer]]):
+    """Pending submits, answered in order. ``safe``: all have a unique, so they may be sent twice."""
+
+    __slots__ = ("answers", "frames", "safe")
+
+    def __init__(self, frames: list[bytes], *, safe: bool) -> None:
+        super().__init__()
+        self.frames = frames
+        self.safe = safe
+        self.answers: list[Answer] = []
+
+    def add(self, answer: Answer) -> None:
+        """Add the answer to the next frame."""
+        self.answers.append(answer)
+        if len(self.answers) == len(self.frames):
+            self.resolve(self.answers)
+
+    def unanswered(self) -> list[bytes]:
+        """Return the frames without an answer."""
+        return self.frames[len(self.answers) :]
+
+
+def longest_wait(params: dict[str, Any] | None) -> float:
+    """Return the seconds for which the server itself may wait before it answers a call."""
+    if params is None or "wait" not in params:
+        return 0.0
+    wait = params["wait"]
+    return float(wait) if isinstance(wait, (int, float)) else 0.0
+
+
+class Wait(PendingReply[Outcome]):
+    """A pending wait for a job's outcome; ``on_notice`` is called with the job's notices until then."""
+
+    __slots__ = ("handle", "on_notice")
+
+    def __init__(self, handle: bytes, on_notice: Callable[[Notice], None] | None) -> None:
+        super().__init__()
+        self.handle = handle
+        self.on_notice = on_notice
+
+
+class Call(PendingReply[Any]):
+    """A pending call of a method; ``on_event``, if given, subscribes to its events and is called with each of them."""
+
+    __slots__ = ("frame", "on_event", "sent")
+
+    def __init__(self, frame: bytes, on_event: Callable[[dict[str, Any]], None] | None) -> None:
+        super().__init__()
+        self.frame = frame
+        self.on_event = on_event
+        self.sent = False
+
 
 MAX_BODY = (1 << 32) - 1
 """A client accepts answers of any size; servers have limits of their own."""
@@ -57,7 +203,7 @@ class Request(NamedTuple):
         """Encode the packet.  Raises UsageError if the function or the unique contains a NUL."""
         if b"\0" in self.function or b"\0" in self.unique:
             raise UsageError("a function's name and a unique must not contain a NUL character")
-        return packets.request(Type.SUBMIT, self.function, self.unique, self.options, self.payload)
+        return gearman_protocol.request(Type.SUBMIT, self.function, self.unique, self.options, self.payload)
 
 
 class Session:
@@ -101,14 +247,14 @@ class Session:
         if on_notice is not None and self.ready:
             self._ask_for_texts()
         if self.ready and len(waits) == 1:
-            self._output.append(packets.request(Type.WAIT, wait.handle))
+            self._output.append(gearman_protocol.request(Type.WAIT, wait.handle))
         return wait
 
     def _ask_for_texts(self) -> None:
         """Ask the server, once on each connection, to send the texts of progress; an earlier version answers with a fault."""
         if not self._has_asked_for_texts:
             self._has_asked_for_texts = True
-            self._output.append(packets.request(Type.CALL, _TEXTS_CALL, b"progress.texts", b"{}"))
+            self._output.append(gearman_protocol.request(Type.CALL, _TEXTS_CALL, b"progress.texts", b"{}"))
 
     def forget(self, waits: Iterable[Wait]) -> None:
         """Cancel waits; outcomes that still arrive are dropped."""
@@ -125,7 +271,7 @@ class Session:
         """Call a method; ``on_event`` subscribes to its events until the connection ends."""
         number = b"%d" % next(self._numbers)
         encoded = msgspec.json.encode(params) if params else b""
-        call = Call(packets.request(Type.CALL, number, method.encode(), encoded), on_event)
+        call = Call(gearman_protocol.request(Type.CALL, number, method.encode(), encoded), on_event)
         self._calls[number] = call
         if self.ready:
             self._send_call(call)
@@ -160,7 +306,7 @@ class Session:
     def ping(self) -> None:
         """Make the server send a packet."""
         if self.ready:
-            self._output.append(packets.request(Type.ECHO_REQ, b""))
+            self._output.append(gearman_protocol.request(Type.ECHO_REQ, b""))
 
     @property
     def unfinished(self) -> bool:
@@ -272,7 +418,7 @@ class Session:
             self._send_batch(batch)
         if any(wait.on_notice is not None for waits in self._waits.values() for wait in waits):
             self._ask_for_texts()
-        self._output += [packets.request(Type.WAIT, handle) for handle in self._waits]
+        self._output += [gearman_protocol.request(Type.WAIT, handle) for handle in self._waits]
         for call in self._calls.values():
             self._send_call(call)
 
@@ -352,3 +498,118 @@ def _number(text: bytes) -> int:
         return int(text)
     except ValueError:
         return 0
+
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds for one attempt to connect."""
+
+RECONNECT_TIMEOUT = 60.0
+"""Seconds without a server after which waits for jobs fail."""
+
+REQUEST_TIMEOUT = 10.0
+"""Seconds without an answer after which a request fails; waits for jobs have their own limits."""
+
+FIRST_DELAY = 0.05
+"""Seconds of the first delay; each further one is twice as long."""
+
+LAST_DELAY = 2.0
+"""Seconds of the longest delay."""
+
+
+def delays() -> Iterator[float]:
+    """Yield the seconds to wait before each further attempt: doubling, and randomized so that peers do not reconnect at once."""
+    delay = FIRST_DELAY
+    while True:
+        yield delay * random.uniform(0.75, 1.25)  # noqa: S311 - spreads load, guards nothing
+        delay = min(delay * 2, LAST_DELAY)
+
+
+def unreachable_message(failures: Iterable[tuple[Address, OSError | None]]) -> str:
+    """Return the error message for unreachable servers, with the reasons."""
+    reasons = "; ".join(f"{address}: {explain(error)}" for address, error in failures)
+    return f"no server could be reached ({reasons})"
+
+
+class ReconnectPolicy:
+    """The rules for pending requests while no server can be reached.
+
+    Waits for jobs fail ``timeout`` seconds after the end of the last working connection; all other requests fail at once.
+    Times are monotonic.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._lost_at = float("-inf")
+        self._delays = delays()
+
+    def connection_lost(self, now: float) -> None:
+        """Record that a working connection has ended."""
+        self._lost_at = now
+        self._delays = delays()
+
+    def connect_failed(self, session: Session, error: ServerError, now: float) -> float | None:
+        """Fail the requests that do not wait longer; return the seconds before the next attempt, None if no wait is left."""
+        session.abandon(error, waits=now - self._lost_at >= self._timeout)
+        return next(self._delays) if session.waiting_for_jobs else None
+
+
+WINDOW_FRAMES = 2_000
+WINDOW_BYTES = 1 << 20
+WINDOWS_IN_FLIGHT = 3
+OUTCOMES_IN_FLIGHT = 1_000
+"""Outcomes that are requested at the same time; early results are held until the caller reaches them."""
+
+
+def submitting(
+    requests: Iterable[Request], submit: Callable[[list[bytes], bool], SubmitBatch]
+) -> Iterator[SubmitBatch]:
+    """Submit jobs in overlapping windows, and yield the batch of each in order; wait for it before taking the next.
+
+    ``submit`` sends encoded requests. Its flag is true if all of them may be sent twice.
+    """
+    batches: deque[SubmitBatch] = deque()
+    for frames, safe in windows(requests):
+        batches.append(submit(frames, safe))
+        if len(batches) >= WINDOWS_IN_FLIGHT:
+            yield batches.popleft()
+    yield from batches
+
+
+def windows(requests: Iterable[Request]) -> Iterator[tuple[list[bytes], bool]]:
+    """Encode requests in windows of bounded size, each with a flag: whether all of it may be sent twice."""
+    frames: list[bytes] = []
+    size = 0
+    safe = True
+    for request in requests:
+        frame = request.frame()
+        frames.append(frame)
+        size += len(frame)
+        safe = safe and request.is_repeatable
+        if len(frames) >= WINDOW_FRAMES or size >= WINDOW_BYTES:
+            yield frames, safe
+            frames, size, safe = [], 0, True
+    if frames:
+        yield frames, safe
+
+
+def awaiting(
+    handles: Iterable[str], wait: Callable[[list[str]], Iterable[Wait]], forget: Callable[[Iterable[Wait]], None]
+) -> Generator[Wait, None, None]:
+    """Request the outcomes of many jobs, and yield their waits in order; wait for each before taking the next.
+
+    ``wait`` requests as many more outcomes as were answered since its last call. Closing the generator passes the unfinished
+    waits to ``forget``.
+    """
+    waits: deque[Wait] = deque()
+    remaining = iter(handles)
+    try:
+        while True:
+            if not waits or not waits[0].done:
+                more = list(itertools.islice(remaining, OUTCOMES_IN_FLIGHT - len(waits)))
+                waits.extend(wait(more) if more else ())
+            if not waits:
+                return
+            yield waits[0]
+            waits.popleft()
+    finally:
+        forget(waits)

@@ -1,21 +1,49 @@
-"""Lines that tasks log, and the chunks in which a store keeps them.
+"""Lines that tasks log, the chunks in which a store keeps them, and the rule for long logs.
 
-A delivery numbers its lines from 1. Lines may be left out on their way, and then their numbers are missing: a reader can tell
-how many.
+Text of tasks is made safe for terminals and pages. The first lines of a delivery stay, and the last ones.
 """
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from mainspring.job_logs.cleaning import clean, cut
 from mainspring.sizes import CANNOT_READ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+_ESCAPES: Final = re.compile(
+    "\x1b\\[[0-?]*[ -/]*[@-~]"  # CSI, such as colours
+    "|\x1b[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)?"  # OSC and other strings, such as the title of a window
+    "|\x1b[ -/]*[0-~]?"
+    "|\x9b[0-?]*[ -/]*[@-~]"  # CSI in one character
+)
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def clean(text: str) -> str:
+    """Return a text without escape sequences; other control characters but line feeds and tabs become U+FFFD."""
+    if _UNSAFE.search(text) is None:
+        return text
+    text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return _UNSAFE.sub("\ufffd", text)
+
+
+def cut(text: str, limit: int) -> str:
+    """Return a text of at most about ``limit`` characters, with the number of missing ones in its middle."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}[… {len(text) - 2 * half} characters …]{text[-half:]}"
+
+
+if TYPE_CHECKING:
     Value = str | int | float | bool | None
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
@@ -164,3 +192,40 @@ def parts_of(first: int, lines: Sequence[Line], hides: Callable[[str], bool] = h
         levels |= 1 << line.level
     if start < len(lines):
         yield Part(first + start, len(lines) - start, levels, _encode(lines[start:]))
+
+
+HALF_LINES: Final = 5_000
+HALF_BYTES: Final = 512 * 1024
+"""The limits of the first lines, and of the last ones: together 10,000 lines and 1 MiB."""
+
+
+class HeadAndTail:
+    """Chooses the chunks of the log of one delivery that stay."""
+
+    def __init__(self, half_lines: int = HALF_LINES, half_bytes: int = HALF_BYTES) -> None:
+        self._half_lines = half_lines
+        self._half_bytes = half_bytes
+        self._head_lines = self._head_bytes = 0
+        self._head_is_full = False
+        self._tail: deque[tuple[int, int, int]] = deque()
+        self._tail_lines = self._tail_bytes = 0
+
+    def add(self, chunk: Chunk) -> list[int]:
+        """Add the next chunk; return the ids of the chunks of the middle that are to be deleted for it."""
+        lines, size = chunk.lines, chunk.size
+        if not self._head_is_full:
+            self._head_lines += lines
+            self._head_bytes += size
+            if self._head_lines <= self._half_lines and self._head_bytes <= self._half_bytes:
+                return []
+            self._head_is_full = True
+        self._tail.append((chunk.id, lines, size))
+        self._tail_lines += lines
+        self._tail_bytes += size
+        dropped = []
+        while len(self._tail) > 1 and (self._tail_lines > self._half_lines or self._tail_bytes > self._half_bytes):
+            chunk_id, lines, size = self._tail.popleft()
+            self._tail_lines -= lines
+            self._tail_bytes -= size
+            dropped.append(chunk_id)
+        return dropped

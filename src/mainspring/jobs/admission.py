@@ -1,28 +1,185 @@
 """Admission queues: they choose the next job of a function with limits, a pause or keys.
 
 Higher priorities go first. Within a priority, the keys with a job that can start take turns, one job each, the least recently
-served key first. The jobs of one key go in the order of their age. A key without tokens is parked: it costs nothing until one of
-its jobs ends, or time refills its bucket.
+served key first. The jobs of one key go in the order of their age (`KeyQueue`). A key without tokens is parked: it costs nothing
+until one of its jobs ends, or time refills its bucket.
 
-A job consumes its tokens when it leaves the queue for a worker, and returns them when its end is on disk.
+A job consumes its tokens from accounts of its function and of its key (`Account`) when it leaves the queue for a worker, and
+returns them when its end is on disk. Times are microseconds of the node's monotonic clock.
 """
 
 from __future__ import annotations
 
 import heapq
+import sys
 from collections import deque
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from mainspring.clock import to_us
-from mainspring.jobs.key_queue import KeyQueue, W, merge_by_age
-from mainspring.resources.model import FUNCTION_POOL, UNLIMITED, pool_of
+from mainspring.resources import rules
+from mainspring.resources.rules import FUNCTION_POOL, UNLIMITED, pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mainspring.clock import Clock
-    from mainspring.jobs.accounts import Account, OpenAccount
-    from mainspring.resources.model import Limits, Rate
+    from mainspring.jobs.model import Job
+    from mainspring.resources.rules import Limits, Rate
+
+UNBOUNDED = sys.maxsize
+
+
+class Account(Protocol):
+    """The tokens of one pool that this node may use. ``running`` is the number of started jobs that have not ended."""
+
+    def free(self, running: int, now_us: int) -> int:
+        """Return how many jobs may start now; ``UNBOUNDED`` if nothing limits them."""
+
+    def room(self, running: int) -> int:
+        """Return how many jobs the node may claim to start them soon; ``UNBOUNDED`` if the account does not limit that."""
+
+    def consume(self, now_us: int) -> None:
+        """Use the tokens of a job that starts; ``free`` was above 0."""
+
+    def next_us(self, running: int, now_us: int) -> int | None:
+        """Return when time alone lets more jobs start; None if it does not."""
+
+    def is_elsewhere(self, now_us: int) -> bool:
+        """Return whether another node has all tokens, as far as this one knows: then that node runs the pool's jobs."""
+
+    def change(self, concurrency: int | None, rate: Rate | None, now_us: int) -> None:
+        """Apply other limits."""
+
+    def is_new(self, now_us: int) -> bool:
+        """Return whether the account is in its initial state: then it need not be kept, unless a job runs."""
+
+
+class OpenAccount(Protocol):
+    """Opens the account of a pool."""
+
+    def __call__(self, pool: bytes, concurrency: int | None, rate: Rate | None, now_us: int, /) -> Account:
+        """Return the account, with these limits."""
+
+
+class OwnAccount:
+    """A whole pool, for the only node of a store. The level of its bucket is not stored: it is full after a restart."""
+
+    __slots__ = ("_bucket", "_concurrency", "_rate")
+
+    def __init__(self, concurrency: int | None, rate: Rate | None, now_us: int) -> None:
+        self._concurrency = concurrency
+        self._rate = rate
+        self._bucket = rules.full(rate, now_us) if rate is not None else rules.EMPTY
+
+    def free(self, running: int, now_us: int) -> int:
+        """Return how many may start."""
+        free = UNBOUNDED if self._concurrency is None else self._concurrency - running
+        if free > 0 and self._rate is not None:
+            return min(free, rules.tokens(self._rate, self._bucket, now_us))
+        return free
+
+    def room(self, running: int) -> int:
+        """Return no limit: the admission queue applies the limits."""
+        del running
+        return UNBOUNDED
+
+    def consume(self, now_us: int) -> None:
+        """Use the token of one job."""
+        if self._rate is not None:
+            _, self._bucket = rules.consume(self._rate, self._bucket, now_us, 1)
+
+    def next_us(self, running: int, now_us: int) -> int | None:
+        """Return when the bucket has a token, if the rate is the only obstacle."""
+        if self._rate is None or (self._concurrency is not None and running >= self._concurrency):
+            return None
+        return max(rules.next_us(self._rate, self._bucket), now_us)
+
+    def is_elsewhere(self, now_us: int) -> bool:
+        """Return False: there is no other node."""
+        del now_us
+        return False
+
+    def change(self, concurrency: int | None, rate: Rate | None, now_us: int) -> None:
+        """Apply other limits, and keep the level of the bucket."""
+        self._concurrency = concurrency
+        if rate != self._rate:
+            if rate is not None and self._rate is not None:
+                self._bucket = rules.converted(self._rate, rate, rules.refilled(self._rate, self._bucket, now_us))
+            elif rate is not None:
+                self._bucket = rules.full(rate, now_us)
+            self._rate = rate
+
+    def is_new(self, now_us: int) -> bool:
+        """Return whether the bucket is full."""
+        return self._rate is None or rules.tokens(self._rate, self._bucket, now_us) == self._rate.burst
+
+
+def open_own(pool: bytes, concurrency: int | None, rate: Rate | None, now_us: int) -> Account:
+    """Open an account of the only node of a store."""
+    del pool
+    return OwnAccount(concurrency, rate, now_us)
+
+
+class Waiting(Protocol):
+    """A waiting job."""
+
+    job: Job
+    queued: bool
+    """False once it was removed: its entry stays in its place, and is skipped."""
+
+
+W = TypeVar("W", bound=Waiting)
+
+
+class KeyQueue(Generic[W]):
+    """The jobs of one key that are in memory."""
+
+    __slots__ = ("account", "in_flight", "key", "parked", "ready", "running", "size")
+
+    def __init__(self, key: bytes, account: Account | None) -> None:
+        self.key = key
+        self.account = account
+        self.ready: tuple[deque[W], deque[W], deque[W]] = (deque(), deque(), deque())
+        self.size = 0
+        """The number of waiting jobs, without removed ones."""
+        self.in_flight = 0
+        """The number of jobs in the commit queue that are leased to this node already."""
+        self.running = 0
+        """The number of jobs handed to workers whose ends are not on disk."""
+        self.parked = False
+        """Whether no job can start until tokens come back."""
+
+    def free(self, now_us: int) -> int:
+        """Return how many may start."""
+        return UNBOUNDED if self.account is None else self.account.free(self.running, now_us)
+
+    def clear(self) -> None:
+        """Free the entries of removed jobs."""
+        for ready in self.ready:
+            waiting = [held for held in ready if held.queued]
+            ready.clear()
+            ready.extend(waiting)
+
+
+def merge_by_age(ready: deque[W], new: deque[W]) -> None:
+    """Insert jobs that come in order among the waiting jobs by age; ``new`` is empty afterwards.
+
+    The waiting jobs need not be in order: requeued jobs are before the others.
+    """
+    before: list[W] = []
+    if ready and new and ready[-1].job.id > new[0].job.id:
+        # The jobs passed here are handed out before the last claimed job, and so before the next claim.
+        while new and ready:
+            if not ready[0].queued:
+                ready.popleft()
+            else:
+                before.append((ready if ready[0].job.id < new[0].job.id else new).popleft())
+    if ready and not new:
+        ready.extendleft(reversed(before))
+    else:
+        ready.extend(before)
+        ready.extend(new)
+
 
 LastKeys = tuple[bytes | None, bytes | None, bytes | None]
 """The last key that a claim visited, by priority."""

@@ -12,9 +12,9 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from mainspring.access.caller import LOCAL
+from mainspring.jobs.admission import merge_by_age
+from mainspring.jobs.compaction import Rows
 from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
-from mainspring.jobs.key_queue import merge_by_age
-from mainspring.jobs.names import Rows
 from mainspring.jobs.preference import Preference
 from mainspring.namespaces import DEFAULT, RESERVE, namespace_of, places_left
 

@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.errors import MainspringError, StoreError
+    from mainspring.jobs.assignment import Assigner
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
     from mainspring.jobs.intake import Intake, Refused
-    from mainspring.jobs.listeners import Listener
-    from mainspring.jobs.outcome_reader import OutcomeReader
+    from mainspring.jobs.outcomes import OutcomeReader, Subscriptions
     from mainspring.jobs.roots import RootJobs
-    from mainspring.jobs.serving import Serving
     from mainspring.jobs.store import Found
-    from mainspring.jobs.subscriptions import Subscriptions
+    from mainspring.jobs.table import Listener
 
 _PENDING = int(State.PENDING)
 
@@ -48,7 +47,7 @@ class Foreground:
     def __init__(
         self,
         context: Context,
-        serving: Serving,
+        serving: Assigner,
         intake: Intake,
         roots: RootJobs,
         outcomes: OutcomeReader,

@@ -13,12 +13,12 @@ from mainspring.namespaces import ANY, namespace_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.events.relay import Progress, ProgressText
+    from mainspring.events import Progress, ProgressText
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.model import Job, Retry
     from mainspring.jobs.preference import Preference
-    from mainspring.jobs.timers import Timer
-    from mainspring.resources.model import Limits
+    from mainspring.resources.rules import Limits
+    from mainspring.turns_of_loop import Timer
 
 _PENDING, _RUNNING = int(State.PENDING), int(State.RUNNING)
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.errors import MainspringError, StoreError
+    from mainspring.jobs.assignment import Assigner
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
-    from mainspring.jobs.listeners import Listener
     from mainspring.jobs.roots import RootJobs
-    from mainspring.jobs.serving import Serving
+    from mainspring.jobs.table import Listener
 
     Accepted = Callable[[list[int], "dict[int, Found]"], None]
     """Is called with the ids of a batch's jobs, in order, and with the jobs that were joined."""
@@ -36,7 +36,7 @@ class Intake:
     def __init__(
         self,
         context: Context,
-        serving: Serving,
+        serving: Assigner,
         roots: RootJobs,
         wake_at: Callable[[int], None],
         submitted: Callable[[Sequence[Job]], None],

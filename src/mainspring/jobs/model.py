@@ -1,4 +1,8 @@
-"""The values of the jobs slice: jobs, their states and their options."""
+"""The values of the jobs slice: jobs, their states and options, counts of them, and the backoff between attempts.
+
+Numbers of states and priorities are stored. Jobs are counted by function, state and priority. Counts are maintained by deltas; no
+query counts rows.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from mainspring.errors import UsageError
 from mainspring.sizes import CANNOT_READ
 
 NO_UNIQUE = b""
@@ -171,3 +176,62 @@ class Job(msgspec.Struct, weakref=True):
     def unread(self) -> int:
         """Bytes of the result that a lookup left in the store."""
         return self.output_size - len(self.result)
+
+
+_LEASED, _RUNNING = int(State.LEASED), int(State.RUNNING)
+
+
+def counted_as(state: int) -> int:
+    """Return the state under which a job is counted: both held states are LEASED."""
+    return _LEASED if state == _RUNNING else state
+
+
+class Counts(dict[tuple[bytes, int, int], int]):
+    """``(function, state, priority)`` to a number. Both held states are counted as LEASED."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: dict[bytes, None] = {}
+        """All functions that were ever counted, in the order of their first count."""
+
+    def add(self, function: bytes, state: int, priority: int, number: int = 1) -> None:
+        """Add to a count; a negative number subtracts."""
+        self.functions[function] = None
+        key = (function, counted_as(state), priority)
+        self[key] = self.get(key, 0) + number
+
+    def move(self, function: bytes, priority: int, before: int, after: int) -> None:
+        """Count one job that has changed its state."""
+        self.add(function, before, priority, -1)
+        self.add(function, after, priority)
+
+
+MAX_ATTEMPTS: Final = (1 << 31) - 1
+MAX_WAIT: Final = 100 * 366 * 86_400.0
+
+
+def check_retry(policy: Retry) -> None:
+    """Raise UsageError for a policy that is invalid or that a store cannot hold: it would fail its whole group."""
+    if (
+        not 1 <= policy.max_attempts <= MAX_ATTEMPTS
+        or not 0 <= policy.initial < MAX_WAIT
+        or policy.factor < 0
+        or not 0 <= policy.maximum < MAX_WAIT
+        or not 0 <= policy.jitter <= 1
+    ):
+        raise UsageError(
+            f"retry takes max_attempts from 1 to {MAX_ATTEMPTS}, initial and maximum from 0 seconds to a century, factor "
+            "from 0, and jitter from 0 to 1"
+        )
+
+
+def backoff(policy: Retry, attempt: int, chance: float) -> float:
+    """Return the seconds to wait after a failed attempt (1 is the first).
+
+    ``chance``, from 0 to 1, selects the wait within ``jitter``; 0.5 leaves the wait unchanged.
+    """
+    try:
+        wait = min(policy.initial * policy.factor ** (attempt - 1), policy.maximum)
+    except OverflowError:
+        wait = policy.maximum
+    return max(0.0, wait * (1 + policy.jitter * (2 * chance - 1)))

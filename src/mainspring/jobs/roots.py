@@ -14,14 +14,14 @@ from mainspring.errors import ConflictError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.access.acts import Act
-    from mainspring.access.once import KeyedAct
+    from mainspring.access.caller import Act
+    from mainspring.access.idempotency import KeyedAct
     from mainspring.errors import MainspringError
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
     Joined = dict[int, Found]
     """For each job that was not stored (by its id), the one that it joins, as in the outcome of ``Submit``."""

@@ -19,8 +19,7 @@ from mainspring import namespaces
 from mainspring.errors import IllegalTransitionError
 from mainspring.ids import slot_of
 from mainspring.jobs.failures import failure
-from mainspring.jobs.model import State
-from mainspring.jobs.retry import backoff
+from mainspring.jobs.model import State, backoff
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,64 +1,57 @@
-"""The jobs service of one node, which the faces call: from submission to settlement."""
+"""The jobs service of one node, which the faces call: from submission to settlement.
+
+Before the node takes requests, `Startup` gives its earlier run's jobs back, and counts the waiting jobs. The first use of a
+namespace prepares the node for it (`NamespaceGate`).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from mainspring import namespaces
+from mainspring.clock import to_us
+from mainspring.errors import UsageError
 from mainspring.ids import Term
-from mainspring.jobs.accounts import open_own
-from mainspring.jobs.argument_rules import ArgumentRules
+from mainspring.jobs.admission import open_own
+from mainspring.jobs.after_change import StoredChanges
+from mainspring.jobs.assignment import Assigner
 from mainspring.jobs.attempts import Attempts
-from mainspring.jobs.changes import JobChanges
-from mainspring.jobs.clients import Clients
-from mainspring.jobs.context import Context
-from mainspring.jobs.counting import Counting
+from mainspring.jobs.context import Context, Uniques
 from mainspring.jobs.dispatch import Dispatch
-from mainspring.jobs.due_jobs import DueJobs
-from mainspring.jobs.ends import Ends
 from mainspring.jobs.foreground import Foreground
-from mainspring.jobs.functions import Functions
+from mainspring.jobs.function_index import Counting, Registered, Roster, nobody
+from mainspring.jobs.function_limits import Functions
 from mainspring.jobs.intake import Intake
-from mainspring.jobs.keyed_intake import KeyedIntake
-from mainspring.jobs.lifecycle import NodeJobLifecycle
-from mainspring.jobs.limits import Limits
-from mainspring.jobs.listeners import Listeners
-from mainspring.jobs.maintenance import Maintenance
-from mainspring.jobs.namespace_gate import NamespaceGate
-from mainspring.jobs.outcome_reader import OutcomeReader
-from mainspring.jobs.registered import Registered, nobody
-from mainspring.jobs.remembering import Remembering
-from mainspring.jobs.remote_jobs import RemoteJobs
-from mainspring.jobs.reports import Reports
-from mainspring.jobs.result_retention import ResultRetention
+from mainspring.jobs.maintenance import DueJobs, Maintenance
+from mainspring.jobs.outcomes import OutcomeReader, Subscriptions, Waits
+from mainspring.jobs.requests import Clients, JobChanges, RemoteJobs
 from mainspring.jobs.roots import RootJobs
-from mainspring.jobs.roster import Roster
-from mainspring.jobs.serving import Serving
-from mainspring.jobs.settled_deliveries import SettledDeliveries
-from mainspring.jobs.settling import Settling
-from mainspring.jobs.sharing import Sharing
-from mainspring.jobs.startup import Startup
-from mainspring.jobs.stored_changes import StoredChanges
-from mainspring.jobs.subscriptions import Subscriptions
-from mainspring.jobs.table import JobTable
-from mainspring.jobs.timers import Timers
+from mainspring.jobs.settlement import Ends, Settling
+from mainspring.jobs.settlement_records import Remembering, ResultRetention, SettledDeliveries
+from mainspring.jobs.sharing import Reports, Sharing
+from mainspring.jobs.store import Recover
+from mainspring.jobs.table import JobTable, Listeners
+from mainspring.jobs.time_limits import TimeLimits
 from mainspring.jobs.token_grants import GrantedAccounts
-from mainspring.jobs.uniques import Uniques
-from mainspring.jobs.waits import Waits
+from mainspring.jobs.transactional_intake import KeyedIntake, NodeJobLifecycle
+from mainspring.jobs.user_data import ArgumentRules
 from mainspring.jobs.workers import Workers
 from mainspring.loop_shares import LoopShares
-from mainspring.slices import Slices
 from mainspring.storage.set_aside import SetAside
+from mainspring.turns_of_loop import LongWork, Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.clock import Clock
-    from mainspring.events.hub import Hub
+    from mainspring.errors import StoreError
+    from mainspring.events import Hub
     from mainspring.ids import Handles
-    from mainspring.jobs.ends import AttemptsEnded
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.roots import Roots
+    from mainspring.jobs.settlement import AttemptsEnded
     from mainspring.jobs.sharing import Shared
+    from mainspring.jobs.store import Recovered
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
 
@@ -121,7 +114,7 @@ class JobService:
             prefers=prefers,
         )
         self.timers = timers = Timers(earlier)
-        self.slices = slices = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
+        self.slices = slices = LongWork(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
         self.loop_shares = LoopShares(timers.at, clock.monotonic)
         self.share_of, self.is_crowded = self.loop_shares.of, self.loop_shares.is_crowded
         self.listeners = listeners = Listeners(handles)
@@ -132,9 +125,9 @@ class JobService:
         self.table = table = JobTable(dispatch, clock, handles, accounts)
         self.uniques = uniques = Uniques(commits)
         context = Context(table, dispatch, commits, timers, clock, handles, listeners, hub, uniques, slices)
-        limits = Limits(context, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
+        limits = TimeLimits(context, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
         self._roots = root_jobs = RootJobs(context, roots)
-        self.serving = serving = Serving(
+        self.serving = serving = Assigner(
             context,
             limits,
             begin=root_jobs.begin_waiting,
@@ -415,3 +408,71 @@ class JobService:
     def _noted(self) -> None:
         if self.sharing is not None:
             self.sharing.noted()
+
+
+class Startup:
+    """Runs once, before the node takes requests. ``sharing`` is given if the store is shared."""
+
+    def __init__(
+        self,
+        context: Context,
+        functions: Functions,
+        ends: Ends,
+        counting: Counting,
+        due_jobs: DueJobs,
+        roots: RootJobs,
+        sharing: Sharing | None,
+    ) -> None:
+        self._table, self._commits, self._clock = context.table, context.commits, context.clock
+        self._functions = functions
+        self._ends = ends
+        self._counting = counting
+        self._due_jobs = due_jobs
+        self._roots = roots
+        self._sharing = sharing
+
+    def run(self, ready: Callable[[int], None], failed: Callable[[StoreError], None]) -> None:
+        """Give back the jobs that an earlier run of this node held, and count the waiting jobs; then call ``ready``.
+
+        ``ready`` takes the number of jobs given back. On a shared store it is 0: the nodes agree on who recovers jobs, and when.
+        """
+
+        def loaded() -> None:
+            if self._sharing is not None:
+                self._sharing.look(lambda: ready(0), failed)
+            else:
+                self._commits.put(Recover(self._table.term, now_us=to_us(self._clock.wall())), recovered, failed)
+
+        def recovered(outcome: Recovered) -> None:
+            self._ends.recovered(outcome.lost)
+            self._counting.begin(lambda: counted(outcome.number), failed)
+
+        def counted(number: int) -> None:
+            self._due_jobs.wake()
+            self._roots.begin_counted()
+            ready(number)
+
+        self._functions.load(loaded, failed)
+
+
+NO_NAMESPACES: Final = (
+    f"this node's store has the namespace {namespaces.DEFAULT!r} alone: SQLite, PostgreSQL and memory keep others, and ZooKeeper"
+    " does not"
+)
+
+
+class NamespaceGate:
+    """Prepares a node for namespaces; ``kept`` is whether the store keeps others than ``default``."""
+
+    def __init__(self, listeners: Listeners, *, kept: bool) -> None:
+        self._listeners = listeners
+        self._kept = kept
+
+    def enter(self, namespace: str) -> None:
+        """Prepare for jobs, clients and workers of a namespace. Raises UsageError if that is impossible."""
+        if namespace == namespaces.DEFAULT:
+            return
+        namespaces.check(namespace)
+        if not self._kept:
+            raise UsageError(NO_NAMESPACES)
+        self._listeners.expect_namespaces()

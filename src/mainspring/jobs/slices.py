@@ -1,9 +1,10 @@
 """The interface of slices that create jobs and process their changes of state.
 
 A slice has operations of its own, and a part in each group: the consequences of its operations and of the group's notices are
-gathered in one unit of work, and written once. So a settlement and an operation of the same group can affect the same rows.
-``server.engines`` alone registers slices when it creates an engine; an engine calls the registered slices, and depends on none
-of them. Each slice has its tables for each kind of engine, and uses the engine's services for slices (``Ground``).
+gathered in one unit of work (`SliceWork`), and written once. So a settlement and an operation of the same group can affect the
+same rows. ``server.engines`` alone registers slices when it creates an engine; an engine calls the registered slices, and depends
+on none of them. Each slice has its tables for each kind of engine, and uses the engine's services for slices
+(`SliceTransaction`).
 
 Order, in each group: locks; operations that may end jobs; then slice by slice, in the order of registration, the notices, the
 slice's operations, its writes; then submissions, claims and the rest (``storage.phases``).
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from mainspring.jobs.owners import owner
 from mainspring.jobs.store import Settle
-from mainspring.storage.phases import Phase
+from mainspring.storage.engine import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notice, Notices
     from mainspring.jobs.store import Found, Withdrawn
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.plan import Plan
-    from mainspring.storage.query import Query
+    from mainspring.storage.engine import Operation, Plan, Query
 
 T_contra = TypeVar("T_contra", contravariant=True)
 T = TypeVar("T")
@@ -74,7 +73,7 @@ class JobLifecycle(Protocol):
         """
 
 
-class Ground(Protocol):
+class SliceTransaction(Protocol):
     """The services of an engine for a slice inside a transaction.
 
     Methods are coroutines for engines behind a network; others never suspend (``storage.synchronous``).
@@ -101,7 +100,7 @@ class Ground(Protocol):
         """Store new jobs, as ``jobs.store.Submit`` does."""
 
 
-class RunGround(Ground, Protocol):
+class RunTransaction(SliceTransaction, Protocol):
     """The further services of an engine that keeps runs of workflows (``storage.engine.Engine.workflows``).
 
     A *root job* stands for a run: it is RUNNING under the term ``model.RUNS`` and has no payload. It is found, listed, counted,
@@ -151,7 +150,7 @@ class RunGround(Ground, Protocol):
         """Return whether a job is held under a term."""
 
 
-class Unit(Protocol):
+class SliceWork(Protocol):
     """A slice's side of one transaction. It may be attempted more than once: each attempt has a unit of its own."""
 
     async def lock(self, plan: Plan) -> None:
@@ -193,11 +192,11 @@ class Slice(Protocol[T_contra]):
     def readers(self) -> Mapping[type[Query[Any]], Callable[..., Any]]:
         """Readers of its queries, as the engine's own are."""
 
-    def unit(self, tx: T_contra) -> Unit:
+    def unit(self, tx: T_contra) -> SliceWork:
         """Begin a unit of work."""
 
 
-async def run_alone(unit: Unit, operation: Operation) -> Any:
+async def run_alone(unit: SliceWork, operation: Operation) -> Any:
     """Run one operation as the only work of a unit; return its outcome."""
     outcome = await unit.run(operation)
     await unit.flush()
@@ -229,9 +228,9 @@ class Units(Generic[T]):
     def __init__(self, slices: Sequence[Slice[T]], tx: T) -> None:
         self._slices = slices
         self._tx = tx
-        self._units: dict[str, Unit] = {}
+        self._units: dict[str, SliceWork] = {}
 
-    def _unit(self, one: Slice[T]) -> Unit:
+    def _unit(self, one: Slice[T]) -> SliceWork:
         unit = self._units.get(one.kind)
         if unit is None:
             unit = self._units[one.kind] = one.unit(self._tx)

@@ -20,21 +20,19 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.clock import to_us
-from mainspring.jobs.accounts import UNBOUNDED
+from mainspring.jobs.admission import UNBOUNDED
 from mainspring.resources import rules
-from mainspring.resources.model import FUNCTION_POOL, pool_of
+from mainspring.resources.rules import FUNCTION_POOL, pool_of
 from mainspring.resources.store import Acquire, Grant, TokenRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.errors import StoreError
-    from mainspring.jobs.accounts import Account, OpenAccount
-    from mainspring.jobs.admission import AdmissionQueue
+    from mainspring.jobs.admission import Account, AdmissionQueue, KeyQueue, OpenAccount
     from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
-    from mainspring.jobs.key_queue import KeyQueue
-    from mainspring.resources.model import Rate
+    from mainspring.resources.rules import Rate
 
 MIN_PAUSE_US: Final = 50_000
 MAX_PAUSE_US: Final = 1_000_000

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mainspring.jobs.assignment import Assigner
     from mainspring.jobs.context import Context
     from mainspring.jobs.foreground import Foreground
-    from mainspring.jobs.functions import Functions
+    from mainspring.jobs.function_limits import Functions
     from mainspring.jobs.held import Ability, FunctionQueue, Worker
     from mainspring.jobs.roots import RootJobs
-    from mainspring.jobs.serving import Serving
-    from mainspring.jobs.settling import Settling
+    from mainspring.jobs.settlement import Settling
 
 FUNCTIONS_AT_ONCE: Final = 100
 """The most functions that a worker leaves at once; more are left in steps."""
@@ -25,7 +25,7 @@ class Workers:
     def __init__(
         self,
         context: Context,
-        serving: Serving,
+        serving: Assigner,
         settling: Settling,
         foreground: Foreground,
         functions: Functions,

@@ -1,4 +1,7 @@
-"""The manager of a node's lease: it sends heartbeats, observes other nodes, and recovers the jobs of dead ones."""
+"""The manager of a node's lease: it sends heartbeats, observes other nodes, and recovers the jobs of dead ones.
+
+The last recoveries are kept (`Recoveries`), so that people see where jobs went after a death.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ import structlog
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.log_limit import CauseLimit
-from mainspring.nodes.lease import BEAT, LEASE, Lease
-from mainspring.nodes.membership import Membership
+from mainspring.nodes.model import BEAT, LEASE, Lease, Membership, Recovery
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -237,3 +239,31 @@ class LeaseManager:
         await self._beat()
         self._node.recover([before])
         log.info("the node takes part again", term=self.term)
+
+
+MOST: Final = 10
+"""Recoveries in the row of a node, so that a heartbeat stays small."""
+MOST_TERMS: Final = 10
+"""Terms that one of them names."""
+
+
+class Recoveries:
+    """The newest recoveries of a node. ``name_of`` returns the name of a term's node, or an empty text."""
+
+    def __init__(self, name_of: Callable[[int], str]) -> None:
+        self._name_of = name_of
+        self._kept: list[Recovery] = []
+
+    def add(self, terms: Sequence[int], jobs: int, at_us: int) -> None:
+        """Add jobs that were given back. Large numbers come in parts, which are added up."""
+        if not jobs:
+            return
+        named = tuple(terms[:MOST_TERMS])
+        if self._kept and self._kept[-1].terms == named:
+            jobs += self._kept.pop().jobs
+        self._kept.append(Recovery(named, tuple(self._name_of(term) for term in named), jobs, at_us))
+        del self._kept[:-MOST]
+
+    def rows(self) -> tuple[Recovery, ...]:
+        """Return them, the oldest first."""
+        return tuple(self._kept)

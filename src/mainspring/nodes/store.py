@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
     from mainspring.nodes.model import NodeRow
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.jobs.failures import decode_failure
 from mainspring.jobs.model import Job, Options, State
-from mainspring.jobs.tags import indexed_tags
+from mainspring.jobs.user_data import indexed_tags
 from mainspring.namespaces import ANY, namespace_of
 from mainspring.workflows.model import function_text
 

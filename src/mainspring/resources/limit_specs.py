@@ -9,7 +9,7 @@ import msgspec
 from mainspring.clock import from_us, to_us
 from mainspring.errors import UsageError
 from mainspring.resources import rules
-from mainspring.resources.model import Limits, Rate
+from mainspring.resources.rules import Limits, Rate
 from mainspring.sizes import Seconds, Whole  # noqa: TC001 - msgspec reads the annotations
 
 

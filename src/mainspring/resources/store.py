@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from mainspring.access.audit import Acting
-from mainspring.resources.model import FunctionLimits
-from mainspring.storage.operation import Operation
-from mainspring.storage.phases import Phase
-from mainspring.storage.query import PageQuery
+from mainspring.resources.rules import FunctionLimits
+from mainspring.storage.engine import Operation, PageQuery, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.access.acts import Act
-    from mainspring.resources.model import Rate
+    from mainspring.access.caller import Act
+    from mainspring.resources.rules import Rate
 
 
 class ListLimits(PageQuery[FunctionLimits], frozen=True):

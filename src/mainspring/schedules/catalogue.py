@@ -1,17 +1,134 @@
-"""The catalogue: the specifications of all schedules, for rules that concern several of them."""
+"""The catalogue of schedules: the checks of each one before it is stored, and the rules that concern several.
+
+Each error names the schedule and the wrong value.
+"""
 
 from __future__ import annotations
 
+from datetime import date
 from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING
 
-from mainspring.schedules.model import Overlap
+from mainspring.errors import UsageError
+from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, UNIQUE_LIMIT, check_retry
+from mainspring.namespaces import DEFAULT, name_of, split_text
+from mainspring.quantities import format_duration
+from mainspring.schedules import triggers
+from mainspring.schedules.model import At, Cron, Every, Overlap
 from mainspring.schedules.parents import Graph
+from mainspring.schedules.rules import MAX_MISFIRES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from mainspring.schedules.model import Schedule
+
+MIN_INTERVAL_US = 100_000
+"""The minimum interval, a tenth of a second: a task that should run more often needs a loop, not a schedule."""
+
+_MAX_NAME_LENGTH = 200
+MOST_PARENTS = 1000
+"""Parents of one schedule: each row of a list names them."""
+
+
+def check(schedule: Schedule) -> None:
+    """Raise UsageError if a schedule is invalid by itself; ``parents.Graph`` checks it together with the others."""
+    # Outside of the default namespace the names are keys, which contain the separator once.
+    name = schedule.name if schedule.namespace == DEFAULT else split_text(schedule.name)[1]
+    if not name or len(name) > _MAX_NAME_LENGTH or not name.isprintable() or name != name.strip():
+        raise UsageError(f"{name!r} is not a name for a schedule: use 1 to {_MAX_NAME_LENGTH} printable characters")
+    try:
+        _check(schedule)
+    except UsageError as error:
+        raise UsageError(f"schedule {name!r}: {error}") from None
+
+
+def _check(schedule: Schedule) -> None:
+    triggers.iana_zone(schedule.timezone)
+    _check_times(schedule)
+    if len(schedule.parents) > MOST_PARENTS:
+        raise UsageError(f"it has {len(schedule.parents)} parents: give it at most {MOST_PARENTS}")
+    for day in schedule.exclude:
+        try:
+            right = date.fromisoformat(day).isoformat() == day
+        except ValueError:
+            right = False
+        if not right:
+            raise UsageError(f"exclude has {day!r}, which is not a date: write it as 2030-12-24")
+    _check_misfire(schedule.misfire)
+    if not isinstance(schedule.overlap, Overlap):
+        raise UsageError(f"overlap must be one of {', '.join(Overlap)}; it is {schedule.overlap!r}")
+    for what, seconds in (
+        ("jitter", schedule.jitter),
+        ("misfire_after", schedule.misfire_after),
+        ("timeout", schedule.timeout),
+        ("expires", schedule.expires),
+    ):
+        if seconds is not None and not (isfinite(seconds) and 0 <= seconds <= triggers.LAST_US / 1e6):
+            raise UsageError(f"{what} must be a number of seconds, not negative; it is {seconds!r}")
+    if not schedule.function:
+        raise UsageError(
+            "the function's name is empty: name one, or leave it out for a function of the schedule's name"
+        )
+    for what, text in (("the function's name", schedule.function), ("unique", schedule.unique)):
+        if b"\0" in text:  # NUL separates the arguments of a packet
+            raise UsageError(f"{what} contains a NUL byte: leave it out")
+    function = schedule.function if schedule.namespace == DEFAULT else name_of(schedule.function)
+    if DECISIONS in function:
+        raise UsageError(
+            "the function's name has the character U+001F, which marks a node's own functions: leave it out"
+        )
+    if len(function) > FUNCTION_LIMIT:
+        raise UsageError(f"the function's name has {len(function)} bytes: give it at most {FUNCTION_LIMIT}")
+    if len(schedule.unique) > UNIQUE_LIMIT:
+        raise UsageError(f"unique has {len(schedule.unique)} bytes: give it at most {UNIQUE_LIMIT}")
+    if schedule.timeout == 0:
+        raise UsageError("timeout is 0, which would end each attempt at once: leave it out for none")
+    if schedule.retry is not None:
+        check_retry(schedule.retry)
+
+
+def _check_times(schedule: Schedule) -> None:
+    start_us, end_us = schedule.start_us, schedule.end_us
+    if schedule.parents:
+        if schedule.trigger is not None:
+            raise UsageError(
+                "it has a trigger and parents: a child runs when its parents have succeeded, and only then"
+            )
+        if start_us is not None or end_us is not None:
+            raise UsageError("start and end belong to the roots: a child has the occasions that its parents have")
+        if len(set(schedule.parents)) < len(schedule.parents):
+            raise UsageError("it names a parent twice")
+        return
+    match schedule.trigger:
+        case None:
+            raise UsageError("it has neither a trigger nor parents: say when it runs (cron, every, at) or after what")
+        case Cron(expression):
+            triggers.parse(expression)
+        case Every(interval_us) if interval_us < MIN_INTERVAL_US:
+            raise UsageError(
+                f"every must be at least {format_duration(MIN_INTERVAL_US / 1e6)}; it is {format_duration(interval_us / 1e6)}"
+            )
+        case At(at_us) if not 0 <= at_us < triggers.LAST_US:
+            raise UsageError("at does not lie between the years 1970 and 9999")
+        case _:
+            pass
+    for what, time_us in (("start", start_us), ("end", end_us)):
+        if time_us is not None and not 0 <= time_us < triggers.LAST_US:
+            raise UsageError(f"{what} does not lie between the years 1970 and 9999")
+    if start_us is not None and end_us is not None and end_us < start_us:
+        raise UsageError(f"it ends ({triggers.isoformat(end_us)}) before it starts ({triggers.isoformat(start_us)})")
+    if triggers.next_after(schedule, -1) is None:
+        raise UsageError("it never fires between its start and its end")
+
+
+def _check_misfire(misfire: object) -> None:
+    if misfire in ("skip", "once", "all") or (
+        isinstance(misfire, int) and not isinstance(misfire, bool) and 0 <= misfire <= MAX_MISFIRES
+    ):
+        return
+    raise UsageError(f"misfire must be 'skip', 'once', 'all' or a number up to {MAX_MISFIRES}; it is {misfire!r}")
 
 
 class Catalogue:

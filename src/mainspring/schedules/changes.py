@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.rules import duration_us
-from mainspring.schedules.faults import fault_of
+from mainspring.schedules.codecs import fault_of
 from mainspring.schedules.model import Fire, FireState, Overlap
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.store import Writes

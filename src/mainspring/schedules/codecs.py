@@ -1,16 +1,21 @@
-"""Codecs for schedules, their states and the rows of their fire times in stores whose values are bytes.
+"""Stored schedules: codecs for stores whose values are bytes, and faults of what is stored.
 
-A value that this version cannot read (a newer version wrote it, or it is damaged) costs that value alone: reads never fail. A
-schedule that is read without some of its values says so, and its node sets it aside (``faults``).
+The codecs are for schedules, their states and the rows of their fire times. A fault is the reason why this node cannot decide
+the fire times of a schedule, although another node or version could.
 """
 
 from __future__ import annotations
 
+from datetime import date
+from functools import lru_cache
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from mainspring.schedules.model import Fire, FireState, Schedule, ScheduleState
+from mainspring.errors import UsageError
+from mainspring.schedules import triggers
+from mainspring.schedules.model import Cron, Every, Fire, FireState, Schedule, ScheduleState
 from mainspring.schedules.reconcile import Stored
 
 if TYPE_CHECKING:
@@ -90,3 +95,43 @@ def readable_part(kind: type[T], raw: Mapping[str, Any], defaults: Mapping[str, 
             except UNREADABLE:
                 continue
     return kind(**{**values, **key})
+
+
+def fault_of(stored: Stored) -> str:
+    """Return why this node cannot decide the fire times of a schedule; empty if it can."""
+    if stored.unread:
+        return f"this version of Mainspring cannot read it: {stored.unread}"
+    return fault(stored.schedule)
+
+
+def fault(schedule: Schedule) -> str:
+    """Return what this node does not know of a schedule: its zone, its expression, a date; empty if it knows all.
+
+    A zone that becomes known later, because it is installed, is found then.
+    """
+    try:
+        match schedule.trigger:
+            case Cron(expression):
+                triggers.time_zone(schedule.timezone)
+                triggers.parse(expression)
+            case Every(interval_us) if interval_us <= 0:
+                return f"its interval is {interval_us} microseconds"
+            case _:
+                pass
+        if schedule.exclude:
+            triggers.time_zone(schedule.timezone)
+            _check_dates(schedule.exclude)
+    except UsageError as error:
+        return str(error)
+    if not (isfinite(schedule.jitter) and isfinite(schedule.misfire_after)):
+        return "its jitter or misfire_after is no finite number"
+    return ""
+
+
+@lru_cache(maxsize=1000)
+def _check_dates(days: tuple[str, ...]) -> None:
+    for day in days:
+        try:
+            date.fromisoformat(day)
+        except ValueError:
+            raise UsageError(f"exclude has {day!r}, which is not a date") from None

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from mainspring.errors import UsageError
 from mainspring.schedules import triggers
-from mainspring.schedules.faults import fault
+from mainspring.schedules.codecs import fault
 from mainspring.schedules.model import Cause, Fire, FireState, Reason
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ import msgspec
 from mainspring import namespaces
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
-from mainspring.byte_names import name_text
 from mainspring.errors import ForbiddenError
+from mainspring.namespaces import name_text
 from mainspring.quantities import format_duration
 from mainspring.schedules import triggers
 from mainspring.schedules.model import Origin

@@ -1,25 +1,4 @@
-"""Decisions on fire times: pure functions of a schedule, its state, and the time.
-
-Every fire time gets exactly one row. ``decide`` processes the due ones from old to new and moves ``next_us`` behind them. The
-store writes the rows, their jobs and the new state in one transaction, guarded by the state's version. So the loser of a race
-decides nothing, and no order of wake-ups on any nodes creates a row twice or omits one.
-
-The rules apply in this order; the first that matches gives the reason for a skip:
-
-0. Rows of that time were deleted (``retention``), so it may have run already. *(misfire)*
-1. The schedule was paused at that time. *(paused)*
-2. The day is excluded. *(excluded)*
-3. It is late by more than ``misfire_after``, and ``misfire`` does not allow it. *(misfire)* Among the times that are due together
-   and pass 1 and 2, those in time run. Late ones run, the newest first, until as many run as ``misfire`` allows. So after a long
-   gap ``once`` is one run: the newest, whether it is late or in time.
-4. An earlier run is not finished, and ``overlap`` forbids another. *(overlap)*
-
-After a year without a node, or with a clock that was a year ahead, a schedule that fires every second has 31 million due times.
-So more than `MOST_ROWS` successive times that are skipped as missed or paused share one row, whose step takes as long as one of a
-few times. A step decides at most ``limit`` others and returns whether there are ``more``. The caller commits it and steps again
-until no more are due. Together the steps decide the same as one step over the whole gap, except for times that have become late
-meanwhile.
-"""
+"""Decisions on fire times: pure functions of a schedule, its state, and the time; also on past fire times, for backfills."""
 
 from __future__ import annotations
 
@@ -33,9 +12,10 @@ from mainspring.schedules import triggers
 from mainspring.schedules.model import Cause, Fire, FireState, Origin, Overlap, Reason, ScheduleState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mainspring.schedules.model import Schedule
+    from mainspring.schedules.reconcile import Stored
 
 STEP_ROWS = 1000
 """Rows of one step, by default."""
@@ -428,3 +408,46 @@ class _StepBuilder:
             queued=self._queued,
         )
         return Step(self._fires, state, self._cancel, self._drop_waiting, more)
+
+
+class Backfill(NamedTuple):
+    """A step of a backfill."""
+
+    operation: int
+    """The id of the operation."""
+    name: str
+    """The schedule's key."""
+    after_us: int
+    """The place: times after this one have not had their turn."""
+    until_us: int
+    """The last time that has a turn."""
+    limit: int
+    """The most times in this step."""
+    now_us: int
+    permits: Callable[[str], bool]
+    """Returns whether the caller may run a function."""
+
+
+class Backfilled(NamedTuple):
+    """The outcome of a step."""
+
+    rows: list[Fire]
+    """The rows of the times that it has fired."""
+    after_us: int
+    """The new place; the same if ``overlap`` forbids more runs for now."""
+    is_last: bool = False
+    """Whether no times are left."""
+    already: int = 0
+    """The number of times that have run already, or are about to."""
+    forgotten: int = 0
+    """The number of times that may have run already: their rows may have been deleted."""
+    error: str = ""
+    """Why the backfill cannot go on."""
+
+
+def past_times(stored: Stored, after_us: int, until_us: int) -> Iterator[int | None]:
+    """Yield the decided fire times after an instant up to another, and None for each excluded day; see ``running_steps``."""
+    schedule, state, _ = stored
+    if state.next_us is not None:
+        until_us = min(until_us, state.next_us - 1)  # the schedule itself decides later times
+    return triggers.running_steps(schedule, after_us, until_us)

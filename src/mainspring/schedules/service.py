@@ -1,25 +1,28 @@
 """The schedules service of one node: it fires due schedules, and reads and changes schedules for clients.
 
-The agenda (``storage.agenda``) fires schedules at their times. If two nodes fire the same one, the second changes nothing.
+Clients have names as users know them; the store has the keys of their namespaces. Rendezvous hashing chooses the node that
+fires a schedule first.
 """
 
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 from msgspec.structs import replace
 
+from mainspring import namespaces
 from mainspring.access.caller import LOCAL
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, ForbiddenError, UsageError
-from mainspring.namespaces import split_text
-from mainspring.schedules import reconcile, registration, rules, triggers
+from mainspring.namespaces import DEFAULT, key_of_text, split_text
+from mainspring.schedules import catalogue, reconcile, rules, triggers
+from mainspring.schedules.codecs import fault_of
 from mainspring.schedules.due_fires import DueFires
-from mainspring.schedules.faults import fault_of
 from mainspring.schedules.model import Origin
-from mainspring.schedules.namespaced import with_names
 from mainspring.schedules.store import (
     Change,
     Declare,
@@ -31,26 +34,85 @@ from mainspring.schedules.store import (
     SaveSchedules,
     TriggerSchedule,
 )
-from mainspring.slices import Slices
 from mainspring.storage.agenda import Agenda
 from mainspring.storage.set_aside import Kind, SetAside
+from mainspring.turns_of_loop import LongWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from mainspring.access.acts import Act
-    from mainspring.access.caller import Caller
-    from mainspring.access.once import KeyedAct
+    from mainspring.access.caller import Act, Caller
+    from mainspring.access.idempotency import KeyedAct
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
-    from mainspring.jobs.timers import Timers
-    from mainspring.schedules.model import Schedule
+    from mainspring.schedules.model import Fire, Schedule
     from mainspring.schedules.reconcile import Code, Stored
     from mainspring.schedules.store import Declared, Fired, Forgotten, Saved
     from mainspring.storage.agenda import Upcoming
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
+    from mainspring.turns_of_loop import Timers
 
+
+def with_keys(schedule: Schedule, namespace: str) -> Schedule:
+    """Return a schedule of a namespace as it is stored."""
+    if namespace == DEFAULT:
+        for parent in schedule.parents:
+            key_of_text(
+                namespace, parent
+            )  # refuses the key of another namespace; `registration` checks the other names
+        return schedule
+    return replace(
+        schedule,
+        name=key_of_text(namespace, schedule.name),
+        function=namespaces.key(namespace, schedule.function),
+        parents=tuple(key_of_text(namespace, parent) for parent in schedule.parents),
+        namespace=namespace,
+    )
+
+
+def with_names(schedule: Schedule) -> Schedule:
+    """Return a stored schedule without keys."""
+    namespace, name = split_text(schedule.name)
+    if namespace == DEFAULT:
+        return schedule
+    parents = tuple(split_text(parent)[1] for parent in schedule.parents)
+    function = namespaces.name_of(schedule.function)
+    return replace(schedule, name=name, function=function, parents=parents, namespace=DEFAULT)
+
+
+def stored_with_names(stored: Stored) -> Stored:
+    """Return a schedule as it is stored, without keys."""
+    schedule = with_names(stored.schedule)
+    if schedule is stored.schedule:
+        return stored
+    return stored._replace(schedule=schedule, state=replace(stored.state, app=split_text(stored.state.app)[1]))
+
+
+def row_with_names(row: Fire) -> Fire:
+    """Return a row without keys."""
+    namespace, name = split_text(row.schedule)
+    if namespace == DEFAULT:
+        return row
+    return replace(row, schedule=name, root=split_text(row.root)[1], parent=split_text(row.parent)[1])
+
+
+def text_with_names(text: str, namespace: str) -> str:
+    """Return a message about schedules of a namespace without keys."""
+    return text.replace(f"{namespace}\x1f", "").replace(f"{namespace}\\x1f", "") if namespace != DEFAULT else text
+
+
+@lru_cache(maxsize=50_000)
+def first_in_line(name: str, terms: tuple[int, ...]) -> int:
+    """Return the term of the node that fires a schedule if all nodes see the same live terms; 0 without terms.
+
+    This only saves duplicate work: the store ensures that a fire time is decided once. Each node gets about the same number of
+    schedules, and a node that joins or leaves moves only its own.
+    """
+    return min(terms, key=lambda term: (blake2b(f"{term}\0{name}".encode(), digest_size=8).digest(), term), default=0)
+
+
+if TYPE_CHECKING:
     Failed = Callable[[MainspringError], None]
 
 _log = structlog.get_logger("mainspring.schedules")
@@ -130,7 +192,7 @@ class ScheduleService:
         """Schedules that are due soon."""
         self._due = DueFires(commits, clock, timers, self._now_us, self._fired, self._not_fired, self._fire_next)
         self._retention = retention
-        self.run_sliced = Slices(lambda step: timers.at(clock.monotonic(), step), clock.monotonic).start
+        self.run_sliced = LongWork(lambda step: timers.at(clock.monotonic(), step), clock.monotonic).start
         """Runs work on many schedules in slices."""
         self._pace: float | None = None
         """Wall time minus monotonic time at the last tick; None before the first one, and if states have to be looked at."""
@@ -330,7 +392,7 @@ class ScheduleService:
             for change in changes:
                 schedule = change.schedule
                 if schedule is not None:
-                    registration.check(with_names(schedule))
+                    catalogue.check(with_names(schedule))
                     change = change._replace(first_us=triggers.first(schedule, now_us))
                 checked.append(change)
                 yield

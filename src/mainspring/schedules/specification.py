@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
-from mainspring.byte_names import name_bytes, name_text
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority, Retry
-from mainspring.jobs.tags import check_tags
-from mainspring.namespaces import Namespaced
+from mainspring.jobs.user_data import check_tags
+from mainspring.namespaces import Namespaced, name_bytes, name_text
 from mainspring.schedules.model import At, Cron, Every, Misfire, Overlap, Schedule
 from mainspring.sizes import LEVELS, Seconds, Text, Texts, is_too_deep
 
@@ -72,9 +71,9 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
             after = Schedule(**({"function": self.name.encode()} | fields), name=self.name)
         else:
             after = replace(before, **fields)
-        from mainspring.schedules import registration  # noqa: PLC0415 - slow to load, and commands do not need it
+        from mainspring.schedules import catalogue  # noqa: PLC0415 - slow to load, and commands do not need it
 
-        registration.check(after)
+        catalogue.check(after)
         return after
 
     def _trigger(self) -> Trigger | None:

@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.audit import Acting
-from mainspring.jobs.slices import Ground
+from mainspring.jobs.slices import SliceTransaction
 from mainspring.namespaces import ANY, split_text
 from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.rules import STEP_ROWS
-from mainspring.storage.operation import Operation
-from mainspring.storage.phases import Phase
-from mainspring.storage.query import PageQuery
+from mainspring.storage.engine import Operation, PageQuery, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from mainspring.access.acts import Act
+    from mainspring.access.caller import Act
     from mainspring.errors import ConflictError, MainspringError
     from mainspring.jobs.owners import Ended
     from mainspring.schedules.catalogue import Catalogue
@@ -351,7 +349,7 @@ class Writes(NamedTuple):
     """Rows that are removed before the new ones are added, sorted by key; see ``backfill``."""
 
 
-class ScheduleTables(Ground, Protocol):
+class ScheduleTables(SliceTransaction, Protocol):
     """The tables inside one transaction, as ``unit`` uses them.
 
     Reads include earlier ``write`` calls of the transaction. Answers omit names and keys that do not exist. Engines with

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.series.model import Row
-from mainspring.storage.operation import Operation
-from mainspring.storage.phases import Phase
-from mainspring.storage.query import PageQuery
+from mainspring.storage.engine import Operation, PageQuery, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Builds a node on the engine of its store: its parts, its API and its metrics. Nothing else constructs them."""
+"""Builds a node on the engine of its store: its parts, its API and its metrics. Nothing else constructs them.
+
+The credentials of a node are in its store or in memory (`build_access`). A store may keep operations on many jobs (`build_bulk`).
+"""
 
 from __future__ import annotations
 
@@ -10,87 +13,151 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
+from mainspring.access.proxy import HostNames
+from mainspring.access.service import AUDIT_RETENTION, AccessService
 from mainspring.access.shares import Refusals
-from mainspring.access.sites import HostNames
-from mainspring.api.answers.access import AccessCalls
-from mainspring.api.answers.acknowledgements import Acknowledgements
-from mainspring.api.answers.dead_letters import DeadLetters
-from mainspring.api.answers.fires import FireCalls
-from mainspring.api.answers.functions import FunctionCalls
-from mainspring.api.answers.grants import FunctionGrants, RunGrants, ScheduleGrants
-from mainspring.api.answers.job_changes import JobChangeCalls
-from mainspring.api.answers.job_data import JobDataCalls
-from mainspring.api.answers.job_records import RecordCalls
-from mainspring.api.answers.job_streams import JobStreams
-from mainspring.api.answers.jobs import JobCalls
-from mainspring.api.answers.live import LiveStreams
-from mainspring.api.answers.logs import LogCalls
-from mainspring.api.answers.namespaces import NamespaceCalls
-from mainspring.api.answers.no_workflows import without_workflows
-from mainspring.api.answers.nodes import NodeCalls, SingleNodeCalls
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.schedules import ScheduleCalls
-from mainspring.api.answers.series import SeriesCalls
-from mainspring.api.answers.status import StatusCalls
-from mainspring.api.answers.submitting import SubmitCalls
-from mainspring.api.answers.version_streams import VersionStreams
-from mainspring.api.answers.workers import WorkerCalls
-from mainspring.api.answers.workflow_versions import VersionCalls
-from mainspring.api.answers.workflows import WorkflowCalls
+from mainspring.api.handlers.access import AccessCalls
+from mainspring.api.handlers.fires import FireCalls
+from mainspring.api.handlers.functions import Acknowledgements, DeadLetters, FunctionCalls
+from mainspring.api.handlers.grants import FunctionGrants, RunGrants, ScheduleGrants
+from mainspring.api.handlers.job_records import JobDataCalls, RecordCalls
+from mainspring.api.handlers.jobs import JobCalls, JobChangeCalls, JobStreams
+from mainspring.api.handlers.logs import LogCalls
+from mainspring.api.handlers.namespaces import NamespaceCalls, SeriesCalls
+from mainspring.api.handlers.nodes import NodeCalls, SingleNodeCalls, StatusCalls
+from mainspring.api.handlers.operations import BackfillCalls, OperationCalls, OperationStreams, without_operations
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.samples import LiveStreams, VersionStreams
+from mainspring.api.handlers.schedules import ScheduleCalls
+from mainspring.api.handlers.submitting import SubmitCalls
+from mainspring.api.handlers.workers import WorkerCalls
+from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls, without_workflows
 from mainspring.api.namespaces import StoreState
-from mainspring.attempt_log import AttemptLog
+from mainspring.bulk.service import BulkNode, BulkService
+from mainspring.bulk.unit import KIND
 from mainspring.clock import to_us
-from mainspring.events.hub import Hub
-from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
-from mainspring.faces.gearman.keyed_submits import KeyedSubmits
+from mainspring.events import Hub
+from mainspring.faces.gearman.face import GearmanFace, GearmanSettings, KeyedSubmits
 from mainspring.faces.gearman.peers import Peers
-from mainspring.ids import Handles
-from mainspring.job_logs.readers import LogReaders
-from mainspring.job_logs.service import LogService
-from mainspring.jobs.argument_rules import ArgumentRules
-from mainspring.jobs.recording import Recorder
+from mainspring.ids import Handles, NodeId
+from mainspring.job_logs.service import LogReaders, LogService
+from mainspring.jobs.attempts import Recorder
 from mainspring.jobs.service import JobService
+from mainspring.jobs.user_data import ArgumentRules
+from mainspring.log_limit import AttemptLog
 from mainspring.namespaces import split
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
-from mainspring.server.access import build_access
 from mainspring.server.addresses import TcpAddress
-from mainspring.server.bulk import backfill_handlers, build_bulk, operation_calls, operation_handlers, operation_streams
-from mainspring.server.clock import StoreClock
-from mainspring.server.connected_workers import ConnectedWorkers
-from mainspring.server.connection_limits import connection_limits
 from mainspring.server.engines import lacks, run_limits, run_slice
-from mainspring.server.failed_attempts import FailedAttempts
-from mainspring.server.fleet import Fleet, SharedEngine, node_row
-from mainspring.server.log_measures import log_measures, own_log_measures
-from mainspring.server.metrics import Metrics, refused_places, set_aside_measures
-from mainspring.server.node import Node
-from mainspring.server.oldest import Oldest, OldestByNamespace
+from mainspring.server.fleet import ConnectedWorkers, Fleet, SharedEngine, StoreClock, node_row
+from mainspring.server.log_lines import NO_WORKER_GRACE, FailedAttempts, Unserved
+from mainspring.server.metrics import (
+    Metrics,
+    Oldest,
+    OldestByNamespace,
+    log_measures,
+    own_log_measures,
+    refused_places,
+    set_aside_measures,
+    workflow_measures,
+)
+from mainspring.server.node import Node, StoreWatch, Ticks
+from mainspring.server.process import connection_limits
 from mainspring.server.status import Status
-from mainspring.server.store_watch import StoreWatch
-from mainspring.server.ticks import Ticks
-from mainspring.server.unserved import NO_WORKER_GRACE, Unserved
-from mainspring.server.workflow_measures import workflow_measures
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.storage.set_aside import SetAside
 from mainspring.version import version
-from mainspring.wire.gearman.connection import MAX_BODY
-from mainspring.workflows.run_progress import ProgressReports
+from mainspring.wire.gearman_protocol import MAX_BODY
+from mainspring.workflows.observers import ProgressReports
 from mainspring.workflows.service import WorkflowService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.access.service import AccessService
+    from mainspring.api.handlers.registry import Followers, Handlers
     from mainspring.clock import Clock
-    from mainspring.faces.http.figures import Measure
+    from mainspring.faces.http import Measure
     from mainspring.faces.http.gearmand_http import GearmandHttp
     from mainspring.nodes.model import NodeRow
+    from mainspring.server.node import Shutdown
     from mainspring.server.settings import ServerSettings
-    from mainspring.server.shutdown import Shutdown
     from mainspring.storage.engine import Engine
+
+
+async def build_access(
+    engine: Engine, commits: CommitQueue, reads: Reads, clock: Clock, *, retention: float = AUDIT_RETENTION
+) -> AccessService:
+    """Return the credentials of a store, with acts of the last ``retention`` seconds.
+
+    If the store keeps none, the credentials are in the node's memory, and end with it.
+    """
+    if engine.access:
+        return AccessService(commits, reads, clock, shared=engine.shared, retention=retention)
+    from mainspring.engines.memory.engine import MemoryEngine  # noqa: PLC0415 - other nodes do not need it
+
+    loop = asyncio.get_running_loop()
+    private = MemoryEngine()
+    await private.open(NodeId("access"), loop.call_soon_threadsafe)
+    commits = CommitQueue(private, loop.call_soon, loop.call_later)
+    return AccessService(commits, Reads(private, loop.call_soon), clock, shared=False, beside_jobs=False)
+
+
+def build_bulk(
+    engine: Engine,
+    service: JobService,
+    commits: CommitQueue,
+    reads: Reads,
+    clock: Clock,
+    access: AccessService,
+    fleet: Fleet | None,
+    *,
+    retention: float,
+    set_aside: SetAside,
+) -> BulkService | None:
+    """Return the node's part; None if the store keeps no operations. ``retention`` is in seconds."""
+    if not keeps_operations(engine):
+        return None
+    node = BulkNode(commits, reads, clock, service.stored_changes, service.later, service.cancel, access.current)
+
+    def has_no_lease() -> bool:
+        return fleet is not None and not fleet.lease_manager.lease_valid()
+
+    return BulkService(
+        node,
+        lambda: service.next_id(),  # noqa: PLW0108 - the next term has another function
+        lambda: service.term,
+        has_no_lease,
+        retention=retention,
+        set_aside=set_aside,
+    )
+
+
+def keeps_operations(engine: Engine) -> bool:
+    """Return whether a store keeps operations on many jobs."""
+    return any(one.kind == KIND for one in getattr(engine, "slices", ()))
+
+
+def backfill_handlers(bulk: BulkService | None, schedules: ScheduleService, reads: Reads) -> Handlers:
+    """Return the answers to requests for backfills."""
+    return BackfillCalls(bulk, schedules, reads).handlers
+
+
+def operation_calls(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> OperationCalls | None:
+    """Return the calls about operations; None if the store keeps none."""
+    return None if bulk is None else OperationCalls(bulk, service, job_calls.find_run)
+
+
+def operation_handlers(calls: OperationCalls | None) -> Handlers:
+    """Return the answers to calls about operations."""
+    return without_operations() if calls is None else calls.handlers
+
+
+def operation_streams(calls: OperationCalls | None, service: JobService) -> Followers:
+    """Return the streams about operations."""
+    return OperationStreams(calls, service).followers
 
 
 @dataclass(frozen=True, slots=True)

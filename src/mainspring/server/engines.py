@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from mainspring.engines.sqlite.bulk import SqliteBulkSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.migrating import migrate_file
-from mainspring.engines.sqlite.opening import Update
 from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
+from mainspring.engines.sqlite.store_file import Update, migrate_file
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import SettingsError
-from mainspring.nodes.lease import LEASE
+from mainspring.nodes.model import LEASE
 from mainspring.server.settings import WorkflowSettings, parse_store
 from mainspring.workflows.model import Limits
 from mainspring.workflows.unit import KIND
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from mainspring.nodes.store import Cluster
     from mainspring.server.settings import StoreSettings
     from mainspring.storage.engine import Engine
-    from mainspring.workflows.cache import RunCache
-    from mainspring.workflows.observer import RunObserver
+    from mainspring.workflows.observers import RunObserver
+    from mainspring.workflows.reading import RunCache
 
 
 @contextlib.contextmanager

@@ -1,39 +1,145 @@
-"""A node as a member of a fleet: its row for other nodes, their rows, and its reactions to a lost and a new term."""
+"""A node as a member of a fleet: its row for other nodes, their rows, and its reactions to a lost and a new term.
+
+All nodes of a store share the store's clock, computed from the machine's (`StoreClock`). The row has the workers that are
+connected to this node, which the API shows, too (`ConnectedWorkers`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 import structlog
 
 from mainspring.clock import to_us
-from mainspring.events.relay import Relay
+from mainspring.events import Relay
 from mainspring.faces.gearman.face import RemoteLoad
-from mainspring.faces.http.figures import Measure
+from mainspring.faces.http import Measure
 from mainspring.jobs.claiming import ClaimQuota
 from mainspring.jobs.sharing import Shared
-from mainspring.nodes.lease_manager import LeaseManager
-from mainspring.nodes.model import NodeRow
-from mainspring.nodes.recoveries import Recoveries
+from mainspring.namespaces import DEFAULT, SEPARATOR, split
+from mainspring.nodes.lease_manager import LeaseManager, Recoveries
+from mainspring.nodes.model import WORKERS_LIMIT, NodeRow, WorkerRow
 from mainspring.nodes.store import MembershipPort
-from mainspring.schedules.rendezvous import first_in_line
+from mainspring.schedules.service import first_in_line
 from mainspring.storage.engine import Engine
 from mainspring.version import version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from mainspring.events.relay import Direct, FollowLog, Logged
+    from mainspring.clock import Clock
+    from mainspring.events import Direct, FollowLog, Logged
+    from mainspring.faces.gearman.peers import Peers, TaskWorker
     from mainspring.ids import Handles, Term
     from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.service import JobService
     from mainspring.jobs.store import Recovered
     from mainspring.nodes.strategies import Strategy
-    from mainspring.server.clock import StoreClock
-    from mainspring.server.connected_workers import ConnectedWorkers
     from mainspring.server.settings import FleetSettings, ServerSettings
+
+
+class SystemClock:
+    """Wall and monotonic time from the operating system: see `mainspring.clock.Clock`."""
+
+    # The functions themselves without a wrapper: the node calls them for every job.
+    wall = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
+
+
+class StoreClock:
+    """The store's wall time, computed from the node's monotonic clock: all nodes agree when something is due.
+
+    A step of the machine's wall clock has no effect. ``offset`` is the store's wall time minus the monotonic time, in
+    seconds, as measured last; before the first measurement it uses this machine's wall clock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.monotonic = clock.monotonic
+        self.offset = clock.wall() - clock.monotonic()
+
+    def move(self, seconds: float) -> None:
+        """Set this clock forward by the seconds by which the store's clock is ahead of it."""
+        self.offset += seconds
+
+    def wall(self) -> float:
+        """Return the store's time in seconds since 1970-01-01 UTC."""
+        return self.monotonic() + self.offset
+
+
+class ConnectedWorkers:
+    """The workers of a node's peers."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    def _sides(self) -> Iterator[TaskWorker]:
+        for peer in self._peers.connected:
+            if peer.workers:
+                yield peer.worker_side
+
+    def rows(self) -> tuple[WorkerRow, ...]:
+        """Return the rows of the first `WORKERS_LIMIT` workers."""
+        return tuple(_row(side) for side in islice(self._sides(), WORKERS_LIMIT))
+
+    def all(self) -> list[WorkerRow]:
+        """Return the rows of all workers."""
+        return [_row(side) for side in self._sides()]
+
+    def details(self, number: int) -> tuple[list[bytes], dict[bytes, bytes]] | None:
+        """Return the functions of a worker, and its running jobs with theirs; None if it is not connected."""
+        side = self._find(number)
+        if side is None or side.worker is None:
+            return None
+        functions = [queue.name for queue in side.worker.abilities]
+        return functions, {handle: held.job.function for handle, held in side.worker.running.items()}
+
+    def decisions(self, number: int) -> tuple[int, int, int] | None:
+        """Return how many decisions of runs a worker has, how many only keep a step, and its places; None if it decides none."""
+        for peer in self._peers.connected:
+            if peer.workers and peer.worker_side.number == number and peer.decisions is not None:
+                return peer.decisions.usage()
+        return None
+
+    def _find(self, number: int) -> TaskWorker | None:
+        return next((side for side in self._sides() if side.number == number), None)
+
+    def direct(self, number: int, verb: Literal["drain", "undrain", "stop"]) -> bool | None:
+        """Pass a request to a worker. Return whether it takes such requests; None if it is not connected."""
+        side = self._find(number)
+        if side is None:
+            return None
+        if verb == "stop":
+            return side.end()
+        side.drain(verb == "drain")
+        return True
+
+    def directed(self, message: Direct) -> None:
+        """Pass on the request of another node."""
+        self.direct(message.worker, message.verb)
+
+
+def _row(side: TaskWorker) -> WorkerRow:
+    worker = side.worker
+    assert worker is not None, "a side without a worker is not listed"
+    functions = [queue.name for queue in worker.abilities]
+    namespaces = {split(name)[0] for name in functions if not name.startswith(SEPARATOR)}
+    return WorkerRow(
+        number=side.number,
+        name=side.name(),
+        slots=worker.slots,
+        running=len(worker.running),
+        extended=worker.streams,
+        draining=side.draining,
+        stops=side.about.stops,
+        connected_us=side.connected_us,
+        version=side.about.version,
+        namespaces=tuple(sorted(namespaces)) or (DEFAULT,),
+        silent_us=side.silent_us,
+    )
 
 
 log = structlog.get_logger("mainspring.nodes")

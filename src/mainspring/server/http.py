@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Final
 from mainspring.access.proxy import TrustedProxies
 from mainspring.access.shares import Shares
 from mainspring.faces.dashboard.app import Dashboard, all_assets
-from mainspring.faces.http.app import HEALTH, MONITORING, http_app
-from mainspring.faces.http.listener import HttpListener
+from mainspring.faces.http.listener import HEALTH, MONITORING, HttpListener, http_app
 from mainspring.faces.rest.app import RestApp
-from mainspring.faces.rest.login import LOGIN, Login
+from mainspring.faces.rest.openapi import with_document
 from mainspring.faces.rest.routes import ROUTES
-from mainspring.faces.rest.routes.documents import with_document
-from mainspring.faces.rest.security import Doorkeeper, Hosts
+from mainspring.faces.rest.security import LOGIN, Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import LIMIT, Streams
 from mainspring.server.addresses import TcpAddress, is_local
 from mainspring.version import version

@@ -1,4 +1,7 @@
-"""The measures of one node on the page ``/metrics``."""
+"""The measures of one node on the page ``/metrics``: of jobs, the ages of the oldest ones, workflows and logs.
+
+The ages of the oldest pending jobs are current for jobs in memory, some seconds old for jobs in the store.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,144 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.access.shares import KINDS as KINDS_OF_PLACES
 from mainspring.access.shares import OWNERS
-from mainspring.faces.http.figures import Distribution, Measure
-from mainspring.hidden_secrets import hide_secrets
+from mainspring.clock import from_us, to_us
+from mainspring.faces.http import Distribution, Measure
 from mainspring.jobs.attempts import BOUNDS, OUTCOMES
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority
 from mainspring.namespaces import DEFAULT, namespace_of
+from mainspring.private_data import hide_secrets
+from mainspring.queries.lists import FirstInLine
+from mainspring.server.log_writer import dropped_lines
 from mainspring.storage.set_aside import KINDS
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.access.shares import Refusals
+    from mainspring.clock import Clock
+    from mainspring.errors import StoreError
     from mainspring.faces.gearman.peers import Peers
+    from mainspring.job_logs.service import LogService
+    from mainspring.jobs.held import Held
     from mainspring.jobs.service import JobService
-    from mainspring.server.oldest import Oldest
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.reads import Reads
     from mainspring.storage.set_aside import SetAside
+    from mainspring.workflows.service import WorkflowService
+
+OLDEST_FUNCTIONS: Final = 100
+"""Functions whose oldest jobs are read: those with the most pending jobs."""
+READ_INTERVAL: Final = 5.0
+"""Seconds between two reads of the store."""
+PAUSE_FACTOR: Final = 20
+"""A read is followed by a pause of this many times its duration, if that is longer than the interval."""
+
+
+class Oldest:
+    """Finds the oldest pending jobs of the functions with the most of them.
+
+    ``reads``: None for a store without the query, where only jobs in memory count.
+    """
+
+    def __init__(self, functions: Callable[[], Iterable[FunctionQueue]], reads: Reads | None, clock: Clock) -> None:
+        self._functions = functions
+        self._reads = reads
+        self._clock = clock
+        self._stored: dict[bytes, int] = {}
+        """By function, the wall time in microseconds since which its oldest pending job in the store has waited."""
+        self._next = float("-inf")
+        """The monotonic time of the next read; infinite while one is under way."""
+
+    def refresh(self, then: Callable[[], None] = lambda: None) -> None:
+        """Read the store if the interval has passed, and call a function then; otherwise call it at once.
+
+        Nodes that serve metrics call this about once a second.
+        """
+        began = self._clock.monotonic()
+        functions = [queue.name for queue in self._busiest() if any(queue.backlog)] if began >= self._next else []
+        if self._reads is None or not functions:
+            then()
+            return
+
+        def succeeded(found: dict[bytes, int]) -> None:
+            self._stored = found
+            ended = self._clock.monotonic()
+            self._next = ended + max(READ_INTERVAL, PAUSE_FACTOR * (ended - began))
+            then()
+
+        def failed(error: StoreError) -> None:
+            del error  # keep the earlier ages
+            self._next = self._clock.monotonic() + READ_INTERVAL
+            then()
+
+        self._next = float("inf")
+        self._reads.ask(FirstInLine(tuple(functions)), succeeded, failed)
+
+    def ages(self) -> Iterator[tuple[bytes, float]]:
+        """Return functions that have pending jobs, with the seconds for which the oldest one has waited."""
+        now_us = to_us(self._clock.wall())
+        for queue in self._busiest():
+            times = [_since(held) for held in _firsts(queue)]
+            if any(queue.backlog) and queue.name in self._stored:
+                times.append(self._stored[queue.name])
+            if times:
+                yield queue.name, from_us(max(now_us - min(times), 0))
+
+    def _busiest(self) -> list[FunctionQueue]:
+        waiting = [(queue.waiting(), queue) for queue in self._functions() if queue.waits()]
+        most = heapq.nlargest(OLDEST_FUNCTIONS, waiting, key=lambda one: one[0])
+        return [queue for number, queue in most if number]
+
+
+def _firsts(queue: FunctionQueue) -> Iterator[Held]:
+    """Return the pending jobs in memory that may be the oldest."""
+    if queue.admission is not None:
+        yield from queue.queued()
+        return
+    if queue.prefer is not None:
+        yield from queue.prefer.jobs()
+    for ready in queue.ready:
+        for held in ready:
+            if held.queued:
+                yield held
+                break
+
+
+def _since(held: Held) -> int:
+    return max(held.job.created_us, held.job.due_us)
+
+
+MOST_NAMESPACES: Final = 100
+
+
+class OldestByNamespace:
+    """One `Oldest` for each namespace that was asked for, so that busy functions elsewhere displace none of it.
+
+    ``reads``: None for a store without the query.
+    """
+
+    def __init__(self, functions: Callable[[], Iterable[FunctionQueue]], reads: Reads | None, clock: Clock) -> None:
+        self._functions = functions
+        self._reads = reads
+        self._clock = clock
+        self._all: dict[str, Oldest] = {}
+
+    def of(self, namespace: str) -> Oldest:
+        """Return the ages of a namespace."""
+        found = self._all.pop(namespace, None)
+        if found is None:
+
+            def own() -> Iterator[FunctionQueue]:
+                return (queue for queue in self._functions() if namespace_of(queue.name) == namespace)
+
+            found = Oldest(own, self._reads, self._clock)
+        while len(self._all) >= MOST_NAMESPACES:
+            del self._all[next(iter(self._all))]
+        self._all[namespace] = found
+        return found
+
 
 METRIC_FUNCTIONS: Final = 1000
 """Functions with their own measures, at most; any client can create more functions."""
@@ -160,3 +283,46 @@ def refused_places(refusals: Refusals) -> Iterator[Measure]:
         for owner in OWNERS
     ]
     yield Measure("mainspring_places_refused_total", "counter", text, counts)
+
+
+def workflow_measures(workflows: WorkflowService) -> Iterable[Measure]:
+    """Return the numbers of runs by type."""
+    counts = workflows.counts()
+    for name, text, numbers in (
+        ("mainspring_workflows_open", "Runs that have not ended.", _by_type(counts.open)),
+        ("mainspring_workflows_parked", "Runs whose code could not make their next decision.", _by_type(counts.parked)),
+        (
+            "mainspring_workflows_stranded",
+            "Runs that have needed a decision for a minute, without a worker of their version.",
+            _by_type(counts.stranded),
+        ),
+    ):
+        yield Measure(name, "gauge", text, [(labels, float(number)) for labels, number in numbers])
+
+
+def _by_type(
+    numbers: Mapping[tuple[str, str], int] | Mapping[tuple[str, str, str], int],
+) -> list[tuple[dict[str, str], int]]:
+    """Add numbers up that are given by namespace, type and possibly version; return them with their labels."""
+    total: Counter[tuple[str, str]] = Counter()
+    for key, number in numbers.items():
+        total[key[0], key[1]] += number
+    return [
+        ({"type": kind} | ({} if namespace == DEFAULT else {"namespace": namespace}), number)
+        for (namespace, kind), number in sorted(total.items())
+    ]
+
+
+def log_measures(logs: LogService) -> Iterable[Measure]:
+    """Return the numbers of lines."""
+    for name, text, number in (
+        ("mainspring_log_lines_total", "Lines of jobs that workers have sent.", logs.lines),
+        ("mainspring_log_lines_dropped_total", "Lines of them that a busy store could not take.", logs.dropped),
+    ):
+        yield Measure(name, "counter", text, [({}, float(number))])
+
+
+def own_log_measures() -> Iterable[Measure]:
+    """Return the number of lines of the node's own log that were lost."""
+    text = "Lines of the node's own log that were dropped, because nothing read them."
+    yield Measure("mainspring_node_log_lines_dropped_total", "counter", text, [({}, float(dropped_lines()))])

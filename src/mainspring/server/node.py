@@ -1,4 +1,8 @@
-"""The life of a node: it starts, serves, drains and closes, once and in this order."""
+"""The life of a node: it starts, serves, drains and closes, once and in this order.
+
+A timer makes its ticks (`Ticks`). A watch over its store makes it unready while the store commits no groups, and logs that
+(`StoreWatch`). An operator requests its end, or a broken store forces it (`Shutdown`).
+"""
 
 from __future__ import annotations
 
@@ -9,36 +13,209 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from mainspring.errors import StoreBrokenError, StoreFencedError, StoreUnavailableError
-from mainspring.jobs.outcome_reader import RETRY_DELAY
-from mainspring.server.stopping import show_released, show_waiting
+from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreFencedError, StoreUnavailableError
+from mainspring.faces.http import Measure
+from mainspring.jobs.maintenance import TICK_INTERVAL
+from mainspring.jobs.outcomes import LOOKUP_RETRY_DELAY
+from mainspring.log_limit import CauseLimit
+from mainspring.server.process import show_released, show_waiting
+from mainspring.storage.engine import Probe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from asyncio import TimerHandle
+    from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.attempt_log import AttemptLog
     from mainspring.bulk.service import BulkService
     from mainspring.clock import Clock
+    from mainspring.errors import StoreError
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.ids import Term
     from mainspring.jobs.service import JobService
+    from mainspring.log_limit import AttemptLog
     from mainspring.schedules.service import ScheduleService
     from mainspring.server.fleet import Fleet
     from mainspring.server.settings import ServerSettings
-    from mainspring.server.shutdown import Shutdown
-    from mainspring.server.store_watch import StoreWatch
-    from mainspring.server.ticks import Ticks
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Engine
     from mainspring.storage.reads import Reads
     from mainspring.workflows.service import WorkflowService
 
+
+class Shutdown:
+    """The state of a node's shutdown; it exists before the store is open. Running jobs get ``grace`` seconds."""
+
+    def __init__(self, clock: Clock, grace: float) -> None:
+        self._clock = clock
+        self._grace = grace
+        self.requested = asyncio.Event()
+        self.deadline: float | None = None
+        """The monotonic time at which running jobs are released; None: no limit."""
+        self.broken: StoreError | None = None
+        """The error that prevents the node from going on."""
+
+    def stop(self, graceful: bool = False) -> None:
+        """Request the end; ``graceful`` waits for all running jobs, unless a later request is not graceful."""
+        if not graceful and self.deadline is None:
+            self.deadline = self._clock.monotonic() + self._grace
+        self.requested.set()
+
+    def interrupt(self) -> None:
+        """Request the end. If a deadline is set already, set it to now: running jobs are released immediately."""
+        if self.deadline is None:
+            self.stop()
+        else:
+            self.deadline = self._clock.monotonic()
+
+    def fail(self, error: StoreError) -> None:
+        """Shutdown the node because of an error; the first one is kept."""
+        if self.broken is None:
+            self.broken = error
+            self.requested.set()
+
+    def is_overdue(self) -> bool:
+        """Return whether the deadline of running jobs has passed."""
+        return self.deadline is not None and self._clock.monotonic() >= self.deadline
+
+
+UNREADY_AFTER: Final = 5.0
+"""Seconds without an answer from the store after which a node is unready. A large group on a slow disk takes less."""
+PROBE_INTERVAL: Final = 1.0
+"""Seconds between two probes of a store that refuses groups."""
+LOG_LOCK_AFTER: Final = 1.0
+"""Seconds for which another program may lock the store before a log line reports it."""
+
+log = structlog.get_logger("mainspring.node")
+
+
+class StoreWatch:
+    """Watches the results of a node's groups. It calls ``broken`` if no group can succeed any more."""
+
+    def __init__(self, monotonic: Callable[[], float], *, broken: Callable[[StoreError], None]) -> None:
+        self._monotonic = monotonic
+        self._broken = broken
+        now = monotonic()
+        self._limit = CauseLimit()
+        self._failed: StoreError | None = None
+        """The error of the last refused group, until a probe is committed."""
+        self._failed_at = now
+        """The monotonic time of the first refused group since the last success."""
+        self._refused = 0
+        """The number of groups refused since then."""
+        self._refused_ever = 0
+        self._is_probing = False
+        self._probed_at = now - PROBE_INTERVAL
+        self._answered = 0
+        self._answered_at = now
+        """The monotonic time at which the store had last answered, or had no request."""
+
+    def failed(self, error: StoreError) -> None:
+        """Record that a group was not committed."""
+        if isinstance(error, (StoreBrokenError, StoreCorruptError)):
+            self._broken(error)
+            return
+        now = self._monotonic()
+        if self._failed is None:
+            self._failed_at = now
+            self._refused = 0
+        self._failed = error
+        self._refused += 1
+        self._refused_ever += 1
+        cause = str(error)
+        if isinstance(error, StoreFencedError):
+            return  # the fleet begins another term and logs that; until a group of it is committed, the node is unready
+        if self._limit.allows(cause, now):
+            log.error("the store refused a group", error=cause, refused=self._refused)
+
+    def read_failed(self, error: StoreError) -> None:
+        """Report a damaged store that a query has found. A query that did not reach the store proves nothing about groups."""
+        if isinstance(error, (StoreBrokenError, StoreCorruptError)):
+            self._broken(error)
+
+    def check(self, commits: CommitQueue) -> None:
+        """Log a locked store, and probe a refusing one. The node calls this several times a second with its queue."""
+        now = self._monotonic()
+        silent = self._silent(commits, now)
+        locked = commits.locked
+        if locked is not None and silent >= LOG_LOCK_AFTER:
+            cause = str(locked)
+            if self._limit.allows(cause, now):
+                log.warning("the store is locked: writes wait, and are refused after 5 s", error=cause)
+        if self._failed is not None and not self._is_probing and now - self._probed_at >= PROBE_INTERVAL:
+            self._is_probing = True
+            self._probed_at = now
+            commits.put(Probe(), lambda _: self._recovered(), lambda _: self._probe_failed())
+
+    def ready(self, commits: CommitQueue) -> bool:
+        """Return whether the store can be expected to commit the next group soon."""
+        return self._failed is None and self._silent(commits, self._monotonic()) < UNREADY_AFTER
+
+    def _silent(self, commits: CommitQueue, now: float) -> float:
+        """Return for how many seconds the store has not answered its requests."""
+        if commits.idle or commits.answered != self._answered:
+            self._answered, self._answered_at = commits.answered, now
+        return now - self._answered_at
+
+    def metrics(self) -> Iterable[Measure]:
+        """Return the current measures."""
+        text = "Groups that the store refused."
+        yield Measure("mainspring_commits_refused_total", "counter", text, [({}, float(self._refused_ever))])
+
+    def _recovered(self) -> None:
+        self._is_probing = False
+        self._failed = None
+        now = self._probed_at
+        if self._limit.allows("recovered", now):
+            log.info("the store commits again", refused=self._refused, seconds=round(now - self._failed_at, 1))
+
+    def _probe_failed(self) -> None:
+        self._is_probing = False
+
+
+class Ticks:
+    """Runs ticks from `start` until `stop`. ``call_later`` calls a function after some seconds."""
+
+    def __init__(self, clock: Clock, call_later: Callable[[float, Callable[[], None]], TimerHandle]) -> None:
+        self._clock = clock
+        self._call_later = call_later
+        self._due: Callable[[], float]
+        self._after: Callable[[], None]
+        self._timer: TimerHandle | None = None
+        self._next = 0.0
+
+    def start(self, due: Callable[[], float], after: Callable[[], None]) -> None:
+        """Run the first tick now. Each calls ``due``, which returns the monotonic time of the next tick, and then ``after``."""
+        self._due, self._after = due, after
+        self._tick()
+
+    def earlier(self, at: float) -> None:
+        """Move the next tick forward to a monotonic time, unless it comes before."""
+        if self._timer is not None and at < self._next:
+            self._arm(at)
+
+    def stop(self) -> None:
+        """Cancel the next tick."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        following = self._clock.monotonic() + TICK_INTERVAL
+        try:
+            following = self._due()
+        finally:
+            self._arm(following)  # a defect in one timer must not stop all of them
+        self._after()
+
+    def _arm(self, at: float) -> None:
+        self.stop()
+        self._next = at
+        self._timer = self._call_later(max(at - self._clock.monotonic(), 0), self._tick)
+
+
 COMMIT_TIMEOUT: Final = 10.0
 """Seconds for which a node that ends waits for its last group."""
 CHECK_INTERVAL: Final = 1.0
 """Seconds between two runs of the periodic checks, such as silent connections."""
-
-log = structlog.get_logger("mainspring.node")
 
 
 class Node:
@@ -112,7 +289,7 @@ class Node:
                 return await fleet.start(self.service, self.term, sent_at)
             except StoreUnavailableError as error:
                 log.info("the store does not answer", error=str(error))
-                await asyncio.sleep(RETRY_DELAY)
+                await asyncio.sleep(LOOKUP_RETRY_DELAY)
 
     async def _start_service(self) -> int:
         """Load the store's state, and return how many jobs were recovered. In a fleet, retry while the store is away."""
@@ -130,7 +307,7 @@ class Node:
                 if self.fleet is None:
                     raise  # without a fleet the node cannot get another term
                 log.info("the store does not answer", error=str(error))
-                await asyncio.sleep(RETRY_DELAY)
+                await asyncio.sleep(LOOKUP_RETRY_DELAY)
 
     def _on_renewing_ended(self, task: asyncio.Task[None]) -> None:
         """End the node if the task that renews the lease has ended. It never ends by itself, so this is a defect."""
@@ -227,7 +404,7 @@ class Node:
             self.commits.when_idle(idle.set)
             await idle.wait()
             if self.service.unsettled:
-                await asyncio.sleep(RETRY_DELAY)
+                await asyncio.sleep(LOOKUP_RETRY_DELAY)
 
     async def close(self) -> None:
         """Close all connections and the store."""

@@ -1,11 +1,20 @@
-"""The operating system's process: background, user, open files, pid file.
+"""The operating system's process: background, user, open files, pid file, limits of connections, and the signals that stop it.
 
-The order is: `raise_limits`, `DaemonProcess` (it forks, so no thread or loop may run yet), `PidFile`, `switch_user`, then
-the node. The pid file is written before the process drops its rights.
+The order is: `raise_limits`, `DaemonProcess` (it forks, so no thread or loop may run yet), `PidFile`, `switch_user`, then the
+node. The pid file is written before the process drops its rights. The ports divide the process's descriptors, so that a flood
+of one leaves the others theirs.
+
+====================  ==================================================================
+first SIGTERM         graceful: running jobs get the grace period, then they are released
+another SIGTERM       no further effect
+first SIGINT          the same as the first SIGTERM
+SIGINT during a stop  immediate: running jobs are released at once
+====================  ==================================================================
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pwd
@@ -13,11 +22,20 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+
+import structlog
 
 from mainspring.errors import SettingsError
-from mainspring.private_files import open_own, refusal_reason
+from mainspring.private_data import open_own, refusal_reason
+from mainspring.quantities import spell_duration
 from mainspring.server.log_writer import UnblockedStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mainspring.server.log_settings import LogSettings
+    from mainspring.server.settings import ServerSettings
 
 SPARE_FILES = 32
 """Open files kept free for the store, HTTP and child processes: they are not for connections of clients and workers."""
@@ -174,3 +192,112 @@ def _exit_as_reported(reader: int) -> None:
     """Exit with the code that the background process reports, or with 1 if it died before it reported one."""
     code = os.read(reader, 1)
     os._exit(code[0] if code else 1)
+
+
+MAX_HTTP: Final = 1024
+"""Connections of the HTTP port."""
+MAX_GEARMAN_HTTP: Final = 1024
+"""Connections of gearmand's MAX_HTTP protocol, whose requests last as long as their jobs."""
+MAX_HANDSHAKES: Final = 256
+"""TLS handshakes under way on Gearman's ports."""
+MIN_CONNECTIONS: Final = 8
+"""Connections that each socket gets even if the limit of open files is low."""
+
+
+class ConnectionLimits(NamedTuple):
+    """Maximum of simultaneous connections for each port; 0 for a port that the node does not have."""
+
+    http: int
+    gearman_http: int
+    handshakes: int
+    gearman: int
+    """0: no limit."""
+
+
+def connection_limits(settings: ServerSettings) -> ConnectionLimits:
+    """Return the limits of a node's ports. Call it when the node's other files are open: it counts open descriptors."""
+    listen = settings.listen
+    each = 1 if listen.tls is None else 2  # a handshake keeps a second descriptor, to send the reason if it fails
+    allowed = open_files()
+
+    def share(most: int, *, wanted: bool) -> int:
+        if not wanted:
+            return 0
+        return most if allowed is None else max(MIN_CONNECTIONS, min(most, allowed // 8 // each))
+
+    http = share(MAX_HTTP, wanted=listen.http is not None)
+    gearman_http = share(MAX_GEARMAN_HTTP, wanted=listen.gearman_http is not None)
+    handshakes = share(MAX_HANDSHAKES, wanted=listen.tls is not None)
+    room = room_for_connections(each * (http + gearman_http + handshakes))
+    most = settings.limits.max_connections
+    return ConnectionLimits(http, gearman_http, handshakes, min(most, room) if most and room else most or room)
+
+
+class Stoppable(Protocol):
+    """A node, a worker, or a supervisor of workers."""
+
+    def stop(self) -> None:
+        """Stop gracefully; do nothing during a stop."""
+
+    def interrupt(self) -> None:
+        """Stop gracefully; during a stop: stop immediately."""
+
+
+@contextlib.contextmanager
+def stop_signals(target: Stoppable) -> Iterator[None]:
+    """Stop ``target`` at SIGTERM and SIGINT inside this block; use it on the event loop of the main thread."""
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as signals:
+        for number, function in ((signal.SIGTERM, target.stop), (signal.SIGINT, target.interrupt)):
+            loop.add_signal_handler(number, function)
+            signals.callback(loop.remove_signal_handler, number)
+        yield
+
+
+class ReportedStop:
+    """Stops a target; calls ``waits`` when the stop begins and ``hurries`` when it becomes immediate, each once."""
+
+    def __init__(self, target: Stoppable, waits: Callable[[], None], hurries: Callable[[], None]) -> None:
+        self._target = target
+        self._reports = [hurries, waits]
+
+    def stop(self) -> None:
+        """Stop gracefully; do nothing during a stop."""
+        self._target.stop()
+        self._report(2)
+
+    def interrupt(self) -> None:
+        """Stop gracefully; during a stop: stop immediately."""
+        self._target.interrupt()
+        self._report(1)
+
+    def _report(self, least: int) -> None:
+        if len(self._reports) >= least:
+            self._reports.pop()()
+
+
+def show_message(log: LogSettings, sentence: str, **figures: object) -> None:
+    """Show a message as plain text on a terminal; log it if there is no terminal, or if the log is not the terminal."""
+    on_terminal = sys.stderr.isatty()
+    if on_terminal:
+        sys.stderr.write(f"mainspring: {sentence}\n")
+        sys.stderr.flush()
+    if not on_terminal or log.file is not None or log.syslog:
+        structlog.get_logger("mainspring.stop").info(sentence, **figures)
+
+
+def show_waiting(log: LogSettings, jobs: int, grace: float | None) -> None:
+    """Show how many running jobs a stop waits for; ``grace`` in seconds, None: no limit."""
+    end = "until it ends" if jobs == 1 else "until they end"
+    limit = end if grace is None else f"up to {spell_duration(grace)}"
+    way_out = "Ctrl-C to wait no longer than the grace" if grace is None else "Ctrl-C again to stop now"
+    show_message(log, f"{_jobs(jobs)} running; waiting {limit}; {way_out}", jobs=jobs, grace=grace)
+
+
+def show_released(log: LogSettings, jobs: int) -> None:
+    """Show how many jobs did not end in time and were released."""
+    show_message(log, f"{_jobs(jobs)} released", jobs=jobs)
+
+
+def _jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number} jobs"

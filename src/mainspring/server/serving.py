@@ -14,12 +14,12 @@ import structlog
 from mainspring.errors import StoreError
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.server.build import gearmand_http, open_node
-from mainspring.server.clock import SystemClock
 from mainspring.server.engines import build_engine
+from mainspring.server.fleet import SystemClock
 from mainspring.server.logs import start_logging
+from mainspring.server.node import Shutdown
 from mainspring.server.ports import Ports
-from mainspring.server.shutdown import Shutdown
-from mainspring.server.stopping import stop_signals
+from mainspring.server.process import stop_signals
 from mainspring.version import core
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from mainspring.errors import SettingsError
 from mainspring.ids import NodeId, node_id
 from mainspring.namespaces import DEFAULT
 from mainspring.nodes import strategies
-from mainspring.nodes.lease import BEAT, LEASE, Lease
+from mainspring.nodes.model import BEAT, LEASE, Lease
 from mainspring.server.addresses import Address, TcpAddress, is_local
 from mainspring.server.log_settings import LogSettings
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.access.proxy import Network, ProxyRule
-    from mainspring.jobs.argument_rules import Rule
+    from mainspring.jobs.user_data import ArgumentRule
 
 DEFAULT_STORE = "sqlite:///mainspring.db"
 DEFAULT_GEARMAN = TcpAddress("127.0.0.1", 4730)
@@ -212,10 +212,10 @@ class JobSettings:
     audit_retention: float = 90 * DAY
     """Seconds for which acts are kept in the audit."""
 
-    keep_arguments: tuple[Rule, ...] = ()
+    keep_arguments: tuple[ArgumentRule, ...] = ()
     """Bytes of the largest payload that is kept when a job has succeeded, by function; 1 KiB where no rule matches."""
 
-    redact: tuple[Rule, ...] = ()
+    redact: tuple[ArgumentRule, ...] = ()
     """Keys whose values nobody may see in arguments, by function."""
 
     job_retries: int | None = None

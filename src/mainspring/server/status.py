@@ -6,14 +6,14 @@ import heapq
 import os
 from typing import TYPE_CHECKING, Final
 
-from mainspring.api.answers.text import rfc3339
-from mainspring.api.status import (
+from mainspring.api.handlers.text import rfc3339
+from mainspring.api.nodes import (
     CommitNumbers,
     FunctionStatus,
     JobNumbers,
     NodeStatus,
     SetAsideStatus,
-    Waiting,
+    WaitingJobs,
     WorkflowStatus,
 )
 from mainspring.clock import to_us
@@ -134,5 +134,5 @@ def _function(queue: FunctionQueue) -> FunctionStatus:
         total=queue.total(),
         running=queue.running,
         workers=sum(queue.workers.values()),
-        waiting=Waiting(*queue.waiting_by_priority()),
+        waiting=WaitingJobs(*queue.waiting_by_priority()),
     )

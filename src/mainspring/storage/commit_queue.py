@@ -14,13 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.errors import StoreBusyError, StoreError, UsageError
-from mainspring.storage.operation import DEFERRED
+from mainspring.storage.engine import DEFERRED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from mainspring.storage.engine import GroupPort
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import GroupPort, Operation
 
     OperationWithCallbacks = tuple[Operation, Callable[[Any], None], Callable[[StoreError], None]]
     """An operation, and the functions that receive its outcome or its error."""

@@ -1,17 +1,300 @@
-"""The contract between a node and an engine."""
+"""The contract between a node and an engine: operations and their phases, queries and their budgets, and what engines share.
+
+*Operations* are the requests of a node to its store, each with many rows of one kind. A service builds an operation from one read
+of a connection, the commit queue adds it to a group, and the engine runs the group in one transaction and returns an outcome for
+each operation.
+
+*Phases* are the order in which a group runs its operations. Any serial order would be right, because the operations of a group
+are
+concurrent. In this order jobs end before others begin, so that a released unique can be used in the same group. Operations that
+create jobs come before those that claim them. Reads come last, so that they see all changes.
+
+*Queries* change nothing and are no barrier: an answer includes exactly the changes that were committed when it began. A client
+therefore finds every change that was acknowledged before its query, and writes do not wait for a long list. No query runs for
+long: a read ends when it has spent its budget, and its answer contains the place where the next read continues.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+import re
+import sys
+import time
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
     from mainspring.errors import StoreError
     from mainspring.ids import NodeId, Term
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Budget, Query
 
+
+class Phase(IntEnum):
+    """The phase of a kind of operation, named by its class. Kinds of the same phase run in the order of their arrival."""
+
+    WATCH = 0
+    """Finds the waiting clients of a job before its end removes them."""
+    RECOVER = 1
+    SETTLE = 2
+    ASSIGN = 3
+    CANCEL = 4
+    REDRIVE = 5
+    SWEEP = 6
+    WAKE = 7
+    """The last phase that may end jobs; the following phases handle the consequences."""
+    SLICES = 8
+    """Writes of slices other than the one of jobs. They may create jobs."""
+    INBOX = 9
+    LEAVE = 10
+    SUBMIT = 11
+    CLAIM = 12
+    WAIT = 13
+    LIMITS = 14
+    LOGS = 15
+    ACCESS = 16
+    SERIES = 17
+    PROBE = 18
+    READ = 19
+
+
+class Deferred(Enum):
+    """The outcome, in a group's outcomes, of an operation that the engine answers separately."""
+
+    DEFERRED = "deferred"
+    """The engine has called the group's ``answer`` for this operation, or will call it later, on the node's thread."""
+
+
+DEFERRED: Final = Deferred.DEFERRED
+
+
+class Operation:
+    """One request to the store. The functions that receive its outcome are given to `CommitQueue.put`.
+
+    ``size`` is about how many bytes the operation holds in memory; ``rows`` is the largest number of rows that it may touch.
+    """
+
+    __slots__ = ("open", "overtakes", "rows", "size", "urgent")
+
+    phase: ClassVar[Phase] = Phase.READ
+    """The phase of a group in which it runs."""
+    reads: ClassVar[bool] = False
+    """Whether it changes nothing: a group of such operations needs no transaction, and no fence rejects it."""
+    brings_jobs: ClassVar[bool] = False
+    """Whether each of its rows is a job to be written; for other operations ``rows`` is only a bound."""
+    is_request: ClassVar[bool] = False
+    """Whether a request of a client has brought it, or it goes on with one: the node's own work makes way for such operations.
+    Starts and ends of jobs do not count, because they may follow from the node's own work, such as fires of schedules."""
+    acts: ClassVar[bool] = False
+    """Whether it may be an act of a caller that the audit records (`access.audit.Acting`)."""
+
+    keyed: ClassVar[bool] = False
+    """Whether it has an attribute ``keyed_act``: the key of the client's request, or None (`access.once.KeyedAct`)."""
+
+    def __init__(self) -> None:
+        self.rows = 1
+        self.size = 64
+        self.urgent = True
+        """Whether a caller waits for the outcome. Other operations go with the next group, or after `GATHER_DELAY`."""
+        self.open = True
+        """Whether rows may still be added: only until the operation is part of a group."""
+        self.overtakes = False
+        """Whether it may run before earlier operations that wait for a locked store. Such an operation changes nothing, and no
+        caller relies on its order: a barrier, or a query for uncommitted changes, must not overtake."""
+
+
+class Probe(Operation):
+    """Write what a submission writes and undo it. If the probe is committed, the store accepts writes.
+
+    Outcome: None. Each engine goes as far as it can without a job: it checks permissions and writes pages.
+    """
+
+    __slots__ = ()
+
+    phase = Phase.PROBE
+
+
+def unknown(engine: str, kinds: Iterable[type]) -> TypeError:
+    """Return the error of an engine that has no handler for an operation or a query, which is a defect."""
+    return TypeError(
+        f"{engine} cannot do {', '.join(sorted(kind.__name__ for kind in kinds))}: it has no handler for it"
+    )
+
+
+if TYPE_CHECKING:
+    Plan = dict[type[Operation], list[tuple[int, Any]]]
+    """Each operation with its place in the group; the kinds are in the order of their phases."""
+
+
+def plan_of(group: Sequence[Operation]) -> Plan:
+    """Return a group by kinds. Kinds of one phase keep the order of their arrival."""
+    plan: Plan = {}
+    for place, operation in enumerate(group):
+        plan.setdefault(type(operation), []).append((place, operation))
+    if len(plan) > 1:
+        return {kind: plan[kind] for kind in sorted(plan, key=_phase)}
+    return plan
+
+
+def _phase(kind: type[Operation]) -> int:
+    return kind.phase
+
+
+def only_reads(plan: Plan) -> bool:
+    """Return whether a group changes nothing: it needs no transaction, and no fence rejects it."""
+    return all(kind.reads for kind in plan)
+
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Budget(NamedTuple):
+    """The limits of one read."""
+
+    rows: int = 20_000
+    """Rows that are examined, whether they match or not."""
+    seconds: float = 0.06
+    part: int = 1000
+    """Rows before the first check of the clock. After a quick part, the next one is larger."""
+
+
+class Query(msgspec.Struct, Generic[T_co], frozen=True):
+    """A query to a store, whose answer is a ``T_co``."""
+
+    is_small: ClassVar[bool] = False
+    """Whether it reads a single row: it may run before queries that have waited longer."""
+
+
+class Page(NamedTuple, Generic[T]):
+    """The result of a read."""
+
+    items: list[T]
+    next: Any = None
+    """The place up to which the read searched: `PageQuery.after` of the next page, which may be empty. None: no more rows."""
+    searched_us: int = 0
+    """The wall time in microseconds at which the last examined job was submitted, or run began, in a list that has a `next`."""
+    size: int = 0
+    """The bytes of the items, if the query has a budget of bytes."""
+
+
+FIRST_PART: Final = 20
+"""Rows that a read with a budget of bytes begins with: from their sizes it estimates how many fit into the rest."""
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class PageQuery(Query[Page[T]], Generic[T], frozen=True, kw_only=True):
+    """A query whose answer may be long."""
+
+    after: Any = None
+    """`Page.next` of the previous page; None: from the first row."""
+    limit: int = 100
+    bytes: int = 0
+    """The bytes of rows after which a page ends, for rows whose sizes clients choose; 0: any number."""
+
+    @staticmethod
+    def size_of(item: T) -> int:
+        """Return the bytes of a row."""
+        return len(_encode(item))
+
+
+class Sizes(Generic[T]):
+    """The rest of a query's budget of bytes during a read. It also decides how many rows are read at a time."""
+
+    __slots__ = ("_next", "_number", "_query", "used")
+
+    def __init__(self, query: PageQuery[T]) -> None:
+        self._query = query
+        self._next = FIRST_PART if query.bytes else sys.maxsize
+        self._number = 0
+        self.used = 0
+
+    def part(self, rows: int) -> int:
+        """Return how many of these rows may be read next."""
+        return min(rows, self._next)
+
+    def add(self, items: Sequence[T]) -> bool:
+        """Count rows that were read; return whether the budget is spent."""
+        query = self._query
+        if not query.bytes or not items:
+            return False
+        self.used += sum(map(query.size_of, items))
+        self._number += len(items)
+        fit = (query.bytes - self.used) * self._number // max(self.used, 1)
+        self._next = max(1, min(self._next * GROWTH, fit))
+        return self.used >= query.bytes
+
+
+GROWTH: Final = 4
+"""How many times larger a part is than a quick one before it: each part costs a few statements, however few its rows are."""
+QUICK: Final = 0.1
+"""The share of a budget's time in which a quick part ends, so that the next one, too, ends within the budget."""
+
+
+class Meter:
+    """The rest of a budget during a read."""
+
+    def __init__(self, budget: Budget, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._began = monotonic()
+        self._until = self._began + budget.seconds
+        self._quick = budget.seconds * QUICK
+        self._remaining = budget.rows
+        self._part = budget.part
+        self._has_begun = False
+        self.few = budget.rows // 4
+        """Index entries that may be tried before all rows are searched."""
+
+    def part(self) -> int:
+        """Return how many rows may be read before the next call; 0 if the budget is spent, but never at the first call."""
+        now = self._monotonic()
+        if self._has_begun:
+            if now >= self._until:
+                return 0
+            if now - self._began < self._quick:
+                self._part *= GROWTH
+        self._has_begun = True
+        self._began = now
+        return max(min(self._part, self._remaining), 0)
+
+    def is_late(self) -> bool:
+        """Return whether the time is spent."""
+        return self._monotonic() >= self._until
+
+    def spend(self, rows: int) -> None:
+        """Subtract rows from the budget."""
+        self._remaining -= rows
+
+
+async def in_parts(
+    query: PageQuery[T],
+    meter: Meter,
+    read: Callable[[Any, int], Awaitable[Sequence[tuple[Any, T]]]],
+) -> Page[T]:
+    """Read a page whose rows all match.
+
+    ``read`` receives a place and a number. It returns at most that number of the following rows, each with its own place.
+    """
+    items: list[T] = []
+    after = query.after
+    sizes = Sizes(query)
+    while len(items) < query.limit and (rows := meter.part()):
+        number = sizes.part(min(rows, query.limit - len(items)))
+        found = await read(after, number)
+        meter.spend(number)
+        part = [item for _, item in found]
+        items += part
+        is_spent = sizes.add(part)
+        if len(found) < number:
+            return Page(items, size=sizes.used)
+        after = found[-1][0]
+        if is_spent:
+            break
+    return Page(items, after, size=sizes.used)
+
+
+if TYPE_CHECKING:
     Committed = Callable[[Sequence[Any] | StoreError], None]
     """Receives the outcomes of a group in the order of its operations, or the error if nothing of the group was committed.
 
@@ -126,3 +409,36 @@ class Engine(QueryPort, GroupPort, Protocol):
         The node that finds it dead releases these, as for any lost node. Never raises: if the store is not reachable, other nodes
         wait for the lease.
         """
+
+
+def run_synchronously(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end and return its result. Engines without I/O run the coroutines that all engines share this way.
+
+    Raises RuntimeError if the coroutine suspends.
+    """
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    work.close()
+    raise RuntimeError(f"{work!r} is suspended, and nothing would resume it")
+
+
+_ENTRY: Final = re.compile(r"^-- (name|part): (\w+)\n(.*?);\s*$", re.MULTILINE | re.DOTALL)
+_PLACE: Final = re.compile(r"\{(\w+)\}")
+
+
+def statements_of(text: str) -> dict[str, str]:
+    """Return the statements of a file, by name. Each follows a line ``-- name: NAME``, and ends with a semicolon.
+
+    A text after ``-- part: NAME`` replaces ``{NAME}`` in the statements. Raises KeyError for a part that the file does not have.
+    A comment before such a line describes what follows.
+    """
+    entries: list[tuple[str, str, str]] = _ENTRY.findall(text)
+    parts = {name: part for kind, name, part in entries if kind == "part"}
+    return {
+        name: _PLACE.sub(lambda place: parts[place[1]], statement)
+        for kind, name, statement in entries
+        if kind == "name"
+    }

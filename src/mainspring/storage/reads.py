@@ -1,7 +1,11 @@
-"""The queue of queries: the engine answers one at a time, beside the groups that `commit_queue` gives to the same store."""
+"""The queue of queries: the engine answers one at a time, beside the groups that `commit_queue` gives to the same store.
+
+`awaited` is for coroutines: it awaits an answer that comes through callbacks.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -9,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from mainspring.errors import StoreError
-from mainspring.storage.query import Budget, Page, PageQuery, Query
+from mainspring.storage.engine import Budget, Page, PageQuery, Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,3 +157,25 @@ class Reads:
                 queued.failed(outcome)
         elif queued.wanted():
             queued.done(outcome)
+
+
+async def awaited(ask: Callable[[Callable[[Any], None], Callable[[StoreError], None]], object]) -> Any:
+    """Return what ``ask`` passes to its first function, or raise the error that it passes to the second."""
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    ask(partial(resolve, answer), partial(reject, answer))
+    try:
+        return await answer
+    finally:
+        del answer, ask  # its error has this frame in its traceback: together they would keep the request
+
+
+def resolve(answer: asyncio.Future[Any], value: Any) -> None:
+    """Set the result of a future unless its waiter has gone."""
+    if not answer.done():
+        answer.set_result(value)
+
+
+def reject(answer: asyncio.Future[Any], error: Exception) -> None:
+    """Set the error of a future unless its waiter has gone."""
+    if not answer.done():
+        answer.set_exception(error)

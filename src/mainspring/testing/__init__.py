@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mainspring.testing.app import InMemory, in_memory
-from mainspring.testing.clock import ManualClock
-from mainspring.testing.histories import assert_replays
-from mainspring.testing.runs import History
+from mainspring.testing.histories import History, assert_replays
+from mainspring.testing.passing_time import ManualClock
 
 __all__ = ["History", "InMemory", "ManualClock", "assert_replays", "in_memory"]

@@ -1,15 +1,7 @@
 """An App's tasks in memory, with a clock that the test advances.
 
-::
-
-    def test_it_is_retried() -> None:
-        with in_memory(app) as fleet:
-            job = flaky.submit()
-            fleet.advance("5m")
-            assert job.result(timeout=5) == "third time lucky"
-
-A thread of the test's process runs a real worker and a real node, with a store in memory. Only the clock is simulated: delays,
-backoffs, timeouts and expiry times pass when the test advances it, or waits for a result while nothing runs.
+Tests may give stand-ins for the code of tasks. The log of the node and of the worker goes to ``logging``, and not to standard
+output. Runs of workflows are replayed: often enough to find a difference early, and in the end of each whole history.
 """
 
 from __future__ import annotations
@@ -18,6 +10,8 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import inspect
+import logging
 import tempfile
 import threading
 import time
@@ -26,8 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from mainspring.client.addresses import parse_servers
+import structlog
+
 from mainspring.client.blocking import Client
+from mainspring.client.environment import parse_servers
 from mainspring.client.options import Duration, seconds
 from mainspring.errors import UsageError
 from mainspring.faces.gearman.protocol import GearmanProtocol
@@ -35,30 +31,24 @@ from mainspring.ids import Handles, node_id
 from mainspring.quantities import format_duration
 from mainspring.server.build import open_node
 from mainspring.server.engines import build_engine
+from mainspring.server.node import Shutdown
 from mainspring.server.settings import ServerSettings, parse_store
-from mainspring.server.shutdown import Shutdown
 from mainspring.storage.agenda import FetchTimes
 from mainspring.tasks import Defined
-from mainspring.testing import other_seed, runs
-from mainspring.testing.blocked import interrupt, place_of
-from mainspring.testing.clock import ManualClock
-from mainspring.testing.delays import Delays
+from mainspring.testing import histories
 from mainspring.testing.histories import differences
-from mainspring.testing.mocks import Mocks
-from mainspring.testing.passing_time import SETTLE_TIMEOUT, PassingTime, until
-from mainspring.testing.quiet import quiet
-from mainspring.testing.replay_checks import GrowingChecks
-from mainspring.worker.event_loop import new_event_loop
+from mainspring.testing.passing_time import SETTLE_TIMEOUT, Delays, ManualClock, PassingTime, interrupt, place_of, until
 from mainspring.worker.executors.process import TASK_PROCESS
-from mainspring.worker.functions import check_annotations
+from mainspring.worker.functions import check_annotations, check_workflows
 from mainspring.worker.link import connector
+from mainspring.worker.processes import new_event_loop
 from mainspring.worker.registry import Registry
 from mainspring.worker.runtime import Worker
 from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.workflow_lint import check_workflows
-from mainspring.worker.workflows.deciding import WorkflowDecider
+from mainspring.worker.workflows.decider import WorkflowDecider
+from mainspring.worker.workflows.replay_checks import CHECKED_EVENTS, ReplayChecks
 from mainspring.workflows.history import decode_events
-from mainspring.workflows.history_files import HistoryFile
+from mainspring.workflows.history_json import HistoryFile
 from mainspring.workflows.model import YEAR
 
 if TYPE_CHECKING:
@@ -69,8 +59,118 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.engine import MemoryEngine
     from mainspring.engines.memory.tables import Tables
     from mainspring.server.node import Node
-    from mainspring.testing.runs import History
+    from mainspring.testing.histories import History
+    from mainspring.worker.registry import Function
+    from mainspring.worker.workflows.runs import Run
     from mainspring.workflows.store import RunRow
+
+PACKAGE: Final = "mainspring"
+_lock = threading.Lock()
+_blocks = 0
+_before: Any = None
+"""The factory of loggers before the first block, if structlog was configured: by `structlog.testing.capture_logs`, say."""
+
+
+class _ToLogging:
+    """A logger of structlog that passes rendered lines to the logger ``mainspring`` of ``logging``."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(logging.getLogger(PACKAGE), name)
+
+
+def _logger(*arguments: Any) -> Any:
+    """Return the logger for ``structlog.get_logger(name)``: our own goes to ``logging``, others print as by default."""
+    is_own = bool(arguments) and str(arguments[0]).partition(".")[0] == PACKAGE
+    return _ToLogging() if is_own else structlog.PrintLogger()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Print no log in this block. pytest shows the lines of a failed test. A program with its own factory of loggers keeps it."""
+    global _blocks, _before  # noqa: PLW0603 - structlog's configuration is the process's, and blocks may overlap
+    with _lock:
+        factory = structlog.get_config()["logger_factory"]
+        is_ours = bool(_blocks) or type(factory) is structlog.PrintLoggerFactory
+        if is_ours:
+            if not _blocks:
+                _before = factory if structlog.is_configured() else None
+            _blocks += 1
+            structlog.configure(logger_factory=_logger)
+    try:
+        yield
+    finally:
+        with _lock:
+            if is_ours:
+                _blocks -= 1
+                if not _blocks and _before is None:
+                    structlog.reset_defaults()
+                elif not _blocks:
+                    structlog.configure(logger_factory=_before)
+
+
+class Mocks:
+    """The outcomes of mocked functions, by name. Functions call their own code until they are mocked."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, Any] = {}
+
+    def set(self, name: str, outcome: Any) -> None:
+        """Give a function an outcome from its next call on: a result, an exception to raise, or a function to call instead."""
+        self._outcomes[name] = outcome
+
+    def substitute(self, function: Function) -> Function:
+        """Return a function that calls the given one, unless it is mocked."""
+        name, call = function.name, function.call
+        is_coroutine = inspect.iscoroutinefunction(call)
+        if is_coroutine:
+
+            @functools.wraps(call)
+            async def substitute(*args: Any, **named: Any) -> Any:
+                found = self._call(name, call, args, named)
+                return await found if inspect.isawaitable(found) else found
+        else:
+
+            @functools.wraps(call)
+            def substitute(*args: Any, **named: Any) -> Any:
+                return self._call(name, call, args, named)
+
+        return replace(function, call=substitute)
+
+    def _call(self, name: str, call: Any, args: Any, named: Any) -> Any:
+        if name not in self._outcomes:
+            return call(*args, **named)
+        outcome = self._outcomes[name]
+        if isinstance(outcome, BaseException) or (isinstance(outcome, type) and issubclass(outcome, BaseException)):
+            raise outcome
+        return outcome(*args, **named) if callable(outcome) else outcome
+
+
+EACH_UP_TO: Final = 100
+"""Events of a history up to which the run is replayed for each decision; above, whenever the history has doubled."""
+
+
+class GrowingChecks(ReplayChecks):
+    """Chooses decisions of cached runs so that the time for replays stays proportional to the events."""
+
+    def __init__(self) -> None:
+        super().__init__(each=True)
+        self._checked: dict[int, int] = {}
+        """The events of the last check, by run."""
+
+    def choose(self, run: Run, last: int) -> bool:
+        """Return whether to replay a cached run with ``last`` events for the decision that was assigned."""
+        if not self._is_due(run, last) or not super().choose(run, last):
+            return False
+        self._checked[run.id] = last
+        return True
+
+    def prevent_fusing(self, run: Run) -> bool:
+        """Return whether to check the decision that follows ended activities."""
+        return self._is_due(run, run.instance.position) and super().prevent_fusing(run)
+
+    def _is_due(self, run: Run, last: int) -> bool:
+        return last <= EACH_UP_TO or 2 * self._checked.get(run.id, EACH_UP_TO) <= last <= CHECKED_EVENTS
+
 
 BLOCKED_AFTER: Final = 10.0
 """Seconds of real time without a turn of the event loop after which the code that blocks it is named."""
@@ -145,7 +245,7 @@ class InMemory:
             raise UsageError(f"{job.handle!r} is no job of this fleet")
         reason = self._run_on_loop(lambda: self._time.skip(identity, length, schedules=schedules))
         if reason is not None:
-            raise runs.unfinished(self._client, job.handle, reason)
+            raise histories.unfinished(self._client, job.handle, reason)
         self._check(identity)
         return job.result(timeout=SETTLE_TIMEOUT)
 
@@ -169,7 +269,7 @@ class InMemory:
 
     def history(self, job: Job[Any]) -> History:
         """Return the history of a run."""
-        return runs.history(self._client, getattr(job, "key", job.handle), job.handle)
+        return histories.history(self._client, getattr(job, "key", job.handle), job.handle)
 
     def _run_on_loop(self, action: Callable[[], Coroutine[Any, Any, R]]) -> R:
         future = asyncio.run_coroutine_threadsafe(action(), self._loop)
@@ -207,7 +307,7 @@ class InMemory:
         """
         self._check(None)
         rows = [row for row in self._tables().workflows.values() if not row.parked_us]
-        if found := other_seed.find_differences(self._app, [self._history_file(row) for row in rows]):
+        if found := histories.find_differences(self._app, [self._history_file(row) for row in rows]):
             raise AssertionError(
                 "the code depends on the order of a set, or on another hash: a replay in another process differs\n\n"
                 + found
@@ -346,7 +446,7 @@ def in_memory(app: App, *, concurrency: int = 4, schedules: bool = True) -> Iter
     Tasks with ``executor="process"`` run in threads here. No network port is opened. Nothing is printed: the log of the node and
     of the worker goes to the logger ``mainspring`` of ``logging``, unless the program configures structlog.
     """
-    other_seed.refuse_blocks()
+    histories.refuse_blocks()
     with quiet(), tempfile.TemporaryDirectory(prefix="mainspring-") as directory:
         socket = Path(directory) / "s"
         before = app.connect_to(f"unix:{socket}")
@@ -354,7 +454,7 @@ def in_memory(app: App, *, concurrency: int = 4, schedules: bool = True) -> Iter
             app.load_tasks()
             check_annotations(app.registry)
             check_workflows(app.registry)
-            other_seed.begin(app)
+            histories.begin(app)
             fleet = InMemory(app, socket, concurrency, schedules=schedules)
             fleet.start()
             try:

@@ -1,31 +1,190 @@
-"""The time of an App in memory: when all due work is done, and the next time at which something is due."""
+"""The time of an App in memory: a clock that only tests advance, when all due work is done, and when something is due next.
+
+If code under test blocks, the error shows the frames of the threads that do not go on.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import sys
+import threading
+from heapq import heappop
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from mainspring.clock import from_us, to_us
+from mainspring.jobs.failures import is_users
 from mainspring.jobs.model import State
 from mainspring.quantities import format_duration
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.triggers import next_after
-from mainspring.testing.blocked import places_of_tasks
-from mainspring.testing.due_times import next_due
+from mainspring.turns_of_loop import Timers
+from mainspring.workflows.history import WorkflowExecutionStarted, decode_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.held import FunctionQueue
     from mainspring.server.node import Node
-    from mainspring.testing.clock import ManualClock
-    from mainspring.testing.delays import Delays
+    from mainspring.turns_of_loop import Timer
     from mainspring.worker.registry import Registry
     from mainspring.worker.runtime import Worker
-    from mainspring.worker.workflows.deciding import WorkflowDecider
+    from mainspring.worker.workflows.decider import WorkflowDecider
+
+WALL_START = 1_700_000_000.0
+
+
+class ManualClock:
+    """Both kinds of time for tests. Wall time begins at ``start``, monotonic time at 0; only tests change them."""
+
+    def __init__(self, start: float = WALL_START) -> None:
+        self._wall = start
+        self._monotonic = 0.0
+
+    def wall(self) -> float:
+        """Return seconds since 1970-01-01 UTC."""
+        return self._wall
+
+    def monotonic(self) -> float:
+        """Return seconds since this clock was created."""
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        """Advance both kinds of time. Raises ValueError for a negative number."""
+        if seconds < 0:
+            raise ValueError("time does not go back; to set the wall clock back, use step()")
+        self._wall += seconds
+        self._monotonic += seconds
+
+    def step(self, seconds: float) -> None:
+        """Step the wall clock forward or back, as an administrator might; monotonic time does not change."""
+        self._wall += seconds
+
+
+class Delay:
+    """A planned call."""
+
+    def __init__(self, timers: Timers, timer: Timer) -> None:
+        self._timers = timers
+        self._timer = timer
+
+    def cancel(self) -> None:
+        """Make no call."""
+        self._timers.cancel(self._timer)
+
+
+class Delays:
+    """Planned calls."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._timers = Timers(lambda _: None)
+
+    def later(self, delay: float, function: Callable[[], None]) -> Delay:
+        """Plan a call after so many seconds."""
+        return Delay(self._timers, self._timers.at(self._clock.monotonic() + delay, function))
+
+    def next(self) -> float | None:
+        """Return the monotonic time of the next call."""
+        return self._timers.next()
+
+    def run(self) -> None:
+        """Make the calls that are due."""
+        self._timers.run(self._clock.monotonic())
+
+
+def next_due(tables: Tables, *, schedules: bool) -> int | None:
+    """Return the first time, in microseconds since 1970; None if nothing will happen by itself.
+
+    The ends of runs by their execution timeouts do not count: a test that waits for anything else is wrong.
+    """
+    return min(_times(tables, schedules=schedules), default=None)
+
+
+def _times(tables: Tables, *, schedules: bool) -> Iterator[int]:
+    jobs = tables.jobs
+    for due_us, job_id in tables.due:
+        job = jobs.get(job_id)
+        if job is not None and job.state == State.SCHEDULED and job.due_us == due_us:
+            yield due_us
+    for expires_us, job_id in tables.expiring:
+        job = jobs.get(job_id)
+        if job is not None and job.state <= State.PENDING and job.expires_us == expires_us:
+            yield expires_us
+    alarms = tables.alarms
+    while alarms and not _is_alarm(tables, *alarms[0]):
+        heappop(alarms)
+    for due_us, run in alarms:
+        if _is_alarm(tables, due_us, run) and due_us != _end_us(tables, run):
+            yield due_us
+            if due_us == alarms[0][0]:
+                break  # it is the first one of the heap
+    for stored in tables.schedules.values() if schedules else ():
+        if stored.state.next_us is not None:
+            yield stored.state.next_us
+
+
+def _is_alarm(tables: Tables, due_us: int, run: int) -> bool:
+    """Return whether an entry of the heap is not outdated."""
+    row = tables.workflows.get(run)
+    return row is not None and row.due_us == due_us
+
+
+def _end_us(tables: Tables, run: int) -> int:
+    """Return the end of a run's execution timeout."""
+    _, blocks = tables.histories[run]
+    first = decode_events(blocks[0])[0]
+    assert isinstance(first, WorkflowExecutionStarted)
+    return (first.timed_from_us or first.at_us) + int(first.execution_timeout * 1_000_000)
+
+
+_TASKS: Final = "mainspring-task-"
+"""The beginning of the names of the threads that run tasks."""
+
+
+def place_of(thread: int) -> str:
+    """Return the place of the innermost frame of a thread that is no frame of Mainspring or of the standard library."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 - the documented way to another thread's stack
+    return "an unknown place" if frame is None else _place(frame)
+
+
+def places_of_tasks() -> list[str]:
+    """Return the places of the tasks that run in threads now."""
+    frames = sys._current_frames()  # noqa: SLF001
+    threads = [one for one in threading.enumerate() if one.name.startswith(_TASKS) and one.ident in frames]
+    places = (_user_frame(frames[one.ident]) for one in threads if one.ident is not None)
+    return [_shown(frame) for frame in places if frame is not None]
+
+
+def interrupt(thread: int) -> None:
+    """Raise SystemExit in a thread, so that a loop of its code does not go on for the rest of the tests."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
+
+
+def _place(frame: FrameType) -> str:
+    return _shown(_user_frame(frame) or frame)
+
+
+def _user_frame(innermost: FrameType) -> FrameType | None:
+    for frame in _outwards(innermost):
+        if is_users(frame.f_code.co_filename):
+            return frame
+    return None
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _shown(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+
 
 SETTLE_TIMEOUT: Final = 10.0
 """Seconds of real time in which due jobs must end."""

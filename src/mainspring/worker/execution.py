@@ -1,4 +1,7 @@
-"""Execution of one job: runs its function with the payload, and returns a settlement even if the function raises."""
+"""Execution of one job: runs its function with the payload, and returns a settlement even if the function raises.
+
+`FailedAttempts` is the worker's log of the failures that it reports to the server.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from mainspring.client.awaited_jobs import waiter
-from mainspring.hidden_secrets import hide_secrets
+from mainspring.client.inside import waiter
 from mainspring.jobs.failures import encodable, is_users, text_of, traceback_of
+from mainspring.jobs.model import Retry, backoff
+from mainspring.private_data import hide_secrets
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_job
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.log_limit import AttemptLog
     from mainspring.worker.registry import Function
+
 
 MAX_MESSAGE: Final = 4_096
 MAX_TRACEBACK: Final = 16_384
@@ -126,3 +134,59 @@ def _cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2]}\n[…]\n{text[-limit // 2 :]}"
+
+
+UNKNOWN_RETRY = "unknown"
+"""The job has its own retry policy, which this worker's server does not send."""
+
+
+class _Error(msgspec.Struct):
+    type: str
+    message: str
+    traceback: str | None = None
+
+
+class _Detail(msgspec.Struct):
+    error: _Error
+    final: bool = False
+
+
+_decode = msgspec.json.Decoder(_Detail).decode
+
+
+class FailedAttempts:
+    """The log of failed attempts. ``wall`` returns seconds since 1970; ``tracebacks``: log the tracebacks."""
+
+    def __init__(self, log: AttemptLog, wall: Callable[[], float], *, tracebacks: bool) -> None:
+        self._log = log
+        self._wall = wall
+        self._tracebacks = tracebacks
+
+    def failed(self, job: CurrentJob, function: Function | None, settlement: Settlement) -> None:
+        """Log an attempt that is reported as failed. ``function`` is None if this worker does not have the job's function."""
+        if not self._log.allows(job.function):
+            return
+        detail = _decode(settlement.detail)
+        self._log.write(
+            "failed",
+            job.function,
+            job.handle,
+            job.attempt,
+            f"{detail.error.type}: {detail.error.message}",
+            None if detail.final else self._next_retry(job, function),
+            detail.error.traceback if self._tracebacks else None,
+        )
+
+    def _next_retry(self, job: CurrentJob, function: Function | None) -> float | str | None:
+        """Return the time of the next attempt, without the jitter, which the server adds; None for a last attempt."""
+        info = job.info
+        if info.max_attempts is None or info.attempt >= info.max_attempts or job.stop_reason == "cancelled":
+            return None
+        policy: dict[str, Any] | None = None
+        if info.retry is not None:
+            policy = msgspec.structs.asdict(info.retry)
+        elif function is not None and function.retry is not None:
+            policy = function.retry.wire()
+        if policy is None or policy["max_attempts"] != info.max_attempts:
+            return UNKNOWN_RETRY
+        return self._wall() + backoff(Retry(**policy), info.attempt, 0.5)

@@ -1,4 +1,8 @@
-"""Checks of functions that are to become tasks or workflows. Refusals say what to write instead."""
+"""Checks of code that is to become tasks or workflows.
+
+Functions are checked when an App defines them. Refusals say what to write instead. The lint of workflows follows at the start
+of a worker: by then all of their modules are loaded.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,15 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from mainspring.client.options import Options
+import structlog
+
+from mainspring.client.options import Options, check_text, refusal
 from mainspring.client.payload import Signature
-from mainspring.client.validation import check_text, refusal
-from mainspring.deciding.model import Code
 from mainspring.errors import SettingsError, UsageError
-from mainspring.resources.model import UNLIMITED, Limits
+from mainspring.resources.rules import UNLIMITED, Limits
 from mainspring.worker.registry import KEPT, Function, Kept, Registry, WorkflowFunction
+from mainspring.workflow_code.lint import lint
+from mainspring.workflow_code.model import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,4 +162,25 @@ def _check_parameters(call: Callable[..., Any], name: str, signature: Signature)
         raise UsageError(
             f"the first parameter of {name} is {first!r}, as of a method, but a job has no object to call it on: omit "
             f"{first!r} and define a function of the module, or a static method"
+        )
+
+
+_log = structlog.get_logger("mainspring.workflows")
+
+
+def check_workflows(registry: Registry, *, strict: bool = False) -> None:
+    """Log a warning for code of workflows that a replay cannot repeat.
+
+    Raises SettingsError for it if ``strict``.
+    """
+    findings = list(dict.fromkeys(one for workflow in registry.workflows.values() for one in lint(workflow.code.call)))
+    if strict and findings:
+        listed = "; ".join(map(str, findings))
+        raise SettingsError(f"workflows have code that a replay cannot repeat: {listed}")
+    for finding in findings:
+        _log.warning(
+            "a replay cannot repeat this code of a workflow",
+            at=f"{finding.file}:{finding.line}",
+            function=finding.function,
+            problem=finding.message,
         )

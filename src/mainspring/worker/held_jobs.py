@@ -1,33 +1,76 @@
-"""The jobs that a worker holds: accepts, starts, settles, stops and releases them."""
+"""The jobs that a worker holds: requests, accepts, starts, settles, stops and releases them.
+
+A worker requests one job for each place, and more while jobs are brief. Prefetched jobs hide the round trip to the server. While
+jobs are long, prefetching would only keep them from idle workers. Therefore the surplus is the number of jobs that the places can
+run within the horizon, by the recent run times of jobs.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from mainspring.byte_names import name_text
+from mainspring.namespaces import name_text
 from mainspring.worker.current import CurrentJob, JobStopped
-from mainspring.worker.delivery import Delivery, Executor, Finished
+from mainspring.worker.delivery import Delivery, Executor, Finished, Origin
 from mainspring.worker.execution import CANCELLED, RELEASED, Settlement, failure
-from mainspring.worker.executors.aio import CoroutineExecutor
+from mainspring.worker.executors.in_process import CoroutineExecutor, ThreadExecutor
 from mainspring.worker.executors.process import ProcessExecutor
-from mainspring.worker.executors.thread import ThreadExecutor
-from mainspring.worker.origin import Origin
 from mainspring.worker.reports import Reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mainspring.worker.decider import Decider
-    from mainspring.worker.failed_attempts import FailedAttempts
-    from mainspring.worker.job_counters import JobCounters
+    from mainspring.worker.delivery import Decider
+    from mainspring.worker.execution import FailedAttempts
     from mainspring.worker.link import Link
-    from mainspring.worker.places import Places
-    from mainspring.worker.prefetch import PrefetchController
+    from mainspring.worker.places import Places, Waits
     from mainspring.worker.registry import Function
     from mainspring.worker.session import Assigned, Key
     from mainspring.worker.settings import WorkerSettings
-    from mainspring.worker.waits import Waits
+    from mainspring.worker.supervisor import JobCounters
+
+
+HORIZON: Final = 0.02
+"""Seconds of work that are prefetched."""
+
+BRIEF_JOB: Final = 0.0005
+"""Seconds below which a job is brief; the hand-over to a thread takes as long."""
+
+WEIGHT: Final = 0.1
+"""The weight of the newest job in the moving average of run times."""
+
+SURPLUS_PER_PLACE: Final = 2
+SURPLUS: Final = 256
+"""Prefetched jobs, at most: this number, and ``SURPLUS_PER_PLACE`` for each place."""
+
+
+class PrefetchController:
+    """Computes from the run times of ended jobs how many jobs to hold."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._typical: float | None = None
+
+    def observe(self, seconds: float) -> None:
+        """Record the run time of a job."""
+        self._typical = seconds if self._typical is None else self._typical + WEIGHT * (seconds - self._typical)
+
+    def suspend(self) -> None:
+        """Prefetch no more until recent jobs are brief again; called when prefetched jobs had to wait."""
+        self._typical = 1.0
+
+    @property
+    def brief(self) -> bool:
+        """Whether recent jobs are brief."""
+        return self._typical is not None and self._typical < BRIEF_JOB
+
+    def target(self) -> int:
+        """Return how many jobs to hold, including running ones."""
+        if self._typical is None:
+            return self._places
+        surplus = int(HORIZON * self._places / max(self._typical, 1e-6))
+        return self._places + min(surplus, SURPLUS_PER_PLACE * self._places + SURPLUS)
 
 
 def _prepares(delivery: Delivery, ready: bool) -> None:
@@ -241,3 +284,33 @@ class HeldJobs:
             self._decider.ended(delivery, None)
         delivery.link.session.settle(delivery.key, settlement)
         delivery.link.flush()
+
+
+class JobRequests:
+    """Requests as many jobs from the servers as the worker can hold."""
+
+    def __init__(self, links: Sequence[Link], prefetch: PrefetchController, held_jobs: HeldJobs) -> None:
+        self._links = links
+        self._prefetch = prefetch
+        self._held_jobs = held_jobs
+
+    def send(self) -> None:
+        """Request the jobs that are missing.
+
+        Each server may assign all of them, because the worker cannot know which servers have jobs. While jobs are long, an
+        assignment of one server reduces the requests to the others.
+        """
+        target = self._prefetch.target()
+        capacity = max(0, target - self._held_jobs.outside_extra_places)
+        for link in self._links:
+            session = link.session
+            if not session.agreed:
+                continue
+            missing = capacity - session.credit
+            if missing < 0 and not session.pausing and not self._prefetch.brief:
+                session.pause()
+                missing = capacity
+            # Combine several requests in one packet while the server has enough credit.
+            if missing > 0 and (missing * 4 >= target or session.credit <= missing):
+                session.ready(missing)
+            link.flush()

@@ -2,9 +2,10 @@
 
 The thread of a `LoopWatch` logs the stack of a loop that has been blocked for some seconds, reports to the servers which job
 blocks it, and ends the process. If the thread cannot run, because the process is stopped or never releases the interpreter, the
-supervisor kills the process two seconds later.
+supervisor kills the process two seconds later. A process under a debugger is not judged.
 
-A process under a debugger is not judged.
+The thread of a `Watchdog` watches the code of workflows, which blocks the loop sooner: it logs the stack of an activation after a
+second, and ends nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ import structlog
 from mainspring.jobs.failures import is_users
 from mainspring.worker.current import running_job
 from mainspring.worker.execution import MAX_TRACEBACK, execute_coroutine
-from mainspring.worker.turn_clock import INTERVAL, STOP_LIMIT, TurnClock
+from mainspring.worker.supervisor import INTERVAL, STOP_LIMIT, TurnClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
     from mainspring.worker.current import CurrentJob
-    from mainspring.worker.origin import Origin
+    from mainspring.worker.delivery import Origin
     from mainspring.worker.session import Key
+    from mainspring.worker.workflows.runs import Run
 
 ERROR_TYPE: Final = "WorkerFrozen"
 """The type of the error of an attempt that has blocked the loop."""
@@ -236,3 +238,66 @@ def _is_debugged() -> bool:
     return "pydevd" in sys.modules or (
         monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None
     )
+
+
+ACTIVATION_LIMIT: Final = 1.0
+"""Seconds of an activation after which its stack is logged."""
+ACTIVATION_INTERVAL: Final = 0.5
+
+_workflow_log = structlog.get_logger("mainspring.workflows")
+
+
+class Watchdog:
+    """Watches the activations of one thread. ``clock`` returns seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._run: Run | None = None
+        self._begun = 0.0
+        self._reported = False
+        self._stopped = threading.Event()
+        self._thread = 0
+
+    def start(self) -> None:
+        """Watch the activations of the calling thread."""
+        self._thread = threading.get_ident()
+        threading.Thread(target=self._watch, name="mainspring watchdog of workflows", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._stopped.set()
+
+    @property
+    def run(self) -> Run | None:
+        """The run whose code runs at the moment. Any thread may read it."""
+        return self._run
+
+    def begin(self, run: Run) -> None:
+        """An activation begins."""
+        self._begun = self._clock()
+        self._reported = False
+        self._run = run
+
+    def end(self) -> None:
+        """The activation has ended."""
+        self._run = None
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(ACTIVATION_INTERVAL):
+            self.look()
+
+    def look(self) -> None:
+        """Log the stack of an activation that takes too long, once. The watching thread calls this."""
+        run, seconds = self._run, self._clock() - self._begun
+        if run is None or self._reported or seconds < ACTIVATION_LIMIT:
+            return
+        self._reported = True
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the documented way to another thread's stack
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        _workflow_log.warning(
+            "the code of a workflow blocks its worker",
+            run=run.id,
+            seconds=round(seconds, 1),
+            do="move the computation into a task, and await task.step(…) or task.submit(…)",
+            stack=stack,
+        )

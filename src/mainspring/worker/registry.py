@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from mainspring.client.options import seconds
-from mainspring.client.validation import check_name, check_text
+from mainspring.client.options import check_name, check_text, seconds
 from mainspring.errors import UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT
 from mainspring.resources.limit_specs import limits_to_wire
-from mainspring.resources.model import UNLIMITED, Limits
+from mainspring.resources.rules import UNLIMITED, Limits
 from mainspring.workflows.model import decision_function
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.options import Duration, Retry
     from mainspring.client.payload import Signature
-    from mainspring.deciding.model import Code
+    from mainspring.workflow_code.model import Code
 
 Executor = Literal["thread", "process", "coroutine"]
 

@@ -1,21 +1,158 @@
-"""Reports of running jobs, passed from any thread to the connections."""
+"""Reports of running jobs, passed from any thread to the connections: progress, data, warnings, waits and lines of logs.
+
+Lines are sent in batches, after `LOG_INTERVAL` or when a batch has `BATCH_BYTES`. Of a job that logs faster than its lines can
+be sent, the oldest ones are dropped; the numbers of the lines show how many. If the server keeps no lines, they go to the
+worker's own log.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from mainspring.worker.log_batches import LogBatches
-from mainspring.worker.origin import Origin
+import msgspec
+import structlog
+
+from mainspring.worker.current import line_time_us
+from mainspring.worker.delivery import Origin
 
 if TYPE_CHECKING:
-    from mainspring.client.awaited_jobs import Awaited
-    from mainspring.worker.current import CurrentJob
-    from mainspring.worker.job_log import LogLine
+    from mainspring.client.inside import Awaited
+    from mainspring.worker.current import CurrentJob, LogLine
     from mainspring.worker.link import Link
+    from mainspring.worker.places import Waits
     from mainspring.worker.session import Key
-    from mainspring.worker.waits import Waits
+
+LOG_INTERVAL: Final = 0.2
+"""Seconds after which lines are sent."""
+BATCH_BYTES: Final = 16_384
+SHORTEST: Final = 0.02
+"""Seconds between two batches."""
+DELIVERY_BYTES: Final = 128 * 1024
+"""Bytes of one job's lines that may wait."""
+TOTAL_BYTES: Final = 1024 * 1024
+"""The same of all jobs."""
+
+log = structlog.get_logger("mainspring.worker")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Waiting:
+    """The lines of one delivery that were not sent."""
+
+    __slots__ = ("bytes", "lines", "next")
+
+    def __init__(self) -> None:
+        self.next = 1
+        """The number of the next line."""
+        self.lines: deque[LogLine] = deque()
+        self.bytes = 0
+
+
+class LogBatches:
+    """Collects lines in any thread, and sends them on the loop."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._deliveries: dict[Origin, _Waiting] = {}
+        self._bytes = 0
+        self._is_scheduled = self._is_hurried = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent = float("-inf")
+
+    def __bool__(self) -> bool:
+        return bool(self._deliveries)
+
+    def attach(self) -> None:
+        """Use the running loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, origin: Origin, line: LogLine) -> None:
+        """Add a line of a job."""
+        size = line.size
+        with self._lock:
+            waiting = self._deliveries.get(origin)
+            if waiting is None:
+                waiting = self._deliveries[origin] = _Waiting()
+            waiting.next += 1
+            while waiting.lines and (waiting.bytes + size > DELIVERY_BYTES or self._bytes + size > TOTAL_BYTES):
+                gone = waiting.lines.popleft().size
+                waiting.bytes -= gone
+                self._bytes -= gone
+            waiting.lines.append(line)
+            waiting.bytes += size
+            self._bytes += size
+            begins = not self._is_scheduled
+            hurries = self._bytes >= BATCH_BYTES and not self._is_hurried
+            self._is_scheduled = True
+            self._is_hurried = self._is_hurried or hurries
+        if (begins or hurries) and self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._schedule)
+            except RuntimeError:
+                pass  # the loop is closed: the worker has ended
+
+    def _schedule(self) -> None:
+        """Set the timer, or set it earlier for a batch that is full."""
+        assert self._loop is not None
+        due = self._sent + SHORTEST if self._is_hurried else self._loop.time() + LOG_INTERVAL
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self.send)
+
+    def send(self) -> None:
+        """Send what has been collected; also called before settlements, which end their deliveries."""
+        if not self._is_scheduled or self._loop is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._sent = self._loop.time()
+        packets: dict[Link, list[tuple[bytes, bytes, int, list[LogLine], int]]] = {}
+        refused: list[tuple[bytes, LogLine]] = []
+        with self._lock:
+            self._is_scheduled = self._is_hurried = False
+            self._bytes = 0
+            for origin, waiting in list(self._deliveries.items()):
+                session = origin.link.session
+                if origin.key not in session.running:
+                    del self._deliveries[origin]
+                elif waiting.lines:
+                    if session.takes_logs:
+                        first = waiting.next - len(waiting.lines)
+                        batch = (*origin.key, first, list(waiting.lines), line_time_us())
+                        packets.setdefault(origin.link, []).append(batch)
+                    else:
+                        refused += [(origin.key[0], line) for line in waiting.lines if not line.logger]
+                    waiting.lines.clear()
+                    waiting.bytes = 0
+        for link, batches in packets.items():
+            link.session.send_logs(_encode(batches))
+            link.flush()
+        for handle, line in refused:
+            contextvars.Context().run(_write_here, handle, line)  # this one may be that of another job
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether it knows any delivery."""
+        return bool(self._deliveries)
+
+    def ended(self, origin: Origin) -> None:
+        """Forget a delivery that has ended."""
+        with self._lock:
+            self._deliveries.pop(origin, None)
+
+
+def _write_here(handle: bytes, line: LogLine) -> None:
+    """Write a line of ``current_job().log`` to the log of the worker, which has the records of `logging` already."""
+    fields = {"fields": line.fields} if line.fields else {}
+    log.log(10 * (line.level + 1), line.message, handle=handle.decode("utf-8", "replace"), **fields)
 
 
 PROGRESS_INTERVAL: Final = 0.2

@@ -11,22 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from mainspring.attempt_log import AttemptLog
-from mainspring.byte_names import name_text
-from mainspring.client.validation import refusal
+from mainspring.client.options import refusal
 from mainspring.errors import SettingsError
-from mainspring.namespaces import DEFAULT
+from mainspring.log_limit import AttemptLog
+from mainspring.namespaces import DEFAULT, name_text
+from mainspring.worker.current import capturing
+from mainspring.worker.execution import FailedAttempts
 from mainspring.worker.executors.process import TASK_PROCESS
-from mainspring.worker.extra_places import ExtraPlaces
-from mainspring.worker.failed_attempts import FailedAttempts
-from mainspring.worker.heartbeats import INTERVAL, Heartbeats
-from mainspring.worker.held_jobs import HeldJobs
-from mainspring.worker.job_requests import JobRequests
-from mainspring.worker.link import Connector, Link
-from mainspring.worker.log_handler import capturing
-from mainspring.worker.memory import resident_bytes
-from mainspring.worker.places import Places
-from mainspring.worker.prefetch import PrefetchController
+from mainspring.worker.held_jobs import HeldJobs, JobRequests, PrefetchController
+from mainspring.worker.link import INTERVAL, Connector, Heartbeats, Link
+from mainspring.worker.places import ExtraPlaces, Places, Waits
+from mainspring.worker.processes import resident_bytes
 from mainspring.worker.session import (
     DECISIONS,
     Assigned,
@@ -40,18 +35,15 @@ from mainspring.worker.session import (
     WorkerSession,
 )
 from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.waits import Waits
-from mainspring.worker.workflows.deciding import WorkflowDecider
+from mainspring.worker.workflows.decider import WorkflowDecider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from mainspring.worker.current import CurrentJob
-    from mainspring.worker.decider import Decider
-    from mainspring.worker.delivery import Delivery
-    from mainspring.worker.job_counters import JobCounters
-    from mainspring.worker.origin import Origin
+    from mainspring.worker.delivery import Decider, Delivery, Origin
     from mainspring.worker.registry import Registry
+    from mainspring.worker.supervisor import JobCounters
 
 FORCED_STOP_TIMEOUT: Final = 1.0
 """Seconds for jobs that are stopped by force at the end of a drain."""

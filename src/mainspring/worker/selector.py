@@ -1,10 +1,14 @@
-"""Selectors of Apps: ``FILE.py[:name]`` or ``module[:name]``."""
+"""Selectors of Apps, ``FILE.py[:name]`` or ``module[:name]``, and the import of the modules that they name.
+
+The modules that an App includes are imported when its tasks are needed, after its own module is complete.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import importlib.util
+import pkgutil
 import sys
 import sysconfig
 import traceback
@@ -17,7 +21,6 @@ from mainspring.worker.registry import Registry
 
 if TYPE_CHECKING:
     from types import ModuleType
-
 
 _STANDARD_LIBRARY: Final = frozenset(
     {
@@ -211,3 +214,25 @@ def _add_to_path(directory: str) -> None:
     _of_users.append(directory)
     places = [number for number, place in enumerate(sys.path, start=1) if place in _STANDARD_LIBRARY]
     sys.path.insert(max(places, default=0), directory)
+
+
+def import_included(name: str) -> None:
+    """Import a module, and all modules in a package and in its packages except those named ``__main__``.
+
+    The working directory is the last of the import path. Raises SettingsError for a module that does not exist or cannot be
+    imported, with the cause chained.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        _import_all(name)
+    except SettingsError as error:
+        raise SettingsError(f"the App includes {name}, but {error}") from error.__cause__
+
+
+def _import_all(name: str) -> None:
+    module = import_module(name)
+    for _, inner, _ in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{name}."):
+        if not inner.endswith(".__main__"):  # importing it would run it
+            _import_all(inner)

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from mainspring.client.connection_errors import no_extension_error
-from mainspring.client.namespacing import namespace_error, namespace_request
-from mainspring.client.tokens import extension_request, is_unaware_of_tokens
+from mainspring.client.outcomes import no_extension_error
+from mainspring.client.session import extension_request, is_unaware_of_tokens, namespace_error, namespace_request
 from mainspring.errors import ServerError
 from mainspring.namespaces import DEFAULT
 from mainspring.version import version
-from mainspring.wire.gearman import packets
-from mainspring.wire.gearman.connection import FATAL, Connection
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire import gearman_protocol
+from mainspring.wire.gearman_protocol import FATAL, Connection, Type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -202,35 +200,37 @@ class WorkerSession:
         if all(name != function for name, _ in self._functions):
             self._functions.append((function, options))
             if self.agreed:
-                self._output.append(packets.request(Type.REGISTER, function, options))
+                self._output.append(gearman_protocol.request(Type.REGISTER, function, options))
                 self._declare_kept()
 
     def _declare_kept(self) -> None:
         """Declare which arguments the registered functions keep, and how long their results."""
         if self._keeps is not None:
             kept = msgspec.json.encode({"arguments": self._keeps})
-            self._output.append(packets.request(Type.CALL, _KEEPS_CALL, b"worker.keeps", kept))
+            self._output.append(gearman_protocol.request(Type.CALL, _KEEPS_CALL, b"worker.keeps", kept))
         if self._keeps_results:  # without it, the call before has ended what earlier workers have declared
             kept = msgspec.json.encode({"results": self._keeps_results})
-            self._output.append(packets.request(Type.CALL, _KEEPS_CALL, b"worker.results", kept))
+            self._output.append(gearman_protocol.request(Type.CALL, _KEEPS_CALL, b"worker.results", kept))
 
     def show(self, handle: str) -> None:
         """Query a job; the answer is a ``Shown``."""
         name = handle.encode()
-        self._output.append(packets.request(Type.CALL, name, b"jobs.show", msgspec.json.encode({"handle": handle})))
+        self._output.append(
+            gearman_protocol.request(Type.CALL, name, b"jobs.show", msgspec.json.encode({"handle": handle}))
+        )
 
     def ready(self, count: int) -> None:
         """Request ``count`` more jobs."""
         self.credit += count
         self._ready_since_pause += count
-        self._output.append(packets.request(Type.READY, b"%d" % count))
+        self._output.append(gearman_protocol.request(Type.READY, b"%d" % count))
 
     def settle(self, key: Key, settlement: Settlement) -> None:
         """Settle a delivery; do nothing if it is lost."""
         if key not in self.running:
             return
         self.running.remove(key)
-        frame = packets.request(_SETTLE, *key, *settlement)
+        frame = gearman_protocol.request(_SETTLE, *key, *settlement)
         self._unsettled[key] = frame
         self._output.append(frame)
 
@@ -242,55 +242,59 @@ class WorkerSession:
         """Send a job's progress; without the text to a server of an earlier version."""
         if key in self.running:
             if self._takes_texts:
-                self._output.append(packets.request(Type.PROGRESS_TEXT, key[0], text.encode()))
-            self._output.append(packets.request(Type.WORK_STATUS, key[0], b"%d" % done, b"%d" % total))
+                self._output.append(gearman_protocol.request(Type.PROGRESS_TEXT, key[0], text.encode()))
+            self._output.append(gearman_protocol.request(Type.WORK_STATUS, key[0], b"%d" % done, b"%d" % total))
 
     def send_data(self, key: Key, data: bytes, *, warning: bool) -> None:
         """Send data or a warning to clients that wait for a job."""
         if key in self.running:
-            self._output.append(packets.request(Type.WORK_WARNING if warning else Type.WORK_DATA, key[0], data))
+            self._output.append(
+                gearman_protocol.request(Type.WORK_WARNING if warning else Type.WORK_DATA, key[0], data)
+            )
 
     def send_logs(self, lines: bytes) -> None:
         """Send lines of jobs, encoded."""
         if self.agreed:
-            self._output.append(packets.request(Type.LOG, lines))
+            self._output.append(gearman_protocol.request(Type.LOG, lines))
 
     def send(self, kind: int, *args: bytes) -> bool:
         """Send a packet about runs of workflows; return False if there is no connection for it."""
         if kind == Type.REGISTER:
             self._workflows.add(args[0])
         if self.agreed:
-            self._output.append(packets.request(kind, *args))
+            self._output.append(gearman_protocol.request(kind, *args))
         return self.agreed
 
     def drain(self) -> None:
         """Take no more decisions."""
         if self.agreed:
-            self._output.append(packets.request(Type.CALL, _DRAINS_CALL, b"worker.drains", b"{}"))
+            self._output.append(gearman_protocol.request(Type.CALL, _DRAINS_CALL, b"worker.drains", b"{}"))
 
     def report_cache(self, numbers: bytes) -> None:
         """Send what is in the worker's memory for runs, as JSON."""
         if self.agreed:
-            self._output.append(packets.request(Type.CALL, _CACHE_CALL, b"worker.cache", numbers))
+            self._output.append(gearman_protocol.request(Type.CALL, _CACHE_CALL, b"worker.cache", numbers))
 
     def keep_steps(self, number: int) -> None:
         """Report how many decisions only keep a step, so that the server assigns as many others."""
         if self.agreed:
-            self._output.append(packets.request(Type.CALL, _STEPS_CALL, b"worker.steps", b'{"decisions":%d}' % number))
+            self._output.append(
+                gearman_protocol.request(Type.CALL, _STEPS_CALL, b"worker.steps", b'{"decisions":%d}' % number)
+            )
 
     def prepares(self, key: Key, *, ready: bool) -> None:
         """Report that a job waits until its executor is ready, or that this is ``ready``: the job begins now."""
         if self.agreed and key in self.running:
             params = {"deliveries": [[part.decode() for part in key]], "ready": ready}
             self._output.append(
-                packets.request(Type.CALL, _PREPARES_CALL, b"worker.prepares", msgspec.json.encode(params))
+                gearman_protocol.request(Type.CALL, _PREPARES_CALL, b"worker.prepares", msgspec.json.encode(params))
             )
 
     def heartbeat(self) -> None:
         """Send a heartbeat for the worker and all of its jobs."""
         if self.agreed:
             jobs = [[handle.decode(), token.decode()] for handle, token in self.running]
-            self._output.append(packets.request(Type.HEARTBEAT, msgspec.json.encode({"jobs": jobs})))
+            self._output.append(gearman_protocol.request(Type.HEARTBEAT, msgspec.json.encode({"jobs": jobs})))
             self.unanswered_beats += 1
 
     def pause(self) -> None:
@@ -298,7 +302,7 @@ class WorkerSession:
         if self.agreed:
             self._pauses += 1
             self._ready_since_pause = 0
-            self._output.append(packets.request(Type.PAUSE))
+            self._output.append(gearman_protocol.request(Type.PAUSE))
 
     @property
     def pausing(self) -> bool:
@@ -409,22 +413,24 @@ class WorkerSession:
             self._output.append(namespace_request(self._namespace))
             return
         self.agreed = True
-        self._output.append(packets.request(Type.SET_CLIENT_ID, self._name))
+        self._output.append(gearman_protocol.request(Type.SET_CLIENT_ID, self._name))
         for function, options in self._functions:
-            self._output.append(packets.request(Type.REGISTER, function, options))
+            self._output.append(gearman_protocol.request(Type.REGISTER, function, options))
         if self._slots is not None:
-            self._output.append(packets.request(Type.CALL, _SLOTS_CALL, b"worker.slots", b'{"slots":%d}' % self._slots))
+            self._output.append(
+                gearman_protocol.request(Type.CALL, _SLOTS_CALL, b"worker.slots", b'{"slots":%d}' % self._slots)
+            )
         if self._isolates:
-            self._output.append(packets.request(Type.CALL, _ISOLATES_CALL, b"worker.isolates", b"{}"))
+            self._output.append(gearman_protocol.request(Type.CALL, _ISOLATES_CALL, b"worker.isolates", b"{}"))
         self._declare_kept()
-        self._output.append(packets.request(Type.CALL, _LOGS_CALL, b"worker.logs", b"{}"))
-        self._output.append(packets.request(Type.CALL, _TEXTS_CALL, b"progress.texts", b"{}"))
+        self._output.append(gearman_protocol.request(Type.CALL, _LOGS_CALL, b"worker.logs", b"{}"))
+        self._output.append(gearman_protocol.request(Type.CALL, _TEXTS_CALL, b"progress.texts", b"{}"))
         if self._stops:
             about = msgspec.json.encode({"version": version(), "stops": True})
-            self._output.append(packets.request(Type.CALL, _DESCRIBE_CALL, b"worker.describe", about))
+            self._output.append(gearman_protocol.request(Type.CALL, _DESCRIBE_CALL, b"worker.describe", about))
         if self._beats is not None:
             text = b'{"seconds":%g}' % self._beats
-            self._output.append(packets.request(Type.CALL, _BEATS_CALL, b"worker.beats", text))
+            self._output.append(gearman_protocol.request(Type.CALL, _BEATS_CALL, b"worker.beats", text))
         self._output += self._unsettled.values()
 
     def _beaten(self, answer: bytes) -> list[Event]:

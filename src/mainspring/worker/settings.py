@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mainspring.client.validation import check_number, check_text, check_whole
+from mainspring.client.options import check_number, check_text, check_whole
 
 DRAIN_GRACE: Final = 30.0
 """The default of the seconds that a stop waits for running jobs."""

@@ -1,35 +1,281 @@
 """The runs that one transaction has read, and its changes of them.
 
-All of a group's operations and notices about a run share one draft, so that a run has one block and one write of its row in a
-transaction. The jobs that runs need are created and deleted with it.
+All of a group's operations and notices about a run share one draft (`RunDraft`: its row and state, and what the transaction began
+with), so that a run has one block and one write of its row in a transaction.
+
+The jobs that runs need are created, ended and deleted with it: a root job ends with its run; an open activity has a job, and
+so has a scheduled decision task.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
+from mainspring import namespaces
 from mainspring.ids import TERM_SPAN
-from mainspring.workflows.cache import Run
+from mainspring.jobs.failures import CANCEL_REASON, failure
+from mainspring.jobs.model import Job, Options, StopRequest, decode_options
+from mainspring.jobs.model import State as JobState
+from mainspring.workflows.decision_tasks import decision_lost, needs_decision
 from mainspring.workflows.draft import Draft
 from mainspring.workflows.history import encode_events
-from mainspring.workflows.reading import Unread, events_from, folded, load
-from mainspring.workflows.run_draft import RunDraft, change_of, finish, parking_mark
-from mainspring.workflows.run_jobs import RunJobs
-from mainspring.workflows.snapshots import outweighs
-from mainspring.workflows.state import State, encode_state
-from mainspring.workflows.tables import Block, Guarded, Snapshot, Writes
+from mainspring.workflows.model import State, Status, decision_function, encode_state
+from mainspring.workflows.observers import Changed, ended_root
+from mainspring.workflows.reading import Run, Unread, events_from, folded, load
+from mainspring.workflows.tables import Block, Guarded, Snapshot, Writes, outweighs
 from mainspring.workflows.timeouts import due_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mainspring.workflows.cache import RunCache
-    from mainspring.workflows.errands import Errand, ErrandsAside
-    from mainspring.workflows.history import Event
+    from mainspring.jobs.owners import Ended
+    from mainspring.jobs.slices import JobLifecycle
+    from mainspring.jobs.store import Withdrawn
+    from mainspring.workflows.cross_run import Errand, ErrandsAside
+    from mainspring.workflows.history import ActivityTaskScheduled, Event
     from mainspring.workflows.model import Limits
-    from mainspring.workflows.observer import RunObserver
+    from mainspring.workflows.observers import RunObserver
+    from mainspring.workflows.reading import RunCache
     from mainspring.workflows.store import RunRow
     from mainspring.workflows.tables import RunTables
+
+
+class RunDraft:
+    """A run that is open at the begin of a transaction, or begins in it, with its draft."""
+
+    __slots__ = (
+        "about",
+        "completed",
+        "draft",
+        "earlier",
+        "ended",
+        "fresh",
+        "guard",
+        "parked_us",
+        "parking",
+        "replaced",
+        "run",
+        "size",
+        "timed",
+    )
+
+    def __init__(self, run: Run, draft: Draft, *, fresh: bool = False, timed: bool = True) -> None:
+        self.run = run
+        self.draft = draft
+        self.fresh = fresh
+        """Whether it begins in this transaction."""
+        self.timed = timed
+        """Whether the node has given a time for the changes; otherwise the draft has that of the run's last decision."""
+        self.guard = run.row.events
+        """The number of events before the transaction."""
+        self.size = run.row.history_bytes
+        """The bytes of the history before the transaction."""
+        self.about = run.row.about
+        self.parking = parking_mark(run.row)
+        self.parked_us = run.row.parked_us
+        """Since when it is parked, before the transaction."""
+        self.earlier: tuple[int, Sequence[Event]] | None = None
+        """The events after a number that the store had before the transaction, if they were read."""
+        self.ended: Ended | None = None
+        """The end of the decision task's job in this transaction."""
+        self.completed = False
+        """Whether a completion has used the decision task's job."""
+        self.replaced = False
+        """Whether a completion goes on with the run: if the task's job is replaced, its worker is not asked to stop."""
+
+    @property
+    def events(self) -> list[Event]:
+        """Return the events of the transaction so far."""
+        return cast("list[Event]", self.draft.events)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the run is open so far."""
+        return self.run.state.status == 0
+
+
+def parking_mark(row: RunRow) -> tuple[Any, ...]:
+    """Return a value that changes with the parking of a run."""
+    parking = row.parking
+    return parking.parked_us, parking.losses, parking.retry_us, parking.builds, parking.parked
+
+
+def finish(found: RunDraft) -> bool:
+    """Complete the row of a run as far as its state gives it; return whether the run has changed."""
+    run, draft = found.run, found.draft
+    row, state = run.row, run.state
+    if found.ended is not None:
+        row.decision = 0
+        if not found.completed:
+            decision_lost(draft, found.ended)
+    if state.status and row.status.open:
+        row.status = Status(state.status)
+        # Not the time of the event, which may lie ahead: the retention counts from it.
+        row.closed_us = min(state.closed_us, draft.now_us)
+    return (
+        bool(draft.events) or found.ended is not None or found.about != row.about or found.parking != parking_mark(row)
+    )
+
+
+def change_of(found: RunDraft) -> Changed:
+    """Return the notice about a run for the observers."""
+    row = found.run.row
+    return Changed(
+        row.id,
+        row.root,
+        row.namespace,
+        row.type,
+        row.version,
+        row.status,
+        row.events,
+        row.history_bytes,
+        row.due_us,
+        row.parked_us,
+        row.decision,
+        row.events - found.guard,
+        row.history_bytes - found.size,
+        row.parked if row.parked_us != found.parked_us else None,
+        found.parked_us > 0,
+        row.about if row.about != found.about else b"",
+    )
+
+
+class RunJobs:
+    """The jobs whose changes are written with those of their runs, and passed to the node after the commit."""
+
+    def __init__(self, tables: RunTables) -> None:
+        self._tables = tables
+        self._new_roots: list[Job] = []
+        self._taken: list[Job] = []
+        self._rejected: list[Job] = []
+        self._stopped: set[int] = set()
+        self._new: list[Job] = []
+        self._ended: list[Job] = []
+        self._withdrawn: list[Withdrawn] = []
+        self._replaced: list[Withdrawn] = []
+        """Deleted jobs whose workers have reported the end themselves."""
+
+    def add_roots(self, jobs: Sequence[Job]) -> None:
+        """Add new root jobs."""
+        self._new_roots += jobs
+
+    def take(self, jobs: Sequence[Job]) -> None:
+        """Add jobs that this transaction has turned into root jobs, as they were before."""
+        self._taken += jobs
+
+    async def stop(self, jobs: Sequence[int], now_us: int) -> None:
+        """Store requests to cancel held jobs, and ask their workers to stop after the commit."""
+        request = StopRequest(now_us, failure("Cancelled", CANCEL_REASON))
+        self._stopped |= await self._tables.request_stop([(job, None) for job in jobs], request)
+
+    def reject(self, job: Job) -> None:
+        """End a root job whose run does not begin; see ``RunTables.reject_roots``."""
+        self._rejected.append(job)
+
+    # ---- the write ----
+
+    async def write(self, changed: Sequence[RunDraft]) -> None:
+        """Write the jobs that changed runs need or end."""
+        await self._end(changed)
+        await self._withdraw(changed)
+        await self._submit(changed)
+
+    async def _end(self, changed: Sequence[RunDraft]) -> None:
+        """End the root jobs of closed runs."""
+        closed = [found for found in changed if not found.is_open]
+        roots = [job for found in closed if (job := ended_root(found.run.row, found.draft.events[-1])) is not None]
+        if roots:
+            self._ended += await self._tables.end_roots(roots)
+        if self._rejected:
+            self._ended += await self._tables.reject_roots(self._rejected)
+
+    async def _withdraw(self, changed: Sequence[RunDraft]) -> None:
+        """Delete the jobs that runs do not need any more."""
+        ids: list[int] = []
+        replaced: list[int] = []
+        for found in changed:
+            ids += found.draft.withdrawn
+            row, state = found.run.row, found.run.state
+            if row.decision and not (state.scheduled == found.run.task and needs_decision(state, row.parking)):
+                (replaced if found.replaced else ids).append(row.decision)
+                row.decision = 0
+        if ids:
+            self._withdrawn += await self._tables.withdraw(ids)
+        if replaced:
+            self._replaced += await self._tables.withdraw(replaced)
+
+    async def _submit(self, changed: Sequence[RunDraft]) -> None:
+        """Create the jobs of new activities and decision tasks."""
+        lifecycle, term = self._tables.lifecycle, self._tables.term
+        new = self._new
+        for found in changed:
+            run, draft = found.run, found.draft
+            row, state = run.row, run.state
+            for event in draft.submitted.values():
+                new.append(_activity(row, event, draft.now_us))
+            if not row.decision and needs_decision(state, row.parking):
+                new.append(_decision(lifecycle.next_id(), run, draft.now_us))
+                row.decision = new[-1].id
+                run.task = state.scheduled
+        if new:
+            self._tables.after_rollback(lambda: lifecycle.dropped(reserved))
+            reserved: list[Job] = []
+            for job in new:
+                reserved.append(job)
+                allowed = lifecycle.reserve(job, term)
+                assert allowed, "jobs of runs have no unique"
+            joined = await self._tables.submit(new)
+            assert not joined, "jobs of runs have no unique"
+
+    # ---- after the commit ----
+
+    def notify(self, lifecycle: JobLifecycle) -> None:
+        """Pass the changes to the node."""
+        if self._new_roots or self._taken:
+            lifecycle.begun(self._new_roots, self._taken)
+        if self._replaced:
+            lifecycle.withdrawn(self._replaced, stop=False)
+        if self._withdrawn:
+            lifecycle.withdrawn(self._withdrawn)
+        if self._new:
+            lifecycle.stored(self._new)
+        if self._ended:
+            lifecycle.ended(self._ended)
+        if self._stopped:
+            lifecycle.stop(self._stopped, CANCEL_REASON)
+
+
+def _decision(job_id: int, run: Run, now_us: int) -> Job:
+    row, state = run.row, run.state
+    return Job(
+        job_id,
+        decision_function(row.namespace, row.type, row.version),
+        b"",
+        priority=state.task_priority,
+        state=int(JobState.PENDING),
+        created_us=now_us,
+        options=Options(run=(row.id, row.slot), ref=state.scheduled, forget=True),
+    )
+
+
+def _activity(row: RunRow, event: ActivityTaskScheduled, now_us: int) -> Job:
+    options = decode_options(event.options) if event.options else _NO_OPTIONS
+    return Job(
+        event.job,
+        namespaces.key(row.namespace, event.function),
+        event.input,
+        priority=event.task_priority,
+        state=int(JobState.PENDING),
+        created_us=now_us,
+        options=msgspec.structs.replace(options, run=(row.id, row.slot), ref=event.id, forget=True),
+        input_size=len(event.input),
+        key=event.key,
+    )
+
+
+_NO_OPTIONS = Options()
 
 
 class RunChanges:

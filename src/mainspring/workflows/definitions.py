@@ -1,24 +1,34 @@
-"""The definitions of workflows in a node: it caches all of them, because each submission looks one up."""
+"""The definitions of workflows in a node: it caches all of them, because each submission looks one up.
+
+Operators see the versions of a workflow: how many runs and workers have each, and which one is not needed any more, so that it
+can be removed. `store.SaveDefinitions` stores definitions.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.access.audit import Acting
 from mainspring.clock import to_us
+from mainspring.errors import ConflictError
+from mainspring.storage.engine import Phase, Query
+from mainspring.workflows.model import LATELY_US, SEEN_INTERVAL, version_for_new_runs
 from mainspring.workflows.starting import unknown_version
 from mainspring.workflows.store import FindDefinitions, SaveDefinitions
-from mainspring.workflows.versions import LATELY_US, SEEN_INTERVAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from mainspring.access.caller import Act
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
-    from mainspring.workflows.builds import Build
+    from mainspring.workflows.builds import Build, Builds
+    from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.model import Definition
+    from mainspring.workflows.requests import Failed
 
 STARTUP_GRACE: Final = 10.0
 """Seconds after a node's start in which workers reconnect: all their versions are seen again at the same time, at its end."""
@@ -153,3 +163,173 @@ class Definitions:
         added, self._functions = functions - self._functions, functions
         if added:
             self._added(sorted(added))
+
+
+class CountOpen(Query["dict[tuple[str, str, str], int]"], frozen=True):
+    """Count open runs by namespace, type and version."""
+
+
+class RemoveDefinition(Acting):
+    """Remove a definition. Guards: it exists, no open run has it, and new runs do not get it. Outcome: ``Removed``."""
+
+    __slots__ = ("name", "namespace", "version")
+
+    phase = Phase.SLICES
+
+    def __init__(self, namespace: str, name: str, version: str, act: Act | None = None) -> None:
+        super().__init__(act)
+        self.namespace = namespace
+        self.name = name
+        self.version = version
+
+    def recorded(self, outcome: Removed) -> Act | None:
+        """Return the act, if the definition was removed."""
+        return None if outcome.problem else self.act
+
+
+class Removed(NamedTuple):
+    """The outcome of RemoveDefinition."""
+
+    problem: str
+    """``unknown``, ``open`` or ``newest``; empty if it was removed."""
+    definitions: list[Definition]
+    """All that are left."""
+
+
+async def remove_definition(changes: RunChanges, operation: RemoveDefinition) -> Removed:
+    """Remove a definition; see `RemoveDefinition`."""
+    namespace, name, version = operation.namespace, operation.name, operation.version
+    tables = changes.tables
+    versions = await tables.definitions(namespace, name)
+    newest = version_for_new_runs(versions)
+    if all(one.version != version for one in versions):
+        problem = "unknown"
+    elif await changes.has_open_run(namespace, name, version):
+        problem = "open"
+    elif newest is not None and newest.version == version:
+        problem = "newest"
+    else:
+        await tables.remove_definition(namespace, name, version)
+        problem = ""
+    return Removed(problem, await tables.definitions())
+
+
+class VersionRow(NamedTuple):
+    """A version of a workflow."""
+
+    namespace: str
+    type: str
+    version: str
+    open: int
+    """Open runs."""
+    parked: int
+    """Those of them that are parked."""
+    workers: int
+    """Connected workers with its code."""
+    last_seen_us: int
+    """When such a worker was last connected; 0: never."""
+    gets_new_runs: bool
+    """Whether runs without a stated version begin with it."""
+
+    @property
+    def needed(self) -> bool:
+        """Whether runs need its code: open ones or new ones."""
+        return self.open > 0 or self.gets_new_runs
+
+
+class VersionTable:
+    """The versions of a node. ``parked`` returns the parked runs by namespace, type and version."""
+
+    def __init__(
+        self,
+        commits: CommitQueue,
+        reads: Reads,
+        clock: Clock,
+        definitions: Definitions,
+        builds: Builds,
+        parked: Callable[[], Mapping[tuple[str, str, str], int]],
+    ) -> None:
+        self._commits = commits
+        self._reads = reads
+        self._clock = clock
+        self._definitions = definitions
+        self._builds = builds
+        self._parked = parked
+
+    def list(
+        self, namespace: str, name: str | None, done: Callable[[Sequence[VersionRow]], None], failed: Failed
+    ) -> None:
+        """Read the versions of a workflow, or of all of a namespace, by their names; the one first seen last comes first."""
+
+        def found(definitions: Collection[Definition]) -> None:
+            of = [one for one in definitions if one.namespace == namespace and name in {None, one.name}]
+            self._reads.ask(CountOpen(), lambda open_runs: done(self._rows(of, open_runs)), failed)
+
+        self._reads.ask(FindDefinitions(), found, failed)
+
+    def _rows(
+        self, definitions: Iterable[Definition], open_runs: Mapping[tuple[str, str, str], int]
+    ) -> Sequence[VersionRow]:
+        by_name: dict[str, list[Definition]] = {}
+        for one in definitions:
+            by_name.setdefault(one.name, []).append(one)
+        now_us, parked = to_us(self._clock.wall()), self._parked()
+        rows = []
+        for _, versions in sorted(by_name.items()):
+            newest = version_for_new_runs(versions)
+            versions.sort(key=lambda one: (one.first_seen_us, one.version), reverse=True)
+            for one in versions:
+                key = (one.namespace, one.name, one.version)
+                workers = self.workers(*key)
+                seen_us = now_us if workers else one.last_seen_us
+                rows.append(
+                    VersionRow(*key, open_runs.get(key, 0), parked.get(key, 0), workers, seen_us, one is newest)
+                )
+        return rows
+
+    def workers(self, namespace: str, name: str, version: str) -> int:
+        """Return how many connected workers have a version."""
+        return self._builds.workers(namespace, name, version)
+
+    def remove(
+        self,
+        namespace: str,
+        name: str,
+        version: str,
+        done: Callable[[bool], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
+        """Remove a version that nothing needs; ``done`` is called with whether it existed.
+
+        ``failed`` gets a ConflictError if it is needed.
+        """
+        if workers := self.workers(namespace, name, version):
+            failed(
+                ConflictError(
+                    f"version {version} of the workflow {name} has connected workers ({workers}): stop them, or delete the"
+                    " version in their code"
+                )
+            )
+            return
+
+        def removed(outcome: Removed) -> None:
+            self._definitions.keep(outcome.definitions)
+            if outcome.problem == "open":
+                failed(
+                    ConflictError(
+                        f"version {version} of the workflow {name} has open runs: wait for their ends; mainspring workflows list"
+                        f" --open --type {name} lists them"
+                    )
+                )
+            elif outcome.problem == "newest":
+                failed(
+                    ConflictError(
+                        f"version {version} of the workflow {name} gets the new runs: start a worker with another version, and"
+                        " wait for ten seconds"
+                    )
+                )
+            else:
+                done(not outcome.problem)
+
+        self._commits.put(RemoveDefinition(namespace, name, version, act), removed, failed)

@@ -1,23 +1,118 @@
-"""One transaction's changes of one run.
+"""One transaction's changes of one run, and the fold of events to a run's state.
 
 Rules append events to a draft. Each is applied to the state at once, so that the next rule, also of another operation of the same
 transaction, decides on the state so far. The state must not be used any more if the transaction fails.
+
+A run's state is the fold of all its events, and also of a stored state with the events after it. Each event must be legal where
+it stands: the tables of the ``machines`` have the legal transitions.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from mainspring.workflows.fold import apply
+from mainspring.workflows import history, machines
 from mainspring.workflows.history import ActivityTaskScheduled, EventBase
-from mainspring.workflows.state import Parking
+from mainspring.workflows.machines import illegal
+from mainspring.workflows.model import Parking, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from mainspring.workflows.errands import Errand
+    from mainspring.workflows.cross_run import Errand
     from mainspring.workflows.model import Definition, Limits
-    from mainspring.workflows.state import State
+
+
+def apply(state: State, event: EventBase) -> None:
+    """Apply the next event to a state; raise IllegalTransitionError if it is not legal there."""
+    kind = event.__class__
+    if event.id != state.last + 1:
+        raise illegal(event, f"does not follow event {state.last}")
+    if state.status:
+        raise illegal(event, "comes after the close of the run")
+    if not state.last and kind is not history.WorkflowExecutionStarted:
+        raise illegal(event, "does not begin a run")
+    _FOLDS[kind](state, event)
+    state.last, state.last_us = event.id, event.at_us
+    # Native code waits for the ends of children alone, so that the begin of a child need not cause a decision.
+    if kind in TRIGGERS and (state.full or kind is not history.ChildWorkflowExecutionStarted):
+        state.last_trigger = event.id
+
+
+def fold(events: Iterable[EventBase], state: State | None = None) -> State:
+    """Return the state after further events; without a state, after all events of a run."""
+    if state is None:
+        state = State()
+    for event in events:
+        apply(state, event)
+    return state
+
+
+def _record_only(_state: State, _event: EventBase) -> None:
+    """Apply an event that changes nothing else."""
+
+
+def _refuse(_state: State, event: EventBase) -> None:
+    raise illegal(event, "is never recorded: this service runs no lambda functions")
+
+
+_REFUSED_DECISIONS: Final[tuple[type[EventBase], ...]] = (
+    history.CompleteWorkflowExecutionFailed,
+    history.FailWorkflowExecutionFailed,
+    history.CancelWorkflowExecutionFailed,
+    history.ContinueAsNewWorkflowExecutionFailed,
+    history.ScheduleActivityTaskFailed,
+    history.RequestCancelActivityTaskFailed,
+    history.RecordMarkerFailed,
+    history.StartTimerFailed,
+    history.CancelTimerFailed,
+    history.ScheduleLambdaFunctionFailed,
+)
+_NEVER_RECORDED: Final[tuple[type[EventBase], ...]] = (
+    history.LambdaFunctionScheduled,
+    history.LambdaFunctionStarted,
+    history.LambdaFunctionCompleted,
+    history.LambdaFunctionFailed,
+    history.LambdaFunctionTimedOut,
+    history.StartLambdaFunctionFailed,
+)
+
+_FOLDS: Final[dict[type[EventBase], Callable[[State, Any], None]]] = {
+    **machines.EXECUTION_FOLDS,
+    **machines.DECISION_FOLDS,
+    **machines.ACTIVITY_FOLDS,
+    **machines.TIMER_FOLDS,
+    **machines.CHILD_FOLDS,
+    **machines.REQUEST_FOLDS,
+    **dict.fromkeys(_REFUSED_DECISIONS, _record_only),
+    **dict.fromkeys(_NEVER_RECORDED, _refuse),
+}
+
+TRIGGERS: Final[frozenset[type[EventBase]]] = frozenset(
+    {
+        history.WorkflowExecutionStarted,
+        history.WorkflowExecutionSignaled,
+        history.WorkflowExecutionCancelRequested,
+        history.ActivityTaskCompleted,
+        history.ActivityTaskFailed,
+        history.ActivityTaskTimedOut,
+        history.ActivityTaskCanceled,
+        history.TimerFired,
+        history.StartChildWorkflowExecutionFailed,
+        history.ChildWorkflowExecutionStarted,
+        history.ChildWorkflowExecutionCompleted,
+        history.ChildWorkflowExecutionFailed,
+        history.ChildWorkflowExecutionTimedOut,
+        history.ChildWorkflowExecutionCanceled,
+        history.ChildWorkflowExecutionTerminated,
+        history.SignalExternalWorkflowExecutionFailed,
+        history.ExternalWorkflowExecutionSignaled,
+        history.RequestCancelExternalWorkflowExecutionFailed,
+        history.ExternalWorkflowExecutionCancelRequested,
+        *_REFUSED_DECISIONS,
+    }
+)
+"""The events that ask for a decision: the decider needs them and did not cause them. Refused decisions are such events."""
 
 E = TypeVar("E", bound=EventBase)
 

@@ -16,7 +16,8 @@ from typing import Final
 
 import msgspec
 
-from mainspring.workflows.events.activity import (
+from mainspring.workflows.events import (
+    STEP_TIMER,
     ActivityTaskCanceled,
     ActivityTaskCancelRequested,
     ActivityTaskCompleted,
@@ -24,30 +25,48 @@ from mainspring.workflows.events.activity import (
     ActivityTaskScheduled,
     ActivityTaskStarted,
     ActivityTaskTimedOut,
-    RequestCancelActivityTaskFailed,
-    ScheduleActivityTaskFailed,
-)
-from mainspring.workflows.events.child import (
+    CancelTimerFailed,
+    CancelWorkflowExecutionFailed,
+    ChildPolicy,
     ChildWorkflowExecutionCanceled,
     ChildWorkflowExecutionCompleted,
     ChildWorkflowExecutionFailed,
     ChildWorkflowExecutionStarted,
     ChildWorkflowExecutionTerminated,
     ChildWorkflowExecutionTimedOut,
-    StartChildWorkflowExecutionFailed,
-    StartChildWorkflowExecutionInitiated,
-)
-from mainspring.workflows.events.decision_task import (
+    CompleteWorkflowExecutionFailed,
+    ContinueAsNewWorkflowExecutionFailed,
     DecisionTaskCompleted,
     DecisionTaskScheduled,
     DecisionTaskStarted,
     DecisionTaskTimedOut,
-)
-from mainspring.workflows.events.execution import (
-    CancelWorkflowExecutionFailed,
-    CompleteWorkflowExecutionFailed,
-    ContinueAsNewWorkflowExecutionFailed,
+    EventBase,
+    ExternalWorkflowExecutionCancelRequested,
+    ExternalWorkflowExecutionSignaled,
     FailWorkflowExecutionFailed,
+    LambdaFunctionCompleted,
+    LambdaFunctionFailed,
+    LambdaFunctionScheduled,
+    LambdaFunctionStarted,
+    LambdaFunctionTimedOut,
+    MarkerName,
+    MarkerRecorded,
+    RecordMarkerFailed,
+    RequestCancelActivityTaskFailed,
+    RequestCancelExternalWorkflowExecutionFailed,
+    RequestCancelExternalWorkflowExecutionInitiated,
+    ScheduleActivityTaskFailed,
+    ScheduleLambdaFunctionFailed,
+    SignalExternalWorkflowExecutionFailed,
+    SignalExternalWorkflowExecutionInitiated,
+    StartChildWorkflowExecutionFailed,
+    StartChildWorkflowExecutionInitiated,
+    StartLambdaFunctionFailed,
+    StartTimerFailed,
+    TimeoutType,
+    TimerCanceled,
+    TimerFired,
+    TimerStarted,
     WorkflowExecutionCanceled,
     WorkflowExecutionCancelRequested,
     WorkflowExecutionCompleted,
@@ -57,41 +76,6 @@ from mainspring.workflows.events.execution import (
     WorkflowExecutionStarted,
     WorkflowExecutionTerminated,
     WorkflowExecutionTimedOut,
-)
-from mainspring.workflows.events.external import (
-    ExternalWorkflowExecutionCancelRequested,
-    ExternalWorkflowExecutionSignaled,
-    RequestCancelExternalWorkflowExecutionFailed,
-    RequestCancelExternalWorkflowExecutionInitiated,
-    SignalExternalWorkflowExecutionFailed,
-    SignalExternalWorkflowExecutionInitiated,
-)
-from mainspring.workflows.events.lambdas import (
-    LambdaFunctionCompleted,
-    LambdaFunctionFailed,
-    LambdaFunctionScheduled,
-    LambdaFunctionStarted,
-    LambdaFunctionTimedOut,
-    ScheduleLambdaFunctionFailed,
-    StartLambdaFunctionFailed,
-)
-from mainspring.workflows.events.marker import (
-    MarkerName,
-    MarkerRecorded,
-    RecordMarkerFailed,
-)
-from mainspring.workflows.events.model import (
-    ChildPolicy,
-    EventBase,
-    TimeoutType,
-)
-from mainspring.workflows.events.timer import (
-    STEP_TIMER,
-    CancelTimerFailed,
-    StartTimerFailed,
-    TimerCanceled,
-    TimerFired,
-    TimerStarted,
 )
 
 __all__ = [

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.quantities import format_size
-from mainspring.workflows.closing import close
+from mainspring.workflows.decision_tasks import close
 from mainspring.workflows.history import WorkflowExecutionTerminated
 from mainspring.workflows.model import SEMANTICS, Limits
 

@@ -1,27 +1,160 @@
-"""Reads of runs, the same for all engines: by their keys, their states, and lists."""
+"""Reads of runs, the same for all engines: by their keys, their states, and lists; and the runs that a node keeps in memory.
+
+A transaction takes the runs that it changes out of the cache, and puts them back after its commit. So nothing in the cache is
+ahead of the store, and a transaction that fails costs the cache its runs.
+
+The newest events of runs that a node does not have in memory are read for several runs at a time.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.errors import StoreError
-from mainspring.storage.query import Page, Sizes
+from mainspring.storage.engine import Page, Query, Sizes
 from mainspring.storage.set_aside import REMEDY
-from mainspring.workflows.cache import Run
-from mainspring.workflows.fold import fold
+from mainspring.workflows.draft import fold
+from mainspring.workflows.early_signals import are_workflows, find_unbegun
 from mainspring.workflows.history import Event, decode_events
-from mainspring.workflows.model import Status
-from mainspring.workflows.state import State, decode_state
+from mainspring.workflows.model import State, Status, decode_state
 from mainspring.workflows.store import ShownRun
-from mainspring.workflows.unbegun import are_workflows, find_unbegun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.storage.query import Meter
+    from mainspring.storage.engine import Meter
+    from mainspring.storage.reads import Reads
     from mainspring.workflows.model import Key
     from mainspring.workflows.store import ListRuns, ReadHistory, RunRow, Shown, ShowRun
     from mainspring.workflows.tables import Runs, StoredRun
+
+CACHE_BYTES: Final = 16 * 2**20
+"""The default size."""
+
+# Measured on CPython 3.11, for runs that were read from the store.
+RUN_BYTES: Final = 2_000
+ACTIVITY_BYTES: Final = 300
+TIMER_BYTES: Final = 200
+CHILD_BYTES: Final = 300
+EVENT_BYTES: Final = 90
+"""Of an event, besides its size in the store."""
+
+
+class Tail(NamedTuple):
+    """The last events of a run."""
+
+    first: int
+    """The number of the first one."""
+    events: Sequence[Event]
+
+
+class Run:
+    """A run in memory: the row, the state, and the events after the ones that its decider was given last."""
+
+    __slots__ = ("row", "snapshot_bytes", "snapshotted", "state", "tail", "tail_bytes", "task")
+
+    def __init__(self, row: RunRow, state: State) -> None:
+        self.row = row
+        self.state = state
+        self.tail: list[Event] = []
+        """Events in order, up to the last one."""
+        self.tail_bytes = 0
+        self.task = state.scheduled
+        """The event of the decision task that has the job ``row.decision``."""
+        self.snapshotted = 0
+        """Bytes of the history up to the last snapshot."""
+        self.snapshot_bytes = 0
+        """The size of the last snapshot, written or not."""
+
+    def append(self, events: Sequence[Event], size: int) -> None:
+        """Add events that are ``size`` bytes long in the store."""
+        self.tail += events
+        self.tail_bytes += size
+
+    def trim(self) -> None:
+        """Drop the events that a completed decision was given."""
+        seen = self.state.seen
+        if self.tail and self.tail[0].id <= seen:
+            before = len(self.tail)
+            self.tail = [event for event in self.tail if event.id > seen]
+            self.tail_bytes = self.tail_bytes * len(self.tail) // before
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory it takes."""
+        state = self.state
+        return (
+            RUN_BYTES
+            + ACTIVITY_BYTES * len(state.activities)
+            + TIMER_BYTES * len(state.timers)
+            + CHILD_BYTES * len(state.children)
+            + EVENT_BYTES * len(self.tail)
+            + self.tail_bytes
+        )
+
+
+class RunCache:
+    """Open runs as they are committed, up to a number of bytes; the runs that were not changed for the longest time go first."""
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self._limit = limit
+        self._runs: dict[int, tuple[Run, int]] = {}
+        self.size = 0
+        """About how many bytes the runs take."""
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def take(self, run: int) -> Run | None:
+        """Return a run and remove it; None if it is not there."""
+        found = self._runs.pop(run, None)
+        if found is None:
+            return None
+        self.size -= found[1]
+        return found[0]
+
+    def put(self, runs: Iterable[Run]) -> None:
+        """Add committed runs; closed ones are not kept."""
+        for run in runs:
+            self.take(run.row.id)
+            if run.row.status.open:
+                run.trim()
+                size = run.size
+                self._runs[run.row.id] = (run, size)
+                self.size += size
+        while self.size > self._limit and self._runs:
+            self.take(next(iter(self._runs)))
+
+    def tail(self, run: int) -> Tail | None:
+        """Return the events of a run after those that its last completed decision was given; None if they are not in memory.
+
+        There may be none.
+        """
+        found = self._runs.get(run)
+        if found is None:
+            return None
+        events = found[0].tail
+        return Tail(found[0].row.events - len(events) + 1, events)
+
+    def failed_builds(self, run: int) -> tuple[str, ...]:
+        """Return the builds that could not make a decision of a run; none if it is not in memory."""
+        found = self._runs.get(run)
+        return () if found is None else found[0].row.parking.builds
+
+    def root_of(self, run: int) -> int:
+        """Return the root job of a run; the run if it is not in memory: the first run of a chain has the number of its root."""
+        found = self._runs.get(run)
+        return run if found is None else found[0].row.root
+
+    def type_of(self, run: int) -> str | None:
+        """Return the workflow of a run; None if it is not in memory."""
+        found = self._runs.get(run)
+        return None if found is None else found[0].row.type
+
+    def peek(self, run: int) -> Run | None:
+        """Return a run, which the caller must not change; None if it is not there."""
+        found = self._runs.get(run)
+        return None if found is None else found[0]
 
 
 PAGE_BYTES: Final = 2**20
@@ -199,3 +332,81 @@ async def _scan(searchable: SearchableRuns, query: ListRuns, meter: Meter) -> tu
             return found, None
         before = mark.id
     return found, mark
+
+
+if TYPE_CHECKING:
+    Place = tuple[int, int]
+    """A run, and the number of the first event that is needed."""
+
+MOST_BLOCKS: Final = 32
+"""The blocks of a run above which its events are left out: a history that is so long is read by pages."""
+MOST_RUNS: Final = 200
+"""Runs of one read."""
+
+
+class ReadLatest(Query["dict[int, list[Event] | str]"], frozen=True):
+    """Read the events of runs, each from a number on. The answer leaves out long runs, and the last ones if its time is up.
+
+    For a run whose events this version cannot read, it has the reason.
+    """
+
+    places: tuple[tuple[int, int], ...]
+
+
+async def read_latest(runs: Runs, query: ReadLatest, meter: Meter) -> dict[int, list[Event] | str]:
+    """Answer `ReadLatest`."""
+    found: dict[int, list[Event] | str] = {}
+    for run, first in query.places:
+        if meter.is_late():
+            break
+        blocks = await runs.blocks(run, first, MOST_BLOCKS + 1)
+        if len(blocks) <= MOST_BLOCKS:
+            found[run] = decoded(blocks, first)
+    return found
+
+
+class LatestEvents:
+    """Reads events for callers on one thread. Requests that arrive during a read share the next one."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+        self._waiting: list[tuple[Place, Callable[[Sequence[Event] | str], None]]] = []
+        self._is_reading = False
+        self._after_answers: list[Callable[[], None]] | None = None
+
+    def ask(self, run: int, first: int, done: Callable[[Sequence[Event] | str], None]) -> None:
+        """Call ``done`` later with the events of a run from a number on; with none if they are many, or the store fails.
+
+        If this version cannot read them, it is called with the reason.
+        """
+        self._waiting.append(((run, first), done))
+        if not self._is_reading:
+            self._next()
+
+    def _next(self) -> None:
+        asked, self._waiting = self._waiting[:MOST_RUNS], self._waiting[MOST_RUNS:]
+        self._is_reading = True
+
+        def answered(found: dict[int, list[Event] | str]) -> None:
+            self._is_reading = False
+            if self._waiting:
+                self._next()
+            self._after_answers = []
+            for (run, _), done in asked:
+                done(found.get(run, ()))
+            after_answers, self._after_answers = self._after_answers, None
+            for then in after_answers:
+                then()
+
+        def failed(error: StoreError) -> None:
+            del error  # the workers ask for the events themselves, and repeat it
+            answered({})
+
+        self._reads.ask(ReadLatest(tuple(place for place, _ in asked)), answered, failed)
+
+    def after_answers(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once all answers of a read are delivered; at once if none is being delivered."""
+        if self._after_answers is None:
+            then()
+        else:
+            self._after_answers.append(then)

@@ -1,47 +1,52 @@
-"""The workflows service of one node: it begins runs, rings their alarms, and passes requests of clients to them."""
+"""The workflows service of one node: it begins runs, rings their alarms, and passes requests of clients to them.
+
+The requests of clients are signals, cancellation, termination, and letting parked runs go on. Requests that come at the same
+time are gathered into one operation.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from mainspring.access.once import KeyedAct
-from mainspring.access.replies import Reservation
+from mainspring.access.idempotency import KeyedAct, Reservation
 from mainspring.clock import to_us
-from mainspring.errors import UsageError
+from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs.model import DECISIONS, Options
 from mainspring.jobs.roots import Stored
+from mainspring.namespaces import ANY
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.reads import always
 from mainspring.storage.set_aside import REMEDY, Kind, SetAside
-from mainspring.workflows.alarms import Alarms
 from mainspring.workflows.builds import Builds
 from mainspring.workflows.decider_workers import DeciderWorkers
-from mainspring.workflows.deciders import Deciders
-from mainspring.workflows.definitions import Definitions
-from mainspring.workflows.errand_loop import ErrandLoop
-from mainspring.workflows.gathering import Functions, Gathered
-from mainspring.workflows.latest_events import LatestEvents
-from mainspring.workflows.long_histories import LongHistories
-from mainspring.workflows.model import Limits, decisions_of
-from mainspring.workflows.newly_parked import NewlyParked
-from mainspring.workflows.run_requests import RunRequests
+from mainspring.workflows.decision_intake import Deciders
+from mainspring.workflows.definitions import Definitions, VersionTable
+from mainspring.workflows.model import Key, Limits, decisions_of
+from mainspring.workflows.observers import LongHistories, NewlyParked
+from mainspring.workflows.outbox import ErrandLoop
+from mainspring.workflows.reading import LatestEvents
 from mainspring.workflows.store import (
     BeginRuns,
     BeginWaiting,
     Begun,
+    MoveRun,
     ReadHistory,
+    RequestCancelRun,
     ShowRun,
+    SignalRuns,
     Start,
+    TerminateRun,
+    UnparkRuns,
 )
-from mainspring.workflows.version_table import VersionTable
-from mainspring.workflows.watch import Watch
+from mainspring.workflows.watch import BATCH, Alarms, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
-    from mainspring.access.replies import KeptReply, RequestKey
+    from mainspring.access.caller import Act
+    from mainspring.access.idempotency import KeptReply, RequestKey
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.jobs.held import Held, Worker
@@ -49,17 +54,163 @@ if TYPE_CHECKING:
     from mainspring.jobs.roots import Joined
     from mainspring.jobs.service import JobService
     from mainspring.storage.commit_queue import CommitQueue
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Page
+    from mainspring.storage.engine import Operation, Page
     from mainspring.storage.reads import Reads
     from mainspring.workflows.builds import Build
-    from mainspring.workflows.cache import Tail
-    from mainspring.workflows.history import Event
-    from mainspring.workflows.model import Definition, Key
-    from mainspring.workflows.observer import Changed
-    from mainspring.workflows.reading import Unread
-    from mainspring.workflows.requests import Failed
-    from mainspring.workflows.store import ListRuns, Shown, ShownRun
+    from mainspring.workflows.history import ChildPolicy, Event
+    from mainspring.workflows.model import Definition
+    from mainspring.workflows.observers import Changed
+    from mainspring.workflows.reading import Tail, Unread
+    from mainspring.workflows.requests import Failed, Reached, Signal
+    from mainspring.workflows.store import ListRuns, Moved, Shown, ShownRun
+
+T = TypeVar("T")
+
+
+class Gathered(Generic[T]):
+    """The callers of an operation to which several requests were added."""
+
+    def __init__(self) -> None:
+        self.items: list[T] = []
+        self.callers: list[tuple[Callable[[Any], None], Failed]] = []
+
+    def add(self, item: T, done: Callable[[Any], None], failed: Failed) -> None:
+        """Add a request."""
+        self.items.append(item)
+        self.callers.append((done, failed))
+
+    def failed(self, error: StoreError) -> None:
+        """Report an error to all callers."""
+        for _, failed in self.callers:
+            failed(error)
+
+
+class Functions:
+    """The functions for which a predicate is true; None is unknown."""
+
+    def __init__(self, predicate: Callable[[bytes], bool | None]) -> None:
+        self._predicate = predicate
+
+    def __contains__(self, function: object) -> bool:
+        return isinstance(function, bytes) and self._predicate(function) is True
+
+
+class RunRequests:
+    """Puts requests into the store. ``tasks`` are the functions that are tasks, ``paused`` those that are paused."""
+
+    def __init__(
+        self, commits: CommitQueue, clock: Clock, *, tasks: Container[bytes], paused: Container[bytes]
+    ) -> None:
+        self._commits = commits
+        self._clock = clock
+        self._tasks = tasks
+        self._paused = paused
+        self._signalling: tuple[SignalRuns, Gathered[Signal]] | None = None
+
+    def signal(self, signal: Signal, done: Callable[[Reached], None], failed: Failed) -> None:
+        """Record a signal, or store it with a job whose run has not begun; those of one turn of the loop are one operation."""
+        if self._signalling is None or not self._signalling[0].open:
+            gathered: Gathered[Signal] = Gathered()
+            operation = SignalRuns(gathered.items, 0, self._tasks, self._paused)
+            self._signalling = operation, gathered
+
+            def reached(outcome: Sequence[Reached]) -> None:
+                for (function, _), one in zip(gathered.callers, outcome, strict=True):
+                    function(one)
+
+            self._commits.put(operation, reached, gathered.failed)
+        operation, gathered = self._signalling
+        gathered.add(signal, done, failed)
+        operation.now_us = self._now_us()
+        operation.rows += 1
+        size = len(signal.input) + 200
+        operation.size += size
+        self._commits.add_bytes(size)
+
+    def request_cancel(
+        self,
+        key: Key,
+        reason: str,
+        request: int,
+        done: Callable[[Reached], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
+        """Ask a run to cancel itself."""
+        operation = RequestCancelRun(key, reason, self._now_us(), request, tasks=self._tasks)
+        operation.act = act
+        self._commits.put(operation, done, failed)
+
+    def terminate(
+        self,
+        key: Key,
+        reason: str,
+        children: ChildPolicy | None,
+        done: Callable[[Reached], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
+        """End a run at once; ``children`` replaces the policies of its children."""
+        operation = TerminateRun(key, reason, self._now_us(), children=children, tasks=self._tasks)
+        operation.act = act
+        self._commits.put(operation, done, failed)
+
+    def move(
+        self, key: Key, version: str, done: Callable[[Moved], None], failed: Failed, act: Act | None = None
+    ) -> None:
+        """Give a run another version, if its code has recorded nothing."""
+        operation = MoveRun(key, version, self._now_us(), tasks=self._tasks)
+        operation.act = act
+        self._commits.put(operation, done, failed)
+
+    def unpark(
+        self,
+        key: Key | None,
+        namespace: str,
+        done: Callable[[int], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
+        """Let a parked run go on, or all of a namespace."""
+        number = 0
+
+        def unparked(outcome: int) -> None:
+            nonlocal number
+            number += outcome
+            if key is None and outcome == BATCH:
+                self._commits.put(UnparkRuns(self._now_us(), definition=(namespace,), limit=BATCH), unparked, failed)
+            else:
+                done(number)
+
+        definition = None if key is not None else (namespace,)
+        operation = UnparkRuns(self._now_us(), key=key, definition=definition, limit=BATCH)
+        operation.act = act  # of the first step: one act for all of them
+        self._commits.put(operation, unparked, failed)
+
+    def cancel(
+        self, job_id: int, reason: str, done: Callable[[str], None], failed: Failed, act: Act | None = None
+    ) -> None:
+        """See ``jobs.roots.Roots``."""
+
+        def reached(outcome: Reached) -> None:
+            if outcome.verdict == "unread":
+                failed(ConflictError(f"this node cannot read the run: {outcome.fault}; {REMEDY}"))
+            elif outcome.verdict == "full":
+                failed(
+                    ConflictError(
+                        "the run's history is full, so that it takes no requests: end it with `mainspring workflows terminate`"
+                    )
+                )
+            elif outcome.verdict in {"recorded", "repeated"}:
+                done("running" if outcome.run and outcome.status.open else "cancelled")
+            else:
+                done("unknown" if outcome.verdict == "unknown" else "ended")
+
+        self.request_cancel(Key(job=job_id, namespace=ANY), reason, 0, reached, failed, act)
+
+    def _now_us(self) -> int:
+        return to_us(self._clock.wall())
+
 
 DAY: Final = 86_400.0
 RUN: Final = Kind("run", REMEDY)

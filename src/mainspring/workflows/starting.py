@@ -1,4 +1,7 @@
-"""Starts of runs, for new jobs and for jobs that wait."""
+"""Starts of runs inside one transaction: for new jobs, for jobs that wait, and for the next run of a chain.
+
+The run after one that continues as new begins with its close.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,19 @@ from mainspring import namespaces
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.rules import own_slot
-from mainspring.workflows.decisions import execution
-from mainspring.workflows.model import Definition
+from mainspring.workflows import continuation, execution
+from mainspring.workflows.history import WorkflowExecutionContinuedAsNew
+from mainspring.workflows.model import Definition, version_for_new_runs
+from mainspring.workflows.requests import ContinueAsNewWorkflowExecution
 from mainspring.workflows.store import Begun, RunRow
-from mainspring.workflows.versions import version_for_new_runs
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from mainspring.jobs.model import Job
-    from mainspring.workflows.changes import RunChanges
-    from mainspring.workflows.errands import StartChild
-    from mainspring.workflows.run_draft import RunDraft
+    from mainspring.workflows.changes import RunChanges, RunDraft
+    from mainspring.workflows.cross_run import StartChild
+    from mainspring.workflows.requests import Decision
     from mainspring.workflows.store import BeginRuns, BeginWaiting
     from mainspring.workflows.tables import RunTables
 
@@ -101,7 +105,7 @@ async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft 
         return None
     found = changes.begin(_row(job, workflow_id, definition.name, definition.version, now_us), now_us)
     timeout = job.options.timeout if job.options is not None else None
-    execution.begin(
+    execution.begin_run(
         found.draft,
         type=definition.name,
         version=definition.version,
@@ -129,7 +133,7 @@ async def begin_child(changes: RunChanges, job: Job, errand: StartChild, now_us:
     if await changes.tables.begin_roots([job]):
         return False
     changes.jobs.add_roots([job])
-    execution.begin(
+    execution.begin_run(
         changes.begin(_row(job, event.workflow_id, event.type, event.version, now_us), now_us).draft,
         type=event.type,
         version=event.version,
@@ -227,3 +231,44 @@ def unknown_version(function: bytes, version: str, versions: Collection[Definiti
         return f"no worker has registered a workflow named {name}; start a worker with it first"
     listed = ", ".join(sorted(one.version for one in versions))
     return f"no worker has registered version {version} of the workflow {name}; registered: {listed}"
+
+
+async def unknown_next_version(changes: RunChanges, found: RunDraft, decision: Decision) -> str:
+    """Return why a decision cannot continue its run in another version; empty for other decisions, and if it can."""
+    if not isinstance(decision, ContinueAsNewWorkflowExecution) or not decision.version:
+        return ""
+    state = found.run.state
+    versions = [one.version for one in await changes.tables.definitions(state.namespace, state.type)]
+    if decision.version in versions:
+        return ""
+    listed = ", ".join(sorted(versions))
+    return (
+        f"the run is to continue as version {decision.version} of {state.type}, which no worker has registered; registered: "
+        f"{listed}: start a worker with it, and unpark the run"
+    )
+
+
+async def begin_next_run(changes: RunChanges, found: RunDraft, decision: Decision) -> None:
+    """Begin the run after one that a decision has just continued as new."""
+    now_us = found.draft.now_us  # the time of the closing event may lie ahead: see `Draft.record`
+    closed, event = found.run.state, found.events[-1]
+    assert isinstance(event, WorkflowExecutionContinuedAsNew)
+    assert isinstance(decision, ContinueAsNewWorkflowExecution)
+    unread: Collection[int] = frozenset(decision.unread)
+    first = max(1, min((closed.seen + 1, *unread)))
+    if decision.attempt > 1:  # another attempt has all signals
+        unread, first = range(closed.last), 1
+    events = [*await changes.events_after(found, first - 1), *found.events]
+    row = RunRow(
+        event.new_run,
+        closed.root,
+        closed.namespace,
+        closed.workflow_id,
+        event.type,
+        event.version,
+        started_us=now_us,
+        input_size=len(event.input),
+        slot=found.run.row.slot,
+    )
+    following = changes.begin(row, now_us)
+    continuation.begin_next(following.draft, closed, event, continuation.carried(events, unread, closed.seen))

@@ -1,10 +1,15 @@
-"""The port of the workflows slice to an engine: the rows of runs, their histories, and definitions."""
+"""The port of the workflows slice to an engine: the rows of runs, their histories, their snapshots, and definitions.
+
+A snapshot is a stored state, so that a long history need not be read. It is written only when the events since the last one
+outweigh it. So the writes stay proportional to the events, however large a state is, and a run that is not in memory costs at
+most its snapshot and a few times as many bytes of events.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from mainspring.jobs.slices import RunGround
+from mainspring.jobs.slices import RunTransaction
 from mainspring.namespaces import ANY
 
 if TYPE_CHECKING:
@@ -14,7 +19,6 @@ if TYPE_CHECKING:
     from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
-
 
 ALL: Final = -1
 """As a limit: none."""
@@ -118,7 +122,7 @@ class Runs(Protocol):
         """Return the jobs of any function with a unique that are PENDING or SCHEDULED, without their payloads."""
 
 
-class RunTables(Runs, RunGround, Protocol):
+class RunTables(Runs, RunTransaction, Protocol):
     """The tables inside one transaction, as ``unit`` uses them. Reads include earlier writes of the transaction."""
 
     async def load_short(self, runs: Collection[int]) -> list[tuple[RunRow, list[bytes]]]:
@@ -179,3 +183,14 @@ class RunTables(Runs, RunGround, Protocol):
 
     async def forget(self, runs: Collection[int]) -> None:
         """Delete runs with their histories and snapshots."""
+
+
+MIN_BYTES: Final = 8 * 1024
+"""Bytes of events that are read without a snapshot."""
+WEIGHT: Final = 2
+"""The bytes of events outweigh a snapshot if they are this many times as long: their writes already cost that much."""
+
+
+def outweighs(event_bytes: int, snapshot_bytes: int) -> bool:
+    """Return whether the events since a snapshot outweigh it."""
+    return event_bytes >= max(MIN_BYTES, WEIGHT * snapshot_bytes)

@@ -23,18 +23,17 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mainspring.workflows.decisions import execution
-from mainspring.workflows.decisions.activity import time_out_activity
-from mainspring.workflows.decisions.decision_task import schedule_decision, time_out_decision
+from mainspring.workflows import execution
+from mainspring.workflows.activities import time_out_activity
+from mainspring.workflows.decision_tasks import retry_parked, schedule_decision, time_out_decision
 from mainspring.workflows.history import ActivityTaskStarted, TimeoutType, TimerFired
 from mainspring.workflows.limits import ensure_room
-from mainspring.workflows.parking import retry_parked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from mainspring.workflows.draft import Draft
-    from mainspring.workflows.state import OpenActivity, Parking, State
+    from mainspring.workflows.model import OpenActivity, Parking, State
 
 
 def due_us(state: State, parking: Parking | None = None) -> int:
@@ -112,7 +111,7 @@ def _order(activity: OpenActivity) -> int:
 
 def _execution(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
     del alarm, started
-    execution.time_out(draft)
+    execution.time_out_run(draft)
 
 
 def _decision(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:

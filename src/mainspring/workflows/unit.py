@@ -1,8 +1,8 @@
 """The workflows' unit of work in one transaction: it reads runs, applies the rules, and collects the results for one write.
 
-Nothing is decided here: this is the bookkeeping between the rules (``decisions``, ``completing``, ``timeouts``, ``parking``) and
-an engine's tables (``tables.RunTables``), once for all engines. Each kind of operation has its module. All of them change drafts
-of a ``RunChanges``, which is written at the end.
+Nothing is decided here: this is the bookkeeping between the rules (``execution``, ``timeouts``, ``decision_tasks``) and an
+engine's tables (``tables.RunTables``), once for all engines. The reports of deciders, alarms and parked runs are handled here;
+each other kind of operation has its module. All of them change drafts of a ``RunChanges``, which is written at the end.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from mainspring import namespaces
+from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import AttemptEnded, Ended
-from mainspring.workflows import outside, reporting, ringing, starting
-from mainspring.workflows.changes import RunChanges
-from mainspring.workflows.definition_store import RemoveDefinition, remove_definition
-from mainspring.workflows.errands import RecordEnd
-from mainspring.workflows.parking import decision_lost
-from mainspring.workflows.reading import Unread
-from mainspring.workflows.retention import forget
-from mainspring.workflows.running_errands import record_end, run_errands
+from mainspring.workflows import client_signals, starting, timeouts
+from mainspring.workflows.activities import canceled_before_start
+from mainspring.workflows.changes import RunChanges, RunDraft
+from mainspring.workflows.cross_run import RecordEnd
+from mainspring.workflows.decision_tasks import decision_lost, tried_by, unpark
+from mainspring.workflows.definitions import RemoveDefinition, remove_definition
+from mainspring.workflows.early_signals import sweep_early
+from mainspring.workflows.execution import complete
+from mainspring.workflows.model import LATELY_US, Parked, Status
+from mainspring.workflows.outbox import record_end, run_errands
+from mainspring.workflows.reading import Unread, run_of
+from mainspring.workflows.requests import ContinueAsNewWorkflowExecution, Decided, StartChildWorkflowExecution
+from mainspring.workflows.starting import Definitions, begin_next_run, unknown_next_version
 from mainspring.workflows.store import (
     BeginRuns,
     BeginWaiting,
@@ -36,19 +43,18 @@ from mainspring.workflows.store import (
     TerminateRun,
     UnparkRuns,
 )
-from mainspring.workflows.unbegun import sweep_early
-from mainspring.workflows.versions import LATELY_US
+from mainspring.workflows.watch import forget_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.jobs.owners import Notice
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.plan import Plan
-    from mainspring.workflows.cache import RunCache
-    from mainspring.workflows.errands import ErrandsAside
+    from mainspring.storage.engine import Operation, Plan
+    from mainspring.workflows.cross_run import ErrandsAside
     from mainspring.workflows.model import Definition, Limits
-    from mainspring.workflows.observer import RunObserver
+    from mainspring.workflows.observers import RunObserver
+    from mainspring.workflows.reading import RunCache
+    from mainspring.workflows.requests import Completion, Decision
     from mainspring.workflows.tables import RunTables
 
 KIND: Final = "workflows"
@@ -117,27 +123,27 @@ class WorkflowUnit:
         outcome: Any
         match operation:
             case Decide():
-                return await reporting.decide(changes, operation)
+                return await decide(changes, operation)
             case SignalRuns():
-                outcome = await outside.signal_runs(changes, operation)
+                outcome = await client_signals.signal_runs(changes, operation)
             case BeginRuns():
                 outcome = await starting.begin_runs(changes, operation)
             case BeginWaiting():
                 outcome = await starting.begin_waiting(changes, operation)
             case RingAlarms():
-                return await ringing.ring_alarms(changes, operation)
+                return await ring_alarms(changes, operation)
             case RequestCancelRun():
-                outcome = await outside.request_cancel(changes, operation)
+                outcome = await client_signals.request_cancel(changes, operation)
             case TerminateRun():
-                outcome = await outside.terminate(changes, operation)
+                outcome = await client_signals.terminate(changes, operation)
             case MoveRun():
-                outcome = await outside.move(changes, operation)
+                outcome = await client_signals.move(changes, operation)
             case UnparkRuns():
-                outcome = await ringing.unpark_runs(changes, operation)
+                outcome = await unpark_runs(changes, operation)
             case SaveDefinitions():
                 outcome = await self._save(operation)
             case ForgetRuns():
-                outcome = await forget(changes, operation)
+                outcome = await forget_runs(changes, operation)
             case RunErrands():
                 changes.errands_due_us = operation.now_us
                 changes.errands_from_first = operation.from_first
@@ -184,3 +190,139 @@ class WorkflowUnit:
 
 def _key(definition: Definition) -> tuple[str, str, str]:
     return definition.namespace, definition.name, definition.version
+
+
+CLOSED = "the run is closed, or there is none"
+LOST = "the decision task is not held by this decider"
+
+
+async def decide(changes: RunChanges, operation: Decide) -> Callable[[], list[Decided]]:
+    """Record completions; see `Decide`. The outcomes include the events of the whole transaction."""
+    outcomes = [await _decide(changes, completion, operation.now_us) for completion in operation.completions]
+    return lambda: [outcome() for outcome in outcomes]
+
+
+async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> Callable[[], Decided]:
+    found = await changes.open(completion.run, now_us)
+    if isinstance(found, Unread):
+        fault = found.fault
+        return lambda: Decided("stale", fault)
+    if found is None or found.run.row.namespace != completion.namespace:
+        return lambda: Decided("stale", CLOSED)
+    if completion.job and not await _is_current(changes, found, completion):
+        return lambda: Decided("stale", LOST)
+    if completion.decisions and (why := await unknown_next_version(changes, found, completion.decisions[-1])):
+        completion = completion._replace(decisions=(), steps=(), parked=Parked("missing", why))
+    draft, state, row = found.draft, found.run.state, found.run.row
+    if why := await changes.lacks(found, _needed(state.seen, completion)):
+        return lambda: Decided("stale", why)
+    if StartChildWorkflowExecution in map(type, completion.decisions):
+        draft.definitions = await _definitions_of_children(changes, found, completion.decisions)
+    verdict, ruled, refused_close = complete(draft, completion)
+    if verdict in {"stale", "refused"}:
+        return lambda: Decided(verdict, ruled)
+    if completion.job:
+        found.completed = not completion.more
+        found.replaced = completion.more
+    if completion.parked is None:
+        row.about = completion.about
+    if draft.cancels:
+        await _cancel_activities(changes, found)
+    if state.status == Status.CONTINUED_AS_NEW:
+        await begin_next_run(changes, found, completion.decisions[-1])
+    seen = completion.seen
+    earlier = await changes.events_after(found, seen)
+
+    def outcome() -> Decided:
+        events = [*earlier, *(event for event in found.events if event.id > seen)]
+        return Decided(verdict, ruled, events, Status(state.status), refused_close)
+
+    return outcome
+
+
+def _needed(seen: int, completion: Completion) -> int:
+    """Return the event behind which a completion needs the stored events of its run, which has ``seen`` decided."""
+    decision = completion.decisions[-1] if completion.decisions else None
+    if not isinstance(decision, ContinueAsNewWorkflowExecution):
+        return completion.seen
+    if decision.attempt > 1:
+        return 0
+    return max(0, min(completion.seen, seen, *(number - 1 for number in decision.unread)))
+
+
+async def _is_current(changes: RunChanges, found: RunDraft, completion: Completion) -> bool:
+    """Return whether a completion's decider holds the decision task, or has just settled it."""
+    if completion.job != found.run.row.decision or found.completed:
+        return False
+    if completion.more:
+        return found.ended is None and await changes.tables.is_held(completion.job, changes.tables.term)
+    ended = found.ended
+    return ended is not None and ended.state == JobState.SUCCEEDED
+
+
+async def _definitions_of_children(
+    changes: RunChanges, found: RunDraft, decisions: Sequence[Decision]
+) -> dict[tuple[str, str], Definition]:
+    """Return the workflows that decisions start, as ``Draft.definitions`` has them."""
+    definitions = Definitions(changes.tables)
+    started: dict[tuple[str, str], Definition] = {}
+    for decision in decisions:
+        if isinstance(decision, StartChildWorkflowExecution):
+            name, version = decision.type, decision.version
+            function = namespaces.key(found.run.row.namespace, name.encode())
+            definition = await definitions.version(function, version)
+            if definition is not None:
+                started[name, version] = definition
+    return started
+
+
+async def _cancel_activities(changes: RunChanges, found: RunDraft) -> None:
+    """Cancel the activities that no worker has; the jobs of the others get the request."""
+    draft, state = found.draft, found.run.state
+    cancels, draft.cancels = draft.cancels, []
+    held: list[int] = []
+    for scheduled in cancels:
+        activity = state.activities.get(scheduled)
+        if activity is None:
+            continue
+        if await changes.tables.waiting_job(activity.job) is None:
+            held.append(activity.job)
+        else:
+            draft.withdraw(activity.job)
+            canceled_before_start(draft, scheduled)
+    if held:
+        await changes.jobs.stop(held, draft.now_us)
+
+
+async def ring_alarms(changes: RunChanges, operation: RingAlarms) -> Callable[[], dict[int, int]]:
+    """Record due timers and timeouts; see `RingAlarms`."""
+    await changes.prefetch(operation.runs)
+    rung: list[RunDraft] = []
+    for run in operation.runs:
+        found = await changes.open(run, operation.now_us)
+        if not isinstance(found, RunDraft):
+            continue
+        state = found.run.state
+        started = [job for job in timeouts.unstarted_jobs(state, operation.now_us) if await _has_begun(changes, job)]
+        timeouts.ring(found.draft, started)
+        rung.append(found)
+    return lambda: {found.run.row.id: found.run.row.due_us for found in rung if found.is_open}
+
+
+async def _has_begun(changes: RunChanges, job_id: int) -> bool:
+    """Return whether a worker has or has had a job."""
+    job = await changes.tables.waiting_job(job_id)
+    return job is None or job.attempt > 0 or job.suspects > 0
+
+
+async def unpark_runs(changes: RunChanges, operation: UnparkRuns) -> int:
+    """Let parked runs go on; see `UnparkRuns`."""
+    if operation.key is not None:
+        runs = [await run_of(changes.tables, operation.key)]
+    else:
+        runs = await changes.tables.parked(operation.definition, tried_by(operation.build), operation.rows)
+    number = 0
+    for run in runs:
+        found = await changes.open(run, operation.now_us)
+        number += isinstance(found, RunDraft) and unpark(found.draft, operation.build)
+    return number

@@ -1,4 +1,11 @@
-"""Periodic checks of runs: parked ones that other code may take on, stranded ones that no worker can decide, old closed ones."""
+"""Work for runs at its time: alarms, and periodic checks of runs that are parked, stranded, or closed for long.
+
+Timers and timeouts of runs are recorded at their times. The agenda (``storage.agenda``) fetches the runs that have an alarm
+soon. A node that writes an earlier alarm adds it by itself. An alarm that rings too early, or twice, changes nothing.
+
+Other code may take on a parked run; no worker can decide a stranded one. Old closed runs are deleted with their histories and
+root jobs, in steps of a bounded size.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +17,10 @@ from mainspring.clock import to_us
 from mainspring.jobs.model import State
 from mainspring.jobs.store import CountLive
 from mainspring.namespaces import DEFAULT
-from mainspring.workflows.model import decision_function
-from mainspring.workflows.store import CountParked, ForgetRuns, SweepEarlySignals, UnparkRuns
+from mainspring.storage.agenda import Agenda
+from mainspring.workflows.model import Status, decision_function
+from mainspring.workflows.reading import Unread
+from mainspring.workflows.store import CountParked, FindAlarms, ForgetRuns, RingAlarms, SweepEarlySignals, UnparkRuns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,11 +28,129 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.jobs.store import Counted
+    from mainspring.storage.agenda import FetchTimes, Timers
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
     from mainspring.workflows.builds import Build
+    from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.model import Definition
-    from mainspring.workflows.observer import Changed
+    from mainspring.workflows.observers import Changed
+    from mainspring.workflows.store import Alarms as Upcoming
+
+ALARM_BATCH: Final = 1000
+"""Runs whose alarms one operation rings: the first decisions start before the last alarms are recorded."""
+AT_ONCE: Final = 10_000
+"""Due runs that one fetch finds."""
+
+
+class Alarms:
+    """Rings the alarms of runs, on a node that calls ``tick`` at least every quarter of a second.
+
+    ``first`` returns whether this node is first in line for a run, named by its id; ``paused`` whether nothing may be written.
+    ``waits`` returns whether a run is set aside and not tried again yet, ``aside`` returns how many runs are.
+    """
+
+    def __init__(
+        self,
+        commits: CommitQueue,
+        clock: Clock,
+        timers: Timers,
+        *,
+        first: Callable[[str], bool],
+        paused: Callable[[], bool],
+        fetching: FetchTimes,
+        waits: Callable[[int], bool] = lambda _: False,
+        aside: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._waits = waits
+        self._aside = aside
+        self._ahead_us = to_us(fetching.ahead)
+        self._commits = commits
+        self._clock = clock
+        self._agenda: Agenda[int] = Agenda(
+            clock,
+            timers,
+            self._find,
+            self._ring,
+            str,
+            first=first,
+            paused=paused,
+            fetching=fetching,
+        )
+        self._open: RingAlarms | None = None
+        self._added: dict[int, int] = {}
+        """The times of alarms that this node has added, by run: most commits leave a run's alarm as it is."""
+        self._horizon_us = 0
+        """The time up to which ``_added`` counts."""
+        self._ringing: set[int] = set()
+        """Runs whose alarms are being rung: the outcome has their next ones."""
+
+    @property
+    def lateness(self) -> float:
+        """The seconds by which the last alarm that this node rang was late."""
+        return self._agenda.lateness
+
+    def fetch(self) -> None:
+        """Fetch the alarms of the next seconds."""
+        self._agenda.fetch()
+
+    def tick(self) -> None:
+        """Fetch and ring, as due."""
+        self._agenda.tick()
+
+    def written(self, alarms: Iterable[tuple[int, int]]) -> None:
+        """Add the alarms of runs, by their ids, that this node has just written; 0 is none."""
+        ringing = self._ringing
+        now_us = to_us(self._clock.wall())
+        if not self._horizon_us - self._ahead_us <= now_us <= self._horizon_us:  # earlier: the clock was stepped back
+            self._added.clear()
+            self._horizon_us = now_us + self._ahead_us
+        added = self._added
+        new = []
+        for run, due_us in alarms:
+            if due_us and run not in ringing and added.get(run) != due_us:
+                added[run] = due_us
+                new.append((run, due_us))
+        if new:
+            self._agenda.add(new)
+
+    def _find(self, until_us: int, found: Callable[[Upcoming], None], failed: Callable[[StoreError], None]) -> None:
+        # Runs that are set aside stay due: they must not fill the answer.
+        self._commits.put(FindAlarms(until_us, AT_ONCE + self._aside()), found, failed)
+
+    def _ring(self, due: Iterable[int]) -> None:
+        for run in due:
+            if self._waits(run):
+                self._agenda.done([str(run)])
+                continue
+            operation = self._open
+            if operation is None or not operation.open or len(operation.runs) >= ALARM_BATCH:
+                operation = self._open = self._operation()
+            operation.runs.append(run)
+            self._ringing.add(run)
+            operation.rows += 1
+            operation.now_us = to_us(self._clock.wall())
+
+    def _operation(self) -> RingAlarms:
+        runs: list[int] = []
+        operation = RingAlarms(runs, 0)
+        self._commits.put(operation, lambda outcome: self._rung(runs, outcome), lambda _: self._not_rung(runs))
+        return operation
+
+    def _rung(self, runs: Sequence[int], outcome: dict[int, int]) -> None:
+        for run in runs:
+            self._added.pop(run, None)
+        self._end(runs)
+        self.written(outcome.items())
+
+    def _not_rung(self, runs: Sequence[int]) -> None:
+        self._end(runs)
+        self._agenda.fetch_later()
+
+    def _end(self, runs: Sequence[int]) -> None:
+        self._ringing.difference_update(runs)
+        self._agenda.done(map(str, runs))
+
 
 LOOK_INTERVAL: Final = 5.0
 """Seconds between two looks for parked runs."""
@@ -267,3 +394,29 @@ class Watch:
     def _not_forgotten(self, error: StoreError) -> None:
         del error  # the next look repeats it
         self._forgetting = False
+
+
+EVENTS_PER_STEP: Final = 20_000
+"""Events after which a transaction deletes no further run: each may have been a row of its own."""
+
+
+async def forget_runs(changes: RunChanges, operation: ForgetRuns) -> int:
+    """Delete old closed runs; see `ForgetRuns`."""
+    tables = changes.tables
+    runs: list[int] = []
+    roots: list[int] = []
+    events = 0
+    for row in await tables.closed_runs(operation.namespace, operation.before_us, operation.rows):
+        if row.unread:  # its status decides on its root job
+            changes.set_aside(Unread(row, row.unread))
+            continue
+        runs.append(row.id)
+        if row.status is not Status.CONTINUED_AS_NEW:  # the root job stays as long as the last run of its chain
+            roots.append(row.root)
+        events += row.events
+        if events >= EVENTS_PER_STEP:
+            break
+    if runs:
+        await tables.forget(runs)
+        await tables.forget_roots(roots)
+    return len(runs)

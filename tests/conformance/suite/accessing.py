@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from mainspring.access import store as ops
-from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs, RecordActs
-from mainspring.access.credentials import Kind
+from mainspring.access.caller import Act, Kind
 from mainspring.access.roles import Grant, Role
 from mainspring.access.store import Credential
-from mainspring.storage.query import Budget
+from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NOW
 
 if TYPE_CHECKING:

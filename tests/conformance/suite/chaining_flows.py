@@ -8,7 +8,6 @@ from mainspring.jobs import store as job_ops
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State
 from mainspring.workflows import store as ops
-from mainspring.workflows.decisions.model import SignalExternalWorkflowExecution
 from mainspring.workflows.history import (
     ChildWorkflowExecutionCompleted,
     WorkflowExecutionCancelRequested,
@@ -17,7 +16,7 @@ from mainspring.workflows.history import (
     WorkflowExecutionStarted,
 )
 from mainspring.workflows.model import Definition, Key, Status
-from mainspring.workflows.requests import Signal
+from mainspring.workflows.requests import Signal, SignalExternalWorkflowExecution
 from tests.conformance.suite.child_flows import parent_of
 from tests.conformance.suite.flows import SECOND, kinds
 

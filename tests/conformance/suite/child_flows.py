@@ -8,13 +8,6 @@ import pytest
 
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import State
-from mainspring.workflows.decisions.model import (
-    CancelWorkflowExecution,
-    ContinueAsNewWorkflowExecution,
-    FailWorkflowExecution,
-    RequestCancelExternalWorkflowExecution,
-    SignalExternalWorkflowExecution,
-)
 from mainspring.workflows.history import (
     ChildPolicy,
     ChildWorkflowExecutionCanceled,
@@ -30,8 +23,15 @@ from mainspring.workflows.history import (
     WorkflowExecutionTerminated,
 )
 from mainspring.workflows.model import Key, Status
-from mainspring.workflows.requests import Signal
-from mainspring.workflows.running_errands import MOST
+from mainspring.workflows.outbox import MOST
+from mainspring.workflows.requests import (
+    CancelWorkflowExecution,
+    ContinueAsNewWorkflowExecution,
+    FailWorkflowExecution,
+    RequestCancelExternalWorkflowExecution,
+    Signal,
+    SignalExternalWorkflowExecution,
+)
 from tests.conformance.suite.flows import SECOND
 
 if TYPE_CHECKING:

@@ -8,19 +8,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from mainspring.errors import StoreError
-from mainspring.events.relay import Relay
+from mainspring.events import Relay
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.counts import Counts
-from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
+from mainspring.jobs.model import NO_UNIQUE, Counts, Job, Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.nodes.model import NodeRow
 from mainspring.nodes.store import MembershipPort
 from mainspring.queries.filters import JobFilter
-from mainspring.queries.jobs import ListJobs
-from mainspring.storage.engine import Engine
-from mainspring.storage.operation import DEFERRED
+from mainspring.queries.lists import QueryJobs
+from mainspring.storage.engine import DEFERRED, Engine
 from mainspring.storage.reads import BUDGET
 from tests.conformance.suite.lifecycle import RecordedLifecycle
 from tests.conformance.suite.paging import answer, everything
@@ -28,10 +26,8 @@ from tests.conformance.suite.paging import answer, everything
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from mainspring.events.relay import Message
-    from mainspring.storage.engine import Opened
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Budget, PageQuery, Query
+    from mainspring.events import Message
+    from mainspring.storage.engine import Budget, Opened, Operation, PageQuery, Query
 
 T = TypeVar("T")
 
@@ -366,7 +362,7 @@ class Store:
     ) -> list[Job]:
         """List jobs; without a limit all that match."""
         where = JobFilter(states=() if state is None else (state,), **criteria)
-        return self.all_of(ListJobs(where=where, after=after, limit=limit))
+        return self.all_of(QueryJobs(where=where, after=after, limit=limit))
 
     def counts(self) -> dict[tuple[bytes, int, int], int]:
         """Return the counts, and check them against the jobs.

@@ -8,8 +8,8 @@ from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event
 from mainspring.queries.filters import JobFilter
-from mainspring.queries.jobs import ListJobs
-from mainspring.storage.query import Budget
+from mainspring.queries.lists import QueryJobs
+from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NOW
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Filtering:
             wanted = [job.id for job in everything if where.matches(job)]
             assert bool(wanted) == (where.function != b"unknown"), where
             for rows in (3, 1000):
-                found = store.all_of(ListJobs(where=where, limit=1000), Budget(rows, 60.0, part=2))
+                found = store.all_of(QueryJobs(where=where, limit=1000), Budget(rows, 60.0, part=2))
                 assert [job.id for job in found] == wanted, (where, rows)
 
     def test_a_page_of_rare_matches_is_full(self, store: Store) -> None:
@@ -85,7 +85,7 @@ class Filtering:
             wanted = [job.id for job in everything if where.matches(job)]
             pages, after = [], None
             while True:
-                page = store.all_of(ListJobs(where=where, limit=2, after=after), Budget(1000, 60.0, part=100))
+                page = store.all_of(QueryJobs(where=where, limit=2, after=after), Budget(1000, 60.0, part=100))
                 pages += [job.id for job in page]
                 if len(page) < 2:
                     break

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from mainspring.jobs.failures import failure
 from mainspring.jobs.rules import Event
-from mainspring.workflows.decisions.model import (
+from mainspring.workflows.history import ChildPolicy
+from mainspring.workflows.requests import (
     CancelTimer,
     CompleteWorkflowExecution,
     ContinueAsNewWorkflowExecution,
@@ -18,7 +19,6 @@ from mainspring.workflows.decisions.model import (
     StartChildWorkflowExecution,
     StartTimer,
 )
-from mainspring.workflows.history import ChildPolicy
 
 EXTERNAL = b"external"
 """The input of all signals of runs."""

@@ -18,14 +18,13 @@ from mainspring.jobs import store as job_ops
 from mainspring.jobs.failures import failure
 from mainspring.jobs.rules import Event
 from mainspring.workflows import store as ops
-from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution
 from mainspring.workflows.history import (
     DecisionTaskCompleted,
     WorkflowExecutionContinuedAsNew,
     WorkflowExecutionSignaled,
 )
 from mainspring.workflows.model import Definition, Key, Parked, Status
-from mainspring.workflows.requests import Completion, Decided, Signal
+from mainspring.workflows.requests import Completion, ContinueAsNewWorkflowExecution, Decided, Signal
 from tests.conformance.suite.driver import Store, released
 from tests.conformance.suite.flow_groups import EXTERNAL, LATER, PARTS
 from tests.conformance.suite.flows import SECOND, Flows
@@ -34,11 +33,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from mainspring.jobs.model import Job
-    from mainspring.storage.engine import Engine
-    from mainspring.storage.operation import Operation
-    from mainspring.workflows.cache import Run
+    from mainspring.storage.engine import Engine, Operation
     from mainspring.workflows.history import Event as HistoryEvent
     from mainspring.workflows.history import WorkflowExecutionStarted
+    from mainspring.workflows.reading import Run
 
 
 class FlowMachine(RuleBasedStateMachine):

@@ -12,26 +12,29 @@ from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event as JobEvent
 from mainspring.jobs.rules import Settlement
 from mainspring.workflows import store as ops
-from mainspring.workflows.decisions.model import (
+from mainspring.workflows.draft import fold
+from mainspring.workflows.model import Definition, Key, Status, decision_function
+from mainspring.workflows.requests import (
     CompleteWorkflowExecution,
+    Completion,
     ContinueAsNewWorkflowExecution,
+    Decided,
+    Reached,
     ScheduleActivityTask,
+    Signal,
     StartChildWorkflowExecution,
     StartTimer,
     StepResult,
 )
-from mainspring.workflows.fold import fold
-from mainspring.workflows.model import Definition, Key, Status, decision_function
-from mainspring.workflows.requests import Completion, Decided, Reached, Signal
 from tests.conformance.suite.driver import NO_LIMIT, NOW, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mainspring.storage.operation import Operation
-    from mainspring.workflows.decisions.model import Decision
+    from mainspring.storage.engine import Operation
     from mainspring.workflows.history import ChildPolicy, Event, EventBase
     from mainspring.workflows.model import Parked
+    from mainspring.workflows.requests import Decision
     from tests.conformance.suite.driver import Make
 
 E = TypeVar("E", bound="EventBase")

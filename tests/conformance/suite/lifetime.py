@@ -11,7 +11,7 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event
-from mainspring.storage.operation import Operation, Probe
+from mainspring.storage.engine import Operation, Probe
 from tests.conformance.suite.driver import NOW, Make, Store, done
 from tests.conformance.suite.operations import ANYTHING
 

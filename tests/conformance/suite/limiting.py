@@ -9,10 +9,10 @@ from mainspring.ids import slot_of
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.rules import Event
-from mainspring.queries.jobs import FirstInLine
+from mainspring.queries.lists import FirstInLine
 from mainspring.resources import store as resources
-from mainspring.resources.model import FUNCTION_POOL, FunctionLimits, Limits, Rate, pool_of
-from mainspring.storage.query import Budget
+from mainspring.resources.rules import FUNCTION_POOL, FunctionLimits, Limits, Rate, pool_of
+from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NOW, Store, released
 
 SECOND = 1_000_000

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from mainspring.storage.query import Budget
+from mainspring.storage.engine import Budget
 from mainspring.workflows import store as ops
 from mainspring.workflows.history import WorkflowExecutionSignaled
 from mainspring.workflows.model import Definition, Key, Parked, Status

@@ -9,7 +9,7 @@ import pytest
 from mainspring.job_logs.model import Chunk, Line, lines_of, mask_from, parts_of
 from mainspring.job_logs.store import AppendLogs, ReadLogs, SweepLogs
 from mainspring.jobs import store as ops
-from mainspring.storage.query import Budget
+from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NOW, Make, Store
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from tests.conformance.suite.model import Model, copy
 from tests.conformance.suite.operations import ANYTHING
 
 if TYPE_CHECKING:
-    from mainspring.storage.engine import Engine
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Engine, Operation
 
 _FUNCTIONS = st.sampled_from([b"f", b"g", b"\0\xff"])
 _UNIQUES = st.sampled_from([b"", b"", b"u", b"v", b"\0"])

@@ -8,16 +8,15 @@ import msgspec
 
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.counts import Counts
-from mainspring.jobs.model import Job, State, StopRequest
+from mainspring.jobs.model import Counts, Job, State, StopRequest
 from mainspring.jobs.rules import Event
 from mainspring.namespaces import ANY, namespace_of
-from mainspring.storage.plan import plan_of
+from mainspring.storage.engine import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
 
 class Model:

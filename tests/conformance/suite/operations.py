@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.events.relay import Settled
+from mainspring.events import Settled
 from mainspring.jobs import store as ops
 from mainspring.namespaces import DEFAULT
 

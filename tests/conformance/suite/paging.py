@@ -11,8 +11,7 @@ from mainspring.errors import StoreError
 from mainspring.storage.reads import BUDGET
 
 if TYPE_CHECKING:
-    from mainspring.storage.engine import QueryPort
-    from mainspring.storage.query import Budget, PageQuery, Query
+    from mainspring.storage.engine import Budget, PageQuery, Query, QueryPort
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import pytest
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event
-from mainspring.queries.jobs import FirstInLine, ReadArguments
+from mainspring.queries.lists import FirstInLine, ReadArguments
 from tests.conformance.suite.driver import NOW, Store, done
 from tests.conformance.suite.operations import ANYTHING
 

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.jobs.model import Priority, Retry
 from mainspring.jobs.rules import Event
-from mainspring.queries.schedules import AMONG, LastOutcomes, ListFires, NewestFires
+from mainspring.queries.lists import AMONG, LastOutcomes, ListFires, NewestFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import triggers
 from mainspring.schedules.model import FireState, Origin, Overlap
-from mainspring.storage.query import Budget
+from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NO_LIMIT
 from tests.conformance.suite.scheduling import MINUTE, START, Scheduling, at, named
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.jobs import store as ops
-from mainspring.jobs.attempt_records import LIMIT, AttemptRecord, decode_records, encode_record
 from mainspring.jobs.model import NO_UNIQUE, Options
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.queries.jobs import Recall, Recalled
+from mainspring.jobs.settlement_records import RECORDS_LIMIT, AttemptRecord, decode_records, encode_record
+from mainspring.queries.lists import Recall, Recalled
 from tests.conformance.suite.driver import NOW, Store, done
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Remembering:
             sizes.append(len(lines))
             numbers = [one.number for one in decode_records(lines)]
             assert numbers == list(range(numbers[0], number + 1))
-        assert LIMIT - 1100 < max(sizes) <= LIMIT
+        assert RECORDS_LIMIT - 1100 < max(sizes) <= RECORDS_LIMIT
         assert sizes[-1] < max(sizes), "it began again"
 
     def test_the_attempts_of_a_lost_node_are_recorded(self, recalling: Store) -> None:

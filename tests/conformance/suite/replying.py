@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.access.once import KeyedAct
-from mainspring.access.replies import (
+from mainspring.access.idempotency import (
     FindReply,
     Keep,
     KeptReply,
+    KeyedAct,
     Release,
     RequestKey,
     Reservation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import FireState, Reason
-from mainspring.schedules.retention import MIN_ROWS, NAMES_PER_STEP
+from mainspring.schedules.unit import MIN_ROWS, NAMES_PER_STEP
 from tests.conformance.suite.scheduling import MINUTE, START, ScheduleFixtures, Scheduling, at
 
 MORE = 50

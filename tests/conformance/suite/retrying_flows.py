@@ -12,7 +12,7 @@ from mainspring.workflows.requests import Signal
 from tests.conformance.suite.flows import SECOND
 
 if TYPE_CHECKING:
-    from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution
+    from mainspring.workflows.requests import ContinueAsNewWorkflowExecution
     from tests.conformance.suite.flows import Flows
 
 

@@ -11,14 +11,15 @@ from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Options, Priority, Retry, State, encode_options
 from mainspring.jobs.rules import Event
 from mainspring.workflows import store as ops
-from mainspring.workflows.decisions.model import (
-    CancelWorkflowExecution,
-    FailWorkflowExecution,
-    RequestCancelActivityTask,
-)
 from mainspring.workflows.history import ActivityTaskFailed, MarkerRecorded
 from mainspring.workflows.model import Key, Parked, Status
-from mainspring.workflows.requests import Decided, Signal
+from mainspring.workflows.requests import (
+    CancelWorkflowExecution,
+    Decided,
+    FailWorkflowExecution,
+    RequestCancelActivityTask,
+    Signal,
+)
 from tests.conformance.suite.driver import released
 from tests.conformance.suite.flows import SECOND, kinds
 

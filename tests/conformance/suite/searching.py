@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
 from mainspring.queries.filters import JobFilter
-from mainspring.queries.jobs import ListJobs
-from mainspring.storage.query import Budget
+from mainspring.queries.lists import QueryJobs
+from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NOW, Store
 
 if TYPE_CHECKING:
     from mainspring.jobs.model import Job
-    from mainspring.storage.query import Page
+    from mainspring.storage.engine import Page
 
 A_MINUTE = 60.0
 
@@ -25,7 +25,7 @@ class Searching:
     """Tests of the budgets of reads."""
 
     @staticmethod
-    def _pages(store: Store, query: ListJobs, budget: Budget) -> list[Page[Job]]:
+    def _pages(store: Store, query: QueryJobs, budget: Budget) -> list[Page[Job]]:
         """Read page after page."""
         pages = [store.read(query, budget)]
         while pages[-1].next is not None:
@@ -41,19 +41,19 @@ class Searching:
         rare = store.submitted(function=b"rare")
         many = [store.submitted(created_us=NOW + number) for number in range(9)]
         pages = self._pages(
-            store, ListJobs(where=JobFilter(function=b"rare")), Budget(rows=4, seconds=A_MINUTE, part=2)
+            store, QueryJobs(where=JobFilter(function=b"rare")), Budget(rows=4, seconds=A_MINUTE, part=2)
         )
         assert self._seen(pages) == [([], many[5].id, NOW + 5), ([], many[1].id, NOW + 1), ([rare.id], None, 0)]
 
     def test_a_list_ends_with_its_time_but_makes_progress(self, store: Store) -> None:
         rare = store.submitted(function=b"rare")
         many = [store.submitted(created_us=NOW + number) for number in range(9)]
-        pages = self._pages(store, ListJobs(where=JobFilter(function=b"rare")), Budget(rows=1000, seconds=0.0, part=6))
+        pages = self._pages(store, QueryJobs(where=JobFilter(function=b"rare")), Budget(rows=1000, seconds=0.0, part=6))
         assert self._seen(pages) == [([], many[3].id, NOW + 3), ([rare.id], None, 0)]
 
     def test_a_full_page_names_the_start_of_the_next_one(self, store: Store) -> None:
         jobs = [store.submitted(created_us=NOW + number) for number in range(4)]
-        pages = self._pages(store, ListJobs(limit=2), Budget(rows=3, seconds=A_MINUTE, part=3))
+        pages = self._pages(store, QueryJobs(limit=2), Budget(rows=3, seconds=A_MINUTE, part=3))
         assert self._seen(pages) == [
             ([jobs[3].id, jobs[2].id], jobs[2].id, NOW + 2),
             ([jobs[1].id, jobs[0].id], jobs[0].id, NOW),
@@ -75,7 +75,7 @@ class Searching:
         for state in (None, *State):
             for wanted in (None, b"g"):
                 where = JobFilter(states=() if state is None else (state,), function=wanted)
-                query = ListJobs(where=where, limit=1000)
+                query = QueryJobs(where=where, limit=1000)
                 found = store.all_of(query, Budget(rows, A_MINUTE, part=2))
                 assert [job.id for job in found] == [job.id for job in everything if where.matches(job)], (
                     state,
@@ -85,4 +85,4 @@ class Searching:
     def test_committed_jobs_are_found(self, store: Store) -> None:
         for _ in range(20):
             job = store.submitted()
-            assert store.read(ListJobs(limit=1)).items[0].id == job.id
+            assert store.read(QueryJobs(limit=1)).items[0].id == job.id

@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row
 from mainspring.series.store import ReadNamespaceSeries, ReadSeries, SaveSeries
-from mainspring.storage.query import Budget
+from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import Make, Store
 
 if TYPE_CHECKING:

@@ -10,18 +10,21 @@ import pytest
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event as JobEvent
 from mainspring.workflows import store as ops
-from mainspring.workflows.decisions.model import RequestCancelExternalWorkflowExecution, SignalExternalWorkflowExecution
 from mainspring.workflows.history import WorkflowExecutionSignaled, decode_events, encode_events
-from mainspring.workflows.latest_events import ReadLatest
 from mainspring.workflows.model import Key, Parked, Status
-from mainspring.workflows.requests import Signal
-from mainspring.workflows.running_errands import MOST
+from mainspring.workflows.outbox import MOST
+from mainspring.workflows.reading import ReadLatest
+from mainspring.workflows.requests import (
+    RequestCancelExternalWorkflowExecution,
+    Signal,
+    SignalExternalWorkflowExecution,
+)
 from tests.conformance.suite.flows import MINUTE, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.workflows.observer import Changed
+    from mainspring.workflows.observers import Changed
     from mainspring.workflows.reading import Unread
     from tests.conformance.suite.flows import Flows
 

@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.errors import ConflictError
 from mainspring.schedules import store as ops
-from mainspring.schedules.faults import fault_of
+from mainspring.schedules.codecs import fault_of
 from mainspring.schedules.model import Cron, Every, Reason, Schedule
 from tests.conformance.suite.scheduling import MINUTE, START, Scheduling
 

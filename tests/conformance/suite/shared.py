@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.errors import StoreError
-from mainspring.events.relay import Pending
+from mainspring.events import Pending
 from mainspring.ids import SLOTS, slot_of
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State

@@ -17,7 +17,7 @@ from tests.conformance.suite.scheduling import Scheduling
 
 if TYPE_CHECKING:
     from mainspring.jobs.rules import Settlement
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
 ROUNDS = 10
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs
-from mainspring.access.replies import KeptReply, Reservation
+from mainspring.access.caller import Act
+from mainspring.access.idempotency import KeptReply, Reservation
 from mainspring.jobs.model import Options, Priority, State
 from mainspring.workflows import store as ops
-from mainspring.workflows.decisions.model import CompleteWorkflowExecution
-from mainspring.workflows.definition_store import CountOpen, RemoveDefinition
+from mainspring.workflows.definitions import CountOpen, RemoveDefinition
 from mainspring.workflows.model import Definition, Key, Status
-from mainspring.workflows.requests import Signal
+from mainspring.workflows.requests import CompleteWorkflowExecution, Signal
 from tests.conformance.suite.flows import DECISIONS, SECOND
 from tests.conformance.suite.replying import once
 
 if TYPE_CHECKING:
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
     from tests.conformance.suite.flows import Flows
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from mainspring.errors import StoreError
 from mainspring.jobs import store as ops
-from mainspring.jobs.attempt_records import decode_records
 from mainspring.jobs.model import Options, State, StopRequest
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.queries.jobs import Recall
+from mainspring.jobs.settlement_records import decode_records
+from mainspring.queries.lists import Recall
 from tests.conformance.suite.driver import NOW, done, released
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.events.relay import Settled
+from mainspring.events import Settled
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event

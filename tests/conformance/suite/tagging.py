@@ -9,8 +9,8 @@ import pytest
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event
 from mainspring.queries.filters import JobFilter
-from mainspring.queries.jobs import ListJobs
-from mainspring.storage.query import Budget
+from mainspring.queries.lists import QueryJobs
+from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NOW, Store
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Tagging:
                 for unique in (None, b"one"):
                     where = JobFilter(states=() if state is None else (state,), function=wanted, unique=unique, tag="t")
                     expected = [job.id for job in everything if where.matches(job)]
-                    assert self._ids(store.all_of(ListJobs(where=where, limit=1000))) == expected, where
+                    assert self._ids(store.all_of(QueryJobs(where=where, limit=1000))) == expected, where
 
     @pytest.mark.parametrize("rows", [1, 3, 1000])
     def test_all_pages_of_a_tag_together_are_its_list(self, store: Store, rows: int) -> None:
@@ -75,7 +75,7 @@ class Tagging:
             where = JobFilter(tag="t", states=() if state is None else (state,))
             expected = [job.id for job in store.list() if where.matches(job)]
             assert (
-                self._ids(store.all_of(ListJobs(where=where, limit=1000), Budget(rows, A_MINUTE, part=2))) == expected
+                self._ids(store.all_of(QueryJobs(where=where, limit=1000), Budget(rows, A_MINUTE, part=2))) == expected
             )
 
     def test_a_joining_job_adds_no_tags(self, store: Store) -> None:
@@ -91,7 +91,10 @@ class Tagging:
         store.end(dead, Event.FAIL)
         store.sweep(NOW + 1, 0)
         assert self._ids(store.list(tag="t")) == [kept.id, dead.id]
-        assert self._ids(store.all_of(ListJobs(where=JobFilter(tag="t")), Budget(1, A_MINUTE, 1))) == [kept.id, dead.id]
+        assert self._ids(store.all_of(QueryJobs(where=JobFilter(tag="t")), Budget(1, A_MINUTE, 1))) == [
+            kept.id,
+            dead.id,
+        ]
 
     def test_a_redriven_job_keeps_its_tags(self, store: Store) -> None:
         job = store.leased(options=tagged("t"))

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     from mainspring.engines.postgres.engine import PostgresEngine
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
     from mainspring.jobs.store import Withdrawn
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
 T = TypeVar("T")
 TIMEOUT = 60.0

@@ -8,11 +8,11 @@ from typing import Final
 import pytest
 from tests.conformance.suite.paging import answer
 
-from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs, RecordActs, row_of
+from mainspring.access.caller import Act
 from mainspring.access.store import SweepAccess
 from mainspring.engines.postgres.access import SQL
-from mainspring.engines.postgres.connection import SESSION_SETTINGS
+from mainspring.engines.postgres.connections import SESSION_SETTINGS
 
 from .a_fleet import node, session
 from .test_jobs_plans import plan

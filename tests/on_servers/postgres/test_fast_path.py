@@ -10,10 +10,10 @@ import asyncpg
 import pytest
 from tests.postgres.server import name_of
 
-from mainspring.engines.postgres import journal, rows
-from mainspring.engines.postgres.fast_path import BACKOFF, FastPathBackoff
+from mainspring.engines.postgres import transaction
 from mainspring.engines.postgres.migrate import MIGRATIONS
-from mainspring.engines.postgres.rows import SQL
+from mainspring.engines.postgres.transaction import JOBS_SQL
+from mainspring.engines.postgres.writer import BACKOFF, FastPathBackoff
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the numbers of the groups that end step by step."""
-    entry, numbers = journal.entry, list[int]()
+    entry, numbers = transaction.journal_entry, list[int]()
 
     def note(tx: Transaction, number: int) -> str:
         numbers.append(number)
         return entry(tx, number)
 
-    monkeypatch.setattr(journal, "entry", note)
+    monkeypatch.setattr(transaction, "journal_entry", note)
     return numbers
 
 
@@ -67,7 +67,7 @@ def test_a_typical_group_is_one_statement(database: str, monkeypatch: pytest.Mon
         async with node(database) as one:
             await register(one)
             with monkeypatch.context() as patch:
-                patch.setattr(journal, "entry", lambda *_: "SELECT 'step by step' / 0")
+                patch.setattr(transaction, "journal_entry", lambda *_: "SELECT 'step by step' / 0")
                 outcomes, old, new = await mixed(one)
             assert outcomes == [{}, set(), set(), {}]
             assert await one.states(*old, *new) == [State.SUCCEEDED] * 3 + [State.LEASED] * 2 + [State.PENDING] * 2
@@ -107,8 +107,8 @@ def test_the_fast_path_consists_of_the_statements_of_the_steps() -> None:
         return re.sub(r"\$\d+(::\w+\[\])?", "$", " ".join(statement.split()))
 
     (whole,) = (plain(one.text) for one in MIGRATIONS if "CREATE FUNCTION usual_2(" in one.text)
-    settled, _, _ = plain(SQL["succeed"]).removeprefix("WITH ").partition(" SELECT count(*), array_agg")
-    columns, _, rest = plain(SQL["submit_unique"]).removesuffix(" RETURNING id").partition(" FROM ( SELECT")
+    settled, _, _ = plain(JOBS_SQL["succeed"]).removeprefix("WITH ").partition(" SELECT count(*), array_agg")
+    columns, _, rest = plain(JOBS_SQL["submit_unique"]).removesuffix(" RETURNING id").partition(" FROM ( SELECT")
     assert settled.endswith("FROM gone )")
     assert columns.endswith("s.keep")
     for part in (settled, columns, rest.partition("unnest(")[2].partition(" AS s (")[2]):
@@ -196,7 +196,7 @@ def test_a_lost_answer_is_recovered(database: str, monkeypatch: pytest.MonkeyPat
 
             async def lose(self: object, query: str, *values: object) -> object:
                 found: object = await fetch(self, query, *values)
-                if query == SQL["fast_path"]:
+                if query == JOBS_SQL["fast_path"]:
                     writes.terminate()
                     raise ConnectionResetError("the answer is lost")
                 return found
@@ -242,8 +242,8 @@ def test_the_fast_path_does_not_wait_long_for_a_unique(
     postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch, steps: list[int]
 ) -> None:
     """Another group that takes the unique at this moment may wait for this group, too."""
-    patient = SQL["submit_unique"].replace("100ms", "0")
-    monkeypatch.setitem(SQL, "submit_unique", patient)
+    patient = JOBS_SQL["submit_unique"].replace("100ms", "0")
+    monkeypatch.setitem(JOBS_SQL, "submit_unique", patient)
 
     async def test() -> None:
         async with node(database) as one, session(database) as other:
@@ -274,7 +274,7 @@ def test_a_group_too_large_for_one_message_runs_step_by_step(
             steps.clear()
             await one.submitted(2)
             assert steps == []
-            monkeypatch.setattr(rows, "PORTION_BYTES", 1)
+            monkeypatch.setattr(transaction, "PORTION_BYTES", 1)
             await one.submitted(2)
             assert len(steps) == 1, "two payloads of a byte each"
             assert await one.group(one.submit(one.job()), one.settle(old)) == [{}, set()]

@@ -8,12 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 from tests.conformance.suite.paging import everything
 
-from mainspring.engines.postgres import connection, writer
+from mainspring.engines.postgres import connections, writer
 from mainspring.errors import StoreError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
-from mainspring.queries.jobs import ListJobs
-from mainspring.storage.operation import Operation
+from mainspring.queries.lists import QueryJobs
+from mainspring.storage.engine import Operation
 
 from .a_fleet import Node, eventually, node, session
 
@@ -48,7 +48,7 @@ def test_concurrent_nodes_share_the_jobs(database: str, postgres: PostgresServer
         async with node(database, "a") as one, node(database, "b") as two, node(database, "c") as third:
             await asyncio.gather(*(work(each, seed) for seed, each in enumerate((one, two, third))))
             (counts,) = await one.group(ops.Count())
-            jobs = await everything(one.engine, ListJobs(limit=100_000))
+            jobs = await everything(one.engine, QueryJobs(limit=100_000))
         assert len(set(claimed)) == len(claimed), "no job is claimed twice"
         assert sorted(job.id for job in jobs) == sorted(stored)
         assert {job.id for job in jobs if job.state == State.SUCCEEDED} == set(settled)
@@ -61,7 +61,7 @@ def test_concurrent_nodes_share_the_jobs(database: str, postgres: PostgresServer
 
 
 def test_a_lock_of_another_session_is_waited_for_and_logged(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connection.SESSION_SETTINGS, "lock_timeout", "50ms")
+    monkeypatch.setitem(connections.SESSION_SETTINGS, "lock_timeout", "50ms")
     monkeypatch.setattr(writer, "LOG_AFTER", 0.2)
 
     async def test() -> None:

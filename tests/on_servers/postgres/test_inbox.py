@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from tests.unit.faces.rest.a_server import whole_node
 
 from mainspring import App, namespaces
-from mainspring.api.status import Show
-from mainspring.client import transactional
-from mainspring.engines.postgres import inbox
+from mainspring.api.nodes import ShowStatus
+from mainspring.client import submission
+from mainspring.engines.postgres import submitting
 from mainspring.engines.postgres.migrate import MIGRATIONS, prepare
-from mainspring.events.relay import Pending, Settled
-from mainspring.faces.http.figures import Measure
+from mainspring.events import Pending, Settled
+from mainspring.faces.http import Measure
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Priority, Retry, State, encode_options
 from mainspring.jobs.rules import Event, Settlement
@@ -29,7 +29,7 @@ from .a_fleet import NOW, Node, node, session
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from mainspring.api.status import SetAsideStatus
+    from mainspring.api.nodes import SetAsideStatus
 
 NEVER = NOW + 90 * 365 * 86_400_000_000
 
@@ -93,7 +93,7 @@ def test_a_submission_has_the_key_of_the_client(database: str) -> None:
             function = App().function("f").options(concurrency_key=_key, timeout=5)
             for payload in (b"1", b"2"):
                 request = function._request((payload,), {})  # noqa: SLF001 - what a user submits, without a session
-                values = transactional._values(request, function._options, "default")  # noqa: SLF001 - the row itself is looked at
+                values = submission._values(request, function._options, "default")  # noqa: SLF001 - the row itself is looked at
                 await insert(other, payload=payload, options=values[-1])
             await take(one)
             want = ops.ClaimRequest(b"f", 9)
@@ -395,7 +395,7 @@ def test_a_row_that_cannot_become_a_job_is_refused_alone(database: str) -> None:
 
 
 def test_refused_rows_are_shown_until_somebody_deletes_them(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "REFUSED_INTERVAL", 0.0)
+    monkeypatch.setattr(submitting, "REFUSED_INTERVAL", 0.0)
 
     async def test() -> None:
         async with whole_node(database) as (_, built), session(database) as other:
@@ -403,7 +403,7 @@ def test_refused_rows_are_shown_until_somebody_deletes_them(database: str, monke
             async def shown(number: int) -> SetAsideStatus | None:
                 async with asyncio.timeout(60):
                     while True:
-                        found = (await built.api.call(Show())).set_aside
+                        found = (await built.api.call(ShowStatus())).set_aside
                         (measure,) = [one for one in built.metrics.figures() if one.name == "mainspring_set_aside"]
                         assert isinstance(measure, Measure)
                         if ({"kind": "submission"}, number) in measure.samples:
@@ -491,7 +491,7 @@ def test_invalid_options_are_left_out(database: str, options: Options) -> None:
 def test_a_portion_of_the_inbox_has_a_limit_in_bytes(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
-            monkeypatch.setattr(inbox, "PORTION_BYTES", 1000)
+            monkeypatch.setattr(submitting, "PORTION_BYTES", 1000)
             for size in (2000, 400, 400, 400):
                 await insert(other, payload=bytes(size))
             for number, more in ((1, True), (2, True), (1, False)):

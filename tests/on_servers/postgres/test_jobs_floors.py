@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.postgres.connection import SESSION_SETTINGS
-from mainspring.engines.postgres.floors import COMMITTED_AFTER, LOWEST, SCAN_SHARE, SLOW_SCAN, Floors
-from mainspring.engines.postgres.rows import SQL
+from mainspring.engines.postgres.claiming import COMMITTED_AFTER, LOWEST, SCAN_SHARE, SLOW_SCAN, Floors
+from mainspring.engines.postgres.connections import SESSION_SETTINGS
+from mainspring.engines.postgres.transaction import JOBS_SQL
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event, Settlement
@@ -210,7 +210,7 @@ def test_a_claim_from_its_floor_passes_no_dead_tuples(database: str) -> None:
                 transaction = other.transaction()
                 await transaction.start()
                 try:
-                    return await pages(other, SQL["claim"], one.term, *values)
+                    return await pages(other, JOBS_SQL["claim"], one.term, *values)
                 finally:
                     await transaction.rollback()
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.postgres.connection import SESSION_SETTINGS
-from mainspring.engines.postgres.rows import SQL
+from mainspring.engines.postgres.connections import SESSION_SETTINGS
+from mainspring.engines.postgres.transaction import JOBS_SQL
 
 from .a_fleet import node, session
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-WRITTEN = set(SQL) - {"partitions", "top", "now"}
+WRITTEN = set(JOBS_SQL) - {"partitions", "top", "now"}
 """Statements about jobs; the others read the catalogue, or no table."""
 LISTS = {"list_jobs", "list_ended", "list_dead"}
 """Statements that read jobs in the order of ids until enough match."""
@@ -68,7 +68,7 @@ def plan_steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def plan(
-    connection: asyncpg.Connection[asyncpg.Record], name: str, statements: Mapping[str, str] = SQL
+    connection: asyncpg.Connection[asyncpg.Record], name: str, statements: Mapping[str, str] = JOBS_SQL
 ) -> list[dict[str, Any]]:
     """Return the steps of a statement's generic plan."""
     prepared = f"tested_{name}"
@@ -170,8 +170,8 @@ def _sorts_a_table(step: dict[str, Any]) -> bool:
 
 def test_every_statement_of_the_file_is_loaded_completely() -> None:
     text = files("mainspring.engines.postgres").joinpath("jobs.sql").read_text("utf-8")
-    assert list(SQL) == re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
-    for name, statement in SQL.items():
+    assert list(JOBS_SQL) == re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
+    for name, statement in JOBS_SQL.items():
         assert re.match(r"(SELECT|INSERT|UPDATE|DELETE|WITH)\s", statement), name
         assert ";" not in statement
         assert "-- name" not in statement
@@ -181,5 +181,5 @@ def test_every_statement_is_used() -> None:
     sources = "".join(
         file.read_text("utf-8") for file in files("mainspring.engines.postgres").iterdir() if file.name.endswith(".py")
     )
-    for name in SQL:
+    for name in JOBS_SQL:
         assert f'"{name}"' in sources, name

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conformance.suite.paging import everything
 
-from mainspring.engines.postgres import cancelling, queries
+from mainspring.engines.postgres import changing, queries
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.counts import Counts
-from mainspring.jobs.model import Job, Options, Priority, State
+from mainspring.jobs.model import Counts, Job, Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.queries.jobs import ListJobs
+from mainspring.queries.lists import QueryJobs
 
 from .a_fleet import NOW, Node, node, session
 
 if TYPE_CHECKING:
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
 FUNCTIONS = [b"f", b"g"]
 ENDS = [event for event in Event if State.LEASED in rules.sources(event) and event not in {Event.ASSIGN, Event.LOSE}]
@@ -148,7 +147,7 @@ async def race(database: str, seed: int, steps: int) -> None:
                 await one.step()
 
         await asyncio.gather(*map(work, busy))
-        jobs = await everything(nodes[0].engine, ListJobs(limit=1_000_000))
+        jobs = await everything(nodes[0].engine, QueryJobs(limit=1_000_000))
         (counts,) = await nodes[0].group(ops.Count())
         recount = Counts()
         for job in jobs:
@@ -179,11 +178,11 @@ def test_a_job_that_is_released_during_its_cancel_is_cancelled(database: str, mo
 
             async def look_up(*args: Any) -> dict[int, Job]:
                 """Look after the statement that found the job held; it waits by then."""
-                monkeypatch.setattr(cancelling, "look_up", queries.look_up)
+                monkeypatch.setattr(changing, "look_up", queries.look_up)
                 assert await second.group(back) == [set()]
                 return await queries.look_up(*args)
 
-            monkeypatch.setattr(cancelling, "look_up", look_up)
+            monkeypatch.setattr(changing, "look_up", look_up)
             (cancelled,) = await first.group(ops.Cancel(job.id, b"{}", NOW))
             assert (cancelled.before, cancelled.job.state) == (State.PENDING, State.CANCELLED)
             assert await first.states(job) == [State.CANCELLED]

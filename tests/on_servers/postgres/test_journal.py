@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mainspring.engines.postgres import journal
+from mainspring.engines.postgres import transaction
 from mainspring.engines.postgres.transaction import Transaction
 from mainspring.jobs.model import Priority, State
 
@@ -122,7 +122,9 @@ def test_a_group_is_committed_once_under_its_number(database: str) -> None:
 
 def test_an_entry_holds_the_changes() -> None:
     tx = Transaction(None, 7, None, None, {})  # type: ignore[arg-type]
-    assert journal.entry(tx, 9) == "INSERT INTO journal VALUES (7,9,'{}','{}','{}','{}'); COMMIT"
+    assert transaction.journal_entry(tx, 9) == "INSERT INTO journal VALUES (7,9,'{}','{}','{}','{}'); COMMIT"
     for change in ((1, State.RUNNING, 0, 2), (1, State.LEASED, 0, 1), (1, 4, 0, 1), (1, 4, 0, -1), (2, 1, 2, -1)):
         tx.count(*change)
-    assert journal.entry(tx, 9) == "INSERT INTO journal VALUES (7,9,'{1,2}','{2,1}','{0,2}','{3,-1}'); COMMIT"
+    assert (
+        transaction.journal_entry(tx, 9) == "INSERT INTO journal VALUES (7,9,'{1,2}','{2,1}','{0,2}','{3,-1}'); COMMIT"
+    )

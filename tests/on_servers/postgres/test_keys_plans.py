@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.postgres.connection import SESSION_SETTINGS
-from mainspring.engines.postgres.statements import load
+from mainspring.engines.postgres.connections import SESSION_SETTINGS
+from mainspring.engines.postgres.transaction import load_statements
 
 from .a_fleet import node, session
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-SQL = load("resources.sql")
+SQL = load_statements("resources.sql")
 STATES = {
     "empty": "",
     "vacuumed": "VACUUM ANALYZE",

@@ -14,11 +14,11 @@ from tests.engines import postgres_engine
 from mainspring.ids import node_id
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job
-from mainspring.resources.model import Limits, Rate
+from mainspring.resources.rules import Limits, Rate
 from mainspring.server.build import open_node
-from mainspring.server.clock import SystemClock
+from mainspring.server.fleet import SystemClock
+from mainspring.server.node import Shutdown
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
-from mainspring.server.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from mainspring.errors import StoreFencedError, StoreUnavailableError
-from mainspring.events.relay import Stop
+from mainspring.events import Stop
 from mainspring.jobs.model import State
 
 from .a_fleet import eventually, node, session

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.postgres import partitions
-from mainspring.engines.postgres.partitions import DAY_US, DEAD, ENDED, Kind, Retired
-from mainspring.engines.postgres.tags import TagSweep
+from mainspring.engines.postgres.partitions import DAY_US, DEAD, ENDED, Kind, Retired, TagSweep
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event, Settlement

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from mainspring.engines.postgres import rows
+from mainspring.engines.postgres import transaction
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_a_group_in_portions_has_the_same_results(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows.portions, "__defaults__", (3,))
+    monkeypatch.setattr(transaction.portions, "__defaults__", (3,))
 
     async def test() -> None:
         async with node(database) as one:

@@ -10,12 +10,12 @@ import pytest
 from tests.conformance.suite.paging import answer
 
 from mainspring.access.audit import ListActs
-from mainspring.engines.postgres import inbox
-from mainspring.engines.postgres.connection import SESSION_SETTINGS
+from mainspring.engines.postgres import submitting
+from mainspring.engines.postgres.connections import SESSION_SETTINGS
 from mainspring.engines.postgres.lists import READERS
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
-from mainspring.queries.jobs import FirstInLine, ListJobs
+from mainspring.queries.lists import FirstInLine, QueryJobs
 from mainspring.schedules.store import ListSchedules
 from mainspring.series.model import MINUTE
 from mainspring.series.store import ReadNamespaceSeries
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mainspring.engines.postgres.transaction import Transaction
-    from mainspring.storage.query import Query
+    from mainspring.storage.engine import Query
 
 
 def test_a_read_does_not_wait_for_a_group_that_waits_for_a_lock(database: str) -> None:
@@ -38,12 +38,12 @@ def test_a_read_does_not_wait_for_a_group_that_waits_for_a_lock(database: str) -
             await other.execute("BEGIN; LOCK TABLE jobs IN SHARE MODE")
             group = one.begin(ops.Submit([second]))
             await eventually(lambda: other.fetchval("SELECT 1 FROM pg_locks WHERE NOT granted"), "the group waits")
-            found = await answer(one.engine, ListJobs())
+            found = await answer(one.engine, QueryJobs())
             assert [job.id for job in found.items] == [first.id]
             assert not group.done()
             await other.execute("ROLLBACK")
             await group
-            found = await answer(one.engine, ListJobs())
+            found = await answer(one.engine, QueryJobs())
             assert [job.id for job in found.items] == [second.id, first.id]
 
     asyncio.run(asyncio.wait_for(test(), 60))
@@ -61,9 +61,9 @@ def test_a_read_has_one_snapshot_and_cannot_write(database: str, monkeypatch: py
             return counts
 
         readers: dict[Any, Any] = READERS
-        monkeypatch.setitem(readers, ListJobs, look)
+        monkeypatch.setitem(readers, QueryJobs, look)
         async with node(database) as one:
-            assert await answer(one.engine, ListJobs()) == [0, 0]  # type: ignore[comparison-overlap]
+            assert await answer(one.engine, QueryJobs()) == [0, 0]  # type: ignore[comparison-overlap]
 
     asyncio.run(asyncio.wait_for(test(), 60))
 
@@ -129,13 +129,13 @@ def test_a_submission_that_leaves_the_inbox_during_a_read_is_found(
 ) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
-            aliases = inbox.aliases
+            aliases = submitting.aliases
 
             async def meanwhile(tx: Transaction, ids: Iterable[int]) -> dict[int, int]:
                 await one.group(ops.DrainInbox(10))
                 return await aliases(tx, ids)
 
-            monkeypatch.setattr(inbox, "aliases", meanwhile)
+            monkeypatch.setattr(submitting, "aliases", meanwhile)
             job_id = await other.fetchval("INSERT INTO inbox (function, payload) VALUES ('f', 'p') RETURNING id")
             found = await answer(one.engine, ops.ShowJob(job_id))
             assert found is not None
@@ -148,14 +148,14 @@ def test_a_submission_that_leaves_the_inbox_during_a_read_is_found(
 def test_a_lost_connection_is_replaced(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
-            await answer(one.engine, ListJobs())
+            await answer(one.engine, QueryJobs())
             await other.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND application_name LIKE '% reads'"
             )
             for _ in range(3):  # the end of the connection may be noticed by a read alone
                 try:
-                    found = await answer(one.engine, ListJobs())
+                    found = await answer(one.engine, QueryJobs())
                     break
                 except StoreUnavailableError:
                     continue

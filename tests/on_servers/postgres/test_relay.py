@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from mainspring.engines.postgres import engine
-from mainspring.engines.postgres.address import parse
+from mainspring.engines.postgres.connections import parse_address
 from mainspring.engines.postgres.relay import PIECE_LENGTH, Relay
-from mainspring.events.relay import Pending, Progress, Settled, Stop
+from mainspring.events import Pending, Progress, Settled, Stop
 from mainspring.jobs import store as ops
 
 from .a_fleet import Node, node
@@ -16,7 +16,7 @@ from .a_fleet import Node, node
 if TYPE_CHECKING:
     import pytest
 
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
 
 
 def test_messages_reach_the_node_that_they_are_for_in_order(database: str) -> None:
@@ -75,7 +75,7 @@ def test_other_nodes_are_notified_of_pending_jobs_and_waiting_ones_of_ends(datab
 
 def test_stores_of_one_database_do_not_receive_each_others_messages(database: str) -> None:
     async def test() -> None:
-        assert parse(database).checksum != parse(f"{database}?schema=other").checksum
+        assert parse_address(database).checksum != parse_address(f"{database}?schema=other").checksum
         async with (
             node(database, "a") as one,
             node(database, "b") as two,

@@ -12,20 +12,20 @@ import pytest
 from tests.conformance.suite.paging import everything
 from tests.postgres.proxy import Proxy
 
-from mainspring.engines.postgres.connection import SESSION_SETTINGS
-from mainspring.engines.postgres.floors import LOWEST, SCAN_SHARE
-from mainspring.engines.postgres.schedule_tables import SQL, DueFloor
+from mainspring.engines.postgres.claiming import LOWEST, SCAN_SHARE
+from mainspring.engines.postgres.connections import SESSION_SETTINGS
+from mainspring.engines.postgres.schedules import SQL, DueFloor
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.jobs.timers import Timers
-from mainspring.queries.schedules import ListFires
+from mainspring.queries.lists import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Every, Fire, Overlap, Reason, Schedule
 from mainspring.schedules.service import ScheduleService
-from mainspring.server.clock import SystemClock
+from mainspring.server.fleet import SystemClock
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
+from mainspring.turns_of_loop import Timers
 
 from .a_fleet import Node, Part, node, session
 from .test_jobs_floors import slow
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.model import Job
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND

@@ -9,8 +9,8 @@ from importlib.resources import files
 
 import pytest
 
-from mainspring.engines.postgres.connection import SESSION_SETTINGS
-from mainspring.engines.postgres.schedule_tables import SQL
+from mainspring.engines.postgres.connections import SESSION_SETTINGS
+from mainspring.engines.postgres.schedules import SQL
 
 from .a_fleet import node, session
 from .test_jobs_plans import plan, plan_steps

@@ -14,10 +14,9 @@ from tests.zookeeper.server import Ensemble
 
 from mainspring.engines.zookeeper import opening
 from mainspring.engines.zookeeper.address import parse
-from mainspring.engines.zookeeper.bootstrap import prepare
+from mainspring.engines.zookeeper.engine import prepare_tree
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
-from mainspring.engines.zookeeper.ensemble.connecting import check_versions, make_client
-from mainspring.engines.zookeeper.ensemble.wiring import Answer
+from mainspring.engines.zookeeper.ensemble.wiring import Answer, check_versions, make_client
 from mainspring.engines.zookeeper.tree import (
     Check,
     Create,
@@ -423,7 +422,7 @@ def test_a_chroot_inside_another_store_is_refused(zookeeper: str, chroot: str, b
         beside = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}/others{below}"), 4.0)
         await store.open()
         try:
-            await prepare(store)
+            await prepare_tree(store)
             with pytest.raises(SettingsError, match=f"inside the tree of another store, {chroot}: choose another"):
                 await inside.open()
             await beside.open()

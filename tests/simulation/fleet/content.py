@@ -10,7 +10,7 @@ from tests.shared_memory import SharedTables
 if TYPE_CHECKING:
     from random import Random
 
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
     from mainspring.testing import ManualClock
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
-from mainspring.storage.phases import Phase
+from mainspring.storage.engine import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
 
 class FleetHistory:

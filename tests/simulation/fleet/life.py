@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from mainspring.api.answers.job_changes import JobChangeCalls
-from mainspring.api.answers.jobs import JobCalls
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.submitting import SubmitCalls
+from mainspring.api.handlers.jobs import JobCalls, JobChangeCalls
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.submitting import SubmitCalls
 from mainspring.errors import StoreError
-from mainspring.events.hub import Hub
+from mainspring.events import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.ids import Handles, NodeId, Term
 from mainspring.jobs.service import JobService
 from mainspring.nodes.strategies import strategy
-from mainspring.server.clock import StoreClock
-from mainspring.server.fleet import Fleet
+from mainspring.server.fleet import Fleet, StoreClock
 from mainspring.server.settings import FleetSettings, ServerSettings, parse_store
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads

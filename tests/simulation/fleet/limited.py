@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.resources.model import FunctionLimits, Limits
+from mainspring.resources.rules import FunctionLimits, Limits
 from tests.simulation.actors import FUNCTIONS
 
 from .world import FleetWorld

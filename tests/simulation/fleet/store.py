@@ -16,13 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.nodes.model import NodeRow
-    from mainspring.storage.engine import Answer, Answered, Committed, Opened
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Budget, Query
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Opened, Operation, Query
 
     from .clocks import MachineClock
     from .content import Content

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.ids import Handles
 from mainspring.jobs.model import State
 from mainspring.server.settings import FleetSettings
-from mainspring.testing.clock import WALL_START, ManualClock
+from mainspring.testing.passing_time import WALL_START, ManualClock
 from tests.progress import Progress
 from tests.shared_memory import SharedMemoryEngine
 from tests.simulation.actors import FUNCTIONS, Actor, Client, PlainWorker, StreamWorker

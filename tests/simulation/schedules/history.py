@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.jobs.model import State
 from mainspring.schedules import store as ops
-from mainspring.storage.phases import Phase
+from mainspring.storage.engine import Phase
 from tests.simulation.fleet.history import FleetHistory
 
 from .due import DueTimes
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.model import Job
     from mainspring.schedules.model import Schedule
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
     from tests.simulation.fleet.content import Content
 
 _WRITING = frozenset({Phase.SETTLE, Phase.CANCEL, Phase.WAKE, Phase.SWEEP, Phase.SLICES})

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.ids import Handles
-from mainspring.testing.clock import WALL_START
+from mainspring.testing.passing_time import WALL_START
 from mainspring.workflows import history
-from mainspring.workflows.decisions.model import ScheduleActivityTask, StartTimer
-from mainspring.workflows.fold import fold
+from mainspring.workflows.draft import fold
 from mainspring.workflows.history import decode_events
-from mainspring.workflows.state import State
+from mainspring.workflows.model import State
+from mainspring.workflows.requests import ScheduleActivityTask, StartTimer
 from mainspring.workflows.store import ReadHistory
 from tests.simulation.store import UNTIMED
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.workflows.messages import DecidedMessage, DecideMessage
-    from mainspring.workflows.observer import Changed
+    from mainspring.workflows.observers import Changed
     from mainspring.workflows.reading import Unread
 
 QUIET = (

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring.ids import Handles
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 from tests.simulation.actors import Actor
 
 from .program import DONE

@@ -7,11 +7,10 @@ import socket
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from mainspring.wire.gearman.connection import Connection
-from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman_protocol import Connection, Type, response
 from mainspring.worker.runtime import Worker
 from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.workflows import deciding
+from mainspring.worker.workflows import decider as decider_module
 from mainspring.workflows.messages import decode_decide, decode_decided
 from tests.simulation.actors import Actor
 from tests.simulation.wires import End
@@ -112,8 +111,8 @@ class DeciderHost(Actor):
             return world.clock.monotonic() + self._skew
 
         with self.loop.running():
-            with patch.object(deciding, "code_digest", lambda _: self.build):
-                decider = deciding.WorkflowDecider(
+            with patch.object(decider_module, "code_digest", lambda _: self.build):
+                decider = decider_module.WorkflowDecider(
                     self.registry.workflows,
                     settings,
                     selector=None,

@@ -14,7 +14,7 @@ from mainspring.errors import JobCancelled, JobError
 
 if TYPE_CHECKING:
     from mainspring.client.job import Job
-    from mainspring.deciding.channels import Channel
+    from mainspring.workflow_code.channels import Channel
 
 FAILED = "failed"
 CANCELLED = "cancelled"

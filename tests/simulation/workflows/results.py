@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainspring.deciding.instance import Instance
+from mainspring.workflow_code.instance import Instance
 from mainspring.workflows import history
 
 from .program import APPS, CANCELLED, DONE, FAILED, RELAY, TIMED_OUT, VERSIONS

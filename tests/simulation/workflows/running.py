@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
-from mainspring.worker.workflows.watchdog import Watchdog
-from mainspring.workflows import running_errands, snapshots
+from mainspring.worker.loop_watch import Watchdog
+from mainspring.workflows import outbox, tables
 from tests.simulation.stores import SimulationError
 
 from .store import STORES
@@ -39,8 +39,8 @@ def simulate_flows(
                 STORES[store]() as make,
                 capture_logs(),
                 patch.object(Watchdog, "start", lambda _: None),
-                patch.object(snapshots, "MIN_BYTES", 300),
-                patch.object(running_errands, "MOST", 2),
+                patch.object(tables, "MIN_BYTES", 300),
+                patch.object(outbox, "MOST", 2),
             ):
                 try:
                     world = FlowWorld(seed, make, kinds, chains=chains)

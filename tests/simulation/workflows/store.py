@@ -14,7 +14,7 @@ from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import StoreError, StoreFullError
-from mainspring.workflows.cache import RunCache
+from mainspring.workflows.reading import RunCache
 from tests.postgres.server import memory_directory
 from tests.simulation.store import SlowStore, refuse_separate_answer
 from tests.simulation.stores import INLINE
@@ -22,10 +22,8 @@ from tests.simulation.stores import INLINE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from mainspring.storage.engine import Answer, Answered, Committed, Engine
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Budget, Query
-    from mainspring.workflows.observer import RunObserver
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Engine, Operation, Query
+    from mainspring.workflows.observers import RunObserver
 
     Make = Callable[[RunObserver, int], Engine]
     """Returns the engine of a life of the node, with an observer of its runs and the size of their cache."""

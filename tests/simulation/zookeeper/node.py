@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreError, StoreFencedError
-from mainspring.events.relay import Abandoned, Pending
+from mainspring.events import Abandoned, Pending
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.nodes.model import NodeRow
-from mainspring.storage.operation import DEFERRED
+from mainspring.storage.engine import DEFERRED
 from tests.zookeeper.driving import SLICES
 
 from .ensemble import Way
@@ -23,11 +23,10 @@ from .loop import OWNER
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
     from mainspring.jobs.model import Job
     from mainspring.storage.commit_queue import OperationWithCallbacks as Entry
-    from mainspring.storage.engine import Answer, Committed
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Answer, Committed, Operation
 
     from .world import World
 

@@ -11,8 +11,8 @@ from mainspring.ids import NodeId
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import Job, State
 from mainspring.server.build import open_node
+from mainspring.server.node import Shutdown
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
-from mainspring.server.shutdown import Shutdown
 
 from .node import FUNCTIONS, Node
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.jobs.held import Held
     from mainspring.server.node import Node as Server
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
     from tests.simulation.wires import Wire
 
     from .loop import VirtualLoop

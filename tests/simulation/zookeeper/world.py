@@ -7,13 +7,12 @@ from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.zookeeper import bootstrap, paths, records
+from mainspring.engines.zookeeper import engine, paths, records
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.jobs import store as ops
-from mainspring.jobs.counts import Counts
-from mainspring.jobs.model import NO_UNIQUE, Job, Options, Priority, State
-from mainspring.queries.jobs import ListJobs
+from mainspring.jobs.model import NO_UNIQUE, Counts, Job, Options, Priority, State
+from mainspring.queries.lists import QueryJobs
 from tests.conformance.suite.paging import everything
 from tests.progress import Position, Progress, why_waiting
 from tests.zookeeper.memory import MemoryTree
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.jobs.rules import Settlement
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
     from .loop import VirtualLoop
 
@@ -100,7 +99,7 @@ class World:
         """Run with faults, then without."""
         first = MemoryTree(self.content)
         await first.open()
-        await bootstrap.prepare(first)
+        await engine.prepare_tree(first)
         await first.close()
         for name in self.nodes:
             self._begin(name)
@@ -351,7 +350,7 @@ class World:
     async def _list(self, node: Node) -> list[Job]:
         while True:
             try:
-                return await asyncio.wait_for(everything(node.engine, ListJobs(limit=1_000_000)), CALM_SECONDS)
+                return await asyncio.wait_for(everything(node.engine, QueryJobs(limit=1_000_000)), CALM_SECONDS)
             except StoreUnavailableError:
                 await asyncio.sleep(1.0)  # the node has just begun another term
 

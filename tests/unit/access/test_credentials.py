@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from mainspring.access.credentials import Kind, digest_of, secret_of
+from mainspring.access.caller import Kind, digest_of, secret_of
 
 RANDOM = bytes(range(32))
 

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs
-from mainspring.access.caller import Caller
-from mainspring.access.credential_cache import MOST_UNKNOWN, STALE_AFTER, UNKNOWN_FOR
-from mainspring.access.credentials import Kind, secret_of
+from mainspring.access.caller import Act, Caller, Kind, secret_of
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
-from mainspring.access.service import LINK_LIFE, SESSION_LIFE, SWEEP_INTERVAL, TOUCH_INTERVAL, AccessService
+from mainspring.access.service import (
+    LINK_LIFE,
+    MOST_UNKNOWN,
+    SESSION_LIFE,
+    STALE_AFTER,
+    SWEEP_INTERVAL,
+    TOUCH_INTERVAL,
+    UNKNOWN_FOR,
+    AccessService,
+)
 from mainspring.access.store import CountRevocations, Credential, FindCredential
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreUnavailableError
@@ -25,7 +31,7 @@ from mainspring.storage.reads import Reads
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from mainspring.storage.query import Query
+    from mainspring.storage.engine import Query
 
 GRANTS = (Grant(Role.OPERATOR, "shop", ("pay*",)),)
 

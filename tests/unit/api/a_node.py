@@ -8,24 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.api.answers.dead_letters import DeadLetters
-from mainspring.api.answers.fires import FireCalls
-from mainspring.api.answers.functions import FunctionCalls
-from mainspring.api.answers.grants import FunctionGrants, ScheduleGrants
-from mainspring.api.answers.job_changes import JobChangeCalls
-from mainspring.api.answers.job_data import JobDataCalls
-from mainspring.api.answers.job_records import RecordCalls
-from mainspring.api.answers.job_streams import JobStreams
-from mainspring.api.answers.jobs import JobCalls
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.schedules import ScheduleCalls
-from mainspring.api.answers.submitting import SubmitCalls
-from mainspring.api.errors import ApiError, Code
+from mainspring.api.handlers.fires import FireCalls
+from mainspring.api.handlers.functions import DeadLetters, FunctionCalls
+from mainspring.api.handlers.grants import FunctionGrants, ScheduleGrants
+from mainspring.api.handlers.job_records import JobDataCalls, RecordCalls
+from mainspring.api.handlers.jobs import JobCalls, JobChangeCalls, JobStreams
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.schedules import ScheduleCalls
+from mainspring.api.handlers.submitting import SubmitCalls
+from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import Submit
 from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
-from mainspring.events.hub import Hub
+from mainspring.events import Hub
 from mainspring.ids import Handles, NodeId
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.service import JobService
@@ -37,13 +33,11 @@ from mainspring.testing import ManualClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
 
-    from mainspring.access.acts import Act
+    from mainspring.access.caller import Act
     from mainspring.api.request import Request
     from mainspring.errors import StoreError
     from mainspring.jobs.held import Held
-    from mainspring.storage.engine import Answer, Answered, Committed
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Budget, Query
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
 PAYLOAD_LIMIT = 1000
 """The store's limit for payloads, in bytes."""

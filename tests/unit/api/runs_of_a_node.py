@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.api import workflows
-from mainspring.api.answers.grants import RunGrants
-from mainspring.api.answers.workflows import WorkflowCalls
+from mainspring.api.handlers.grants import RunGrants
+from mainspring.api.handlers.workflows import WorkflowCalls
 from mainspring.api.request import read
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.roots import Stored
-from mainspring.storage.query import Page
-from mainspring.workflows.model import Key, Limits, Parked
+from mainspring.storage.engine import Page
+from mainspring.workflows.model import Key, Limits, OpenActivity, Parked, Parking
+from mainspring.workflows.model import State as RunState
 from mainspring.workflows.requests import Reached, Signal
-from mainspring.workflows.state import OpenActivity, Parking
-from mainspring.workflows.state import State as RunState
 from mainspring.workflows.store import Begun, ListRuns, Moved, RunRow, Shown, ShownRun, Start, Unbegun
 
 from .a_node import PAYLOAD_LIMIT, Node, opened
@@ -25,7 +24,7 @@ from .a_node import PAYLOAD_LIMIT, Node, opened
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
 
-    from mainspring.access.replies import KeptReply, RequestKey, Reservation
+    from mainspring.access.idempotency import KeptReply, RequestKey, Reservation
     from mainspring.api.request import Request
     from mainspring.workflows.history import ChildPolicy, Event
 

@@ -12,11 +12,11 @@ import pytest
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
 from mainspring.access.service import AccessService
-from mainspring.api import audit, tokens
-from mainspring.api.answers.access import AccessCalls
-from mainspring.api.answers.registry import Api
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.tokens import GrantSpec
+from mainspring.api import access
+from mainspring.api.access import GrantSpec
+from mainspring.api.handlers.access import AccessCalls
+from mainspring.api.handlers.registry import Api
+from mainspring.api.request import ApiError, Code
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.ids import NodeId
 from mainspring.storage.commit_queue import CommitQueue
@@ -51,14 +51,14 @@ class Node:
             await self.call(request, caller)
         return caught.value.problem.code
 
-    async def create(self, name: str = "ci", *grants: GrantSpec, caller: Caller = ADMIN) -> tokens.CreatedToken:
-        created: tokens.CreatedToken = await self.call(
-            tokens.Create(name, list(grants) or [GrantSpec("viewer")]), caller
+    async def create(self, name: str = "ci", *grants: GrantSpec, caller: Caller = ADMIN) -> access.CreatedToken:
+        created: access.CreatedToken = await self.call(
+            access.CreateToken(name, list(grants) or [GrantSpec("viewer")]), caller
         )
         return created
 
-    async def acts(self) -> list[audit.ActInfo]:
-        listed: audit.Listed = await self.call(audit.ListActs(everywhere=True))
+    async def acts(self) -> list[access.ActInfo]:
+        listed: access.ListedActs = await self.call(access.ListActs(everywhere=True))
         return listed.acts
 
 
@@ -75,21 +75,21 @@ def test_a_created_token_is_shown_once_and_has_its_rights() -> None:
         async with opened() as node:
             ends = datetime.fromtimestamp(node.clock.wall() + 60, UTC)
             grants = [GrantSpec("operator", "shop", ["pay*"]), GrantSpec("viewer", payloads=True)]
-            created: tokens.CreatedToken = await node.call(tokens.Create("ci", grants, expires_at=ends))
+            created: access.CreatedToken = await node.call(access.CreateToken("ci", grants, expires_at=ends))
             caller = await node.access.caller_of_token(created.token)
             assert caller is not None
             assert caller.grants == (
                 Grant(Role.OPERATOR, "shop", ("pay*",)),
                 Grant(Role.VIEWER, "default", payloads=True),
             )
-            listed: tokens.Listed = await node.call(tokens.List())
+            listed: access.ListedTokens = await node.call(access.ListTokens())
             (shown,) = listed.tokens
             assert (shown.id, shown.name, shown.grants, shown.created_by) == (created.id, "ci", grants, "root")
             assert not shown.expired
             assert created.token not in repr(listed)
             assert created.token not in repr(await node.acts())
             node.clock.advance(60)
-            assert (await node.call(tokens.Show(created.id))).expired
+            assert (await node.call(access.ShowToken(created.id))).expired
 
     asyncio.run(test())
 
@@ -106,7 +106,7 @@ def test_nobody_grants_more_than_he_has() -> None:
                 (OPERATOR, GrantSpec("viewer")),
                 (VIEWER, GrantSpec("viewer")),
             ):
-                request = tokens.Create("more", [GrantSpec("viewer", functions=["pay"]), grant])
+                request = access.CreateToken("more", [GrantSpec("viewer", functions=["pay"]), grant])
                 assert await node.code(request, caller) is Code.FORBIDDEN
             await node.create("own", GrantSpec("admin", functions=["payments", "pay.*"]), caller=PAY_ADMIN)
             assert [act.what for act in await node.acts()] == ["tokens.create"]
@@ -120,9 +120,9 @@ def test_nobody_grants_more_than_he_has() -> None:
 def test_invalid_grants_are_refused(grant: GrantSpec) -> None:
     async def test() -> None:
         async with opened() as node:
-            assert await node.code(tokens.Create("x", [grant])) is Code.INVALID
+            assert await node.code(access.CreateToken("x", [grant])) is Code.INVALID
             past = datetime.fromtimestamp(node.clock.wall(), UTC)
-            assert await node.code(tokens.Create("x", [GrantSpec("viewer")], expires_at=past)) is Code.INVALID
+            assert await node.code(access.CreateToken("x", [GrantSpec("viewer")], expires_at=past)) is Code.INVALID
 
     asyncio.run(test())
 
@@ -133,12 +133,16 @@ def test_tokens_of_others_are_not_found() -> None:
             mine = await node.create("mine")
             other = await node.create("other", GrantSpec("viewer", "other"))
             both = await node.create("both", GrantSpec("viewer", "other"), GrantSpec("viewer"))
-            assert [one.id for one in (await node.call(tokens.List(), SHOP_ADMIN)).tokens] == [mine.id]
+            assert [one.id for one in (await node.call(access.ListTokens(), SHOP_ADMIN)).tokens] == [mine.id]
             for token in (other, both):
-                for request in (tokens.Show(token.id), tokens.Revoke(token.id), tokens.Rotate(token.name)):
+                for request in (
+                    access.ShowToken(token.id),
+                    access.RevokeToken(token.id),
+                    access.RotateToken(token.name),
+                ):
                     assert await node.code(request, SHOP_ADMIN) is Code.TOKEN_NOT_FOUND
                 assert await node.access.caller_of_token(token.token) is not None
-            assert await node.code(tokens.Revoke(mine.id), OPERATOR) is Code.FORBIDDEN
+            assert await node.code(access.RevokeToken(mine.id), OPERATOR) is Code.FORBIDDEN
 
     asyncio.run(test())
 
@@ -147,8 +151,8 @@ def test_a_token_that_permits_more_than_the_caller_is_revoked_but_not_rotated() 
     async def test() -> None:
         async with opened() as node:
             token = await node.create("secret", GrantSpec("viewer", payloads=True))
-            assert await node.code(tokens.Rotate(token.id), SHOP_ADMIN) is Code.FORBIDDEN
-            await node.call(tokens.Revoke(token.id), SHOP_ADMIN)
+            assert await node.code(access.RotateToken(token.id), SHOP_ADMIN) is Code.FORBIDDEN
+            await node.call(access.RevokeToken(token.id), SHOP_ADMIN)
             assert await node.access.caller_of_token(token.token) is None
 
     asyncio.run(test())
@@ -158,11 +162,11 @@ def test_a_token_is_named_by_its_id_or_its_unique_name() -> None:
     async def test() -> None:
         async with opened() as node:
             one, _, third = await node.create("a"), await node.create("a"), await node.create("b")
-            assert await node.code(tokens.Show("a")) is Code.CONFLICT
-            assert (await node.call(tokens.Show("b"))).id == third.id
-            assert (await node.call(tokens.Revoke(one.id, reason="left"))).id == one.id
-            assert await node.code(tokens.Revoke(one.id)) is Code.TOKEN_NOT_FOUND
-            rotated = await node.call(tokens.Rotate("b"))
+            assert await node.code(access.ShowToken("a")) is Code.CONFLICT
+            assert (await node.call(access.ShowToken("b"))).id == third.id
+            assert (await node.call(access.RevokeToken(one.id, reason="left"))).id == one.id
+            assert await node.code(access.RevokeToken(one.id)) is Code.TOKEN_NOT_FOUND
+            rotated = await node.call(access.RotateToken("b"))
             assert await node.access.caller_of_token(third.token) is None
             assert await node.access.caller_of_token(rotated.token) is not None
 
@@ -173,9 +177,9 @@ def test_each_change_leaves_one_act() -> None:
     async def test() -> None:
         async with opened() as node:
             token = await node.create("ci", GrantSpec("operator", "shop"))
-            await node.call(tokens.Rotate(token.id))
-            await node.call(tokens.Revoke(token.id, reason="left"))
-            await node.call(audit.AddMark("v2"))
+            await node.call(access.RotateToken(token.id))
+            await node.call(access.RevokeToken(token.id, reason="left"))
+            await node.call(access.AddMark("v2"))
             mark, revoked, rotated, created = await node.acts()
             assert [one.what for one in (created, rotated, revoked, mark)] == [
                 "tokens.create",
@@ -199,11 +203,11 @@ def test_the_audit_is_for_administrators_of_the_whole_namespace() -> None:
             await node.create("here")
             await node.create("there", GrantSpec("viewer", "other"))
             await node.create("all", GrantSpec("viewer", "*"))
-            assert [one.namespace for one in (await node.call(audit.ListActs(), SHOP_ADMIN)).acts] == ["default"]
-            assert len((await node.call(audit.ListActs(everywhere=True), ADMIN)).acts) == 3
-            assert await node.code(audit.ListActs(everywhere=True), SHOP_ADMIN) is Code.FORBIDDEN
+            assert [one.namespace for one in (await node.call(access.ListActs(), SHOP_ADMIN)).acts] == ["default"]
+            assert len((await node.call(access.ListActs(everywhere=True), ADMIN)).acts) == 3
+            assert await node.code(access.ListActs(everywhere=True), SHOP_ADMIN) is Code.FORBIDDEN
             for caller in (PAY_ADMIN, OPERATOR, VIEWER):
-                assert await node.code(audit.ListActs(), caller) is Code.FORBIDDEN
+                assert await node.code(access.ListActs(), caller) is Code.FORBIDDEN
 
     asyncio.run(test())
 
@@ -212,22 +216,22 @@ def test_acts_continue_at_a_place() -> None:
     async def test() -> None:
         async with opened() as node:
             for number in range(5):
-                await node.call(audit.AddMark(str(number)), OPERATOR)
+                await node.call(access.AddMark(str(number)), OPERATOR)
             await node.create()
-            (one,) = (await node.call(audit.ListActs(what="marks.add", object="1"))).acts
+            (one,) = (await node.call(access.ListActs(what="marks.add", object="1"))).acts
             assert (one.object, one.who) == ("1", "opa")
-            first = await node.call(audit.ListActs(what="marks.add", who="opa", limit=2))
-            second = await node.call(audit.ListActs(what="marks.add", who="opa", limit=2, after=first.next))
+            first = await node.call(access.ListActs(what="marks.add", who="opa", limit=2))
+            second = await node.call(access.ListActs(what="marks.add", who="opa", limit=2, after=first.next))
             assert [one.object for one in (*first.acts, *second.acts)] == ["4", "3", "2", "1"]
             assert first.searched_to == first.acts[-1].at
-            assert [one.label for one in (await node.call(audit.ListMarks(), VIEWER)).marks] == [
+            assert [one.label for one in (await node.call(access.ListMarks(), VIEWER)).marks] == [
                 "4",
                 "3",
                 "2",
                 "1",
                 "0",
             ]
-            assert await node.code(audit.AddMark("no"), VIEWER) is Code.FORBIDDEN
+            assert await node.code(access.AddMark("no"), VIEWER) is Code.FORBIDDEN
 
     asyncio.run(test())
 
@@ -235,13 +239,13 @@ def test_acts_continue_at_a_place() -> None:
 def test_everyone_may_ask_for_the_own_rights() -> None:
     async def test() -> None:
         async with opened() as node:
-            own = await node.call(tokens.WhoAmI(), PAY_ADMIN)
+            own = await node.call(access.WhoAmI(), PAY_ADMIN)
             assert (own.name, own.token) == ("pia", "p")
             assert own.grants == [GrantSpec("admin", "default", ["pay*"])]
-            assert (await node.call(tokens.WhoAmI(), LOCAL)).token is None
-            assert (await node.call(tokens.ListNamespaces(), VIEWER)).namespaces == ["default"]
-            assert (await node.call(tokens.ListNamespaces(), ADMIN)).namespaces == ["default", "other"]
-            assert [one.role for one in (await node.call(tokens.ListRoles(), VIEWER)).roles] == [
+            assert (await node.call(access.WhoAmI(), LOCAL)).token is None
+            assert (await node.call(access.ListNamespaces(), VIEWER)).namespaces == ["default"]
+            assert (await node.call(access.ListNamespaces(), ADMIN)).namespaces == ["default", "other"]
+            assert [one.role for one in (await node.call(access.ListRoles(), VIEWER)).roles] == [
                 "viewer",
                 "operator",
                 "developer",
@@ -255,12 +259,12 @@ def test_a_store_without_credentials_says_so() -> None:
     async def test() -> None:
         async with opened(stored=False) as node:
             for request in (
-                tokens.Create("x", [GrantSpec("viewer")]),
-                tokens.List(),
-                audit.ListActs(),
-                audit.ListMarks(),
+                access.CreateToken("x", [GrantSpec("viewer")]),
+                access.ListTokens(),
+                access.ListActs(),
+                access.ListMarks(),
             ):
                 assert await node.code(request) is Code.UNSUPPORTED
-            assert (await node.call(tokens.WhoAmI(), VIEWER)).name == "vic"
+            assert (await node.call(access.WhoAmI(), VIEWER)).name == "vic"
 
     asyncio.run(test())

@@ -10,14 +10,13 @@ import pytest
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import schedules
-from mainspring.api.answers import backfills as answers
-from mainspring.api.answers.backfills import BackfillCalls
-from mainspring.api.answers.grants import ScheduleGrants
-from mainspring.api.answers.operations import OperationCalls
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.schedules import ScheduleCalls
-from mainspring.api.backfills import Backfill
-from mainspring.api.errors import ApiError, Code
+from mainspring.api.handlers import operations as answers
+from mainspring.api.handlers.grants import ScheduleGrants
+from mainspring.api.handlers.operations import BackfillCalls, OperationCalls
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.schedules import ScheduleCalls
+from mainspring.api.operations import Backfill
+from mainspring.api.request import ApiError, Code
 
 from .a_node import run
 from .test_operations import ANN, Bulk, started
@@ -42,11 +41,11 @@ def test_a_backfill_is_counted_begun_and_shown() -> None:
     async def test() -> None:
         async with started() as bulk:
             now = with_backfills(bulk)
-            await bulk.call(schedules.Add(name="a", every=60.0, function="f"))
+            await bulk.call(schedules.AddSchedule(name="a", every=60.0, function="f"))
             begin = now - timedelta(minutes=15)
             dry = await bulk.call(Backfill(name="a", from_=begin, dry_run=True))
             assert (dry.id, dry.matched, dry.at_least, len(dry.times)) == (None, 15, False, 10)
-            assert (await bulk.call(schedules.History("a"))).runs == []
+            assert (await bulk.call(schedules.ScheduleHistory("a"))).runs == []
             assert await bulk.acts() != []
             acts = len(await bulk.acts())
             begun = await bulk.call(Backfill(name="a", from_=begin, max=15, reason="r"), ANN)
@@ -54,7 +53,7 @@ def test_a_backfill_is_counted_begun_and_shown() -> None:
             assert (shown.state, shown.action, shown.outcomes) == ("done", "backfill", {"fired": 15})
             assert (shown.matched, shown.schedule, shown.created_by, shown.expect) == (15, "a", "ann", 15)
             assert shown.from_ == begin.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            runs = (await bulk.call(schedules.History("a"))).runs
+            runs = (await bulk.call(schedules.ScheduleHistory("a"))).runs
             assert [one.fire_time for one in runs[::-1]][:10] == dry.times
             assert {(one.cause, one.state) for one in runs} == {("backfill", "fired")}
             (recorded,) = (await bulk.acts())[acts:]
@@ -70,8 +69,8 @@ def test_refusals_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         async with started() as bulk:
             now = with_backfills(bulk)
             begin = now - timedelta(minutes=15)
-            await bulk.call(schedules.Add(name="a", every=60.0, function="f"))
-            await bulk.call(schedules.Add(name="b", parents=["a"], function="f"))
+            await bulk.call(schedules.AddSchedule(name="a", every=60.0, function="f"))
+            await bulk.call(schedules.AddSchedule(name="b", parents=["a"], function="f"))
             assert await bulk.code(Backfill(name="c", from_=begin)) is Code.SCHEDULE_NOT_FOUND
             assert await bulk.code(Backfill(name="b", from_=begin)) is Code.INVALID
             assert await bulk.code(Backfill(name="a", from_=begin, max=14)) is Code.CONFLICT
@@ -82,7 +81,7 @@ def test_refusals_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(answers, "COUNT_SECONDS", -1)
             assert await bulk.code(Backfill(name="a", from_=begin, max=99)) is Code.CONFLICT, "not counted to the end"
             assert (await bulk.call(Backfill(name="a", from_=begin, dry_run=True))).at_least
-            assert (await bulk.call(schedules.History("a"))).runs == []
+            assert (await bulk.call(schedules.ScheduleHistory("a"))).runs == []
 
     run(test())
 
@@ -91,7 +90,7 @@ def test_a_grant_for_other_functions_is_refused() -> None:
     async def test() -> None:
         async with started() as bulk:
             now = with_backfills(bulk)
-            await bulk.call(schedules.Add(name="a", every=60.0, function="f"))
+            await bulk.call(schedules.AddSchedule(name="a", every=60.0, function="f"))
             caller = Caller("ann", (Grant(Role.OPERATOR, functions=("g*",)),), token="t")
             assert await bulk.code(Backfill(name="a", from_=now - timedelta(1)), caller) is Code.FORBIDDEN
             viewer = Caller("bob", (Grant(Role.VIEWER),), token="t")

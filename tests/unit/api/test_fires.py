@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import fires, jobs, schedules
-from mainspring.api.answers import fires as module
-from mainspring.api.answers.fires import FireCalls
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.schedules import ScheduleCalls
-from mainspring.api.errors import Code
+from mainspring.api import jobs, schedules
+from mainspring.api.handlers import fires as module
+from mainspring.api.handlers.fires import FireCalls
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.schedules import ScheduleCalls
+from mainspring.api.request import Code
 from mainspring.schedules import triggers
 
 from .a_node import opened, run
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import pytest
 
     from mainspring.schedules.model import Schedule
-    from mainspring.storage.engine import Answered
-    from mainspring.storage.query import Budget, Query
+    from mainspring.storage.engine import Answered, Budget, Query
 
     from .a_node import Node
 
@@ -31,13 +30,13 @@ if TYPE_CHECKING:
 async def fire(node: Node, *minutes: int) -> None:
     """Create two schedules, and fire them in some minutes from now, each after a second schedule that a user triggers."""
     for name in ("b", "a"):
-        await node.api.call(schedules.Add(name=name, function=f"f-{name}", every=3600.0))
+        await node.api.call(schedules.AddSchedule(name=name, function=f"f-{name}", every=3600.0))
     now = 0
     for minute in minutes:
         node.clock.advance((minute - now) * 60)
         now = minute
         for name in ("a", "b"):
-            await node.api.call(schedules.Trigger(name))
+            await node.api.call(schedules.TriggerSchedule(name))
 
 
 async def listed(node: Node, limit: int, **criteria: object) -> list[tuple[str, str]]:
@@ -45,7 +44,7 @@ async def listed(node: Node, limit: int, **criteria: object) -> list[tuple[str, 
     found: list[tuple[str, str]] = []
     after: str | None = None
     while True:
-        page = await node.api.call(fires.ListFires(limit=limit, after=after, **criteria))  # type: ignore[arg-type]
+        page = await node.api.call(schedules.ListFires(limit=limit, after=after, **criteria))  # type: ignore[arg-type]
         assert len(page.fires) <= limit
         found += [((one.fire_time or "")[14:16], one.schedule) for one in page.fires]
         after = page.next
@@ -77,7 +76,7 @@ def test_a_list_that_reads_long_goes_on_with_the_next_page(monkeypatch: pytest.M
         monkeypatch.setattr(module, "MOST_READS", 2)
         async with opened() as node:
             await fire(node, 1, 2, 3)
-            page = await node.api.call(fires.ListFires(state="skipped"))
+            page = await node.api.call(schedules.ListFires(state="skipped"))
             assert page.fires == []
             assert page.next is not None
             assert await listed(node, 100, state="skipped") == []
@@ -107,23 +106,23 @@ def test_a_page_reads_only_the_schedules_that_it_needs(monkeypatch: pytest.Monke
         async with opened() as node:
             for number in range(30):
                 function = "seen" if number % 2 else "unseen"
-                await node.api.call(schedules.Add(name=f"s{number:02}", function=function, every=3600.0))
+                await node.api.call(schedules.AddSchedule(name=f"s{number:02}", function=function, every=3600.0))
             for _ in range(20):
                 node.clock.advance(60)
-                await node.api.call(schedules.Trigger("s07"))
+                await node.api.call(schedules.TriggerSchedule("s07"))
             rows = count(node, monkeypatch)
-            await node.api.call(fires.ListFires(schedule="s07", limit=3))
+            await node.api.call(schedules.ListFires(schedule="s07", limit=3))
             assert rows == {"ListSchedules": [1], "NewestFires": [3]}
             rows.clear()
-            first = await node.api.call(fires.ReadTimeline(limit=4))
+            first = await node.api.call(schedules.ReadTimeline(limit=4))
             assert (first.next, rows["ListSchedules"]) == ("s03", [5])
             rows.clear()
-            last = await node.api.call(fires.ReadTimeline(limit=4, after="s25"))
+            last = await node.api.call(schedules.ReadTimeline(limit=4, after="s25"))
             assert ([one.schedule for one in last.schedules], last.next) == ([f"s{n}" for n in range(26, 30)], None)
             assert rows["ListSchedules"] == [4]
             rows.clear()
             caller = Caller("c", (Grant(Role.VIEWER, functions=("seen",)),))
-            some = await node.api.call(fires.ReadTimeline(limit=4), caller=caller)
+            some = await node.api.call(schedules.ReadTimeline(limit=4), caller=caller)
             assert ([one.schedule for one in some.schedules], some.next) == (["s01", "s03", "s05", "s07"], "s07")
             assert rows["ListSchedules"] == [5, 5]
 
@@ -134,18 +133,18 @@ def test_a_list_of_all_reads_many_histories_together(monkeypatch: pytest.MonkeyP
     async def test() -> None:
         async with opened() as node:
             for number in range(30):
-                await node.api.call(schedules.Add(name=f"s{number:02}", function="f", every=3600.0))
+                await node.api.call(schedules.AddSchedule(name=f"s{number:02}", function="f", every=3600.0))
             for number in range(40):
                 node.clock.advance(60)
-                await node.api.call(schedules.Trigger(f"s{number % 20:02}"))
-                await node.api.call(schedules.Trigger("s20"))
+                await node.api.call(schedules.TriggerSchedule(f"s{number % 20:02}"))
+                await node.api.call(schedules.TriggerSchedule("s20"))
             expected = await listed(node, 1000)
             assert len(expected) == 80
             rows = count(node, monkeypatch)
             assert await listed(node, 30) == expected
             assert len(rows["NewestFires"]) <= 10
             rows.clear()
-            await node.api.call(fires.ReadTimeline(limit=30))
+            await node.api.call(schedules.ReadTimeline(limit=30))
             assert (len(rows["ListSchedules"]), rows["NewestFires"]) == (1, [80])
 
     run(test())
@@ -155,16 +154,16 @@ def test_outcomes_are_read_together_and_only_of_visible_functions(monkeypatch: p
     async def test() -> None:
         async with opened() as node:
             for name in ("a", "b", "c", "d"):
-                await node.api.call(schedules.Add(name=name, function=f"f-{name}", every=3600.0))
+                await node.api.call(schedules.AddSchedule(name=name, function=f"f-{name}", every=3600.0))
                 for _ in range(2 if name < "d" else 0):
                     node.clock.advance(60)
-                    handle = (await node.api.call(schedules.Trigger(name))).handle
-                    await node.api.call(jobs.Cancel(handle or ""))
-            await node.api.call(schedules.Trigger("a"))
+                    handle = (await node.api.call(schedules.TriggerSchedule(name))).handle
+                    await node.api.call(jobs.CancelJob(handle or ""))
+            await node.api.call(schedules.TriggerSchedule("a"))
             rows = count(node, monkeypatch)
-            request = fires.ReadOutcomes(["d", "a", "c", "unknown", "a"])
+            request = schedules.ReadOutcomes(["d", "a", "c", "unknown", "a"])
             found = (await node.api.call(request)).fires
-            (newest,) = (await node.api.call(fires.ListFires(schedule="c", limit=1))).fires
+            (newest,) = (await node.api.call(schedules.ListFires(schedule="c", limit=1))).fires
             assert ([(one.schedule, one.outcome) for one in found], found[1]) == (
                 [("a", "cancelled"), ("c", "cancelled")],
                 newest,
@@ -180,10 +179,10 @@ def test_outcomes_are_read_together_and_only_of_visible_functions(monkeypatch: p
 def test_problems_have_codes() -> None:
     async def test() -> None:
         async with opened() as node:
-            assert await node.code(fires.ListFires(schedule="none")) is Code.SCHEDULE_NOT_FOUND
-            assert await node.code(fires.ListFires(after="x")) is Code.INVALID
-            assert await node.code(fires.ReadTimeline(since=5.0, until=4.0)) is Code.INVALID
-            assert await node.code(fires.ReadTimeline(since=0.0, until=32 * 86_400.0)) is Code.INVALID
+            assert await node.code(schedules.ListFires(schedule="none")) is Code.SCHEDULE_NOT_FOUND
+            assert await node.code(schedules.ListFires(after="x")) is Code.INVALID
+            assert await node.code(schedules.ReadTimeline(since=5.0, until=4.0)) is Code.INVALID
+            assert await node.code(schedules.ReadTimeline(since=0.0, until=32 * 86_400.0)) is Code.INVALID
 
     run(test())
 
@@ -193,9 +192,9 @@ def test_functions_of_others_are_left_out() -> None:
         async with opened() as node:
             await fire(node, 1)
             caller = Caller("c", (Grant(Role.VIEWER, functions=("f-a",)),))
-            page = await node.api.call(fires.ListFires(), caller=caller)
+            page = await node.api.call(schedules.ListFires(), caller=caller)
             assert [one.schedule for one in page.fires] == ["a"]
-            lines = (await node.api.call(fires.ReadTimeline(), caller=caller)).schedules
+            lines = (await node.api.call(schedules.ReadTimeline(), caller=caller)).schedules
             assert [one.schedule for one in lines] == ["a"]
 
     run(test())
@@ -205,23 +204,23 @@ def test_a_timeline_has_past_and_next_times_in_buckets() -> None:
     async def test() -> None:
         async with opened() as node:
             await fire(node, 1, 2)
-            await node.api.call(schedules.Pause("b"))
-            found = await node.api.call(fires.ReadTimeline(step=3600.0))
+            await node.api.call(schedules.PauseSchedule("b"))
+            found = await node.api.call(schedules.ReadTimeline(step=3600.0))
             assert (found.since, found.until) == ("2023-11-14T00:00:00.000000Z", "2023-11-15T00:00:00.000000Z")
             a, b = found.schedules
             assert (a.schedule, a.state, a.complete) == ("a", "active", True)
             assert a.buckets == [
-                fires.TimelineBucket("2023-11-14T22:00:00.000000Z", 2, 0, 0, 0, 0),
-                fires.TimelineBucket("2023-11-14T23:00:00.000000Z", 0, 0, 0, 0, 1),
+                schedules.TimelineBucket("2023-11-14T22:00:00.000000Z", 2, 0, 0, 0, 0),
+                schedules.TimelineBucket("2023-11-14T23:00:00.000000Z", 0, 0, 0, 0, 1),
             ]
             assert (b.state, [one.due for one in b.buckets]) == ("paused", [0])
-            first = await node.api.call(fires.ReadTimeline(limit=1))
+            first = await node.api.call(schedules.ReadTimeline(limit=1))
             assert first.next == "a"
-            second = await node.api.call(fires.ReadTimeline(limit=1, after=first.next))
+            second = await node.api.call(schedules.ReadTimeline(limit=1, after=first.next))
             assert ([one.schedule for one in second.schedules], second.next) == (["b"], None)
-            some = await node.api.call(fires.ReadTimeline(schedules=["b", "none", "a"], limit=1))
+            some = await node.api.call(schedules.ReadTimeline(schedules=["b", "none", "a"], limit=1))
             assert ([one.schedule for one in some.schedules], some.next) == (["a"], "a")
-            some = await node.api.call(fires.ReadTimeline(schedules=["b", "none"]))
+            some = await node.api.call(schedules.ReadTimeline(schedules=["b", "none"]))
             assert ([one.schedule for one in some.schedules], some.next) == (["b"], None)
 
     run(test())
@@ -233,12 +232,12 @@ def test_a_timeline_counts_a_bounded_number_of_times(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(module, "MOST_STEPS", 5)
         async with opened() as node:
             for name in ("a", "b"):
-                await node.api.call(schedules.Add(name=name, function="f", every=1.0))
-            first = await node.api.call(fires.ReadTimeline())
+                await node.api.call(schedules.AddSchedule(name=name, function="f", every=1.0))
+            first = await node.api.call(schedules.ReadTimeline())
             assert [(one.schedule, one.complete, one.buckets[0].due) for one in first.schedules] == [("a", False, 5)]
             assert first.next == "a"
-            assert await node.api.call(fires.ReadTimeline()) == first
-            second = await node.api.call(fires.ReadTimeline(after=first.next))
+            assert await node.api.call(schedules.ReadTimeline()) == first
+            second = await node.api.call(schedules.ReadTimeline(after=first.next))
             assert [one.schedule for one in second.schedules] == ["b"]
 
     run(test())
@@ -247,8 +246,10 @@ def test_a_timeline_counts_a_bounded_number_of_times(monkeypatch: pytest.MonkeyP
 def test_a_timeline_computes_the_next_times_of_a_schedule_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with opened() as node:
-            await node.api.call(schedules.Add(name="a", function="f", cron="*/10 * * * *", timezone="Europe/Berlin"))
-            first = await node.api.call(fires.ReadTimeline(step=3600.0))
+            await node.api.call(
+                schedules.AddSchedule(name="a", function="f", cron="*/10 * * * *", timezone="Europe/Berlin")
+            )
+            first = await node.api.call(schedules.ReadTimeline(step=3600.0))
             days: list[int] = []  # the ends of computed times; those of a pause end before the day does
             steps, end_us = triggers.running_steps, 1_700_006_400_000_000
 
@@ -257,16 +258,16 @@ def test_a_timeline_computes_the_next_times_of_a_schedule_once(monkeypatch: pyte
                 return steps(schedule, after_us, until_us)
 
             monkeypatch.setattr(triggers, "running_steps", computing)
-            assert await node.api.call(fires.ReadTimeline(step=3600.0)) == first
+            assert await node.api.call(schedules.ReadTimeline(step=3600.0)) == first
             node.clock.advance(1800)
-            await node.api.call(schedules.Pause("a"))
-            await node.api.call(schedules.Resume("a"))
-            later = await node.api.call(fires.ReadTimeline(step=1200.0))
+            await node.api.call(schedules.PauseSchedule("a"))
+            await node.api.call(schedules.ResumeSchedule("a"))
+            later = await node.api.call(schedules.ReadTimeline(step=1200.0))
             assert days == []
             due = [[bucket.due for bucket in one.schedules[0].buckets] for one in (first, later)]
             assert (due[0], due[1]) == ([4, 6], [0, 1, 2, 2, 2])
-            await node.api.call(schedules.Edit(name="a", cron="*/20 * * * *"))
-            edited = await node.api.call(fires.ReadTimeline(step=3600.0))
+            await node.api.call(schedules.EditSchedule(name="a", cron="*/20 * * * *"))
+            edited = await node.api.call(schedules.ReadTimeline(step=3600.0))
             assert ([bucket.due for bucket in edited.schedules[0].buckets], len(days)) == ([0, 3], 1)
 
     run(test())
@@ -278,15 +279,15 @@ def test_each_namespace_has_its_own_fire_times() -> None:
             parts = (node.schedules, node.reads, node.service.handles, node.clock)
             call = Api(ScheduleCalls(*parts).handlers, FireCalls(*parts).handlers, enter=lambda _: None).call
             for namespace in ("default", "shop"):
-                await call(schedules.Add(name="a", function=namespace, every=3600.0, namespace=namespace))
-            await call(schedules.Trigger("a", namespace="shop"))
-            (fire,) = (await call(fires.ListFires(namespace="shop"))).fires
+                await call(schedules.AddSchedule(name="a", function=namespace, every=3600.0, namespace=namespace))
+            await call(schedules.TriggerSchedule("a", namespace="shop"))
+            (fire,) = (await call(schedules.ListFires(namespace="shop"))).fires
             assert fire.schedule == "a"
-            assert (await call(fires.ListFires())).fires == []
-            assert (await call(fires.ListFires(schedule="a", namespace="shop"))).fires == [fire]
-            (line,) = (await call(fires.ReadTimeline(namespace="shop"))).schedules
+            assert (await call(schedules.ListFires())).fires == []
+            assert (await call(schedules.ListFires(schedule="a", namespace="shop"))).fires == [fire]
+            (line,) = (await call(schedules.ReadTimeline(namespace="shop"))).schedules
             assert (line.schedule, line.function, sum(one.fired for one in line.buckets)) == ("a", "shop", 1)
-            (line,) = (await call(fires.ReadTimeline())).schedules
+            (line,) = (await call(schedules.ReadTimeline())).schedules
             assert (line.function, sum(one.fired for one in line.buckets)) == ("default", 0)
 
     run(test())

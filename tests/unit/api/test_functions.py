@@ -12,18 +12,18 @@ from tests.unit.nodes.rows import row as node_row
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import functions, jobs
-from mainspring.api.answers import functions as answers
-from mainspring.api.answers.functions import FunctionCalls
-from mainspring.api.answers.grants import FunctionGrants
-from mainspring.api.answers.registry import Api
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.status import Waiting
+from mainspring.api.handlers import functions as answers
+from mainspring.api.handlers.functions import FunctionCalls
+from mainspring.api.handlers.grants import FunctionGrants
+from mainspring.api.handlers.registry import Api
+from mainspring.api.nodes import WaitingJobs
+from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import JobOptions, Submit
 from mainspring.errors import StoreFullError
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import FUNCTION_LIMIT, Job, Priority, State
 from mainspring.resources.limit_specs import RateSpec
-from mainspring.resources.model import Limits
+from mainspring.resources.rules import Limits
 from mainspring.workflows.model import decision_function
 
 from .a_node import opened, run
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 def test_limits_are_changed_one_by_one() -> None:
     async def test() -> None:
         async with opened() as node:
-            info = await node.api.call(functions.Limit("f", concurrency=5, rate=RateSpec(9, 60.0)))
+            info = await node.api.call(functions.LimitFunction("f", concurrency=5, rate=RateSpec(9, 60.0)))
             assert (info.concurrency, info.rate, info.source) == (5, RateSpec(9, 60.0, 9), "command")
-            info = await node.api.call(functions.Limit("f", concurrency=None))
+            info = await node.api.call(functions.LimitFunction("f", concurrency=None))
             assert (info.concurrency, info.rate) == (None, RateSpec(9, 60.0, 9))
-            assert (await node.api.call(functions.Limit("f", unlimited=True))).rate is None
-            assert (await node.api.call(functions.Limit("f", declared=True))).source is None
-            paused = await node.api.call(functions.Pause("f"))
-            assert await node.api.call(functions.Show("f")) == functions.FunctionInfo(
+            assert (await node.api.call(functions.LimitFunction("f", unlimited=True))).rate is None
+            assert (await node.api.call(functions.LimitFunction("f", declared=True))).source is None
+            paused = await node.api.call(functions.PauseFunction("f"))
+            assert await node.api.call(functions.ShowFunction("f")) == functions.FunctionInfo(
                 "f",
                 True,
                 None,
@@ -60,10 +60,10 @@ def test_limits_are_changed_one_by_one() -> None:
                 paused_at="2023-11-14T22:13:20.000000Z",
                 revision=paused.revision,
                 dead_letters=0,
-                waiting_by_priority=Waiting(0, 0, 0),
+                waiting_by_priority=WaitingJobs(0, 0, 0),
                 paused_by="local",
             )
-            assert not (await node.api.call(functions.Resume("f"))).paused
+            assert not (await node.api.call(functions.ResumeFunction("f"))).paused
 
     run(test())
 
@@ -73,21 +73,21 @@ def test_a_pause_has_a_reason_and_an_end() -> None:
         async with opened() as node:
             call = node.api.call
             until = node.clock.wall() + 60
-            paused = await call(functions.Pause("f", "the bank is down", until))
+            paused = await call(functions.PauseFunction("f", "the bank is down", until))
             assert (paused.pause_reason, paused.paused_until) == ("the bank is down", "2023-11-14T22:14:20.000000Z")
-            repeated = await call(functions.Pause("f"))
+            repeated = await call(functions.PauseFunction("f"))
             assert (repeated.paused, repeated.pause_reason, repeated.paused_until) == (True, None, None)
             assert repeated.paused_at == paused.paused_at
             ann = Caller("ann", (Grant(Role.OPERATOR, "default"),))
-            by_ann = await node.api.call(functions.Pause("f"), caller=ann)
+            by_ann = await node.api.call(functions.PauseFunction("f"), caller=ann)
             assert (repeated.paused_by, by_ann.paused_by) == (LOCAL.name, "ann")
             assert by_ann.revision == repeated.revision, (
                 "earlier versions, which do not know who it was, have the same one"
             )
-            resumed = await call(functions.Resume("f"))
+            resumed = await call(functions.ResumeFunction("f"))
             assert (resumed.paused, resumed.paused_at, resumed.paused_by) == (False, None, None)
-            assert await node.code(functions.Pause("f", until=node.clock.wall())) is Code.INVALID
-            assert await node.code(functions.Pause("f", until=float("inf"))) is Code.INVALID
+            assert await node.code(functions.PauseFunction("f", until=node.clock.wall())) is Code.INVALID
+            assert await node.code(functions.PauseFunction("f", until=float("inf"))) is Code.INVALID
 
     run(test())
 
@@ -96,18 +96,18 @@ def test_a_revision_prevents_a_lost_update_and_declarations_do_not_change_it() -
     async def test() -> None:
         async with opened() as node:
             call = node.api.call
-            first = await call(functions.Limit("f", concurrency=5))
+            first = await call(functions.LimitFunction("f", concurrency=5))
             node.service.functions.declare(b"f", Limits(concurrency=9))
             await node.committed()
-            second = await call(functions.Limit("f", concurrency=6, revision=first.revision))
+            second = await call(functions.LimitFunction("f", concurrency=6, revision=first.revision))
             for stale in (
-                functions.Limit("f", concurrency=7, revision=first.revision),
-                functions.Pause("f", revision=first.revision),
-                functions.Resume("f", revision=first.revision),
+                functions.LimitFunction("f", concurrency=7, revision=first.revision),
+                functions.PauseFunction("f", revision=first.revision),
+                functions.ResumeFunction("f", revision=first.revision),
             ):
                 assert await node.code(stale) is Code.CHANGED
-            assert (await call(functions.Show("f"))).concurrency == 6
-            assert (await call(functions.Limit("f", declared=True, revision=second.revision))).concurrency == 9
+            assert (await call(functions.ShowFunction("f"))).concurrency == 6
+            assert (await call(functions.LimitFunction("f", declared=True, revision=second.revision))).concurrency == 9
 
     run(test())
 
@@ -115,16 +115,16 @@ def test_a_revision_prevents_a_lost_update_and_declarations_do_not_change_it() -
 def test_limits_of_a_workflow_are_refused_and_earlier_ones_have_no_effect() -> None:
     async def test() -> None:
         async with opened() as node:
-            await node.api.call(functions.Limit("order", concurrency=5))
+            await node.api.call(functions.LimitFunction("order", concurrency=5))
             node.service.became_root(b"order")
             with pytest.raises(ApiError, match=r"order is a workflow.* mainspring functions pause order") as caught:
-                await node.api.call(functions.Limit("order", concurrency=5))
+                await node.api.call(functions.LimitFunction("order", concurrency=5))
             assert caught.value.problem.code is Code.INVALID
-            assert (await node.api.call(functions.Pause("order"))).paused
-            info = await node.api.call(functions.Show("order"))
+            assert (await node.api.call(functions.PauseFunction("order"))).paused
+            info = await node.api.call(functions.ShowFunction("order"))
             assert (info.concurrency, info.source, info.paused) == (None, None, True)
-            await node.api.call(functions.Limit("order", unlimited=True))
-            await node.api.call(functions.Limit("order", declared=True))
+            await node.api.call(functions.LimitFunction("order", unlimited=True))
+            await node.api.call(functions.LimitFunction("order", declared=True))
 
     run(test())
 
@@ -138,12 +138,12 @@ def test_dead_letters_are_counted_while_the_store_can_be_read() -> None:
             for held in side.given:
                 node.service.failed(held, failure("E", "why"), final=True)
             await node.committed()
-            listed = await node.api.call(functions.List())
+            listed = await node.api.call(functions.ListFunctions())
             assert [(one.function, one.dead_letters) for one in listed.functions] == [("f", 2), ("g", 0)]
-            await node.api.call(jobs.Retry(handles[0]))
-            assert (await node.api.call(functions.Show("f"))).dead_letters == 1
+            await node.api.call(jobs.RetryJob(handles[0]))
+            assert (await node.api.call(functions.ShowFunction("f"))).dead_letters == 1
             node.store.error = StoreFullError("full")
-            listed = await node.api.call(functions.List())
+            listed = await node.api.call(functions.ListFunctions())
             assert [(one.function, one.dead_letters) for one in listed.functions] == [("f", None), ("g", None)]
 
     run(test())
@@ -155,21 +155,21 @@ def test_functions_with_dead_letters_alone_are_listed_and_shown() -> None:
             for function in (b"c", b"a", b"b", b"team\x1fd"):  # as after a restart: in the store alone
                 node.store.tables.counts.add(function, State.FAILED, Priority.NORMAL)
             await node.submit(b"f")
-            listed = await node.api.call(functions.List())
+            listed = await node.api.call(functions.ListFunctions())
             expected = [("a", 1), ("b", 1), ("c", 1), ("f", 0)]
             assert [(one.function, one.dead_letters) for one in listed.functions] == expected
             found, after = [], None
             for _ in range(9):
-                page = await node.api.call(functions.List(limit=1, after=after))
+                page = await node.api.call(functions.ListFunctions(limit=1, after=after))
                 found += [one.function for one in page.functions]
                 after = page.next
                 if after is None:
                     break
             assert sorted(found) == ["a", "b", "c", "f"]
-            assert (await node.api.call(functions.Show("a"))).dead_letters == 1
-            assert await node.code(functions.Show("d")) is Code.FUNCTION_NOT_FOUND
+            assert (await node.api.call(functions.ShowFunction("a"))).dead_letters == 1
+            assert await node.code(functions.ShowFunction("d")) is Code.FUNCTION_NOT_FOUND
             node.store.tables.counts.add(b"a", State.FAILED, Priority.NORMAL, -1)
-            assert await node.code(functions.Show("a")) is Code.FUNCTION_NOT_FOUND
+            assert await node.code(functions.ShowFunction("a")) is Code.FUNCTION_NOT_FOUND
 
     run(test())
 
@@ -181,8 +181,8 @@ def test_waiting_jobs_are_counted_by_priority() -> None:
             for priority in priorities:
                 await node.api.call(Submit(b"f", b"", options=JobOptions(priority=priority)))
             await node.committed()
-            shown = await node.api.call(functions.Show("f"))
-            assert (shown.waiting, shown.waiting_by_priority) == (5, Waiting(high=1, normal=1, low=3))
+            shown = await node.api.call(functions.ShowFunction("f"))
+            assert (shown.waiting, shown.waiting_by_priority) == (5, WaitingJobs(high=1, normal=1, low=3))
 
     run(test())
 
@@ -192,7 +192,7 @@ async def search(node: Node, name: str, *, limit: int = 1000, caller: Caller = L
     pages: list[list[str]] = []
     after = None
     while True:
-        request = functions.List(limit=limit, after=after, name=name)
+        request = functions.ListFunctions(limit=limit, after=after, name=name)
         listed = await node.api.call(request, caller=caller)
         pages.append([one.function for one in listed.functions])
         after = listed.next
@@ -207,7 +207,7 @@ def test_functions_are_found_by_a_part_of_their_names(monkeypatch: pytest.Monkey
                 await node.api.call(Submit(name, b""))
             await node.api.call(Submit(b"pay", b"", namespace="shop"))
             for paused in ("prepay", "other"):
-                await node.api.call(functions.Pause(paused))
+                await node.api.call(functions.PauseFunction(paused))
             assert await search(node, "PAY") == [["Repay", "pay", "payroll", "prepay"]]
             assert await search(node, "none") == [[]]
             pay = Caller("pay", (Grant(Role.VIEWER, "default", ("pay*",)),))
@@ -233,7 +233,7 @@ def test_running_jobs_are_those_of_all_nodes_too() -> None:
             node.worker()
             await node.submit()
             await node.committed()
-            shown = await api.call(functions.Show("f"))
+            shown = await api.call(functions.ShowFunction("f"))
             assert (shown.running, shown.running_at_all_nodes) == (1, 9)
 
     run(test())
@@ -246,11 +246,11 @@ def test_functions_are_listed_in_pages() -> None:
             names = {"a", "b", "c", "paused"}
             for name in names - {"paused"}:
                 await node.submit(name.encode())
-            await node.api.call(functions.Pause("paused"))
+            await node.api.call(functions.PauseFunction("paused"))
             found: list[str] = []
             after: str | None = None
             for _ in range(10):
-                page = await node.api.call(functions.List(limit=1, after=after))
+                page = await node.api.call(functions.ListFunctions(limit=1, after=after))
                 assert len(page.functions) <= 1
                 found += [one.function for one in page.functions]
                 if page.next is None:
@@ -265,8 +265,8 @@ def test_registered_functions_of_all_nodes_are_found() -> None:
     async def test() -> None:
         async with opened() as node:
             node.worker(b"f", b"g")
-            assert await node.api.call(functions.Registered("f")) == functions.Registration(True, False, [])
-            assert await node.api.call(functions.Registered("h")) == functions.Registration(None, False, ["f", "g"])
+            assert await node.api.call(functions.IsRegistered("f")) == functions.Registration(True, False, [])
+            assert await node.api.call(functions.IsRegistered("h")) == functions.Registration(None, False, ["f", "g"])
 
     run(test())
 
@@ -274,14 +274,14 @@ def test_registered_functions_of_all_nodes_are_found() -> None:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (functions.List(after="x"), Code.INVALID),
-        (functions.Show("none"), Code.FUNCTION_NOT_FOUND),
-        (functions.Limit("f"), Code.INVALID),
-        (functions.Limit("f", concurrency=0), Code.INVALID),
-        (functions.Limit("f", concurrency=1, declared=True), Code.INVALID),
-        (functions.Pause(""), Code.INVALID),
-        (functions.Pause("f\x1f"), Code.INVALID),
-        (functions.Pause("f" * (FUNCTION_LIMIT + 1)), Code.TOO_LARGE),
+        (functions.ListFunctions(after="x"), Code.INVALID),
+        (functions.ShowFunction("none"), Code.FUNCTION_NOT_FOUND),
+        (functions.LimitFunction("f"), Code.INVALID),
+        (functions.LimitFunction("f", concurrency=0), Code.INVALID),
+        (functions.LimitFunction("f", concurrency=1, declared=True), Code.INVALID),
+        (functions.PauseFunction(""), Code.INVALID),
+        (functions.PauseFunction("f\x1f"), Code.INVALID),
+        (functions.PauseFunction("f" * (FUNCTION_LIMIT + 1)), Code.TOO_LARGE),
     ],
 )
 def test_problems_have_codes(request_: Request[object], code: Code) -> None:
@@ -297,11 +297,11 @@ def test_limits_are_refused_by_a_full_node_and_by_a_store_without_limits() -> No
         async with opened() as node:
             await node.submit()
             node.service.dispatch.most = 1
-            assert await node.code(functions.Pause("new")) is Code.TOO_MANY_FUNCTIONS
+            assert await node.code(functions.PauseFunction("new")) is Code.TOO_MANY_FUNCTIONS
             node.store.error = StoreFullError("full")
-            assert await node.code(functions.Pause("f")) is Code.UNAVAILABLE
+            assert await node.code(functions.PauseFunction("f")) is Code.UNAVAILABLE
             node.service.functions.kept = False
-            assert await node.code(functions.Pause("f")) is Code.UNSUPPORTED
+            assert await node.code(functions.PauseFunction("f")) is Code.UNSUPPORTED
 
     run(test())
 
@@ -315,10 +315,10 @@ def test_decisions_of_a_workflow_are_named_as_they_are_listed() -> None:
             node.service.submit([job], lambda *_: None, unexpected)
             await node.committed()
             handle = node.service.handle_of(job.id).decode()
-            assert (await node.api.call(functions.Show(name))).function == name
-            listed = await node.api.call(jobs.List(function=name))
+            assert (await node.api.call(functions.ShowFunction(name))).function == name
+            listed = await node.api.call(jobs.ListJobs(function=name))
             assert [(one.handle, one.function) for one in listed.jobs] == [(handle, name)]
-            for change in (functions.Pause(name), functions.Limit(name, concurrency=1)):
+            for change in (functions.PauseFunction(name), functions.LimitFunction(name, concurrency=1)):
                 with pytest.raises(ApiError, match="pause the workflow order instead"):
                     await node.api.call(change)
 

@@ -8,9 +8,9 @@ import pytest
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import functions, job_data, jobs, schedules, workflow_versions, workflows
-from mainspring.api.answers.grants import RunGrants, without_payloads
-from mainspring.api.errors import ApiError, Code
+from mainspring.api import functions, jobs, schedules, workflows
+from mainspring.api.handlers.grants import RunGrants, without_payloads
+from mainspring.api.request import ApiError, Code
 from mainspring.schedules.specification import Specification
 from mainspring.workflows.history import TimerStarted
 
@@ -18,7 +18,7 @@ from .a_node import opened, run
 from .runs_of_a_node import START_US, a_run, with_runs
 
 if TYPE_CHECKING:
-    from mainspring.api.answers.registry import Handlers
+    from mainspring.api.handlers.registry import Handlers
     from mainspring.api.request import Request
 
     from .a_node import Node
@@ -39,10 +39,10 @@ def test_places_between_pages_name_no_function_of_others() -> None:
     async def test() -> None:
         async with opened() as node:
             for name in ("mail", "pay", "pay-later", "post"):
-                await node.api.call(functions.Limit(name, concurrency=1))
+                await node.api.call(functions.LimitFunction(name, concurrency=1))
             after, names, places = None, [], []
             while True:
-                page = await node.api.call(functions.List(limit=1, after=after), caller=PAY)
+                page = await node.api.call(functions.ListFunctions(limit=1, after=after), caller=PAY)
                 names += [one.function for one in page.functions]
                 if (after := page.next) is None:
                     break
@@ -58,13 +58,17 @@ def test_functions_of_others_are_left_out_and_forbidden() -> None:
         async with opened() as node:
             await node.submit(b"pay")
             await node.submit(b"mail")
-            listed = await node.api.call(functions.List(), caller=PAY)
+            listed = await node.api.call(functions.ListFunctions(), caller=PAY)
             assert [one.function for one in listed.functions] == ["pay"]
-            assert (await node.api.call(functions.Show("pay"), caller=PAY)).waiting == 1
+            assert (await node.api.call(functions.ShowFunction("pay"), caller=PAY)).waiting == 1
             node.worker(b"mail", b"pay-later")
-            registered = await node.api.call(functions.Registered("pay-x"), caller=PAY)
+            registered = await node.api.call(functions.IsRegistered("pay-x"), caller=PAY)
             assert registered.functions == ["pay-later"]
-            for request in (functions.Show("mail"), functions.Registered("mail"), functions.Pause("mail")):
+            for request in (
+                functions.ShowFunction("mail"),
+                functions.IsRegistered("mail"),
+                functions.PauseFunction("mail"),
+            ):
                 assert await refused(node, request)
 
     run(test())
@@ -81,17 +85,17 @@ def test_a_pattern_means_the_same_function_in_all_calls(pattern: str, *, sees: b
             handle = await node.submit(b"order@1 (decisions)")
             caller = Caller("own", (Grant(Role.ADMIN, functions=(pattern,), payloads=True),))
             requests: list[Request[Any]] = [
-                functions.Show(LIKE_DECISIONS),
-                jobs.Show(handle),
-                job_data.Payload(handle),
-                jobs.Cancel(handle),
+                functions.ShowFunction(LIKE_DECISIONS),
+                jobs.ShowJob(handle),
+                jobs.ReadPayload(handle),
+                jobs.CancelJob(handle),
             ]
             if sees:
                 for request in requests:
                     await node.api.call(request, caller=caller)
             else:
                 assert [await refused(node, request, caller) for request in requests] == [True] * len(requests)
-            listed = await node.api.call(jobs.List(), caller=caller)
+            listed = await node.api.call(jobs.ListJobs(), caller=caller)
             assert [one.handle for one in listed.jobs] == [handle] * sees
 
     run(test())
@@ -101,40 +105,40 @@ def test_schedules_of_other_functions_are_left_out_and_forbidden() -> None:
     async def test() -> None:
         async with opened() as node:
             for name in ("pay", "mail"):
-                await node.api.call(schedules.Add(name=f"{name}-daily", function=name, every=60.0))
-            listed = await node.api.call(schedules.List(), caller=PAY)
+                await node.api.call(schedules.AddSchedule(name=f"{name}-daily", function=name, every=60.0))
+            listed = await node.api.call(schedules.ListAllSchedules(), caller=PAY)
             assert [one.name for one in listed.schedules] == ["pay-daily"]
-            await node.api.call(schedules.Pause("pay-daily"), caller=PAY)
-            await node.api.call(schedules.Resume("pay-daily"), caller=PAY)
-            await node.api.call(schedules.Next("pay-daily"), caller=PAY)
-            await node.api.call(schedules.Add(name="other", function="pay-2", every=60.0), caller=PAY)
-            await node.api.call(schedules.Edit(name="other", jitter=1.0), caller=PAY)
-            await node.api.call(schedules.Declare("x", [Specification(name="mail-3", every=60.0)]))
+            await node.api.call(schedules.PauseSchedule("pay-daily"), caller=PAY)
+            await node.api.call(schedules.ResumeSchedule("pay-daily"), caller=PAY)
+            await node.api.call(schedules.NextTimes("pay-daily"), caller=PAY)
+            await node.api.call(schedules.AddSchedule(name="other", function="pay-2", every=60.0), caller=PAY)
+            await node.api.call(schedules.EditSchedule(name="other", jitter=1.0), caller=PAY)
+            await node.api.call(schedules.DeclareSchedules("x", [Specification(name="mail-3", every=60.0)]))
             declared = await node.api.call(
-                schedules.Declare("y", [Specification(name="pay-3", every=60.0)]), caller=PAY
+                schedules.DeclareSchedules("y", [Specification(name="pay-3", every=60.0)]), caller=PAY
             )
             assert [(one.kind, one.name) for one in declared.changes] == [("added", "pay-3")]
-            await node.api.call(schedules.Adopt("pay-daily", "y"), caller=PAY)
-            await node.api.call(schedules.Add(name="mail-4", parents=["pay-3"], function="mail"))
+            await node.api.call(schedules.AdoptSchedule("pay-daily", "y"), caller=PAY)
+            await node.api.call(schedules.AddSchedule(name="mail-4", parents=["pay-3"], function="mail"))
             requests: tuple[Request[Any], ...] = (
-                schedules.Show("mail-daily"),
-                schedules.Next("mail-daily"),
-                schedules.History("mail-daily"),
-                schedules.History("gone"),
-                schedules.Pause("mail-daily"),
-                schedules.Resume("mail-daily"),
-                schedules.Remove("mail-daily"),
-                schedules.Remove("pay-3", children=True),
-                schedules.Adopt("mail-daily", "y"),
-                schedules.Adopt("pay-daily", "x"),
-                schedules.Declare("x", [Specification(name="pay-3", every=60.0)]),
-                schedules.Trigger("mail-daily"),
-                schedules.Edit(name="mail-daily", function="pay"),
-                schedules.Edit(name="pay-daily", function="mail"),
-                schedules.Replace(name="pay-daily", every=1.0, function="mail"),
-                schedules.Add(name="new", every=1.0),
-                schedules.Preview(name="new", every=1.0),
-                schedules.Declare("x", [Specification(name="mail", every=60.0)]),
+                schedules.ShowSchedule("mail-daily"),
+                schedules.NextTimes("mail-daily"),
+                schedules.ScheduleHistory("mail-daily"),
+                schedules.ScheduleHistory("gone"),
+                schedules.PauseSchedule("mail-daily"),
+                schedules.ResumeSchedule("mail-daily"),
+                schedules.RemoveSchedule("mail-daily"),
+                schedules.RemoveSchedule("pay-3", children=True),
+                schedules.AdoptSchedule("mail-daily", "y"),
+                schedules.AdoptSchedule("pay-daily", "x"),
+                schedules.DeclareSchedules("x", [Specification(name="pay-3", every=60.0)]),
+                schedules.TriggerSchedule("mail-daily"),
+                schedules.EditSchedule(name="mail-daily", function="pay"),
+                schedules.EditSchedule(name="pay-daily", function="mail"),
+                schedules.ReplaceSchedule(name="pay-daily", every=1.0, function="mail"),
+                schedules.AddSchedule(name="new", every=1.0),
+                schedules.PreviewSchedule(name="new", every=1.0),
+                schedules.DeclareSchedules("x", [Specification(name="mail", every=60.0)]),
             )
             for request in requests:
                 assert await refused(node, request), request
@@ -145,9 +149,9 @@ def test_schedules_of_other_functions_are_left_out_and_forbidden() -> None:
 def test_payloads_of_schedules_are_shown_to_those_who_may_see_them() -> None:
     async def test() -> None:
         async with opened() as node:
-            await node.api.call(schedules.Add(name="pay", every=60.0, payload=b"secret"))
+            await node.api.call(schedules.AddSchedule(name="pay", every=60.0, payload=b"secret"))
             for caller, payload in ((BLIND, b""), (SEES, b"secret"), (PAY, b"secret")):
-                shown = await node.api.call(schedules.Show("pay"), caller=caller)
+                shown = await node.api.call(schedules.ShowSchedule("pay"), caller=caller)
                 assert (shown.payload, shown.payload_size) == (payload, 6)
 
     run(test())
@@ -156,52 +160,49 @@ def test_payloads_of_schedules_are_shown_to_those_who_may_see_them() -> None:
 def test_runs_of_other_workflows_are_left_out_and_forbidden() -> None:
     async def test() -> None:
         async with with_runs(a_run()) as (node, fake):
-            assert (await node.api.call(workflows.List(), caller=PAY)).runs == []
-            assert len((await node.api.call(workflows.List(), caller=BLIND)).runs) == 1
+            assert (await node.api.call(workflows.ListWorkflowRuns(), caller=PAY)).runs == []
+            assert len((await node.api.call(workflows.ListWorkflowRuns(), caller=BLIND)).runs) == 1
             requests: tuple[Request[Any], ...] = (
-                workflows.Show("order-17"),
-                workflows.History("order-17"),
-                workflows.Signal(key="order-17", name="go"),
-                workflows.Cancel("order-17"),
-                workflows.Terminate("order-17"),
-                workflows.Move("order-17", "1"),
-                workflows.Unpark("order-17"),
-                workflows.Unpark(all=True),
-                workflows.Start(function="order"),
+                workflows.ShowRun("order-17"),
+                workflows.ReadHistory("order-17"),
+                workflows.SignalRun(key="order-17", name="go"),
+                workflows.CancelRun("order-17"),
+                workflows.TerminateRun("order-17"),
+                workflows.MoveRun("order-17", "1"),
+                workflows.UnparkRuns("order-17"),
+                workflows.UnparkRuns(all=True),
+                workflows.StartRun(function="order"),
             )
             for request in requests:
                 assert await refused(node, request), request
             own = Caller("own", (Grant(Role.ADMIN, functions=("order",)),))
-            assert (await node.api.call(workflows.Show("order-17"), caller=own)).type == "order"
-            await node.api.call(workflows.Signal(key="order-17", name="go"), caller=own)
+            assert (await node.api.call(workflows.ShowRun("order-17"), caller=own)).type == "order"
+            await node.api.call(workflows.SignalRun(key="order-17", name="go"), caller=own)
             assert fake.requests[-1].name == "go"
 
     run(test())
 
 
 def test_versions_of_other_workflows_are_left_out_and_forbidden() -> None:
-    async def versions(_: object) -> workflow_versions.VersionList:
+    async def versions(_: object) -> workflows.VersionList:
         info = ("1", 0, 0, 1, None, True, True)
-        return workflow_versions.VersionList([workflow_versions.VersionInfo(name, *info) for name in ("pay", "order")])
+        return workflows.VersionList([workflows.VersionInfo(name, *info) for name in ("pay", "order")])
 
-    async def workers(_: object) -> workflow_versions.DeciderList:
+    async def workers(_: object) -> workflows.DeciderList:
         listed = (["pay@1", "order@1"], ["order@2"])
-        return workflow_versions.DeciderList(
-            [
-                workflow_versions.DeciderInfo("w", names, 0, 0, 100, full=False, draining=False, cache=None)
-                for names in listed
-            ]
+        return workflows.DeciderList(
+            [workflows.DeciderInfo("w", names, 0, 0, 100, full=False, draining=False, cache=None) for names in listed]
         )
 
-    async def remove(request: workflow_versions.Remove) -> str:
+    async def remove(request: workflows.RemoveVersion) -> str:
         return request.type
 
     async def test() -> None:
         async with opened() as node:
             inner: Handlers = {
-                workflow_versions.Versions: versions,
-                workflow_versions.Workers: workers,
-                workflow_versions.Remove: remove,
+                workflows.ListVersions: versions,
+                workflows.ListDeciders: workers,
+                workflows.RemoveVersion: remove,
             }
             node.api.add({kind: one for kind, one in RunGrants(inner).handlers.items() if kind in inner})
             call = node.api.call
@@ -209,12 +210,12 @@ def test_versions_of_other_workflows_are_left_out_and_forbidden() -> None:
                 (PAY, ["pay"], [["pay@1"]]),
                 (BLIND, ["pay", "order"], [["pay@1", "order@1"], ["order@2"]]),
             ):
-                found = (await call(workflow_versions.Versions(), caller=caller)).versions
+                found = (await call(workflows.ListVersions(), caller=caller)).versions
                 assert [one.type for one in found] == names
-                listed = (await call(workflow_versions.Workers(), caller=caller)).workers
+                listed = (await call(workflows.ListDeciders(), caller=caller)).workers
                 assert [one.versions for one in listed] == decided
-            assert await refused(node, workflow_versions.Remove("order", "1"))
-            await call(workflow_versions.Remove("pay", "1"), caller=PAY)
+            assert await refused(node, workflows.RemoveVersion("order", "1"))
+            await call(workflows.RemoveVersion("pay", "1"), caller=PAY)
 
     run(test())
 
@@ -224,13 +225,13 @@ def test_a_history_has_sizes_in_place_of_payloads() -> None:
         async with with_runs(a_run()) as (node, fake):
             fake.events = [TimerStarted(1, START_US, 4, "1", 60, "secret", number=1)]
             key = "timerStartedEventAttributes"
-            blind = await node.api.call(workflows.History("order-17", native=True), caller=BLIND)
+            blind = await node.api.call(workflows.ReadHistory("order-17", native=True), caller=BLIND)
             assert "secret" not in str(blind.events)
             assert blind.events[0][key]["timerId"] == "1"
-            seen = await node.api.call(workflows.History("order-17", native=True), caller=SEES)
+            seen = await node.api.call(workflows.ReadHistory("order-17", native=True), caller=SEES)
             assert "secret" in str(seen.events)
-            assert await refused(node, workflows.History("order-17", exact=True), BLIND)
-            assert (await node.api.call(workflows.History("order-17", exact=True), caller=SEES)).events
+            assert await refused(node, workflows.ReadHistory("order-17", exact=True), BLIND)
+            assert (await node.api.call(workflows.ReadHistory("order-17", exact=True), caller=SEES)).events
 
     run(test())
 

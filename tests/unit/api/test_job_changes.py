@@ -11,12 +11,12 @@ import pytest
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import job_changes, job_data, jobs
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import NewJob, Run, Submission, SubmitJob, SubmitJobs
+from mainspring.api import jobs
+from mainspring.api.request import ApiError, Code
+from mainspring.api.submitting import NewJob, RunJob, Submission, SubmitJob, SubmitJobs
 from mainspring.errors import ForbiddenError, StoreFullError
-from mainspring.jobs.argument_rules import ArgumentRules, Rule
 from mainspring.jobs.failures import failure
+from mainspring.jobs.user_data import ArgumentRule, ArgumentRules
 
 from .a_node import PAYLOAD_LIMIT, UNKNOWN_HANDLE, opened, run
 
@@ -32,7 +32,7 @@ LATER = datetime(2023, 11, 15, tzinfo=UTC)
 async def failed(node: Node, payload: bytes = b"load", unique: bytes = b"") -> str:
     """Return a job that has failed."""
     handle = await node.submit(payload=payload, unique=unique)
-    await node.api.call(jobs.Cancel(handle))
+    await node.api.call(jobs.CancelJob(handle))
     return handle
 
 
@@ -47,16 +47,16 @@ def test_a_waiting_job_is_changed() -> None:
     async def test() -> None:
         async with opened() as node:
             handle = await node.submit()
-            changed = await node.api.call(job_changes.Update(handle, run_at=LATER, priority="high", expires_at=LATER))
+            changed = await node.api.call(jobs.UpdateJob(handle, run_at=LATER, priority="high", expires_at=LATER))
             assert (changed.state, changed.priority) == ("scheduled", "high")
-            shown = await node.api.call(jobs.Show(handle))
+            shown = await node.api.call(jobs.ShowJob(handle))
             assert shown.run_at == shown.expires_at == "2023-11-15T00:00:00.000000Z"
-            await node.api.call(job_changes.Update(handle, expires_at=None))
-            shown = await node.api.call(jobs.Show(handle))
+            await node.api.call(jobs.UpdateJob(handle, expires_at=None))
+            shown = await node.api.call(jobs.ShowJob(handle))
             assert (shown.state, shown.priority, shown.expires_at) == ("scheduled", "high", None)
             past = datetime(2020, 1, 1, tzinfo=UTC)
-            assert (await node.api.call(job_changes.Update(handle, run_at=past))).state == "pending"
-            assert (await node.api.call(job_changes.Snooze(handle, 60))).state == "scheduled"
+            assert (await node.api.call(jobs.UpdateJob(handle, run_at=past))).state == "pending"
+            assert (await node.api.call(jobs.SnoozeJob(handle, 60))).state == "scheduled"
 
     run(test())
 
@@ -65,8 +65,8 @@ def test_an_ended_job_is_deleted() -> None:
     async def test() -> None:
         async with opened() as node:
             handle = await failed(node)
-            assert await node.api.call(job_changes.Delete(handle)) == job_changes.Deleted(handle)
-            assert await node.code(jobs.Show(handle)) is Code.JOB_NOT_FOUND
+            assert await node.api.call(jobs.DeleteJob(handle)) == jobs.DeletedJob(handle)
+            assert await node.code(jobs.ShowJob(handle)) is Code.JOB_NOT_FOUND
 
     run(test())
 
@@ -75,9 +75,9 @@ def test_a_retry_may_have_other_arguments_and_a_delay() -> None:
     async def test() -> None:
         async with opened() as node:
             handle = await failed(node)
-            retried = await node.api.call(jobs.Retry(handle, args=msgspec.Raw(b"[1.0]"), delay=60))
+            retried = await node.api.call(jobs.RetryJob(handle, args=msgspec.Raw(b"[1.0]"), delay=60))
             assert retried.state == "scheduled"
-            assert (await node.api.call(job_data.Payload(handle))).data == b"[1.0]"
+            assert (await node.api.call(jobs.ReadPayload(handle))).data == b"[1.0]"
 
     run(test())
 
@@ -88,7 +88,7 @@ def test_a_refused_retry_names_the_live_job() -> None:
             handle = await failed(node, unique=b"u")
             live = await node.submit(unique=b"u")
             with pytest.raises(ApiError) as refused:
-                await node.api.call(jobs.Retry(handle))
+                await node.api.call(jobs.RetryJob(handle))
             assert (refused.value.problem.code, refused.value.problem.live_handle) == (Code.CONFLICT, live)
 
     run(test())
@@ -102,54 +102,54 @@ def test_a_clone_has_the_same_arguments_and_options() -> None:
             )
             handle = (await node.api.call(SubmitJob(original))).handle
             assert handle is not None
-            clone = await node.api.call(job_changes.Clone(handle))
+            clone = await node.api.call(jobs.CloneJob(handle))
             assert clone.handle is not None
             assert (clone.handle != handle, clone.joined) == (True, False)
-            shown = await node.api.call(jobs.Show(clone.handle))
+            shown = await node.api.call(jobs.ShowJob(clone.handle))
             assert (shown.function, shown.priority, shown.concurrency_key, shown.tags) == ("f", "low", "k", ["a"])
             assert (shown.timeout, shown.unique, shown.run_at, shown.state) == (5.0, "", None, "pending")
-            assert (await node.api.call(job_data.Payload(clone.handle))).data == b"[1]"
-            other = job_changes.Clone(handle, payload=b"2", unique="v", priority="high", delay=5, tags=())
+            assert (await node.api.call(jobs.ReadPayload(clone.handle))).data == b"[1]"
+            other = jobs.CloneJob(handle, payload=b"2", unique="v", priority="high", delay=5, tags=())
             clone = await node.api.call(other)
             assert clone.handle is not None
-            shown = await node.api.call(jobs.Show(clone.handle))
+            shown = await node.api.call(jobs.ShowJob(clone.handle))
             assert (shown.unique, shown.priority, shown.tags, shown.state) == ("v", "high", [], "scheduled")
-            assert (await node.api.call(job_data.Payload(clone.handle))).data == b"2"
-            assert await node.api.call(job_changes.Clone(handle, unique="u")) == Submission(handle, joined=True)
+            assert (await node.api.call(jobs.ReadPayload(clone.handle))).data == b"2"
+            assert await node.api.call(jobs.CloneJob(handle, unique="u")) == Submission(handle, joined=True)
 
     run(test())
 
 
 def test_kept_arguments_of_a_success_are_cloned_unless_they_are_redacted() -> None:
     async def test() -> None:
-        async with opened(arguments=ArgumentRules([], [Rule("*", "pin")])) as node:
+        async with opened(arguments=ArgumentRules([], [ArgumentRule("*", "pin")])) as node:
             side = node.worker(places=2)
             plain, secret = await node.submit(payload=b'{"a":1}'), await node.submit(payload=b'{"pin":1}')
-            assert (await node.api.call(job_data.Payload(secret))).data == b'{"pin":"[redacted]"}'
+            assert (await node.api.call(jobs.ReadPayload(secret))).data == b'{"pin":"[redacted]"}'
             for held in side.given:
                 node.service.succeeded(held, b"r")
             await node.committed()
-            clone = await node.api.call(job_changes.Clone(plain))
+            clone = await node.api.call(jobs.CloneJob(plain))
             assert clone.handle is not None
-            assert (await node.api.call(job_data.Payload(clone.handle))).data == b'{"a":1}'
-            assert await node.code(job_changes.Clone(secret)) is Code.NOT_KEPT
+            assert (await node.api.call(jobs.ReadPayload(clone.handle))).data == b'{"a":1}'
+            assert await node.code(jobs.CloneJob(secret)) is Code.NOT_KEPT
             no_json = await node.submit(payload=b"pin=1")
-            assert await node.code(job_data.Payload(no_json)) is Code.NOT_KEPT
+            assert await node.code(jobs.ReadPayload(no_json)) is Code.NOT_KEPT
 
     run(test())
 
 
 def test_a_job_whose_arguments_are_gone_is_cloned_with_others() -> None:
     async def test() -> None:
-        async with opened(arguments=ArgumentRules([Rule("*", 0)])) as node:
+        async with opened(arguments=ArgumentRules([ArgumentRule("*", 0)])) as node:
             side = node.worker()
             handle = await node.submit(payload=b"load")
-            assert (await node.api.call(job_data.Payload(handle))).data == b"load"
+            assert (await node.api.call(jobs.ReadPayload(handle))).data == b"load"
             node.service.succeeded(side.given[0], b"r")
             await node.committed()
-            assert await node.code(job_changes.Clone(handle)) is Code.NOT_KEPT
-            assert await node.code(job_data.Payload(handle)) is Code.NOT_KEPT
-            assert (await node.api.call(job_changes.Clone(handle, args=msgspec.Raw(b"1")))).handle is not None
+            assert await node.code(jobs.CloneJob(handle)) is Code.NOT_KEPT
+            assert await node.code(jobs.ReadPayload(handle)) is Code.NOT_KEPT
+            assert (await node.api.call(jobs.CloneJob(handle, args=msgspec.Raw(b"1")))).handle is not None
 
     run(test())
 
@@ -157,17 +157,17 @@ def test_a_job_whose_arguments_are_gone_is_cloned_with_others() -> None:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (job_changes.Update("x"), Code.JOB_NOT_FOUND),
-        (job_changes.Snooze(UNKNOWN_HANDLE, 1), Code.JOB_NOT_FOUND),
-        (job_changes.Snooze(UNKNOWN_HANDLE, -1), Code.INVALID),
-        (job_changes.Delete(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
-        (job_changes.Clone(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
-        (jobs.Retry(UNKNOWN_HANDLE, delay=-1), Code.INVALID),
-        (jobs.Retry(UNKNOWN_HANDLE, payload=b"", args=msgspec.Raw(b"1")), Code.INVALID),
-        (jobs.Retry(UNKNOWN_HANDLE, payload=b"x" * (PAYLOAD_LIMIT + 1)), Code.TOO_LARGE),
-        (job_data.Payload(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
-        (job_data.Result(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
-        (job_data.Wait(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
+        (jobs.UpdateJob("x"), Code.JOB_NOT_FOUND),
+        (jobs.SnoozeJob(UNKNOWN_HANDLE, 1), Code.JOB_NOT_FOUND),
+        (jobs.SnoozeJob(UNKNOWN_HANDLE, -1), Code.INVALID),
+        (jobs.DeleteJob(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
+        (jobs.CloneJob(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
+        (jobs.RetryJob(UNKNOWN_HANDLE, delay=-1), Code.INVALID),
+        (jobs.RetryJob(UNKNOWN_HANDLE, payload=b"", args=msgspec.Raw(b"1")), Code.INVALID),
+        (jobs.RetryJob(UNKNOWN_HANDLE, payload=b"x" * (PAYLOAD_LIMIT + 1)), Code.TOO_LARGE),
+        (jobs.ReadPayload(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
+        (jobs.ReadResult(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
+        (jobs.AwaitJob(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
         (SubmitJob(new(function="")), Code.INVALID),
         (SubmitJob(new(function="a\x1fb")), Code.INVALID),
         (SubmitJob(new(delay=1, run_at=LATER)), Code.INVALID),
@@ -187,12 +187,12 @@ def test_a_job_in_the_wrong_state_is_a_conflict() -> None:
         async with opened() as node:
             ended, waiting = await failed(node), await node.submit(b"g")
             for refused in (
-                job_changes.Update(ended, priority="high"),
-                job_changes.Snooze(ended, 5),
-                job_changes.Delete(waiting),
-                jobs.Retry(waiting),
-                job_data.Result(waiting),
-                job_data.Result(ended),
+                jobs.UpdateJob(ended, priority="high"),
+                jobs.SnoozeJob(ended, 5),
+                jobs.DeleteJob(waiting),
+                jobs.RetryJob(waiting),
+                jobs.ReadResult(waiting),
+                jobs.ReadResult(ended),
             ):
                 assert await node.code(refused) is Code.CONFLICT, refused
 
@@ -204,14 +204,14 @@ def test_a_store_that_changes_no_jobs_says_so() -> None:
         async with opened(changes_jobs=False) as node:
             handle = await failed(node)
             for refused in (
-                job_changes.Update(handle),
-                job_changes.Snooze(handle, 5),
-                job_changes.Delete(handle),
-                jobs.Retry(handle, delay=5),
-                jobs.Retry(handle, payload=b""),
+                jobs.UpdateJob(handle),
+                jobs.SnoozeJob(handle, 5),
+                jobs.DeleteJob(handle),
+                jobs.RetryJob(handle, delay=5),
+                jobs.RetryJob(handle, payload=b""),
             ):
                 assert await node.code(refused) is Code.UNSUPPORTED, refused
-            assert (await node.api.call(jobs.Retry(handle))).state == "pending"
+            assert (await node.api.call(jobs.RetryJob(handle))).state == "pending"
 
     run(test())
 
@@ -225,12 +225,12 @@ def test_jobs_are_submitted_in_json() -> None:
             first = await node.api.call(SubmitJob(new(args={"b": 1.0}, unique="u", run_at="2023-11-15T00:00:00Z")))
             assert first.joined is False
             assert first.handle is not None
-            shown = await node.api.call(jobs.Show(first.handle))
+            shown = await node.api.call(jobs.ShowJob(first.handle))
             assert (shown.state, shown.run_at) == ("scheduled", "2023-11-15T00:00:00.000000Z")
             assert await node.api.call(SubmitJob(new(unique="u"))) == Submission(first.handle, joined=True)
             other = await node.api.call(SubmitJob(new(payload="AP8=")))
             assert other.handle is not None
-            assert (await node.api.call(job_data.Payload(other.handle))).data == b"\0\xff"
+            assert (await node.api.call(jobs.ReadPayload(other.handle))).data == b"\0\xff"
 
     run(test())
 
@@ -242,7 +242,7 @@ def test_json_arguments_stay_as_they_are() -> None:
             job = msgspec.json.decode(b'{"function": "f", "args": %b}' % text, type=NewJob)
             handle = (await node.api.call(SubmitJob(job))).handle
             assert handle is not None
-            assert (await node.api.call(job_data.Payload(handle))).data == text
+            assert (await node.api.call(jobs.ReadPayload(handle))).data == text
 
     run(test())
 
@@ -258,7 +258,7 @@ def test_each_job_of_a_batch_has_its_answer() -> None:
             assert problems == [None, Code.INVALID, None, None, Code.TOO_LARGE]
             assert [answer.joined for answer in answers] == [False, None, False, True, None]
             assert answers[2].handle == answers[3].handle
-            assert len((await node.api.call(jobs.List())).jobs) == 2
+            assert len((await node.api.call(jobs.ListJobs())).jobs) == 2
             assert (await node.api.call(SubmitJobs([]))).items == []
 
     run(test())
@@ -267,7 +267,7 @@ def test_each_job_of_a_batch_has_its_answer() -> None:
 def test_a_batch_may_join_a_foreground_job() -> None:
     async def test() -> None:
         async with opened() as node:
-            alone = asyncio.create_task(node.api.call(Run(b"f", b"", b"u")))
+            alone = asyncio.create_task(node.api.call(RunJob(b"f", b"", b"u")))
             while not list(node.service.in_memory()):  # noqa: ASYNC110 - a call has no event for it
                 await asyncio.sleep(0)
             answers = (await node.api.call(SubmitJobs([new(unique="u"), new(function=""), new()]))).items
@@ -289,11 +289,11 @@ def test_a_batch_that_the_store_refuses_fails_as_a_whole() -> None:
 # ---- outcomes ----
 
 
-async def waits(node: Node, handle: str) -> asyncio.Task[job_data.Outcome]:
+async def waits(node: Node, handle: str) -> asyncio.Task[jobs.JobOutcome]:
     """Return a call that waits for the end of a job."""
     job_id = node.service.id_of(handle.encode())
     assert job_id is not None
-    waiting = asyncio.create_task(node.api.call(job_data.Wait(handle)))
+    waiting = asyncio.create_task(node.api.call(jobs.AwaitJob(handle)))
     while not node.service.listeners_of(job_id):  # noqa: ASYNC110 - a call has no event for it
         await asyncio.sleep(0)
     return waiting
@@ -306,10 +306,10 @@ def test_a_call_waits_for_the_end_of_a_job() -> None:
             handle = await node.submit()
             waiting = await waits(node, handle)
             node.service.succeeded(side.given[0], b"[1.0]")
-            wanted = job_data.Outcome(handle, "succeeded", 1, msgspec.Raw(b"[1.0]"), "json")
-            for outcome in (await waiting, await node.api.call(job_data.Wait(handle))):
+            wanted = jobs.JobOutcome(handle, "succeeded", 1, msgspec.Raw(b"[1.0]"), "json")
+            for outcome in (await waiting, await node.api.call(jobs.AwaitJob(handle))):
                 assert msgspec.json.encode(outcome) == msgspec.json.encode(wanted)
-            assert (await node.api.call(job_data.Result(handle))).data == b"[1.0]"
+            assert (await node.api.call(jobs.ReadResult(handle))).data == b"[1.0]"
 
     run(test())
 
@@ -321,7 +321,7 @@ def test_a_failed_job_has_no_result() -> None:
             handle = await node.submit()
             waiting = await waits(node, handle)
             node.service.failed(side.given[0], failure("E", "why"), final=True)
-            assert await waiting == job_data.Outcome(handle, "failed", 1, error="E: why")
+            assert await waiting == jobs.JobOutcome(handle, "failed", 1, error="E: why")
 
     run(test())
 
@@ -350,19 +350,19 @@ def test_a_caller_of_some_functions_sees_only_these() -> None:
         async with opened() as node:
             seen, hidden = await node.submit(b"pay.card"), await node.submit(b"other")
             someone = caller(Role.DEVELOPER, "pay*", payloads=True)
-            listed = await node.api.call(jobs.List(), caller=someone)
+            listed = await node.api.call(jobs.ListJobs(), caller=someone)
             assert [job.handle for job in listed.jobs] == [seen]
             requests: list[Request[Any]] = [
-                jobs.Show(hidden),
-                jobs.Cancel(hidden),
-                jobs.Retry(hidden),
-                job_changes.Update(hidden),
-                job_changes.Snooze(hidden, 5),
-                job_changes.Delete(hidden),
-                job_changes.Clone(hidden),
-                job_data.Payload(hidden),
-                job_data.Result(hidden),
-                job_data.Wait(hidden),
+                jobs.ShowJob(hidden),
+                jobs.CancelJob(hidden),
+                jobs.RetryJob(hidden),
+                jobs.UpdateJob(hidden),
+                jobs.SnoozeJob(hidden, 5),
+                jobs.DeleteJob(hidden),
+                jobs.CloneJob(hidden),
+                jobs.ReadPayload(hidden),
+                jobs.ReadResult(hidden),
+                jobs.AwaitJob(hidden),
                 SubmitJob(new(function="other")),
             ]
             for request in requests:
@@ -373,7 +373,7 @@ def test_a_caller_of_some_functions_sees_only_these() -> None:
             answers = (await node.api.call(SubmitJobs(batch), caller=someone)).items
             problems = [answer.problem and answer.problem.code for answer in answers]
             assert problems == [Code.FORBIDDEN, None, None, Code.FORBIDDEN]
-            assert (await node.api.call(jobs.Show(seen), caller=someone)).handle == seen
+            assert (await node.api.call(jobs.ShowJob(seen), caller=someone)).handle == seen
 
     run(test())
 
@@ -383,8 +383,8 @@ def test_an_operator_retries_but_not_with_other_arguments() -> None:
         async with opened() as node:
             handle, operator = await failed(node), caller(Role.OPERATOR)
             with pytest.raises((ForbiddenError, ApiError)):
-                await node.api.call(jobs.Retry(handle, payload=b""), caller=operator)
-            assert (await node.api.call(jobs.Retry(handle, delay=5), caller=operator)).state == "scheduled"
+                await node.api.call(jobs.RetryJob(handle, payload=b""), caller=operator)
+            assert (await node.api.call(jobs.RetryJob(handle, delay=5), caller=operator)).state == "scheduled"
 
     run(test())
 
@@ -396,9 +396,9 @@ def test_a_caller_without_the_right_to_payloads_sees_no_result() -> None:
             handle = await node.submit()
             node.service.succeeded(side.given[0], b"secret")
             await node.committed()
-            outcome = await node.api.call(job_data.Wait(handle), caller=caller(Role.ADMIN))
-            assert outcome == job_data.Outcome(handle, "succeeded", 1)
-            outcome = await node.api.call(job_data.Wait(handle), caller=caller(Role.VIEWER, payloads=True))
+            outcome = await node.api.call(jobs.AwaitJob(handle), caller=caller(Role.ADMIN))
+            assert outcome == jobs.JobOutcome(handle, "succeeded", 1)
+            outcome = await node.api.call(jobs.AwaitJob(handle), caller=caller(Role.VIEWER, payloads=True))
             assert (outcome.encoding, outcome.result) == ("text", "secret")
 
     run(test())

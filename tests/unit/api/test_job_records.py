@@ -8,15 +8,13 @@ import pytest
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api.answers import job_records
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.job_records import Arguments, Attempt, ListAttempts, ShowArguments
-from mainspring.api.jobs import Cancel, Show
-from mainspring.api.jobs import Retry as RetryJob
-from mainspring.api.submitting import JobOptions, Run, Submit
-from mainspring.jobs.argument_rules import ArgumentRules, Rule
+from mainspring.api.handlers import job_records
+from mainspring.api.jobs import Attempt, CancelJob, KeptArguments, ListAttempts, RetryJob, ShowArguments, ShowJob
+from mainspring.api.request import ApiError, Code
+from mainspring.api.submitting import JobOptions, RunJob, Submit
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Retry
+from mainspring.jobs.user_data import ArgumentRule, ArgumentRules
 
 from .a_node import UNKNOWN_HANDLE, Node, opened, run
 
@@ -29,7 +27,7 @@ async def attempts(node: Node, handle: str) -> list[Attempt]:
     return answer.attempts
 
 
-async def arguments(node: Node, handle: str) -> Arguments:
+async def arguments(node: Node, handle: str) -> KeptArguments:
     return await node.api.call(ShowArguments(handle))
 
 
@@ -125,7 +123,7 @@ def test_an_attempt_has_the_time_at_which_its_worker_was_asked_to_stop(outcome: 
             held.worker.streams = True
             for _ in range(2):  # the first request counts
                 node.clock.advance(1)
-                await node.api.call(Cancel(handle))
+                await node.api.call(CancelJob(handle))
             assert [one.stop_requested_at for one in await attempts(node, handle)] == [AT.format(1)]
             if outcome == "cancelled":
                 node.service.released(held)
@@ -140,7 +138,7 @@ def test_an_attempt_has_the_time_at_which_its_worker_was_asked_to_stop(outcome: 
 
 def test_small_arguments_of_a_success_are_kept() -> None:
     async def test() -> None:
-        async with opened(arguments=ArgumentRules([Rule("*", 13)])) as node:
+        async with opened(arguments=ArgumentRules([ArgumentRule("*", 13)])) as node:
             side = node.worker(places=4)
             sent = [b'{"a":[1,"x"]}', b"\xff", b"", b"x" * 14]
             handles = [await node.submit(payload=payload) for payload in sent]
@@ -150,11 +148,11 @@ def test_small_arguments_of_a_success_are_kept() -> None:
             await node.committed()
             after = [await arguments(node, handle) for handle in handles]
             assert after[:3] == before[:3]
-            assert after[0] == Arguments(handles[0], 13, kept=True, redacted=False, value={"a": [1, "x"]})
-            assert after[1] == Arguments(handles[1], 1, kept=True, redacted=False, payload=b"\xff")
-            assert after[2] == Arguments(handles[2], 0, kept=True, redacted=False)
+            assert after[0] == KeptArguments(handles[0], 13, kept=True, redacted=False, value={"a": [1, "x"]})
+            assert after[1] == KeptArguments(handles[1], 1, kept=True, redacted=False, payload=b"\xff")
+            assert after[2] == KeptArguments(handles[2], 0, kept=True, redacted=False)
             assert before[3].payload == sent[3]
-            assert after[3] == Arguments(handles[3], 14, kept=False, redacted=False)
+            assert after[3] == KeptArguments(handles[3], 14, kept=False, redacted=False)
 
     run(test())
 
@@ -176,14 +174,16 @@ def test_the_size_that_workers_declare_counts_from_then_on(declared: int, kept: 
 
 def test_redacted_values_are_neither_shown_nor_kept_after_a_success() -> None:
     async def test() -> None:
-        async with opened(arguments=ArgumentRules([], [Rule("f", "pin")])) as node:
+        async with opened(arguments=ArgumentRules([], [ArgumentRule("f", "pin")])) as node:
             payload = b'{"pin":1234,"to":"a"}'
             waiting, other = await node.submit(payload=payload), await node.submit(b"g", payload=payload)
             withheld = await node.submit(payload=b"pin=1234")
-            shown = Arguments(waiting, len(payload), kept=True, redacted=True, value={"pin": "[redacted]", "to": "a"})
+            shown = KeptArguments(
+                waiting, len(payload), kept=True, redacted=True, value={"pin": "[redacted]", "to": "a"}
+            )
             assert await arguments(node, waiting) == shown
             assert (await arguments(node, other)).value == {"pin": 1234, "to": "a"}
-            assert await arguments(node, withheld) == Arguments(withheld, 8, kept=True, redacted=True)
+            assert await arguments(node, withheld) == KeptArguments(withheld, 8, kept=True, redacted=True)
             side = node.worker(places=2)
             await node.committed()
             for held in side.given:
@@ -202,7 +202,7 @@ def test_redacted_values_are_neither_shown_nor_kept_after_a_success() -> None:
 
 def test_a_failed_job_keeps_its_arguments_for_a_retry_but_shows_none_that_is_redacted() -> None:
     async def test() -> None:
-        async with opened(arguments=ArgumentRules([Rule("*", 0)], [Rule("*", "pin")])) as node:
+        async with opened(arguments=ArgumentRules([ArgumentRule("*", 0)], [ArgumentRule("*", "pin")])) as node:
             side = node.worker()
             handle = await node.submit(payload=b'{"pin":1}')
             node.service.failed(side.given[0], failure("E", "no"))
@@ -219,12 +219,12 @@ def test_large_arguments_are_not_in_the_answer(monkeypatch: pytest.MonkeyPatch) 
     async def test() -> None:
         async with opened() as node:
             stored = await node.submit(b"g", b"1234")
-            assert await arguments(node, stored) == Arguments(stored, 4, kept=True, redacted=False)
-            alone = asyncio.create_task(node.api.call(Run(b"f", b"1234")))
+            assert await arguments(node, stored) == KeptArguments(stored, 4, kept=True, redacted=False)
+            alone = asyncio.create_task(node.api.call(RunJob(b"f", b"1234")))
             await node.submit(b"g")
             (held,) = [one for one in node.service.in_memory() if not one.stored]
             handle = held.handle.decode()
-            assert await arguments(node, handle) == Arguments(handle, 4, kept=True, redacted=False)
+            assert await arguments(node, handle) == KeptArguments(handle, 4, kept=True, redacted=False)
             assert await attempts(node, handle) == []
             alone.cancel()
 
@@ -277,7 +277,7 @@ def test_the_progress_of_an_ended_job_stays() -> None:
                 else:
                     node.service.failed(held, failure("ValueError", "no"))
                 await node.committed()
-                shown = await node.api.call(Show(handle))
+                shown = await node.api.call(ShowJob(handle))
                 expected = (3, 4, "row 3") if number < 2 else (0, 0, None)
                 assert (shown.done, shown.total, shown.text) == expected
                 assert (shown.numerator, shown.denominator) == expected[:2]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.api.answers.job_streams import DUE_MARGIN
-from mainspring.api.job_changes import Snooze
-from mainspring.api.job_data import Follow
+from mainspring.api.handlers.jobs import DUE_MARGIN
+from mainspring.api.jobs import FollowJob, SnoozeJob
 from mainspring.faces.rest.streams import UNSENT_TOTAL, EventFeed, Space
 
 from .a_node import Node, opened, run
@@ -32,8 +31,8 @@ class States(EventFeed):
 async def snoozed(node: Node, seconds: float) -> tuple[str, States, Callable[[], None]]:
     """Submit a job that is due later, and begin its stream."""
     handle, states = await node.submit(), States()
-    end = await node.api.follow(Follow(handle), states)
-    await node.api.call(Snooze(handle, delay=seconds))
+    end = await node.api.follow(FollowJob(handle), states)
+    await node.api.call(SnoozeJob(handle, delay=seconds))
     return handle, states, end
 
 
@@ -64,7 +63,7 @@ def test_a_job_that_is_postponed_meanwhile_is_not_looked_up_for_its_first_time()
     async def test() -> None:
         async with opened() as node:
             handle, states, end = await snoozed(node, 10.0)
-            await node.api.call(Snooze(handle, delay=100.0))
+            await node.api.call(SnoozeJob(handle, delay=100.0))
             await wait(node, 11.0)
             assert states.seen == ["pending", "scheduled", "scheduled"]
             await wait(node, 100.0)
@@ -79,7 +78,7 @@ def test_other_jobs_cost_a_stream_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     async def test() -> None:
         async with opened() as node:
             handle, states = await node.submit(b"g"), States()
-            end = await node.api.follow(Follow(handle), states)
+            end = await node.api.follow(FollowJob(handle), states)
             published: list[int] = []
             monkeypatch.setattr(node.service.hub, "publish", lambda job: published.append(job.id))
             for function in (b"f", b"g"):

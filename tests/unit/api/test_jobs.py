@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from mainspring.api import jobs
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import JobOptions, Run, Submit
+from mainspring.api.request import ApiError, Code
+from mainspring.api.submitting import JobOptions, RunJob, Submit
 from mainspring.errors import StoreFullError
 from mainspring.jobs.failures import failure
 
@@ -24,15 +24,15 @@ def test_a_job_is_shown_listed_cancelled_and_retried() -> None:
     async def test() -> None:
         async with opened() as node:
             handle = await node.submit(payload=b"load", unique=b"u")
-            shown = await node.api.call(jobs.Show(handle))
+            shown = await node.api.call(jobs.ShowJob(handle))
             assert (shown.handle, shown.function, shown.unique, shown.state) == (handle, "f", "u", "pending")
             assert (shown.input_size, shown.worker, shown.created_at) == (4, None, "2023-11-14T22:13:20.000000Z")
-            (listed,) = (await node.api.call(jobs.List(function="f", unique="u", state="pending"))).jobs
+            (listed,) = (await node.api.call(jobs.ListJobs(function="f", unique="u", state="pending"))).jobs
             assert listed == jobs.JobInfo(*(getattr(shown, name) for name in jobs.JobInfo.__struct_fields__))
-            assert await node.api.call(jobs.Cancel(handle, "no")) == jobs.Cancelled(handle, "cancelled")
-            assert (await node.api.call(jobs.Show(handle))).error == "Cancelled: no"
-            assert (await node.api.call(jobs.Retry(handle))).state == "pending"
-            assert await node.code(jobs.Retry(handle)) is Code.CONFLICT
+            assert await node.api.call(jobs.CancelJob(handle, "no")) == jobs.CancelledJob(handle, "cancelled")
+            assert (await node.api.call(jobs.ShowJob(handle))).error == "Cancelled: no"
+            assert (await node.api.call(jobs.RetryJob(handle))).state == "pending"
+            assert await node.code(jobs.RetryJob(handle)) is Code.CONFLICT
 
     run(test())
 
@@ -44,10 +44,10 @@ def test_jobs_are_listed_by_tag() -> None:
             tagged = (await node.api.call(Submit(b"f", b"", options=JobOptions(tags=("b", "a"))))).handle
             node.worker(b"g")
             held = (await node.api.call(Submit(b"g", b"", options=JobOptions(tags=("a",))))).handle
-            assert (await node.api.call(jobs.Show(tagged))).tags == ["a", "b"]
-            assert [job.handle for job in (await node.api.call(jobs.List(tag="a"))).jobs] == [held, tagged]
-            assert [job.handle for job in (await node.api.call(jobs.List(tag="b"))).jobs] == [tagged]
-            assert (await node.api.call(jobs.List(tag="c"))).jobs == []
+            assert (await node.api.call(jobs.ShowJob(tagged))).tags == ["a", "b"]
+            assert [job.handle for job in (await node.api.call(jobs.ListJobs(tag="a"))).jobs] == [held, tagged]
+            assert [job.handle for job in (await node.api.call(jobs.ListJobs(tag="b"))).jobs] == [tagged]
+            assert (await node.api.call(jobs.ListJobs(tag="c"))).jobs == []
 
     run(test())
 
@@ -56,13 +56,13 @@ def test_lists_have_pages_and_include_foreground_jobs() -> None:
     async def test() -> None:
         async with opened() as node:
             handles = [await node.submit() for _ in range(4)]
-            alone = asyncio.create_task(node.api.call(Run(b"g", b"")))
+            alone = asyncio.create_task(node.api.call(RunJob(b"g", b"")))
             await node.committed()
-            page = (await node.api.call(jobs.List(limit=2, function="f"))).jobs
+            page = (await node.api.call(jobs.ListJobs(limit=2, function="f"))).jobs
             assert [job.handle for job in page] == handles[:1:-1]
-            page = (await node.api.call(jobs.List(limit=2, before=page[-1].handle))).jobs
+            page = (await node.api.call(jobs.ListJobs(limit=2, before=page[-1].handle))).jobs
             assert [job.handle for job in page] == handles[1::-1]
-            assert [job.function for job in (await node.api.call(jobs.List(limit=1))).jobs] == ["g"]
+            assert [job.function for job in (await node.api.call(jobs.ListJobs(limit=1))).jobs] == ["g"]
             alone.cancel()
 
     run(test())
@@ -73,10 +73,10 @@ def test_a_running_job_is_shown_before_it_is_committed() -> None:
         async with opened() as node:
             side = node.worker()
             handle = await node.submit()
-            assert [job.handle for job in (await node.api.call(jobs.List(state="running"))).jobs] == [handle]
-            shown = await node.api.call(jobs.Show(handle))
+            assert [job.handle for job in (await node.api.call(jobs.ListJobs(state="running"))).jobs] == [handle]
+            shown = await node.api.call(jobs.ShowJob(handle))
             assert (shown.state, shown.worker, shown.attempt) == ("running", "w", 1)
-            assert (await node.api.call(jobs.Cancel(handle))).state == "running"
+            assert (await node.api.call(jobs.CancelJob(handle))).state == "running"
             assert side.stopped == [b"cancelled"]
 
     run(test())
@@ -85,15 +85,15 @@ def test_a_running_job_is_shown_before_it_is_committed() -> None:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (jobs.List(state="asleep"), Code.INVALID),
-        (jobs.List(state=["failed", "asleep"]), Code.INVALID),
-        (jobs.List(limit=0), Code.INVALID),
-        (jobs.List(limit=1001), Code.INVALID),
-        (jobs.List(before="x"), Code.JOB_NOT_FOUND),
-        (jobs.Show("x"), Code.JOB_NOT_FOUND),
-        (jobs.Show(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
-        (jobs.Cancel(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
-        (jobs.Retry(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
+        (jobs.ListJobs(state="asleep"), Code.INVALID),
+        (jobs.ListJobs(state=["failed", "asleep"]), Code.INVALID),
+        (jobs.ListJobs(limit=0), Code.INVALID),
+        (jobs.ListJobs(limit=1001), Code.INVALID),
+        (jobs.ListJobs(before="x"), Code.JOB_NOT_FOUND),
+        (jobs.ShowJob("x"), Code.JOB_NOT_FOUND),
+        (jobs.ShowJob(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
+        (jobs.CancelJob(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
+        (jobs.RetryJob(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
     ],
 )
 def test_problems_have_codes(request_: Request[object], code: Code) -> None:
@@ -105,7 +105,8 @@ def test_problems_have_codes(request_: Request[object], code: Code) -> None:
 
 
 @pytest.mark.parametrize(
-    "request_", [jobs.List(), jobs.Show(UNKNOWN_HANDLE), jobs.Cancel(UNKNOWN_HANDLE), jobs.Retry(UNKNOWN_HANDLE)]
+    "request_",
+    [jobs.ListJobs(), jobs.ShowJob(UNKNOWN_HANDLE), jobs.CancelJob(UNKNOWN_HANDLE), jobs.RetryJob(UNKNOWN_HANDLE)],
 )
 def test_a_store_that_refuses_is_unavailable(request_: Request[object]) -> None:
     async def test() -> None:
@@ -119,9 +120,9 @@ def test_a_store_that_refuses_is_unavailable(request_: Request[object]) -> None:
 def test_a_watch_sends_only_what_its_buffer_holds() -> None:
     async def test() -> None:
         async with opened() as node:
-            seen: list[jobs.JobInfo | jobs.Missed] = []
+            seen: list[jobs.JobInfo | jobs.MissedChanges] = []
             room = [True]
-            end = node.jobs.watch(jobs.Watch(function="f"), seen.append, lambda: room[0])
+            end = node.jobs.watch(jobs.WatchJobs(function="f"), seen.append, lambda: room[0])
             first = await node.submit()
             await node.submit(b"g")
             room[0] = False
@@ -131,13 +132,17 @@ def test_a_watch_sends_only_what_its_buffer_holds() -> None:
             last = await node.submit()
             end()
             await node.submit()
-            assert [one.missed if isinstance(one, jobs.Missed) else one.handle for one in seen] == [first, 2, last]
+            assert [one.missed if isinstance(one, jobs.MissedChanges) else one.handle for one in seen] == [
+                first,
+                2,
+                last,
+            ]
             with pytest.raises(ApiError, match="no job has the handle x"):
-                node.jobs.watch(jobs.Watch(handle="x"), seen.append, lambda: True)
-            end = node.jobs.watch(jobs.Watch(handle=first), seen.append, lambda: True)
+                node.jobs.watch(jobs.WatchJobs(handle="x"), seen.append, lambda: True)
+            end = node.jobs.watch(jobs.WatchJobs(handle=first), seen.append, lambda: True)
             del seen[:]
-            await node.api.call(jobs.Cancel(last))
-            await node.api.call(jobs.Cancel(first))
+            await node.api.call(jobs.CancelJob(last))
+            await node.api.call(jobs.CancelJob(first))
             end()
             assert [one.state for one in seen if isinstance(one, jobs.JobInfo)] == ["cancelled"]
 
@@ -154,7 +159,7 @@ def test_a_failure_is_shown_with_its_traceback() -> None:
 
     async def test() -> None:
         async with opened() as node:
-            shown = await node.api.call(jobs.Show(await fail(node)))
+            shown = await node.api.call(jobs.ShowJob(await fail(node)))
             assert (shown.state, shown.error, shown.traceback) == ("failed", "E: why", None)
 
     run(test())
@@ -168,10 +173,10 @@ def test_a_list_is_filtered_by_many_criteria() -> None:
             second = await node.submit()
             node.clock.advance(10)
             third = await node.submit()
-            await node.api.call(jobs.Cancel(second, "no"))
+            await node.api.call(jobs.CancelJob(second, "no"))
 
             async def found(**criteria: object) -> list[str]:
-                request = msgspec.convert(criteria, jobs.List)
+                request = msgspec.convert(criteria, jobs.ListJobs)
                 return [job.handle for job in (await node.api.call(request)).jobs]
 
             assert await found(state=["pending", "cancelled"], function="f") == [third, second, first]
@@ -180,10 +185,10 @@ def test_a_list_is_filtered_by_many_criteria() -> None:
             assert await found(error_type="Cancel") == []
             assert await found(key="k") == await found(schedule="s") == []
             assert await found(key="") == [third, second, first]
-            created = (await node.api.call(jobs.Show(second))).created_at
+            created = (await node.api.call(jobs.ShowJob(second))).created_at
             assert await found(created_from=created) == [third, second]
             assert await found(created_to=created) == [first]
-            assert await node.code(jobs.List(workflow="order-17")) is Code.RUN_NOT_FOUND
+            assert await node.code(jobs.ListJobs(workflow="order-17")) is Code.RUN_NOT_FOUND
             assert await found(workflow=f"{first}@5") == []
 
     run(test())

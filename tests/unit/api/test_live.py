@@ -11,20 +11,18 @@ from tests.unit.nodes.rows import row as node_row
 
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import live
-from mainspring.api.answers import live as answers
-from mainspring.api.answers import namespaces
-from mainspring.api.answers.live import LiveStreams
-from mainspring.api.answers.namespaces import NamespaceCalls
-from mainspring.api.answers.sample_loop import INTERVAL
-from mainspring.api.feeds import Shared
-from mainspring.api.namespaces import Status
-from mainspring.api.request import write
+from mainspring.api import namespaces
+from mainspring.api.handlers import namespaces as namespaces_handlers
+from mainspring.api.handlers import samples as answers
+from mainspring.api.handlers.namespaces import NamespaceCalls
+from mainspring.api.handlers.samples import INTERVAL, LiveStreams
+from mainspring.api.namespaces import ShowNamespace
+from mainspring.api.request import Shared, write
 from mainspring.api.submitting import Submit
 from mainspring.jobs.store import ShowDead
 from mainspring.series.model import MINUTE
 from mainspring.series.store import ReadNamespaceSeries, ReadSeries
-from mainspring.server.oldest import OldestByNamespace
+from mainspring.server.metrics import OldestByNamespace
 
 from .a_node import Node, opened, run
 
@@ -33,10 +31,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from mainspring.api.answers.namespaces import Figures
+    from mainspring.api.handlers.namespaces import Figures
     from mainspring.nodes.model import NodeRow
-    from mainspring.storage.engine import Answered
-    from mainspring.storage.query import Budget, Query
+    from mainspring.storage.engine import Answered, Budget, Query
 
 PAY = Caller("pay", (Grant(Role.VIEWER, "*", ("pay*",)),))
 PAY_TOO = Caller("other token", (Grant(Role.OPERATOR, "*", ("pay*",)),))
@@ -81,14 +78,14 @@ class Live:
         self.streams = LiveStreams(node.service, self._sample, lambda _: 7, lambda: self.others, calls.shown)
         node.api.add_streams(self.streams.followers)
 
-    async def _sample(self, request: live.Follow, caller: Caller) -> Figures:
+    async def _sample(self, request: namespaces.FollowNumbers, caller: Caller) -> Figures:
         self.samples += 1
         return await self._figures(request, caller)
 
     async def watch(self, caller: Caller = LOCAL, **options: Any) -> tuple[Viewer, Callable[[], None]]:
         viewer = Viewer()
         self.viewers.append(viewer)
-        leave = await self.node.api.follow(live.Follow(**options), viewer, caller=caller)
+        leave = await self.node.api.follow(namespaces.FollowNumbers(**options), viewer, caller=caller)
         await viewer.got.wait()
         return viewer, leave
 
@@ -202,7 +199,7 @@ def test_overviews_follow_the_functions_that_they_show() -> None:
             every, _ = await shown.watch(functions=True, troubled=True)
             jobs = b'"%s":{"waiting":%d,"running":%d,"workers":%d,"running_at_all_nodes":%d}'
             assert dict(viewer.events)["functions"] == b'{"functions":{},"more":true}', "nobody has asked for a status"
-            await node.api.call(Status(), caller=PAY)
+            await node.api.call(ShowNamespace(), caller=PAY)
             await shown.second()
             pay, payroll = jobs % (b"pay", 2, 0, 0, 0), jobs % (b"payroll", 1, 0, 0, 0)
             for one in (viewer, part):
@@ -218,7 +215,7 @@ def test_overviews_follow_the_functions_that_they_show() -> None:
 
 
 def test_the_number_of_shown_functions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces, "MOST_SHOWN", 3)
+    monkeypatch.setattr(namespaces_handlers, "MOST_SHOWN", 3)
 
     async def test() -> None:
         async with opened() as node:
@@ -227,7 +224,7 @@ def test_the_number_of_shown_functions_is_bounded(monkeypatch: pytest.MonkeyPatc
                 for number in range(3):
                     await node.api.call(Submit(b"%s%d" % (prefix, number), b""))
             for pattern in ("a*", "b*"):
-                await node.api.call(Status(), caller=Caller(pattern, (Grant(Role.VIEWER, "*", (pattern,)),)))
+                await node.api.call(ShowNamespace(), caller=Caller(pattern, (Grant(Role.VIEWER, "*", (pattern,)),)))
             viewer, _ = await shown.watch(troubled=True)
             functions = json.loads(dict(viewer.events)["functions"])["functions"]
             assert sorted(functions) == ["b0", "b1", "b2"]

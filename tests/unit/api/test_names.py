@@ -9,27 +9,16 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from mainspring.api import (  # noqa: F401 - each declares requests
-    backfills,
-    functions,
-    job_changes,
-    jobs,
-    operations,
-    schedules,
-    submitting,
-    workflow_versions,
-    workflows,
-)
-from mainspring.api.errors import ApiError
-from mainspring.api.request import Request, params_of, read
+from mainspring.api import jobs, schedules, workflows
+from mainspring.api.request import ApiError, Request, params_of, read
 from mainspring.api.workflows import STATUS_BY_NAME, STATUS_NAMES, AnyStatus, GivenStatus, StatusName
 from mainspring.workflows.model import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-START = workflows.Start
-SIGNAL = workflows.Signal
+START = workflows.StartRun
+SIGNAL = workflows.SignalRun
 REQUESTS: dict[str, type[Request[Any]]] = {kind.call: kind for kind in (START, SIGNAL)}
 FORMER = {"input", "payload_base64", "workflow_id", "canceled"}
 
@@ -48,7 +37,7 @@ def test_no_request_has_a_former_name() -> None:
         assert set(kind.former.values()) <= names, kind
         assert not set(kind.former) & names, kind
         seen.add(kind)
-    assert {START, SIGNAL, schedules.Add, job_changes.Clone} <= seen
+    assert {START, SIGNAL, schedules.AddSchedule, jobs.CloneJob} <= seen
 
 
 @pytest.mark.parametrize(
@@ -81,7 +70,7 @@ def test_a_field_has_one_of_its_names() -> None:
 def test_nodes_of_the_last_version_read_what_is_sent() -> None:
     assert params_of(START("f", "a", payload=b"1")) == {"function": "f", "unique": "a", "payload_base64": "MQ=="}
     assert params_of(SIGNAL("k", "go", payload=b"1")) == {"key": "k", "name": "go", "payload_base64": "MQ=="}
-    assert params_of(schedules.Trigger("nightly")) == {"name": "nightly"}
+    assert params_of(schedules.TriggerSchedule("nightly")) == {"name": "nightly"}
 
 
 def test_statuses_have_one_spelling_and_both_are_read() -> None:

@@ -10,19 +10,20 @@ from tests.unit.nodes.rows import row as node_row
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import functions, jobs, namespaces, nodes
-from mainspring.api.answers import dead_letters
-from mainspring.api.answers import namespaces as answers
-from mainspring.api.answers.namespaces import KEPT_FOR, NamespaceCalls
-from mainspring.api.answers.nodes import SingleNodeCalls
-from mainspring.api.answers.registry import Api
+from mainspring.api import functions as functions_requests
+from mainspring.api import jobs, namespaces, nodes
+from mainspring.api.handlers import functions
+from mainspring.api.handlers import namespaces as answers
+from mainspring.api.handlers.namespaces import KEPT_FOR, NamespaceCalls
+from mainspring.api.handlers.nodes import SingleNodeCalls
+from mainspring.api.handlers.registry import Api
 from mainspring.api.submitting import JobOptions, Submit
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Priority, State
 from mainspring.nodes.model import WorkerRow
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
 from mainspring.series.store import SaveSeries
-from mainspring.server.oldest import OldestByNamespace
+from mainspring.server.metrics import OldestByNamespace
 
 from .a_node import Node, opened, run
 
@@ -50,7 +51,7 @@ def row(node: Node, function: bytes, bucket: Bucket, *, step: int = MINUTE, ago:
 
 
 async def status(node: Node, namespace: str = "shop", caller: Caller | None = None) -> namespaces.NamespaceStatus:
-    request = namespaces.Status(namespace=namespace)
+    request = namespaces.ShowNamespace(namespace=namespace)
     return await (node.api.call(request) if caller is None else node.api.call(request, caller=caller))
 
 
@@ -84,7 +85,7 @@ def test_functions_with_trouble_come_first_with_their_last_hour() -> None:
             for function, number in ((b"pay", 3), (b"mail", 1), (b"scan", 2)):
                 for _ in range(number):
                     await node.api.call(Submit(function, b"", namespace="shop"))
-            await node.api.call(functions.Pause("scan", namespace="shop"))
+            await node.api.call(functions_requests.PauseFunction("scan", namespace="shop"))
             node.clock.advance(60)  # workers have had the time to connect
             error = ErrorGroup(4, 1, 2, 0, "no disk")
             outcomes = {"succeeded": 5, "failed": 1, "retried": 2, "cancelled": 9}
@@ -131,7 +132,7 @@ def test_a_function_with_dead_letters_alone_is_listed_for_callers_who_may_see_it
             expected = [("mail", 2), ("pay", 1)]
             assert [(one.function, one.dead_letters) for one in (await status(node)).troubled] == expected
             await node.api.call(Submit(b"new", b"", namespace="shop"))
-            await node.api.call(jobs.Retry(side.given[0].handle.decode(), namespace="shop"))
+            await node.api.call(jobs.RetryJob(side.given[0].handle.decode(), namespace="shop"))
             kept = {one.function: one.dead_letters for one in (await status(node)).troubled}
             assert kept == {"new": 0, "mail": 2, "pay": 1}
             node.clock.advance(KEPT_FOR)
@@ -161,7 +162,7 @@ def test_dead_letters_of_too_many_functions_have_no_sum(monkeypatch: pytest.Monk
     async def test() -> None:
         async with opened() as node:
             add_calls(node)
-            monkeypatch.setattr(dead_letters, "MOST_PAGES", 1)
+            monkeypatch.setattr(functions, "MOST_PAGES", 1)
             for number in range(1001):
                 node.store.tables.counts.add(b"shop\x1ff%04d" % number, State.FAILED, Priority.NORMAL)
             node.worker(b"shop\x1ff1000")
@@ -315,15 +316,15 @@ def test_nodes_have_the_figures_of_one_namespace() -> None:
         others = WorkerRow(2, "v", 9, 9, True, False, True, 0, "1.0", ("default",))
         row = msgspec.structs.replace(row, loads=((1, 50), (1, 2), (1, 3)), workers=(worker, others), slots=13)
         api = Api(SingleNodeCalls(lambda: row).handlers, enter=lambda _: None)
-        (node,) = (await api.call(namespaces.ListNodes(namespace="shop"))).nodes
+        (node,) = (await api.call(namespaces.ListNamespaceNodes(namespace="shop"))).nodes
         assert (node.workers, node.slots, node.running, node.functions) == (1, 4, 5, ["pay", "mail"])
-        assert await api.call(namespaces.ShowNode("1", namespace="shop")) == node
-        seen = await api.call(namespaces.ShowNode("a", namespace="shop"), caller=PAY)
+        assert await api.call(namespaces.ShowNamespaceNode("1", namespace="shop")) == node
+        seen = await api.call(namespaces.ShowNamespaceNode("a", namespace="shop"), caller=PAY)
         assert (seen.running, seen.functions) == (2, ["pay"])
         # Callers of a part of the namespaces get no sums of all of them from the call about whole nodes, either.
-        (whole,) = (await api.call(nodes.List(namespace="shop"))).nodes
+        (whole,) = (await api.call(nodes.ListNodes(namespace="shop"))).nodes
         assert (whole.jobs, whole.slots, whole.prefetch, whole.capacity) == (60, 13, 90, 90)
-        (part,) = (await api.call(nodes.List(namespace="shop"), caller=PAY)).nodes
+        (part,) = (await api.call(nodes.ListNodes(namespace="shop"), caller=PAY)).nodes
         assert (part.jobs, part.slots, part.prefetch, part.capacity) == (2, None, None, None)
 
     run(test())

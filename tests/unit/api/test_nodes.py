@@ -11,9 +11,9 @@ from tests.unit.nodes.rows import row
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import nodes
-from mainspring.api.answers.nodes import NodeCalls, SingleNodeCalls
-from mainspring.api.answers.registry import Api
-from mainspring.api.errors import ApiError, Code
+from mainspring.api.handlers.nodes import NodeCalls, SingleNodeCalls
+from mainspring.api.handlers.registry import Api
+from mainspring.api.request import ApiError, Code
 from mainspring.errors import StoreUnavailableError
 from mainspring.nodes.model import Recovery
 
@@ -64,15 +64,15 @@ def test_nodes_are_listed_drained_and_removed() -> None:
     async def test() -> None:
         members = Members()
         call = members.api.call
-        listed = (await call(nodes.List())).nodes
+        listed = (await call(nodes.ListNodes())).nodes
         assert [(node.name, node.state) for node in listed] == [("a", "live"), ("b", "live"), ("b", "dead")]
         assert [node.lease_left for node in listed] == [14.3, None, 0.0]
-        assert await call(nodes.Show("1")) == await call(nodes.Show("a")) == listed[0]
-        assert (await call(nodes.Drain("a"))).state == "draining"
-        assert (await call(nodes.Show("a"))).state == "draining"
-        assert (await call(nodes.Drain("a", draining=False))).state == "live"
-        assert (await call(nodes.Remove("3"))).state == "removed"
-        assert (await call(nodes.Remove("a", force=True))).state == "removed"
+        assert await call(nodes.ShowNode("1")) == await call(nodes.ShowNode("a")) == listed[0]
+        assert (await call(nodes.DrainNode("a"))).state == "draining"
+        assert (await call(nodes.ShowNode("a"))).state == "draining"
+        assert (await call(nodes.DrainNode("a", draining=False))).state == "live"
+        assert (await call(nodes.RemoveNode("3"))).state == "removed"
+        assert (await call(nodes.RemoveNode("a", force=True))).state == "removed"
         assert members.recovered == [3, 1]
 
     run(test())
@@ -81,12 +81,12 @@ def test_nodes_are_listed_drained_and_removed() -> None:
 def test_problems_have_codes() -> None:
     async def test() -> None:
         members = Members()
-        assert await members.code(nodes.Show("none")) is Code.NODE_NOT_FOUND
-        assert await members.code(nodes.Drain("b")) is Code.AMBIGUOUS_NODE
-        assert await members.code(nodes.Remove("a")) is Code.NODE_LIVES
+        assert await members.code(nodes.ShowNode("none")) is Code.NODE_NOT_FOUND
+        assert await members.code(nodes.DrainNode("b")) is Code.AMBIGUOUS_NODE
+        assert await members.code(nodes.RemoveNode("a")) is Code.NODE_LIVES
         assert members.recovered == []
         members.error = StoreUnavailableError("away")
-        assert await members.code(nodes.List()) is Code.UNAVAILABLE
+        assert await members.code(nodes.ListNodes()) is Code.UNAVAILABLE
 
     run(test())
 
@@ -96,7 +96,7 @@ def test_a_defect_of_the_store_ends_the_call() -> None:
         members = Members()
         members.error = ZeroDivisionError()
         with pytest.raises(ZeroDivisionError):
-            await members.api.call(nodes.List())
+            await members.api.call(nodes.ListNodes())
 
     run(test())
 
@@ -105,11 +105,11 @@ def test_the_only_node_of_a_store_is_neither_drained_nor_removed() -> None:
     async def test() -> None:
         members = Members()
         members.api = Api(SingleNodeCalls(lambda: members.by_term[1]).handlers)
-        assert [node.name for node in (await members.api.call(nodes.List())).nodes] == ["a"]
-        assert (await members.api.call(nodes.Show("1"))).state == "live"
-        assert await members.code(nodes.Show("b")) is Code.NODE_NOT_FOUND
-        assert await members.code(nodes.Drain("a")) is Code.ONLY_NODE
-        assert await members.code(nodes.Remove("a", force=True)) is Code.ONLY_NODE
+        assert [node.name for node in (await members.api.call(nodes.ListNodes())).nodes] == ["a"]
+        assert (await members.api.call(nodes.ShowNode("1"))).state == "live"
+        assert await members.code(nodes.ShowNode("b")) is Code.NODE_NOT_FOUND
+        assert await members.code(nodes.DrainNode("a")) is Code.ONLY_NODE
+        assert await members.code(nodes.RemoveNode("a", force=True)) is Code.ONLY_NODE
 
     run(test())
 
@@ -121,9 +121,9 @@ def test_the_functions_of_a_node_are_those_of_the_namespace_and_the_caller() -> 
         single = Api(SingleNodeCalls(lambda: members.by_term[1]).handlers)
         pay = Caller("pay", (Grant(Role.VIEWER, functions=("pay*",)),))
         for api in (members.api, single):
-            (node,) = (await api.call(nodes.List())).nodes
+            (node,) = (await api.call(nodes.ListNodes())).nodes
             assert node.functions == ["pay", "mail"]
-            assert (await api.call(nodes.Show("a"), caller=pay)).functions == ["pay"]
+            assert (await api.call(nodes.ShowNode("a"), caller=pay)).functions == ["pay"]
 
     run(test())
 
@@ -133,9 +133,9 @@ def test_who_sees_everything_sees_which_jobs_moved() -> None:
         members = Members()
         members.by_term = {1: replace(row(1, name="a"), recoveries=(Recovery((3,), ("b",), 12, 1_000_000),))}
         moved = nodes.RecoveryInfo([3], ["b"], 12, "1970-01-01T00:00:01.000000Z")
-        assert (await members.api.call(nodes.Show("a"))).recoveries == [moved]
+        assert (await members.api.call(nodes.ShowNode("a"))).recoveries == [moved]
         one_namespace = Caller("c", (Grant(Role.ADMIN),))
-        assert (await members.api.call(nodes.Show("a"), caller=one_namespace)).recoveries == []
+        assert (await members.api.call(nodes.ShowNode("a"), caller=one_namespace)).recoveries == []
 
     run(test())
 
@@ -144,12 +144,12 @@ def test_who_sees_everything_sees_which_jobs_moved() -> None:
 def test_nodes_are_changed_by_administrators_of_everything_alone(grant: Grant) -> None:
     async def test() -> None:
         members = Members()
-        for request in (nodes.Drain("a"), nodes.Remove("3")):
+        for request in (nodes.DrainNode("a"), nodes.RemoveNode("3")):
             with pytest.raises(ApiError) as caught:
                 await members.api.call(request, caller=Caller("c", (grant,)))
             assert caught.value.problem.code is Code.FORBIDDEN
         assert members.recovered == []
         everything = Caller("c", (Grant(Role.ADMIN, "*"),))
-        assert (await members.api.call(nodes.Drain("a"), caller=everything)).state == "draining"
+        assert (await members.api.call(nodes.DrainNode("a"), caller=everything)).state == "draining"
 
     run(test())

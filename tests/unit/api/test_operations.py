@@ -13,13 +13,19 @@ from mainspring.access.audit import ListActs
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import jobs
-from mainspring.api.answers import operations as answers
-from mainspring.api.answers.operations import OperationCalls, without_operations
-from mainspring.api.answers.registry import Api
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.job_filters import JobCriteria
-from mainspring.api.operations import Abort, Jobs, List, OperationDetails, Show, Start
-from mainspring.bulk.run import Node as Services
+from mainspring.api.handlers import operations as answers
+from mainspring.api.handlers.operations import OperationCalls, without_operations
+from mainspring.api.handlers.registry import Api
+from mainspring.api.operations import (
+    AbortOperation,
+    ListOperationJobs,
+    ListOperations,
+    OperationDetails,
+    ShowOperation,
+    StartOperation,
+)
+from mainspring.api.request import ApiError, Code, JobCriteria
+from mainspring.bulk.service import BulkNode as Services
 from mainspring.bulk.service import BulkService
 
 from .a_node import UNKNOWN_HANDLE, Node, opened, run
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.audit import Recorded
     from mainspring.api.request import Request
-    from mainspring.storage.query import Page
+    from mainspring.storage.engine import Page
 
 ANN = Caller("ann", (Grant(Role.OPERATOR),), token="t1", address="1.2.3.4", request="r")
 FUNCTION_F = JobCriteria(function="f")
@@ -66,13 +72,13 @@ class Bulk:
 
     async def ended(self, name: str) -> OperationDetails:
         while True:
-            shown: OperationDetails = await self.call(Show(name))
+            shown: OperationDetails = await self.call(ShowOperation(name))
             if shown.state != "running":
                 return shown
             await asyncio.sleep(0.001)
 
     async def states(self, handles: list[str]) -> list[str]:
-        return [(await self.node.api.call(jobs.Show(handle))).state for handle in handles]
+        return [(await self.node.api.call(jobs.ShowJob(handle))).state for handle in handles]
 
     async def acts(self) -> list[Recorded]:
         page: Page[Recorded] = await asyncio.wait_for(_answer(self.node, ListActs()), 5)
@@ -96,7 +102,7 @@ def test_an_operation_is_started_shown_and_listed() -> None:
         async with started() as bulk:
             handles = [await bulk.node.submit() for _ in range(7)]
             other = await bulk.node.submit(b"g")
-            begun = await bulk.call(Start("cancel", FUNCTION_F, reason="no more", rate=1000), ANN)
+            begun = await bulk.call(StartOperation("cancel", FUNCTION_F, reason="no more", rate=1000), ANN)
             assert (begun.matched, begun.at_least) == (7, False)
             assert [job.handle for job in begun.sample] == handles[:1:-1]
             shown = await bulk.ended(begun.id)
@@ -104,10 +110,10 @@ def test_an_operation_is_started_shown_and_listed() -> None:
             assert (shown.created_by, shown.reason, shown.filter, shown.handles) == ("ann", "no more", FUNCTION_F, None)
             assert (shown.rate, shown.matched, shown.failures) == (1000, 7, [])
             assert await bulk.states([*handles, other]) == ["cancelled"] * 7 + ["pending"]
-            listed = await bulk.call(List())
+            listed = await bulk.call(ListOperations())
             assert [one.id for one in listed.operations] == [begun.id]
             assert listed.next is None
-            touched = await bulk.call(Jobs(begun.id))
+            touched = await bulk.call(ListOperationJobs(begun.id))
             assert [(job.handle, job.outcome) for job in touched.jobs] == [(one, "cancelled") for one in handles[::-1]]
             assert touched.next is None
 
@@ -119,9 +125,9 @@ def test_the_audit_has_one_row_for_an_operation() -> None:
         async with started() as bulk:
             for _ in range(3):
                 await bulk.node.submit()
-            begun = await bulk.call(Start("cancel", FUNCTION_F, reason="no more"), ANN)
+            begun = await bulk.call(StartOperation("cancel", FUNCTION_F, reason="no more"), ANN)
             await bulk.ended(begun.id)
-            await bulk.call(Abort(begun.id), ANN)
+            await bulk.call(AbortOperation(begun.id), ANN)
             (recorded,) = await bulk.acts()
             act = recorded.act
             assert (act.what, act.object, act.who, act.token) == ("operations.start", begun.id, "ann", "t1")
@@ -134,11 +140,11 @@ def test_a_dry_run_changes_nothing() -> None:
     async def test() -> None:
         async with started() as bulk:
             handles = [await bulk.node.submit() for _ in range(2)]
-            dry = await bulk.call(Start("cancel", FUNCTION_F, dry_run=True))
+            dry = await bulk.call(StartOperation("cancel", FUNCTION_F, dry_run=True))
             assert (dry.id, dry.matched, len(dry.sample)) == (None, 2, 2)
-            dry = await bulk.call(Start("cancel", handles=[*handles, UNKNOWN_HANDLE], dry_run=True))
+            dry = await bulk.call(StartOperation("cancel", handles=[*handles, UNKNOWN_HANDLE], dry_run=True))
             assert (dry.id, dry.matched, len(dry.sample)) == (None, 2, 2)
-            assert (await bulk.call(List())).operations == []
+            assert (await bulk.call(ListOperations())).operations == []
             assert await bulk.acts() == []
             assert await bulk.states(handles) == ["pending"] * 2
 
@@ -153,7 +159,7 @@ def test_a_count_that_takes_too_long_is_a_lower_bound(monkeypatch: pytest.Monkey
         async with started() as bulk:
             for _ in range(3):
                 await bulk.node.submit()
-            dry = await bulk.call(Start("cancel", FUNCTION_F, dry_run=True))
+            dry = await bulk.call(StartOperation("cancel", FUNCTION_F, dry_run=True))
             assert (dry.matched, dry.at_least) == (2, True)
 
     run(test())
@@ -165,9 +171,9 @@ def test_an_operation_above_the_share_of_its_caller_is_a_conflict(monkeypatch: p
     async def test() -> None:
         async with started() as bulk:
             await bulk.node.submit()
-            assert await bulk.code(Start("cancel", FUNCTION_F), ANN) is Code.CONFLICT
-            assert (await bulk.call(List())).operations == []
-            assert (await bulk.call(Start("cancel", FUNCTION_F, dry_run=True), ANN)).matched == 1
+            assert await bulk.code(StartOperation("cancel", FUNCTION_F), ANN) is Code.CONFLICT
+            assert (await bulk.call(ListOperations())).operations == []
+            assert (await bulk.call(StartOperation("cancel", FUNCTION_F, dry_run=True), ANN)).matched == 1
             assert await bulk.acts() == []
 
     run(test())
@@ -177,9 +183,9 @@ def test_more_jobs_than_expected_are_a_conflict() -> None:
     async def test() -> None:
         async with started() as bulk:
             handles = [await bulk.node.submit() for _ in range(2)]
-            assert await bulk.code(Start("cancel", FUNCTION_F, expect=1)) is Code.CONFLICT
-            assert (await bulk.call(List())).operations == []
-            begun = await bulk.call(Start("cancel", FUNCTION_F, expect=2))
+            assert await bulk.code(StartOperation("cancel", FUNCTION_F, expect=1)) is Code.CONFLICT
+            assert (await bulk.call(ListOperations())).operations == []
+            begun = await bulk.call(StartOperation("cancel", FUNCTION_F, expect=2))
             assert (await bulk.ended(begun.id)).expect == 2
             assert await bulk.states(handles) == ["cancelled"] * 2
 
@@ -191,10 +197,10 @@ def test_an_operation_is_aborted() -> None:
         async with started() as bulk:
             for _ in range(3):
                 await bulk.node.submit()
-            begun = await bulk.call(Start("cancel", FUNCTION_F, rate=0.1))
-            aborted = await bulk.call(Abort(begun.id, "wrong filter"), ANN)
+            begun = await bulk.call(StartOperation("cancel", FUNCTION_F, rate=0.1))
+            aborted = await bulk.call(AbortOperation(begun.id, "wrong filter"), ANN)
             assert (aborted.state, aborted.why) == ("aborted", "aborted by ann: wrong filter")
-            assert (await bulk.call(Show(begun.id))).state == "aborted"
+            assert (await bulk.call(ShowOperation(begun.id))).state == "aborted"
             assert [one.act.what for one in await bulk.acts()] == ["operations.start", "operations.abort"]
 
     run(test())
@@ -205,7 +211,7 @@ def test_jobs_are_rescheduled_and_named_by_handles() -> None:
         async with started() as bulk:
             handles = [await bulk.node.submit() for _ in range(2)]
             later = datetime(2100, 1, 1, tzinfo=UTC)
-            begun = await bulk.call(Start("reschedule", handles=[*handles, handles[0]], run_at=later))
+            begun = await bulk.call(StartOperation("reschedule", handles=[*handles, handles[0]], run_at=later))
             shown = await bulk.ended(begun.id)
             assert (shown.outcomes, shown.handles) == ({"rescheduled": 2}, 2)
             assert shown.run_at == "2100-01-01T00:00:00.000000Z"
@@ -218,7 +224,7 @@ def test_failures_name_the_jobs() -> None:
     async def test() -> None:
         async with started() as bulk:
             handle = await bulk.node.submit()
-            begun = await bulk.call(Start("retry", handles=[handle, UNKNOWN_HANDLE]))
+            begun = await bulk.call(StartOperation("retry", handles=[handle, UNKNOWN_HANDLE]))
             shown = await bulk.ended(begun.id)
             assert shown.outcomes == {"conflict": 1, "not_found": 1}
             assert {failure.handle: failure.outcome for failure in shown.failures} == {
@@ -234,17 +240,17 @@ def test_a_caller_changes_only_its_functions() -> None:
         async with started() as bulk:
             mine, other = await bulk.node.submit(b"g1"), await bulk.node.submit()
             limited = Caller("bob", (Grant(Role.OPERATOR, functions=("g*",)),), token="t2")
-            begun = await bulk.call(Start("cancel", JobCriteria(state="pending")), limited)
+            begun = await bulk.call(StartOperation("cancel", JobCriteria(state="pending")), limited)
             assert begun.matched == 1
             assert (await bulk.ended(begun.id)).outcomes == {"cancelled": 1}
-            by_handle = await bulk.call(Start("cancel", handles=[other]), limited)
+            by_handle = await bulk.call(StartOperation("cancel", handles=[other]), limited)
             assert (by_handle.matched, by_handle.sample) == (0, [])
             shown = await bulk.ended(by_handle.id)
             assert shown.outcomes == {"forbidden": 1}
             assert "pending" not in shown.failures[0].message
-            ended = await bulk.call(Start("retry", handles=[other]), limited)
+            ended = await bulk.call(StartOperation("retry", handles=[other]), limited)
             assert (await bulk.ended(ended.id)).outcomes == {"forbidden": 1}, "its state is not shown"
-            assert await bulk.code(Start("cancel", JobCriteria()), limited) is Code.INVALID
+            assert await bulk.code(StartOperation("cancel", JobCriteria()), limited) is Code.INVALID
             assert await bulk.states([mine, other]) == ["cancelled", "pending"]
 
     run(test())
@@ -255,12 +261,12 @@ def test_a_caller_with_some_functions_sees_its_own_operations() -> None:
         async with started() as bulk:
             await bulk.node.submit()
             limited = Caller("bob", (Grant(Role.OPERATOR, functions=("g*",)),), token="t2")
-            others = await bulk.call(Start("cancel", FUNCTION_F, rate=0.1), ANN)
-            own = await bulk.call(Start("cancel", JobCriteria(state="pending")), limited)
-            assert [one.id for one in (await bulk.call(List(), limited)).operations] == [own.id]
-            for request in (Show(others.id), Jobs(others.id), Abort(others.id)):
+            others = await bulk.call(StartOperation("cancel", FUNCTION_F, rate=0.1), ANN)
+            own = await bulk.call(StartOperation("cancel", JobCriteria(state="pending")), limited)
+            assert [one.id for one in (await bulk.call(ListOperations(), limited)).operations] == [own.id]
+            for request in (ShowOperation(others.id), ListOperationJobs(others.id), AbortOperation(others.id)):
                 assert await bulk.code(request, limited) is Code.OPERATION_NOT_FOUND
-            assert (await bulk.call(Show(own.id), limited)).id == own.id
+            assert (await bulk.call(ShowOperation(own.id), limited)).id == own.id
 
     run(test())
 
@@ -268,20 +274,20 @@ def test_a_caller_with_some_functions_sees_its_own_operations() -> None:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (Start("cancel"), Code.INVALID),
-        (Start("cancel", JobCriteria()), Code.INVALID),
-        (Start("cancel", FUNCTION_F, handles=[UNKNOWN_HANDLE]), Code.INVALID),
-        (Start("cancel", handles=["x"]), Code.INVALID),
-        (Start("cancel", JobCriteria(state="asleep")), Code.INVALID),
-        (Start("cancel", JobCriteria(state="failed")), Code.INVALID),
-        (Start("reschedule", FUNCTION_F), Code.INVALID),
-        (Start("cancel", FUNCTION_F, rate=0), Code.INVALID),
-        (Show("x"), Code.OPERATION_NOT_FOUND),
-        (Show("op-1"), Code.OPERATION_NOT_FOUND),
-        (Show("op-" + "9" * 30), Code.OPERATION_NOT_FOUND),
-        (Abort("op-1"), Code.OPERATION_NOT_FOUND),
-        (Jobs("op-1"), Code.OPERATION_NOT_FOUND),
-        (List(before="x"), Code.OPERATION_NOT_FOUND),
+        (StartOperation("cancel"), Code.INVALID),
+        (StartOperation("cancel", JobCriteria()), Code.INVALID),
+        (StartOperation("cancel", FUNCTION_F, handles=[UNKNOWN_HANDLE]), Code.INVALID),
+        (StartOperation("cancel", handles=["x"]), Code.INVALID),
+        (StartOperation("cancel", JobCriteria(state="asleep")), Code.INVALID),
+        (StartOperation("cancel", JobCriteria(state="failed")), Code.INVALID),
+        (StartOperation("reschedule", FUNCTION_F), Code.INVALID),
+        (StartOperation("cancel", FUNCTION_F, rate=0), Code.INVALID),
+        (ShowOperation("x"), Code.OPERATION_NOT_FOUND),
+        (ShowOperation("op-1"), Code.OPERATION_NOT_FOUND),
+        (ShowOperation("op-" + "9" * 30), Code.OPERATION_NOT_FOUND),
+        (AbortOperation("op-1"), Code.OPERATION_NOT_FOUND),
+        (ListOperationJobs("op-1"), Code.OPERATION_NOT_FOUND),
+        (ListOperations(before="x"), Code.OPERATION_NOT_FOUND),
     ],
 )
 def test_problems_have_codes(request_: Request[Any], code: Code) -> None:
@@ -296,8 +302,8 @@ def test_an_operator_is_needed() -> None:
     async def test() -> None:
         async with started() as bulk:
             viewer = Caller("vic", (Grant(Role.VIEWER),), token="t")
-            assert (await bulk.call(List(), viewer)).operations == []
-            for request in (Start("cancel", FUNCTION_F), Abort("op-1")):
+            assert (await bulk.call(ListOperations(), viewer)).operations == []
+            for request in (StartOperation("cancel", FUNCTION_F), AbortOperation("op-1")):
                 with pytest.raises(ApiError, match="lacks the permission 'operate'"):
                     await bulk.call(request, viewer)
 
@@ -308,11 +314,11 @@ def test_a_store_without_operations_refuses() -> None:
     async def test() -> None:
         api = Api(without_operations())
         requests: list[Request[Any]] = [
-            Start("cancel", FUNCTION_F),
-            List(),
-            Show("op-1"),
-            Jobs("op-1"),
-            Abort("op-1"),
+            StartOperation("cancel", FUNCTION_F),
+            ListOperations(),
+            ShowOperation("op-1"),
+            ListOperationJobs("op-1"),
+            AbortOperation("op-1"),
         ]
         for request in requests:
             with pytest.raises(ApiError, match="ZooKeeper") as caught:

@@ -20,8 +20,8 @@ from mainspring.api.namespaces import (
     StoreState,
     TroubledFunction,
 )
-from mainspring.api.overview import overview_version
 from mainspring.api.schedules import ScheduleInfo
+from mainspring.api.versions import overview_version
 from mainspring.api.workflows import RunInfo
 
 T = TypeVar("T", bound=msgspec.Struct)

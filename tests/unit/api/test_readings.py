@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.api.answers.readings import Readings
-from mainspring.api.answers.waiting import CallInProgress, Later
+from mainspring.api.handlers.waiting import Callback, CallInProgress, Readings
 from mainspring.errors import StoreFullError
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
-    from mainspring.api.answers.waiting import Done, Failed
-    from mainspring.api.errors import Problem
+    from mainspring.api.handlers.waiting import Done, Failed
+    from mainspring.api.request import Problem
 
 
 class Shelf:
@@ -30,7 +29,7 @@ class Shelf:
         return CallInProgress(self._readings.get(key, self._read), self.answers.append, self.problems.append)
 
     async def _read(self) -> Any:
-        return await Later[Any](lambda done, failed: self.asked.append((done, failed)))
+        return await Callback[Any](lambda done, failed: self.asked.append((done, failed)))
 
 
 def test_one_reading_is_for_all_calls_until_it_is_old() -> None:

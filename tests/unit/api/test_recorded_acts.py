@@ -13,19 +13,19 @@ from tests.unit.api.a_node import Node, opened
 from mainspring.access.audit import ListActs
 from mainspring.access.caller import Caller
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role
-from mainspring.api import functions, jobs, schedules, workflow_versions
-from mainspring.api.answers.functions import FunctionCalls
-from mainspring.api.answers.job_changes import JobChangeCalls
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.schedules import ScheduleCalls
-from mainspring.api.answers.workflow_versions import VersionCalls
-from mainspring.api.errors import ApiError
+from mainspring.api import functions, jobs, schedules, workflows
+from mainspring.api.handlers.functions import FunctionCalls
+from mainspring.api.handlers.jobs import JobChangeCalls
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.schedules import ScheduleCalls
+from mainspring.api.handlers.workflows import VersionCalls
+from mainspring.api.request import ApiError
 from mainspring.errors import StoreFullError
 from mainspring.schedules.specification import Specification
 
 if TYPE_CHECKING:
-    from mainspring.access.acts import Act
     from mainspring.access.audit import Recorded
+    from mainspring.access.caller import Act
     from mainspring.api.request import Request
 
 ANN = Caller("ann", (Grant(Role.ADMIN, EVERY_NAMESPACE, payloads=True),), token="t", address="10.0.0.1", request="r1")
@@ -53,9 +53,9 @@ async def call(node: Node, request: Request[Any]) -> Any:
 def test_changes_of_functions_have_their_limits_before_and_after() -> None:
     async def test() -> None:
         async with opened() as node:
-            await call(node, functions.Limit("f", concurrency=3))
-            await call(node, functions.Pause("f", reason="the bank is down"))
-            await call(node, functions.Resume("f"))
+            await call(node, functions.LimitFunction("f", concurrency=3))
+            await call(node, functions.PauseFunction("f", reason="the bank is down"))
+            await call(node, functions.ResumeFunction("f"))
             resumed, paused, limited = await acts(node)
             assert [one.act.what for one in (limited, paused, resumed)] == [
                 "functions.limit",
@@ -75,12 +75,12 @@ def test_changes_of_functions_have_their_limits_before_and_after() -> None:
 def test_changes_of_schedules_have_their_descriptions_without_payloads() -> None:
     async def test() -> None:
         async with opened() as node:
-            await call(node, schedules.Add(name="s", every=60.0, function="f", payload=b"secret"))
-            await call(node, schedules.Edit(name="s", every=30.0))
-            await call(node, schedules.Pause("s"))
-            await call(node, schedules.Resume("s"))
-            await call(node, schedules.Trigger("s"))
-            await call(node, schedules.Remove("s"))
+            await call(node, schedules.AddSchedule(name="s", every=60.0, function="f", payload=b"secret"))
+            await call(node, schedules.EditSchedule(name="s", every=30.0))
+            await call(node, schedules.PauseSchedule("s"))
+            await call(node, schedules.ResumeSchedule("s"))
+            await call(node, schedules.TriggerSchedule("s"))
+            await call(node, schedules.RemoveSchedule("s"))
             recorded = (await acts(node))[::-1]
             assert [one.act.what for one in recorded] == [
                 f"schedules.{name}" for name in ("add", "edit", "pause", "resume", "trigger", "remove")
@@ -91,7 +91,7 @@ def test_changes_of_schedules_have_their_descriptions_without_payloads() -> None
             assert (removed.before["every"], removed.after) == (30.0, None)
             assert "secret" not in repr(recorded)
             assert "c2VjcmV0" not in repr(recorded)
-            for request in (schedules.Remove("s"), schedules.Trigger("s")):
+            for request in (schedules.RemoveSchedule("s"), schedules.TriggerSchedule("s")):
                 with pytest.raises(ApiError):
                     await call(node, request)
             assert len(await acts(node)) == 6
@@ -103,11 +103,11 @@ def test_a_job_is_cancelled_and_retried_with_one_act_each() -> None:
     async def test() -> None:
         async with opened() as node:
             handle = await node.submit()
-            assert (await call(node, jobs.Cancel(handle, "wrong customer"))).state == "cancelled"
-            assert (await call(node, jobs.Cancel(handle))).state == "cancelled"
-            await call(node, jobs.Retry(handle))
+            assert (await call(node, jobs.CancelJob(handle, "wrong customer"))).state == "cancelled"
+            assert (await call(node, jobs.CancelJob(handle))).state == "cancelled"
+            await call(node, jobs.RetryJob(handle))
             with pytest.raises(ApiError):
-                await call(node, jobs.Retry(handle))
+                await call(node, jobs.RetryJob(handle))
             retried, cancelled = await acts(node)
             assert (cancelled.act.what, cancelled.act.object, cancelled.act.reason) == (
                 "jobs.cancel",
@@ -127,7 +127,7 @@ def test_a_request_to_stop_a_running_job_is_an_act() -> None:
             handle = await node.submit()
             await node.committed()
             assert len(side.given) == 1
-            assert (await call(node, jobs.Cancel(handle, "now"))).state in {"running", "cancelled"}
+            assert (await call(node, jobs.CancelJob(handle, "now"))).state in {"running", "cancelled"}
             await node.committed()
             assert [one.act.what for one in await acts(node)] == ["jobs.cancel"]
 
@@ -140,7 +140,7 @@ def test_an_act_of_a_failed_transaction_is_not_recorded() -> None:
             handle = await node.submit()
             node.store.error = StoreFullError("no space")
             with pytest.raises(ApiError):
-                await call(node, jobs.Cancel(handle))
+                await call(node, jobs.CancelJob(handle))
             node.store.error = None
             assert await acts(node) == []
 
@@ -178,10 +178,10 @@ def test_acts_about_schedules_name_those_that_are_declared_adopted_and_removed()
         async with opened() as node:
             a, b = Specification(name="a", every=60.0), Specification(name="b", parents=["a"])
             for declared in ([a, b], [a]):
-                await call(node, schedules.Declare("shop", declared))
-            await node.api.call(schedules.Add(name="b", parents=["a"]))
-            await call(node, schedules.Adopt("b", "shop"))
-            await call(node, schedules.Remove("a", children=True))
+                await call(node, schedules.DeclareSchedules("shop", declared))
+            await node.api.call(schedules.AddSchedule(name="b", parents=["a"]))
+            await call(node, schedules.AdoptSchedule("b", "shop"))
+            await call(node, schedules.RemoveSchedule("a", children=True))
             recorded = [one.act for one in await acts(node) if one.act.who == "ann"]
             values = {(one.what, one.object): (one.before, one.after) for one in recorded[:2]}
             assert values["schedules.adopt", "b"] == ({"app": ""}, {"app": "shop"})
@@ -198,7 +198,7 @@ def test_the_removal_of_a_version_is_an_act_of_its_caller() -> None:
             table = Mock()
             node.api.add(VersionCalls(table, Mock()).handlers)
             table.remove.side_effect = lambda *args: args[3](True)
-            await call(node, workflow_versions.Remove(type="flow", version="1"))
+            await call(node, workflows.RemoveVersion(type="flow", version="1"))
             act = table.remove.call_args.args[-1]
             assert (act.what, act.who, act.object, act.namespace) == ("workflows.remove", "ann", "flow@1", "default")
 
@@ -212,11 +212,11 @@ def test_a_refused_request_is_reported_with_its_object() -> None:
             api = Api(FunctionCalls(node.service, node.dead).handlers, refused=refused.append)
             viewer = Caller("vic", (Grant(Role.VIEWER),), token="v")
             payer = Caller("pia", (Grant(Role.ADMIN, functions=("pay*",)),), token="p")
-            for request, caller in ((functions.Pause("f"), viewer), (functions.Pause("mail"), payer)):
+            for request, caller in ((functions.PauseFunction("f"), viewer), (functions.PauseFunction("mail"), payer)):
                 with pytest.raises(ApiError):
                     await api.call(request, caller=caller)
             with pytest.raises(ApiError):
-                await api.call(functions.Show("unknown"), caller=viewer)
+                await api.call(functions.ShowFunction("unknown"), caller=viewer)
             assert [(one.what, one.who, one.object) for one in refused] == [
                 ("functions.pause", "vic", "f"),
                 ("functions.pause", "pia", "mail"),

@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from mainspring.api import jobs, workflows
 from mainspring.clock import to_us
-from mainspring.workflows.model import About, Parked, encode_about
-from mainspring.workflows.state import OpenTimer, Parking
-from mainspring.workflows.state import State as RunState
+from mainspring.workflows.model import About, OpenTimer, Parked, Parking, encode_about
+from mainspring.workflows.model import State as RunState
 
 from .a_node import run
 from .runs_of_a_node import ROOT, START_US, a_run, activity, waiting, with_runs
@@ -19,7 +18,7 @@ def test_a_run_is_listed_with_the_things_that_it_waits_for() -> None:
         state = RunState(activities={5: activity()}, timers={"3": OpenTimer(6, "3", START_US + 187_260_000_000)})
         about = encode_about(About(("approved",)))
         async with with_runs(a_run(state=state, about=about)) as (node, _):
-            (row,) = (await node.api.call(workflows.List())).runs
+            (row,) = (await node.api.call(workflows.ListWorkflowRuns())).runs
             assert row.waits_for == "charge #2, timer 2d4h, approved"
             assert (row.handle, row.run) == (f"H:laptop:{ROOT}", f"H:laptop:{ROOT}@{ROOT}")
             assert (row.workflow_id, row.type, row.version, row.status) == (f"order-{ROOT}", "order", "2", "open")
@@ -34,7 +33,7 @@ def test_lists_have_pages() -> None:
             seen: list[str] = []
             after: str | None = None
             while True:
-                page = await node.api.call(workflows.List(limit=2, after=after))
+                page = await node.api.call(workflows.ListWorkflowRuns(limit=2, after=after))
                 seen += [row.workflow_id for row in page.runs]
                 after = page.next
                 if after is None:
@@ -53,7 +52,7 @@ def test_a_partial_list_ends_with_its_budget_and_says_how_far_it_came() -> None:
         async with with_runs(*runs) as (node, fake):
             fake.examined = 3
             seen = []
-            request = workflows.List(type="rare", limit=2, partial=True)
+            request = workflows.ListWorkflowRuns(type="rare", limit=2, partial=True)
             while True:
                 page = await node.api.call(request)
                 seen.append(([row.workflow_id for row in page.runs], page.searched_to))
@@ -76,7 +75,7 @@ def test_a_partial_list_leaves_older_runs_that_have_not_begun_to_later_pages() -
             ids = [number for handle in handles if (number := node.service.id_of(handle.encode())) is not None]
             fake.runs += [a_run(ids[3] + 7), a_run(ids[3] + 8), a_run(ids[0] - 7)]
             fake.examined = 2
-            request = workflows.List(partial=True)
+            request = workflows.ListWorkflowRuns(partial=True)
             first = await node.api.call(request)
             assert [row.workflow_id for row in first.runs] == [f"order-{ids[3] + 8}", f"order-{ids[3] + 7}"]
             rest = await node.api.call(replace(request, after=first.next))
@@ -90,10 +89,10 @@ def test_lists_have_filters() -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
             for request, expected in (
-                (workflows.List(open=True, type="order", id="order-17", since=1.5), ((0,), False)),
-                (workflows.List(closed=True), ((1, 2, 3, 4, 5, 6), False)),
-                (workflows.List(parked=True), ((0,), True)),
-                (workflows.List(status="timed_out"), ((6,), False)),
+                (workflows.ListWorkflowRuns(open=True, type="order", id="order-17", since=1.5), ((0,), False)),
+                (workflows.ListWorkflowRuns(closed=True), ((1, 2, 3, 4, 5, 6), False)),
+                (workflows.ListWorkflowRuns(parked=True), ((0,), True)),
+                (workflows.ListWorkflowRuns(status="timed_out"), ((6,), False)),
             ):
                 await node.api.call(request)
                 query = fake.requests.pop()
@@ -115,13 +114,13 @@ def test_stranded_runs_are_listed_by_their_version() -> None:
             a_run(2000, version="1"),
             a_run(2001, version="1", decision=7, parking=Parking(parked=Parked("", ""))),
         ) as (node, fake):
-            assert (await node.api.call(workflows.List(stranded=True))).runs == []
+            assert (await node.api.call(workflows.ListWorkflowRuns(stranded=True))).runs == []
             fake.without_worker.append(("default", "order", "1"))
-            page = await node.api.call(workflows.List(stranded=True, limit=3))
+            page = await node.api.call(workflows.ListWorkflowRuns(stranded=True, limit=3))
             assert [row.workflow_id for row in page.runs] == ["order-1099", "order-1097", "order-1095"]
             number, after = 0, page.next
             while after is not None:
-                page = await node.api.call(workflows.List(stranded=True, limit=1000, after=after))
+                page = await node.api.call(workflows.ListWorkflowRuns(stranded=True, limit=1000, after=after))
                 number, after = number + len(page.runs), page.next
             assert number == 547
 
@@ -135,13 +134,13 @@ def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
             await node.submit(b"charge")
             ids = [number for handle in handles if (number := node.service.id_of(handle.encode())) is not None]
             fake.runs.extend(a_run(number) for number in (ids[1], ids[3] + 7, ids[0] - 7))
-            await node.api.call(jobs.Cancel(handles[1]))
+            await node.api.call(jobs.CancelJob(handles[1]))
             expected = [f"order-{ids[3] + 7}", "u3", "u2", f"order-{ids[1]}", "u0", f"order-{ids[0] - 7}"]
             for limit in (1, 2, 3, 100):
                 seen: list[str] = []
                 after: str | None = None
                 while True:
-                    page = await node.api.call(workflows.List(limit=limit, after=after))
+                    page = await node.api.call(workflows.ListWorkflowRuns(limit=limit, after=after))
                     assert len(page.runs) <= limit
                     seen += [row.workflow_id for row in page.runs]
                     after = page.next
@@ -151,21 +150,21 @@ def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
             fake.runs.clear()
             fake.unbegun = [waiting(ids[2], unique=b"u2")._replace(is_workflow=True), waiting(9, function=b"charge")]
             for request, ids_found in (
-                (workflows.List(status="pending"), ["u3", "u2", "u0"]),
-                (workflows.List(status="pending", limit=2), ["u3", "u2"]),
-                (workflows.List(type="order"), ["u3", "u2", "u0"]),
-                (workflows.List(id="u2"), ["u2"]),
-                (workflows.List(id="u2", status="scheduled"), []),
+                (workflows.ListWorkflowRuns(status="pending"), ["u3", "u2", "u0"]),
+                (workflows.ListWorkflowRuns(status="pending", limit=2), ["u3", "u2"]),
+                (workflows.ListWorkflowRuns(type="order"), ["u3", "u2", "u0"]),
+                (workflows.ListWorkflowRuns(id="u2"), ["u2"]),
+                (workflows.ListWorkflowRuns(id="u2", status="scheduled"), []),
                 *(
                     (request, [])
                     for request in (
-                        workflows.List(type="refund"),
-                        workflows.List(status="scheduled"),
-                        workflows.List(status="open"),
-                        workflows.List(open=True),
-                        workflows.List(closed=True),
-                        workflows.List(parked=True),
-                        workflows.List(since=1.0),
+                        workflows.ListWorkflowRuns(type="refund"),
+                        workflows.ListWorkflowRuns(status="scheduled"),
+                        workflows.ListWorkflowRuns(status="open"),
+                        workflows.ListWorkflowRuns(open=True),
+                        workflows.ListWorkflowRuns(closed=True),
+                        workflows.ListWorkflowRuns(parked=True),
+                        workflows.ListWorkflowRuns(since=1.0),
                     )
                 ),
             ):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from mainspring.api import workflows
-from mainspring.api.errors import Code
+from mainspring.api.request import Code
 from mainspring.jobs.model import State
 from mainspring.workflows.history import ChildPolicy, TimerFired, TimerStarted
-from mainspring.workflows.model import About, Parked, Status, encode_about
-from mainspring.workflows.state import OpenChild, OpenTimer, Parking
-from mainspring.workflows.state import State as RunState
+from mainspring.workflows.model import About, OpenChild, OpenTimer, Parked, Parking, Status, encode_about
+from mainspring.workflows.model import State as RunState
 from mainspring.workflows.store import Unbegun
 
 from .a_node import run
@@ -32,7 +31,7 @@ def test_a_run_is_shown_with_its_activities() -> None:
             about = encode_about(About(("approved",), {"approved": 2}, ("price",)))
             sizes = {"input_size": 12, "output_size": 0, "history_bytes": 345}
             fake.runs.append(a_run(state=state, parking=Parking(parked=parked, builds=("b1",)), about=about, **sizes))
-            shown = await node.api.call(workflows.Show("order-17"))
+            shown = await node.api.call(workflows.ShowRun("order-17"))
             assert shown.activities == [
                 workflows.ActivityInfo("2", "charge", handle, "running", "w", 1, "2023-11-14T22:13:20.000000Z", None)
             ]
@@ -58,7 +57,7 @@ def test_a_history_has_pages() -> None:
             assert "number" not in page.events[0]["timerStartedEventAttributes"]
             page = await node.api.call(call("workflows.history", '{"key": "order-17", "from": 2}'))
             assert (page.next, [event["eventType"] for event in page.events]) == (None, ["TimerFired"])
-            page = await node.api.call(workflows.History("order-17", native=True))
+            page = await node.api.call(workflows.ReadHistory("order-17", native=True))
             assert page.events[0]["timerStartedEventAttributes"]["number"] == 1
 
     run(test())
@@ -68,7 +67,7 @@ def test_a_child_and_its_parent_are_shown() -> None:
     async def test() -> None:
         child = OpenChild(5, "part-1", ROOT + 1, ChildPolicy.ABANDON, number=3, type="part")
         async with with_runs(a_run(state=RunState(children={5: child}, parent_run=ROOT - 4))) as (node, _):
-            shown = await node.api.call(workflows.Show("order-17"))
+            shown = await node.api.call(workflows.ShowRun("order-17"))
             handle = node.service.handle_of(ROOT + 1).decode()
             assert shown.children == [workflows.ChildInfo("3", "part", "part-1", handle, "abandon", "part-1")]
             assert shown.waits_for == "part #3"
@@ -82,7 +81,7 @@ def test_a_run_that_has_not_begun_is_shown() -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
             fake.unbegun = [waiting(ROOT)]
-            shown = await node.api.call(workflows.Show("order-17"))
+            shown = await node.api.call(workflows.ShowRun("order-17"))
             assert (shown.handle, shown.workflow_id, shown.run) == (
                 f"H:laptop:{ROOT}",
                 "order-17",
@@ -90,12 +89,14 @@ def test_a_run_that_has_not_begun_is_shown() -> None:
             )
             assert (shown.type, shown.version, shown.status, shown.begins_at) == ("order", "", "pending", None)
             assert shown.waits_for == "a first worker with the workflow order"
-            assert (await node.api.call(workflows.History("order-17"))) == workflows.Events([], None, "pending")
+            assert (await node.api.call(workflows.ReadHistory("order-17"))) == workflows.HistoryPage(
+                [], None, "pending"
+            )
             fake.unbegun = [Unbegun(fake.unbegun[0].job, is_workflow=True)]
-            assert (await node.api.call(workflows.Show("order-17"))).waits_for == "its start"
+            assert (await node.api.call(workflows.ShowRun("order-17"))).waits_for == "its start"
             due_us = START_US + 187_260_000_000
             fake.unbegun = [waiting(ROOT, unique=b"", state=int(State.SCHEDULED), due_us=due_us)]
-            shown = await node.api.call(workflows.Show("order-17"))
+            shown = await node.api.call(workflows.ShowRun("order-17"))
             assert (shown.workflow_id, shown.status, shown.begins_at) == (
                 shown.handle,
                 "scheduled",
@@ -103,6 +104,6 @@ def test_a_run_that_has_not_begun_is_shown() -> None:
             )
             assert shown.waits_for == "its start in 2d4h"
             fake.unbegun *= 2
-            assert await node.code(workflows.Show("order-17")) is Code.CONFLICT
+            assert await node.code(workflows.ShowRun("order-17")) is Code.CONFLICT
 
     run(test())

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from mainspring.api import workflows
-from mainspring.api.answers.run_rows import rough_duration
-from mainspring.workflows.model import About, Status, encode_about
-from mainspring.workflows.state import OpenTimer
-from mainspring.workflows.state import State as RunState
+from mainspring.api.handlers.run_rows import rough_duration
+from mainspring.workflows.model import About, OpenTimer, Status, encode_about
+from mainspring.workflows.model import State as RunState
 
 from .a_node import run
 from .runs_of_a_node import MISMATCH, START_US, a_run, activity, with_runs
@@ -32,7 +31,7 @@ def test_a_run_waits_for(state: RunState, columns: dict[str, Any], text: str | N
     async def test() -> None:
         async with with_runs(a_run(state=state, **columns)) as (node, fake):
             fake.without_worker.append(("default", "old", "2"))
-            (row,) = (await node.api.call(workflows.List())).runs
+            (row,) = (await node.api.call(workflows.ListWorkflowRuns())).runs
             assert row.waits_for == text
 
     run(test())

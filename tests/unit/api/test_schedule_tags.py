@@ -7,7 +7,7 @@ import pytest
 
 from mainspring import App
 from mainspring.api import jobs, schedules
-from mainspring.api.errors import Code
+from mainspring.api.request import Code
 from mainspring.errors import UsageError
 from mainspring.schedules.specification import Specification, specify
 
@@ -17,16 +17,16 @@ from .a_node import opened, run
 def test_the_jobs_of_a_schedule_have_its_tags() -> None:
     async def test() -> None:
         async with opened() as node:
-            await node.api.call(schedules.Add(name="s", function="f", every=3600.0, tags=["nightly", "b", "b"]))
-            assert (await node.api.call(schedules.Show("s"))).tags == ["b", "nightly"]
-            fired = await node.api.call(schedules.Trigger("s"))
-            (listed,) = (await node.api.call(jobs.List(tag="nightly"))).jobs
+            await node.api.call(schedules.AddSchedule(name="s", function="f", every=3600.0, tags=["nightly", "b", "b"]))
+            assert (await node.api.call(schedules.ShowSchedule("s"))).tags == ["b", "nightly"]
+            fired = await node.api.call(schedules.TriggerSchedule("s"))
+            (listed,) = (await node.api.call(jobs.ListJobs(tag="nightly"))).jobs
             assert listed.handle == fired.handle
-            await node.api.call(schedules.Edit(name="s", priority="low"))
-            assert (await node.api.call(schedules.Show("s"))).tags == ["b", "nightly"]
-            await node.api.call(schedules.Edit(name="s", tags=[]))
-            assert (await node.api.call(schedules.Show("s"))).tags == []
-            assert await node.code(schedules.Edit(name="s", tags=["a\n"])) is Code.INVALID
+            await node.api.call(schedules.EditSchedule(name="s", priority="low"))
+            assert (await node.api.call(schedules.ShowSchedule("s"))).tags == ["b", "nightly"]
+            await node.api.call(schedules.EditSchedule(name="s", tags=[]))
+            assert (await node.api.call(schedules.ShowSchedule("s"))).tags == []
+            assert await node.code(schedules.EditSchedule(name="s", tags=["a\n"])) is Code.INVALID
 
     run(test())
 

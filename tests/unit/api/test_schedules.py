@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.api import jobs, schedules
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.schedules import ScheduleCalls
-from mainspring.api.errors import ApiError, Code
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.schedules import ScheduleCalls
+from mainspring.api.request import ApiError, Code
 from mainspring.errors import StoreFullError
 from mainspring.schedules.specification import Specification
 from mainspring.schedules.store import SaveSchedules, TriggerSchedule
@@ -24,24 +24,24 @@ def test_a_schedule_is_added_edited_paused_and_removed() -> None:
     async def test() -> None:
         async with opened() as node:
             call = node.api.call
-            added = await call(schedules.Add(name="a", function="f", every=60.0))
+            added = await call(schedules.AddSchedule(name="a", function="f", every=60.0))
             assert (added.when, added.state, added.origin) == ("every 1m", "active", "cli")
-            assert await call(schedules.List()) == schedules.Listed([added])
-            assert (await call(schedules.Pause("a"))).state == "paused"
-            assert await call(schedules.Next("a")) == schedules.Times("a", paused=True, times=[], local=[])
-            assert (await call(schedules.Resume("a"))).state == "active"
-            assert (await call(schedules.Edit(name="a", jitter=1.5))).when == "every 1m"
-            shown = await call(schedules.Show("a"))
+            assert await call(schedules.ListAllSchedules()) == schedules.ListedSchedules([added])
+            assert (await call(schedules.PauseSchedule("a"))).state == "paused"
+            assert await call(schedules.NextTimes("a")) == schedules.Times("a", paused=True, times=[], local=[])
+            assert (await call(schedules.ResumeSchedule("a"))).state == "active"
+            assert (await call(schedules.EditSchedule(name="a", jitter=1.5))).when == "every 1m"
+            shown = await call(schedules.ShowSchedule("a"))
             assert (shown.every, shown.jitter, shown.cron, shown.version) == (60.0, 1.5, None, 4)
-            times = await call(schedules.Next("a", count=2))
+            times = await call(schedules.NextTimes("a", count=2))
             assert times.times == ["2023-11-14T22:14:00.000000Z", "2023-11-14T22:15:00.000000Z"]
-            await call(schedules.Replace(name="a", function="f", cron="30 2 * * *", timezone="Europe/Berlin"))
-            times = await call(schedules.Next("a", count=1))
+            await call(schedules.ReplaceSchedule(name="a", function="f", cron="30 2 * * *", timezone="Europe/Berlin"))
+            times = await call(schedules.NextTimes("a", count=1))
             assert times.local == [
                 schedules.PreviewedTime("2023-11-15T01:30:00.000000Z", "2023-11-15T02:30:00+01:00", None)
             ]
-            assert await call(schedules.Remove("a")) == schedules.Removed("a")
-            assert (await call(schedules.List())).schedules == []
+            assert await call(schedules.RemoveSchedule("a")) == schedules.RemovedSchedule("a")
+            assert (await call(schedules.ListAllSchedules())).schedules == []
 
     run(test())
 
@@ -52,8 +52,8 @@ def test_fires_do_not_refuse_the_changes_of_a_schedule(monkeypatch: pytest.Monke
             call, put = node.api.call, node.commits.put
             for namespace in ("default", "team"):
                 own: dict[str, Any] = {"namespace": namespace, "function": "f"}
-                await call(schedules.Add(name="parent", every=0.1, **own))
-                await call(schedules.Add(name="child", parents=["parent"], **own))
+                await call(schedules.AddSchedule(name="parent", every=0.1, **own))
+                await call(schedules.AddSchedule(name="child", parents=["parent"], **own))
 
             def fire_first(operation: Any, *more: Any) -> None:
                 if isinstance(operation, SaveSchedules):
@@ -63,15 +63,15 @@ def test_fires_do_not_refuse_the_changes_of_a_schedule(monkeypatch: pytest.Monke
 
             monkeypatch.setattr(node.commits, "put", fire_first)
             for namespace in ("default", "team"):
-                revision = (await call(schedules.Show("parent", namespace=namespace))).revision
-                edit = schedules.Edit(name="parent", namespace=namespace, revision=revision, jitter=1.5)
+                revision = (await call(schedules.ShowSchedule("parent", namespace=namespace))).revision
+                edit = schedules.EditSchedule(name="parent", namespace=namespace, revision=revision, jitter=1.5)
                 assert (await call(edit)).state == "active"
                 assert await node.code(edit) is Code.CHANGED
-                assert (await call(schedules.Pause("parent", namespace=namespace))).state == "paused"
-                await call(schedules.Adopt("parent", app="shop", namespace=namespace))
-                await call(schedules.Replace(name="parent", namespace=namespace, function="g", every=0.1))
-                await call(schedules.Remove("parent", children=True, namespace=namespace))
-                assert (await call(schedules.List(namespace=namespace))).schedules == []
+                assert (await call(schedules.PauseSchedule("parent", namespace=namespace))).state == "paused"
+                await call(schedules.AdoptSchedule("parent", app="shop", namespace=namespace))
+                await call(schedules.ReplaceSchedule(name="parent", namespace=namespace, function="g", every=0.1))
+                await call(schedules.RemoveSchedule("parent", children=True, namespace=namespace))
+                assert (await call(schedules.ListAllSchedules(namespace=namespace))).schedules == []
 
     run(test())
 
@@ -82,11 +82,11 @@ def test_a_schedule_is_removed_with_all_that_follow_it_or_not_at_all() -> None:
             call = node.api.call
             for name, parents in (("a", ()), ("other", ()), ("b", ("a",)), ("c", ("b", "other")), ("d", ("other",))):
                 trigger: dict[str, Any] = {"parents": list(parents)} if parents else {"every": 60.0}
-                await call(schedules.Add(name=name, function="f", **trigger))
-            assert await node.code(schedules.Remove("a")) is Code.INVALID
-            assert len((await call(schedules.List())).schedules) == 5
-            assert await call(schedules.Remove("a", children=True)) == schedules.Removed("a")
-            assert [one.name for one in (await call(schedules.List())).schedules] == ["d", "other"]
+                await call(schedules.AddSchedule(name=name, function="f", **trigger))
+            assert await node.code(schedules.RemoveSchedule("a")) is Code.INVALID
+            assert len((await call(schedules.ListAllSchedules())).schedules) == 5
+            assert await call(schedules.RemoveSchedule("a", children=True)) == schedules.RemovedSchedule("a")
+            assert [one.name for one in (await call(schedules.ListAllSchedules())).schedules] == ["d", "other"]
 
     run(test())
 
@@ -95,15 +95,15 @@ def test_a_schedule_is_given_to_an_app_and_its_code_applies() -> None:
     async def test() -> None:
         async with opened() as node:
             call = node.api.call
-            await call(schedules.Add(name="a", function="f", every=60.0, jitter=1.0))
-            adopted = await call(schedules.Adopt("a", "shop"))
+            await call(schedules.AddSchedule(name="a", function="f", every=60.0, jitter=1.0))
+            adopted = await call(schedules.AdoptSchedule("a", "shop"))
             assert (adopted.app, adopted.origin) == ("shop", "code")
-            assert await node.code(schedules.Adopt("gone", "shop")) is Code.SCHEDULE_NOT_FOUND
-            assert await node.code(schedules.Adopt("a", "")) is Code.INVALID
+            assert await node.code(schedules.AdoptSchedule("gone", "shop")) is Code.SCHEDULE_NOT_FOUND
+            assert await node.code(schedules.AdoptSchedule("a", "")) is Code.INVALID
             (change,) = (
-                await call(schedules.Declare("shop", [Specification(name="a", function="f", every=60.0)]))
+                await call(schedules.DeclareSchedules("shop", [Specification(name="a", function="f", every=60.0)]))
             ).changes
-            assert (change.kind, (await call(schedules.Show("a"))).jitter) == ("changed", 0.0)
+            assert (change.kind, (await call(schedules.ShowSchedule("a"))).jitter) == ("changed", 0.0)
 
     run(test())
 
@@ -114,11 +114,11 @@ def test_a_node_without_workflows_leaves_out_their_schedules() -> None:
             parts = (node.schedules, node.reads, node.service.handles, node.clock)
             call = Api(ScheduleCalls(*parts, keeps_workflows=False).handlers, enter=lambda _: None).call
             both = [Specification(name="a", every=60.0), Specification(name="order", every=60.0)]
-            declare = schedules.Declare("x", both, functions=["a", "order"], workflows=("order",))
+            declare = schedules.DeclareSchedules("x", both, functions=["a", "order"], workflows=("order",))
             added, left = (await call(declare)).changes
             assert (added.kind, added.name, left.kind, left.name) == ("added", "a", "left alone", "order")
             assert (left.warning, "keeps none" in left.text) == (True, True)
-            assert [one.name for one in (await call(schedules.List())).schedules] == ["a"]
+            assert [one.name for one in (await call(schedules.ListAllSchedules())).schedules] == ["a"]
 
     run(test())
 
@@ -128,27 +128,27 @@ def test_namespaces_have_schedules_of_the_same_name_and_do_not_see_each_other() 
         async with opened() as node:
             parts = (node.schedules, node.reads, node.service.handles, node.clock)
             call = Api(ScheduleCalls(*parts).handlers, enter=lambda _: None).call
-            added = await call(schedules.Add(name="a", function="f", every=60.0, namespace="team"))
+            added = await call(schedules.AddSchedule(name="a", function="f", every=60.0, namespace="team"))
             assert (added.name, added.function) == ("a", "f")
-            assert (await call(schedules.List())).schedules == []
-            assert (await call(schedules.List(namespace="team"))).schedules == [added]
+            assert (await call(schedules.ListAllSchedules())).schedules == []
+            assert (await call(schedules.ListAllSchedules(namespace="team"))).schedules == [added]
             foreign: list[Request[Any]] = [
-                schedules.Show("a"),
-                schedules.Remove("a"),
-                schedules.Trigger("a"),
-                schedules.Pause("a"),
+                schedules.ShowSchedule("a"),
+                schedules.RemoveSchedule("a"),
+                schedules.TriggerSchedule("a"),
+                schedules.PauseSchedule("a"),
             ]
             for request in foreign:
                 with pytest.raises(ApiError, match="'a'") as caught:
                     await call(request)
                 assert caught.value.problem.code is Code.SCHEDULE_NOT_FOUND
-            await call(schedules.Add(name="a", function="g", every=60.0))
-            assert (await call(schedules.Pause("a"))).state == "paused"
-            assert (await call(schedules.Show("a", namespace="team"))).state == "active"
+            await call(schedules.AddSchedule(name="a", function="g", every=60.0))
+            assert (await call(schedules.PauseSchedule("a"))).state == "paused"
+            assert (await call(schedules.ShowSchedule("a", namespace="team"))).state == "active"
             with pytest.raises(ApiError, match="separates namespaces") as caught:
-                await call(schedules.Show("team\x1fa"))
-            await call(schedules.Remove("a"))
-            assert (await call(schedules.Show("a", namespace="team"))).function == "f"
+                await call(schedules.ShowSchedule("team\x1fa"))
+            await call(schedules.RemoveSchedule("a"))
+            assert (await call(schedules.ShowSchedule("a", namespace="team"))).function == "f"
 
     run(test())
 
@@ -157,18 +157,20 @@ def test_a_preview_saves_nothing_and_previews_an_edit_where_the_schedule_exists(
     async def test() -> None:
         async with opened() as node:
             call = node.api.call
-            shown = await call(schedules.Preview(name="a", cron="30 2 * * *", timezone="Europe/Berlin", count=2))
+            shown = await call(
+                schedules.PreviewSchedule(name="a", cron="30 2 * * *", timezone="Europe/Berlin", count=2)
+            )
             assert shown.times == [
                 schedules.PreviewedTime("2023-11-15T01:30:00.000000Z", "2023-11-15T02:30:00+01:00", None),
                 schedules.PreviewedTime("2023-11-16T01:30:00.000000Z", "2023-11-16T02:30:00+01:00", None),
             ]
             assert (shown.clock_changes, shown.conflicts) == ([], [])
-            assert (await call(schedules.List())).schedules == []
-            await call(schedules.Add(name="a", function="f", every=60.0))
-            shown = await call(schedules.Preview(name="a", start=1_800_000_000.0, count=1))
+            assert (await call(schedules.ListAllSchedules())).schedules == []
+            await call(schedules.AddSchedule(name="a", function="f", every=60.0))
+            shown = await call(schedules.PreviewSchedule(name="a", start=1_800_000_000.0, count=1))
             assert (shown.when, shown.times[0].at) == ("every 1m", "2027-01-15T08:00:00.000000Z")
             assert [one.kind for one in shown.conflicts] == ["exists"]
-            year = await call(schedules.Preview(name="b", cron="0 0 1 * *", timezone="Europe/Berlin", count=12))
+            year = await call(schedules.PreviewSchedule(name="b", cron="0 0 1 * *", timezone="Europe/Berlin", count=12))
             assert year.clock_changes == [
                 schedules.ClockChangeInfo("2024-03-31T01:00:00.000000Z", "+01:00", "+02:00"),
                 schedules.ClockChangeInfo("2024-10-27T01:00:00.000000Z", "+02:00", "+01:00"),
@@ -181,27 +183,27 @@ def test_a_revision_prevents_a_lost_update_and_fires_do_not_change_it() -> None:
     async def test() -> None:
         async with opened() as node:
             call = node.api.call
-            await call(schedules.Add(name="a", function="f", every=60.0))
-            before = await call(schedules.Show("a"))
-            await call(schedules.Trigger("a"))
-            fired = await call(schedules.Show("a"))
+            await call(schedules.AddSchedule(name="a", function="f", every=60.0))
+            before = await call(schedules.ShowSchedule("a"))
+            await call(schedules.TriggerSchedule("a"))
+            fired = await call(schedules.ShowSchedule("a"))
             assert (fired.revision, fired.version > before.version) == (before.revision, True)
-            await call(schedules.Edit(name="a", jitter=1.0, revision=before.revision))
+            await call(schedules.EditSchedule(name="a", jitter=1.0, revision=before.revision))
             for stale in (
-                schedules.Edit(name="a", jitter=2.0, revision=before.revision),
-                schedules.Replace(name="a", every=1.0, revision=before.revision),
-                schedules.Pause("a", before.revision),
-                schedules.Resume("a", before.revision),
-                schedules.Remove("a", before.revision),
+                schedules.EditSchedule(name="a", jitter=2.0, revision=before.revision),
+                schedules.ReplaceSchedule(name="a", every=1.0, revision=before.revision),
+                schedules.PauseSchedule("a", before.revision),
+                schedules.ResumeSchedule("a", before.revision),
+                schedules.RemoveSchedule("a", before.revision),
             ):
                 assert await node.code(stale) is Code.CHANGED
-            edited = (await call(schedules.Show("a"))).revision
-            await call(schedules.Pause("a", edited))
-            paused = await call(schedules.Show("a"))
+            edited = (await call(schedules.ShowSchedule("a"))).revision
+            await call(schedules.PauseSchedule("a", edited))
+            paused = await call(schedules.ShowSchedule("a"))
             assert (paused.state, paused.jitter, paused.revision != edited) == ("paused", 1.0, True)
-            await call(schedules.Resume("a", paused.revision))
-            assert (await call(schedules.Show("a"))).revision == edited
-            assert (await call(schedules.Remove("a", edited))).name == "a"
+            await call(schedules.ResumeSchedule("a", paused.revision))
+            assert (await call(schedules.ShowSchedule("a"))).revision == edited
+            assert (await call(schedules.RemoveSchedule("a", edited))).name == "a"
 
     run(test())
 
@@ -210,11 +212,11 @@ def test_a_replaced_schedule_has_defaults_where_fields_are_left_out() -> None:
     async def test() -> None:
         async with opened() as node:
             call = node.api.call
-            await call(schedules.Add(name="a", function="f", every=60.0, jitter=3.0))
-            assert (await call(schedules.Replace(name="a", every=30.0))).when == "every 30s"
-            shown = await call(schedules.Show("a"))
+            await call(schedules.AddSchedule(name="a", function="f", every=60.0, jitter=3.0))
+            assert (await call(schedules.ReplaceSchedule(name="a", every=30.0))).when == "every 30s"
+            shown = await call(schedules.ShowSchedule("a"))
             assert (shown.function, shown.jitter) == ("a", 0.0)
-            assert await node.code(schedules.Replace(name="none", every=1.0)) is Code.SCHEDULE_NOT_FOUND
+            assert await node.code(schedules.ReplaceSchedule(name="none", every=1.0)) is Code.SCHEDULE_NOT_FOUND
 
     run(test())
 
@@ -222,12 +224,12 @@ def test_a_replaced_schedule_has_defaults_where_fields_are_left_out() -> None:
 def test_a_triggered_run_is_in_the_history() -> None:
     async def test() -> None:
         async with opened() as node:
-            await node.api.call(schedules.Add(name="a", function="f", every=60.0))
-            assert (await node.api.call(schedules.History("a"))).runs == []
-            run = await node.api.call(schedules.Trigger("a"))
+            await node.api.call(schedules.AddSchedule(name="a", function="f", every=60.0))
+            assert (await node.api.call(schedules.ScheduleHistory("a"))).runs == []
+            run = await node.api.call(schedules.TriggerSchedule("a"))
             assert run.handle is not None
-            assert (await node.api.call(jobs.Show(run.handle))).schedule == "a"
-            assert (await node.api.call(schedules.History("a"))).runs == [run]
+            assert (await node.api.call(jobs.ShowJob(run.handle))).schedule == "a"
+            assert (await node.api.call(schedules.ScheduleHistory("a"))).runs == [run]
 
     run(test())
 
@@ -235,7 +237,7 @@ def test_a_triggered_run_is_in_the_history() -> None:
 def test_schedules_are_declared_by_code() -> None:
     async def test() -> None:
         async with opened() as node:
-            declared = await node.api.call(schedules.Declare("x", [Specification(name="a", every=60.0)]))
+            declared = await node.api.call(schedules.DeclareSchedules("x", [Specification(name="a", every=60.0)]))
             assert declared == schedules.Declared(
                 governs=True, changes=[schedules.Difference("added", "a", "added a: every 1m")]
             )
@@ -246,33 +248,39 @@ def test_schedules_are_declared_by_code() -> None:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (schedules.Add(name="b"), Code.INVALID),
-        (schedules.Add(name="there", every=1.0), Code.CONFLICT),
-        (schedules.Edit(name="there", overlap="x"), Code.INVALID),
-        (schedules.Edit(name="none"), Code.SCHEDULE_NOT_FOUND),
-        (schedules.Show("none"), Code.SCHEDULE_NOT_FOUND),
-        (schedules.Pause("none"), Code.SCHEDULE_NOT_FOUND),
-        (schedules.Remove("none"), Code.SCHEDULE_NOT_FOUND),
-        (schedules.Trigger("none"), Code.SCHEDULE_NOT_FOUND),
-        (schedules.History("none"), Code.SCHEDULE_NOT_FOUND),
-        (schedules.History("there", limit=0), Code.INVALID),
-        (schedules.Next("there", count=1001), Code.INVALID),
-        (schedules.Preview(name="b"), Code.INVALID),
-        (schedules.Preview(name="b", every=1.0, count=0), Code.INVALID),
-        (schedules.Declare("x", [Specification(name="b")]), Code.INVALID),
+        (schedules.AddSchedule(name="b"), Code.INVALID),
+        (schedules.AddSchedule(name="there", every=1.0), Code.CONFLICT),
+        (schedules.EditSchedule(name="there", overlap="x"), Code.INVALID),
+        (schedules.EditSchedule(name="none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.ShowSchedule("none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.PauseSchedule("none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.RemoveSchedule("none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.TriggerSchedule("none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.ScheduleHistory("none"), Code.SCHEDULE_NOT_FOUND),
+        (schedules.ScheduleHistory("there", limit=0), Code.INVALID),
+        (schedules.NextTimes("there", count=1001), Code.INVALID),
+        (schedules.PreviewSchedule(name="b"), Code.INVALID),
+        (schedules.PreviewSchedule(name="b", every=1.0, count=0), Code.INVALID),
+        (schedules.DeclareSchedules("x", [Specification(name="b")]), Code.INVALID),
     ],
 )
 def test_problems_have_codes(request_: Request[object], code: Code) -> None:
     async def test() -> None:
         async with opened() as node:
-            await node.api.call(schedules.Add(name="there", every=60.0))
+            await node.api.call(schedules.AddSchedule(name="there", every=60.0))
             assert await node.code(request_) is code
 
     run(test())
 
 
 @pytest.mark.parametrize(
-    "request_", [schedules.List(), schedules.Add(name="a", every=1.0), schedules.Trigger("a"), schedules.History("a")]
+    "request_",
+    [
+        schedules.ListAllSchedules(),
+        schedules.AddSchedule(name="a", every=1.0),
+        schedules.TriggerSchedule("a"),
+        schedules.ScheduleHistory("a"),
+    ],
 )
 def test_a_store_that_refuses_is_unavailable(request_: Request[object]) -> None:
     async def test() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api.answers.series import SeriesCalls, quantile
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.series import ReadErrors, ReadSeries
+from mainspring.api.functions import ReadErrors, ReadFunctionSeries
+from mainspring.api.handlers.namespaces import SeriesCalls, quantile
+from mainspring.api.request import ApiError, Code
 from mainspring.jobs.attempts import BOUNDS
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
 from mainspring.series.store import SaveSeries
@@ -47,7 +47,7 @@ def test_a_series_has_all_buckets_and_adds_those_of_all_nodes() -> None:
                 row(node, MINUTE, 60, Bucket(9)),
                 row(node, MINUTE, 1, Bucket(9), function=b"g"),
             )
-            series = await node.api.call(ReadSeries("f"))
+            series = await node.api.call(ReadFunctionSeries("f"))
             assert (series.step, len(series.buckets)) == (60, 60)
             assert series.buckets[-1].at == "2023-11-14T22:13:00.000000Z"
             bucket = series.buckets[-2]
@@ -60,7 +60,7 @@ def test_a_series_has_all_buckets_and_adds_those_of_all_nodes() -> None:
             assert sum(one.submitted for one in series.buckets) == 6, "the bucket of an hour ago is over"
             assert series.buckets[0].wait is None
             now = begin_of(MINUTE, node.clock.wall())
-            part = await node.api.call(ReadSeries("f", since=now - 60, until=now))
+            part = await node.api.call(ReadFunctionSeries("f", since=now - 60, until=now))
             assert [one.submitted for one in part.buckets] == [6]
 
     run(test())
@@ -83,7 +83,7 @@ def test_errors_are_grouped_over_nodes_and_half_hours() -> None:
             assert answer.errors[1].handle == node.service.handle_of(job).decode()
             assert answer.errors[1].last_at == "1970-01-01T00:00:40.000000Z"
             assert (await node.api.call(ReadErrors("g"))).errors == []
-            half_hours = await node.api.call(ReadSeries("f", step="half_hour"))
+            half_hours = await node.api.call(ReadFunctionSeries("f", step="half_hour"))
             assert (half_hours.step, len(half_hours.buckets)) == (1800, 48)
 
     run(test())
@@ -93,7 +93,7 @@ def test_a_store_without_series_says_so() -> None:
     async def test() -> None:
         async with opened() as node:
             add_calls(node, kept=False)
-            assert await node.code(ReadSeries("f")) is Code.UNSUPPORTED
+            assert await node.code(ReadFunctionSeries("f")) is Code.UNSUPPORTED
 
     run(test())
 
@@ -104,7 +104,7 @@ def test_a_token_for_other_functions_sees_nothing() -> None:
             add_calls(node)
             caller = Caller("c", (Grant(Role.VIEWER, functions=("pay*",)),))
             await node.api.call(ReadErrors("pay"), caller=caller)
-            requests: tuple[Request[Any], ...] = (ReadErrors("f"), ReadSeries("f"))
+            requests: tuple[Request[Any], ...] = (ReadErrors("f"), ReadFunctionSeries("f"))
             for request in requests:
                 with pytest.raises(ApiError) as caught:
                     await node.api.call(request, caller=caller)
@@ -133,7 +133,7 @@ def test_a_bucket_without_a_number_of_waiting_jobs_has_that_before_it() -> None:
                 row(node, MINUTE, 3, Bucket(1)),
                 row(node, MINUTE, 1, Bucket(waiting=0, waiting_us=now - 60_000_000)),
             )
-            series = await node.api.call(ReadSeries("f"))
+            series = await node.api.call(ReadFunctionSeries("f"))
             assert [one.waiting for one in series.buckets[-8:]] == [None, None, 6, 6, 6, 6, 0, 0]
 
     run(test())

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.api.answers.text import rfc3339
-from mainspring.api.errors import Code
-from mainspring.api.jobs import Show
-from mainspring.api.submitting import NO_OPTIONS, Ended, JobOptions, NewJob, Run, Submit
+from mainspring.api.handlers.text import rfc3339
+from mainspring.api.jobs import ShowJob
+from mainspring.api.request import Code
+from mainspring.api.submitting import NO_OPTIONS, Ended, JobOptions, NewJob, RunJob, Submit
 from mainspring.clock import to_us
 from mainspring.errors import StoreFullError
 from mainspring.jobs.failures import failure
@@ -34,7 +34,7 @@ def test_a_background_job_is_stored_before_the_answer() -> None:
     run(test())
 
 
-async def begun(node: Node, request: Run) -> asyncio.Task[Ended]:
+async def begun(node: Node, request: RunJob) -> asyncio.Task[Ended]:
     task = asyncio.create_task(node.api.call(request))
     await asyncio.sleep(0)
     await node.committed()
@@ -45,7 +45,7 @@ def test_the_answer_of_a_foreground_job_is_its_result() -> None:
     async def test() -> None:
         async with opened() as node:
             side = node.worker(places=2)
-            first, second = await begun(node, Run(b"f", b"1")), await begun(node, Run(b"f", b"2"))
+            first, second = await begun(node, RunJob(b"f", b"1")), await begun(node, RunJob(b"f", b"2"))
             node.service.data(side.given[0], b"part ")
             node.service.succeeded(side.given[0], b"whole")
             node.service.failed(side.given[1], failure("E", "why"), final=True)
@@ -59,7 +59,7 @@ def test_the_answer_of_a_foreground_job_is_its_result() -> None:
 def test_a_foreground_job_ends_with_its_last_waiting_client() -> None:
     async def test() -> None:
         async with opened() as node:
-            tasks = [await begun(node, Run(b"f", b"", b"u")) for _ in range(2)]
+            tasks = [await begun(node, RunJob(b"f", b"", b"u")) for _ in range(2)]
             for task, left in zip(tasks, (1, 0), strict=True):
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -115,15 +115,15 @@ def test_a_delayed_job_is_scheduled(way: str) -> None:
             later = node.clock.wall() + 5
             options = JobOptions(delay=5) if way == "delay" else JobOptions(run_at=later)
             handle = (await node.api.call(Submit(b"f", b"", options=options))).handle
-            shown = await node.api.call(Show(handle))
+            shown = await node.api.call(ShowJob(handle))
             assert (shown.state, shown.run_at) == ("scheduled", rfc3339(to_us(later)))
 
     run(test())
 
 
 @pytest.mark.parametrize("unit", ["function", "unique", "payload"])
-@pytest.mark.parametrize("kind", [Submit, Run])
-def test_sizes_have_the_same_limits_as_in_all_faces(kind: type[Submit | Run], unit: str) -> None:
+@pytest.mark.parametrize("kind", [Submit, RunJob])
+def test_sizes_have_the_same_limits_as_in_all_faces(kind: type[Submit | RunJob], unit: str) -> None:
     """Submit as many bytes as allowed, then one more."""
 
     async def test() -> None:
@@ -157,8 +157,8 @@ def test_invalid_options_are_refused(options: JobOptions) -> None:
     run(test())
 
 
-@pytest.mark.parametrize("kind", [Submit, Run])
-def test_a_job_without_a_function_is_refused(kind: type[Submit | Run]) -> None:
+@pytest.mark.parametrize("kind", [Submit, RunJob])
+def test_a_job_without_a_function_is_refused(kind: type[Submit | RunJob]) -> None:
     async def test() -> None:
         async with opened() as node:
             assert await node.code(kind(b"", b"")) is Code.INVALID
@@ -174,8 +174,8 @@ def test_a_store_without_limits_refuses_concurrency_keys() -> None:
     run(test())
 
 
-@pytest.mark.parametrize("kind", [Submit, Run])
-def test_problems_have_codes(kind: type[Submit | Run]) -> None:
+@pytest.mark.parametrize("kind", [Submit, RunJob])
+def test_problems_have_codes(kind: type[Submit | RunJob]) -> None:
     async def test() -> None:
         async with opened() as node:
             await node.submit()

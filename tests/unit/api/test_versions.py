@@ -14,21 +14,19 @@ from tests.unit.nodes.rows import row as node_row
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import jobs, schedules
-from mainspring.api.answers.namespaces import NamespaceCalls
-from mainspring.api.answers.no_workflows import without_workflows
-from mainspring.api.answers.nodes import SingleNodeCalls, namespace_node
-from mainspring.api.answers.nodes import _Row as Row
-from mainspring.api.answers.sample_loop import INTERVAL
-from mainspring.api.answers.version_streams import INTERVALS, PARTS, REPEAT, SAMPLES, VersionStreams
-from mainspring.api.errors import ApiError
-from mainspring.api.live import FollowVersion
-from mainspring.api.namespaces import ListNodes
+from mainspring.api.handlers.namespaces import NamespaceCalls
+from mainspring.api.handlers.nodes import SingleNodeCalls, namespace_node
+from mainspring.api.handlers.nodes import _Row as Row
+from mainspring.api.handlers.samples import INTERVAL, INTERVALS, PARTS, REPEAT, SAMPLES, VersionStreams
+from mainspring.api.handlers.workflows import without_workflows
+from mainspring.api.namespaces import FollowVersion, ListNamespaceNodes
+from mainspring.api.request import ApiError
 from mainspring.api.submitting import Submit
 from mainspring.api.versions import BEATS, SCHEDULES_SHOWN, version_of
 from mainspring.api.workflows import RunInfo
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs.failures import failure
-from mainspring.server.oldest import OldestByNamespace
+from mainspring.server.metrics import OldestByNamespace
 
 from .a_node import Node, opened, run
 
@@ -104,7 +102,7 @@ class Versions:
 
 
 async def add(node: Node, name: str, function: str = "task", every: float = 3600.0, **options: Any) -> None:
-    await node.api.call(schedules.Add(name=name, function=function, every=every, **options))
+    await node.api.call(schedules.AddSchedule(name=name, function=function, every=every, **options))
 
 
 def test_a_version_is_sent_at_first_and_after_each_change_as_the_same_bytes() -> None:
@@ -128,8 +126,8 @@ def test_a_version_is_sent_at_first_and_after_each_change_as_the_same_bytes() ->
             assert len(set(viewers[0].versions)) == 2
             assert viewers[0].events[1][0] == "version"
             assert json.loads(viewers[0].events[1][1])["spread"] == 25, "two of them are to read it in a second"
-            handle = (await node.api.call(schedules.Trigger(name="nightly"))).handle
-            await node.api.call(jobs.Cancel(str(handle)))
+            handle = (await node.api.call(schedules.TriggerSchedule(name="nightly"))).handle
+            await node.api.call(jobs.CancelJob(str(handle)))
             await shown.pass_time()
             assert len(set(viewers[0].versions)) == 3, "it has an outcome"
 
@@ -186,9 +184,9 @@ def test_an_object_is_followed_until_it_is_gone(caller: Caller) -> None:
             await add(node, "letters", "mail")
             viewer, _ = await shown.watch("schedule", "wages", caller=caller)
             other, _ = await shown.watch("schedule", "letters")
-            await node.api.call(schedules.Pause(name="wages"))
+            await node.api.call(schedules.PauseSchedule(name="wages"))
             await shown.pass_time()
-            await node.api.call(schedules.Remove(name="wages"))
+            await node.api.call(schedules.RemoveSchedule(name="wages"))
             await shown.pass_time()
             assert viewer.versions[2:] == [""]
             assert viewer.is_ended
@@ -210,7 +208,7 @@ def test_an_object_that_a_caller_may_not_see_any_more_is_gone() -> None:
             shown = Versions(node)
             await add(node, "wages", "payroll")
             viewer, _ = await shown.watch("schedule", "wages", caller=PAY)
-            await node.api.call(schedules.Edit(name="wages", function="mail"))
+            await node.api.call(schedules.EditSchedule(name="wages", function="mail"))
             await shown.pass_time()
             assert (viewer.versions[1:], viewer.is_ended) == ([""], True)
 
@@ -269,7 +267,7 @@ def test_an_object_that_comes_back_has_new_versions() -> None:
             shown = Versions(node)
             await add(node, "wages")
             viewer, _ = await shown.watch("schedule", "wages")
-            await node.api.call(schedules.Remove(name="wages"))
+            await node.api.call(schedules.RemoveSchedule(name="wages"))
             await shown.pass_time()
             assert viewer.is_ended
             await add(node, "wages")
@@ -290,7 +288,7 @@ def test_the_audit_names_no_caller_for_later_reads() -> None:
             with pytest.raises(ApiError, match="lacks the permission"):
                 await shown.watch("schedule", "wages", caller=EXTERNAL)
             await shown.watch("schedule", "wages", caller=PAY)
-            await node.api.call(schedules.Edit(name="wages", function="mail"))
+            await node.api.call(schedules.EditSchedule(name="wages", function="mail"))
             await shown.pass_time()
             assert [(one.who, one.what) for one in node.refused] == [("mail", "live.follow")]
 
@@ -307,11 +305,11 @@ def test_the_list_of_schedules_changes_with_the_shown_ones_and_their_number() ->
             await add(node, "z", every=99_999.0)
             await shown.pass_time()
             assert len(set(viewer.versions)) == 2, "there is another one"
-            await node.api.call(schedules.Trigger(name="z"))
-            await node.api.call(schedules.Edit(name="z", function="other"))
+            await node.api.call(schedules.TriggerSchedule(name="z"))
+            await node.api.call(schedules.EditSchedule(name="z", function="other"))
             await shown.pass_time()
             assert len(set(viewer.versions)) == 2, "it is not shown"
-            await node.api.call(schedules.Edit(name="s07", function="other"))
+            await node.api.call(schedules.EditSchedule(name="s07", function="other"))
             await shown.pass_time()
             assert len(set(viewer.versions)) == 3
 
@@ -397,7 +395,7 @@ def test_nodes_are_read_once_for_those_who_see_all(caller: Caller, requests: int
 def test_versions_of_nodes_ignore_what_changes_all_the_time() -> None:
     def version(**changes: Any) -> str:
         row = msgspec.structs.replace(node_row(1, counter=BEATS), **changes.pop("row", {}))
-        return version_of([namespace_node(Row(row, dead=False, **changes), ListNodes(), LOCAL)])
+        return version_of([namespace_node(Row(row, dead=False, **changes), ListNamespaceNodes(), LOCAL)])
 
     assert version(left=3.0) == version(left=2.0)
     assert version(row={"counter": 2 * BEATS - 1}) == version()

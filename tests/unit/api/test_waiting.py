@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.api.answers.waiting import CallInProgress, Later, in_slices
-from mainspring.api.errors import ApiError, Code, Problem
+from mainspring.api.handlers.waiting import Callback, CallInProgress, in_slices
+from mainspring.api.request import ApiError, Code, Problem
 from mainspring.errors import ConflictError, StoreFullError, UsageError
-from mainspring.slices import SLICE, Slices
+from mainspring.turns_of_loop import SLICE, LongWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from mainspring.api.answers.waiting import Done, Failed
+    from mainspring.api.handlers.waiting import Done, Failed
 
 
 class Service:
@@ -36,7 +36,7 @@ def answered(work: Any) -> tuple[list[Any], list[Problem], CallInProgress]:
 
 
 async def at_once(value: Any) -> Any:
-    return await Later[Any](lambda done, _: done(value))
+    return await Callback[Any](lambda done, _: done(value))
 
 
 def test_a_call_without_awaiting_is_answered_at_once() -> None:
@@ -48,9 +48,9 @@ def test_a_call_awaits_the_values_that_it_needs() -> None:
     service = Service()
 
     async def work() -> int:
-        first: int = await Later(service.ask)
+        first: int = await Callback(service.ask)
         try:
-            second: int = await Later(service.ask)
+            second: int = await Callback(service.ask)
         except StoreFullError:
             second = 100
         return first + second
@@ -82,7 +82,7 @@ def test_errors_of_the_services_are_problems(error: Exception, code: Code) -> No
     service = Service()
 
     async def work() -> None:
-        await Later[None](service.ask)
+        await Callback[None](service.ask)
 
     answers, problems, _ = answered(work())
     service.asked.pop()[1](error)
@@ -94,7 +94,7 @@ def test_an_ended_call_undoes_its_work() -> None:
 
     async def work() -> None:
         try:
-            await Later[None](service.ask)
+            await Callback[None](service.ask)
         finally:
             undone.append("undone")
 
@@ -135,7 +135,7 @@ def test_long_work_runs_in_slices() -> None:
         return value
 
     for wrong in (False, True):
-        slices = Slices(turns.append, monotonic)
+        slices = LongWork(turns.append, monotonic)
         answers, problems, _ = answered(work(wrong))
         number = 0
         while turns:
@@ -156,7 +156,7 @@ def test_long_work_ends_with_its_call() -> None:
             taken.append(number)
             yield
 
-    answers, problems, call = answered(in_slices(Slices(turns.append, lambda: next(ticks)).start, steps()))
+    answers, problems, call = answered(in_slices(LongWork(turns.append, lambda: next(ticks)).start, steps()))
     turns.pop(0)()
     before = list(taken)
     call.end()

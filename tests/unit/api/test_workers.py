@@ -10,11 +10,11 @@ from tests.unit.nodes.rows import row
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api import workers
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.workers import Verb, WorkerCalls
-from mainspring.api.errors import ApiError, Code
-from mainspring.events.relay import Direct
+from mainspring.api import nodes
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.workers import Verb, WorkerCalls
+from mainspring.api.request import ApiError, Code
+from mainspring.events import Direct
 from mainspring.nodes.model import WorkerRow
 
 from .a_node import run
@@ -22,7 +22,7 @@ from .a_node import run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.access.acts import Act
+    from mainspring.access.caller import Act
 
 
 def a_worker(number: int, *namespaces: str, stops: bool = True) -> WorkerRow:
@@ -70,15 +70,15 @@ class Fleet:
 def test_workers_of_all_nodes_are_listed_in_pages() -> None:
     async def test() -> None:
         call = Fleet().api.call
-        listed = await call(workers.List())
+        listed = await call(nodes.ListWorkers())
         assert [(one.id, one.node, one.client) for one in listed.workers] == [
             ("2-1", "b", "extension"),
             ("3-1", "a", "extension"),
             ("3-2", "a", "gearman"),
         ]
         assert listed.next is None
-        first = await call(workers.List(limit=2))
-        assert [one.id for one in (await call(workers.List(limit=2, after=first.next))).workers] == ["3-2"]
+        first = await call(nodes.ListWorkers(limit=2))
+        assert [one.id for one in (await call(nodes.ListWorkers(limit=2, after=first.next))).workers] == ["3-2"]
 
     run(test())
 
@@ -86,12 +86,12 @@ def test_workers_of_all_nodes_are_listed_in_pages() -> None:
 def test_a_worker_is_shown_with_its_functions_if_it_is_connected_here() -> None:
     async def test() -> None:
         call = Fleet().api.call
-        here = await call(workers.Show("3-1"))
+        here = await call(nodes.ShowWorker("3-1"))
         assert (here.functions, here.jobs, here.version) == (["f", "g"], ["H:a:3", "H:a:4"], "9.9")
         assert here.connected_at == "1970-01-01T00:00:01.000000Z"
-        assert here.decisions == workers.WorkerDecisions(105, 5, 100, full=True)
-        assert (await call(workers.Show("3-2"))).decisions is None
-        there = await call(workers.Show("2-1"))
+        assert here.decisions == nodes.WorkerDecisions(105, 5, 100, full=True)
+        assert (await call(nodes.ShowWorker("3-2"))).decisions is None
+        there = await call(nodes.ShowWorker("2-1"))
         assert (there.functions, there.jobs, there.slots, there.decisions) == (None, None, 4, None)
 
     run(test())
@@ -100,9 +100,9 @@ def test_a_worker_is_shown_with_its_functions_if_it_is_connected_here() -> None:
 def test_a_caller_with_some_functions_sees_their_jobs_and_changes_no_worker() -> None:
     async def test() -> None:
         fleet, caller = Fleet(), Caller("f", (Grant(Role.ADMIN, functions=("f",)),))
-        shown = await fleet.api.call(workers.Show("3-1"), caller=caller)
+        shown = await fleet.api.call(nodes.ShowWorker("3-1"), caller=caller)
         assert (shown.functions, shown.jobs) == (["f"], ["H:a:3"])
-        for request in (workers.Drain("3-1"), workers.Stop("3-1")):
+        for request in (nodes.DrainWorker("3-1"), nodes.StopWorker("3-1")):
             with pytest.raises(ApiError) as caught:
                 await fleet.api.call(request, caller=caller)
             assert caught.value.problem.code is Code.FORBIDDEN
@@ -114,9 +114,9 @@ def test_a_caller_with_some_functions_sees_their_jobs_and_changes_no_worker() ->
 def test_requests_reach_a_worker_through_its_node() -> None:
     async def test() -> None:
         fleet = Fleet()
-        assert (await fleet.api.call(workers.Drain("3-1"))).state == "draining"
-        assert (await fleet.api.call(workers.Drain("2-1", draining=False))).state == "live"
-        await fleet.api.call(workers.Stop("2-1"))
+        assert (await fleet.api.call(nodes.DrainWorker("3-1"))).state == "draining"
+        assert (await fleet.api.call(nodes.DrainWorker("2-1", draining=False))).state == "live"
+        await fleet.api.call(nodes.StopWorker("2-1"))
         assert fleet.directed == [(1, "drain")]
         assert fleet.sent == [(2, Direct(1, "undrain")), (2, Direct(1, "stop"))]
         assert [(act.what, act.object, act.namespace, act.before, act.after) for act in fleet.acts] == [
@@ -142,7 +142,7 @@ def test_a_worker_of_two_namespaces_is_changed_with_grants_in_both(shop: tuple[G
         fleet = Fleet()
         fleet.here.append(a_worker(4, "default", "shop"))
         caller = Caller("ann", (Grant(Role.OPERATOR), *shop), token="t")
-        for request in (workers.Drain("3-4"), workers.Stop("3-4")):
+        for request in (nodes.DrainWorker("3-4"), nodes.StopWorker("3-4")):
             if code is None:
                 await fleet.api.call(request, caller=caller)
                 continue
@@ -169,7 +169,7 @@ def test_problems_have_codes(worker: str, code: Code) -> None:
 
     async def test() -> None:
         with pytest.raises(ApiError) as caught:
-            await Fleet().api.call(workers.Stop(worker))
+            await Fleet().api.call(nodes.StopWorker(worker))
         assert caught.value.problem.code is code
 
     run(test())
@@ -178,7 +178,7 @@ def test_problems_have_codes(worker: str, code: Code) -> None:
 def test_a_place_in_the_list_is_checked() -> None:
     async def test() -> None:
         with pytest.raises(ApiError) as caught:
-            await Fleet().api.call(workers.List(after="x"))
+            await Fleet().api.call(nodes.ListWorkers(after="x"))
         assert caught.value.problem.code is Code.INVALID
 
     run(test())

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from mainspring.api import functions, jobs, submitting, workflows
-from mainspring.api.answers.no_workflows import without_workflows
-from mainspring.api.answers.workflow_versions import VersionCalls
-from mainspring.api.errors import ApiError, Code
+from mainspring.api.handlers.workflows import VersionCalls, without_workflows
+from mainspring.api.request import ApiError, Code
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Found
 from mainspring.workflows.history import ChildPolicy
@@ -40,14 +39,14 @@ def test_a_run_is_started_or_joined() -> None:
             assert (job.function, job.payload, job.unique) == (b"order", b'[17, ["cat"]]', b"order-17")
             assert (version, timeout) == ("2", 60.0)
             handle = node.service.handle_of(job.id).decode()
-            assert started == workflows.Started(
+            assert started == workflows.StartedRun(
                 handle, f"{handle}@{job.id}", "order-17", joined=False, workflow_id="order-17"
             )
 
             second = call("workflows.start", '{"function": "order", "payload_base64": "eA==", "unique": "order-17"}')
             fake.begun = lambda job: Begun({job.id: Found(ROOT, 4, 0)}, {})
             handle = f"H:laptop:{ROOT}"
-            assert await node.api.call(second) == workflows.Started(
+            assert await node.api.call(second) == workflows.StartedRun(
                 handle, f"{handle}@{ROOT}", "order-17", joined=True, workflow_id="order-17"
             )
 
@@ -57,7 +56,7 @@ def test_a_run_is_started_or_joined() -> None:
 def test_an_id_is_the_handle_without_a_unique() -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
-            started = await node.api.call(workflows.Start("order"))
+            started = await node.api.call(workflows.StartRun("order"))
             assert started.workflow_id == started.handle
             assert fake.requests[0][0].payload == b""
 
@@ -67,7 +66,7 @@ def test_an_id_is_the_handle_without_a_unique() -> None:
 def test_requests_reach_a_run() -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
-            taken = workflows.Reached(f"H:laptop:{ROOT}", f"H:laptop:{ROOT}@{ROOT}", "open", repeated=False)
+            taken = workflows.ReachedRun(f"H:laptop:{ROOT}", f"H:laptop:{ROOT}@{ROOT}", "open", repeated=False)
             request = call(
                 "workflows.signal", '{"key": "order-17", "name": "approved", "input": {"by": "eva"}, "request": "r"}'
             )
@@ -78,14 +77,14 @@ def test_requests_reach_a_run() -> None:
             fake.reached = Reached("recorded", ROOT, ROOT, 7)
             signal = fake.requests.pop()
             assert signal[:3] == (Key(workflow_id="order-17"), "approved", b'{"by": "eva"}')
-            await node.api.call(workflows.Signal("order-17", "approved", request="r"))
+            await node.api.call(workflows.SignalRun("order-17", "approved", request="r"))
             assert fake.requests[-1].request == signal.request != 0
             assert fake.requests.pop().input == b"", "as of Run.signal without a value"
             fake.reached = fake.reached._replace(verdict="repeated")
-            assert (await node.api.call(workflows.Cancel("order-17", "why"))).repeated
+            assert (await node.api.call(workflows.CancelRun("order-17", "why"))).repeated
             assert fake.requests.pop() == (Key(workflow_id="order-17"), "why", 0)
             fake.reached = fake.reached._replace(verdict="recorded", status=Status.TERMINATED)
-            assert (await node.api.call(workflows.Terminate("order-17", "why"))).status == "terminated"
+            assert (await node.api.call(workflows.TerminateRun("order-17", "why"))).status == "terminated"
             assert fake.requests.pop() == (Key(workflow_id="order-17"), "why", None)
             await node.api.call(call("workflows.terminate", '{"key": "order-17", "children": "cancel"}'))
             assert fake.requests.pop()[2] is ChildPolicy.REQUEST_CANCEL
@@ -106,7 +105,7 @@ def test_requests_reach_a_run() -> None:
 def test_a_key_is_a_handle_or_a_run_or_a_workflow_id(text: str, key: Key) -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
-            await node.api.call(workflows.Cancel(text))
+            await node.api.call(workflows.CancelRun(text))
             assert fake.requests.pop()[0] == key
 
     run(test())
@@ -115,8 +114,8 @@ def test_a_key_is_a_handle_or_a_run_or_a_workflow_id(text: str, key: Key) -> Non
 def test_parked_runs_go_on() -> None:
     async def test() -> None:
         async with with_runs(a_run(1), a_run(2)) as (node, fake):
-            assert await node.api.call(workflows.Unpark("order-1")) == workflows.Number(1)
-            assert await node.api.call(workflows.Unpark(all=True)) == workflows.Number(2)
+            assert await node.api.call(workflows.UnparkRuns("order-1")) == workflows.ChangedRuns(1)
+            assert await node.api.call(workflows.UnparkRuns(all=True)) == workflows.ChangedRuns(2)
             assert fake.requests[-1] is None
 
     run(test())
@@ -126,7 +125,7 @@ def test_a_run_is_moved_to_another_version() -> None:
     async def test() -> None:
         async with with_runs(a_run()) as (node, fake):
             fake.moved = Moved("moved", ROOT + 5, ROOT)
-            request = workflows.Move("order-17", "1")
+            request = workflows.MoveRun("order-17", "1")
             moved = await node.api.call(request)
             assert fake.requests[-1] == (Key(workflow_id="order-17"), "1")
             assert (moved.run, moved.status, moved.repeated) == (f"H:laptop:{ROOT}@{ROOT + 5}", "open", False)
@@ -151,23 +150,23 @@ def test_a_run_is_moved_to_another_version() -> None:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (workflows.Show("none"), Code.RUN_NOT_FOUND),
-        (workflows.History("none"), Code.RUN_NOT_FOUND),
-        (workflows.Unpark("none"), Code.RUN_NOT_FOUND),
-        (workflows.Show(""), Code.INVALID),
-        (workflows.Show("x" * 129), Code.INVALID),
-        (workflows.Unpark(), Code.INVALID),
-        (workflows.Unpark("x", all=True), Code.INVALID),
-        (workflows.List(open=True, parked=True), Code.INVALID),
-        (workflows.List(limit=0), Code.INVALID),
-        (workflows.List(after="order-17"), Code.INVALID),
-        (workflows.History("x", first=0), Code.INVALID),
-        (workflows.Start("order", timeout=0.0), Code.INVALID),
-        (workflows.Start("order", timeout=1e9), Code.INVALID),
-        (workflows.Start(""), Code.INVALID),
-        (workflows.Start("order", payload=b"x" * (PAYLOAD_LIMIT + 1)), Code.TOO_LARGE),
-        (workflows.Signal("x", "s", payload=b"x" * (PAYLOAD_LIMIT + 1)), Code.TOO_LARGE),
-        (workflows.Signal("x", "s", payload=b"x", value=msgspec.Raw(b"1")), Code.INVALID),
+        (workflows.ShowRun("none"), Code.RUN_NOT_FOUND),
+        (workflows.ReadHistory("none"), Code.RUN_NOT_FOUND),
+        (workflows.UnparkRuns("none"), Code.RUN_NOT_FOUND),
+        (workflows.ShowRun(""), Code.INVALID),
+        (workflows.ShowRun("x" * 129), Code.INVALID),
+        (workflows.UnparkRuns(), Code.INVALID),
+        (workflows.UnparkRuns("x", all=True), Code.INVALID),
+        (workflows.ListWorkflowRuns(open=True, parked=True), Code.INVALID),
+        (workflows.ListWorkflowRuns(limit=0), Code.INVALID),
+        (workflows.ListWorkflowRuns(after="order-17"), Code.INVALID),
+        (workflows.ReadHistory("x", first=0), Code.INVALID),
+        (workflows.StartRun("order", timeout=0.0), Code.INVALID),
+        (workflows.StartRun("order", timeout=1e9), Code.INVALID),
+        (workflows.StartRun(""), Code.INVALID),
+        (workflows.StartRun("order", payload=b"x" * (PAYLOAD_LIMIT + 1)), Code.TOO_LARGE),
+        (workflows.SignalRun("x", "s", payload=b"x" * (PAYLOAD_LIMIT + 1)), Code.TOO_LARGE),
+        (workflows.SignalRun("x", "s", payload=b"x", value=msgspec.Raw(b"1")), Code.INVALID),
     ],
 )
 def test_problems_have_codes(request_: Request[object], code: Code) -> None:
@@ -185,7 +184,7 @@ def test_a_node_whose_store_keeps_no_runs_refuses_all_calls() -> None:
             calls = set(node.api.requests)
             node.api.add(without_workflows())
             assert set(node.api.requests) == calls
-            assert await node.code(workflows.Show("order-17")) is Code.UNSUPPORTED
+            assert await node.code(workflows.ShowRun("order-17")) is Code.UNSUPPORTED
 
     run(test())
 
@@ -196,9 +195,9 @@ def test_the_job_of_a_task_is_no_run() -> None:
             fake.reached = Reached("unknown")
             handle = await node.submit(b"charge")
             requests: list[Request[Any]] = [
-                workflows.Show(handle),
-                workflows.Signal(handle, "a"),
-                workflows.Terminate(handle),
+                workflows.ShowRun(handle),
+                workflows.SignalRun(handle, "a"),
+                workflows.TerminateRun(handle),
             ]
             for request in requests:
                 with pytest.raises(
@@ -206,18 +205,18 @@ def test_the_job_of_a_task_is_no_run() -> None:
                 ) as caught:
                     await node.api.call(request)
                 assert caught.value.problem.code is Code.RUN_NOT_FOUND
-            waiting_client = asyncio.create_task(node.api.call(submitting.Run(b"later", b"")))
+            waiting_client = asyncio.create_task(node.api.call(submitting.RunJob(b"later", b"")))
             await asyncio.sleep(0)
             (held,) = node.service.in_memory()
             foreground = node.service.handle_of(held.job.id).decode()
             with pytest.raises(
                 ApiError, match=f"a client waits for the job {foreground} of later, which is not stored"
             ):
-                await node.api.call(workflows.Signal(foreground, "a"))
+                await node.api.call(workflows.SignalRun(foreground, "a"))
             waiting_client.cancel()
-            await node.api.call(jobs.Cancel(handle))
+            await node.api.call(jobs.CancelJob(handle))
             with pytest.raises(ApiError, match=r"ended before a run began \(cancelled\)"):
-                await node.api.call(workflows.Show(handle))
+                await node.api.call(workflows.ShowRun(handle))
 
     run(test())
 
@@ -226,8 +225,8 @@ def test_a_start_without_a_registered_workflow_is_refused() -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
             fake.begun = lambda job: Begun({}, {job.id: "order@9 is not registered"})
-            assert await node.code(workflows.Start("order", version="9")) is Code.WORKFLOW_NOT_FOUND
-            assert (await node.api.call(functions.List())).functions == [], "a wrong name makes no function"
+            assert await node.code(workflows.StartRun("order", version="9")) is Code.WORKFLOW_NOT_FOUND
+            assert (await node.api.call(functions.ListFunctions())).functions == [], "a wrong name makes no function"
 
     run(test())
 
@@ -247,7 +246,7 @@ def test_a_run_that_takes_no_request_gives_the_reason(reached: Reached, code: Co
         async with with_runs() as (node, fake):
             fake.reached = reached
             with pytest.raises(ApiError, match=words) as caught:
-                await node.api.call(workflows.Signal("order-17", "approved"))
+                await node.api.call(workflows.SignalRun("order-17", "approved"))
             assert caught.value.problem.code is code
 
     run(test())

@@ -26,7 +26,7 @@ from mainspring import (
     SettingsError,
     UsageError,
 )
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,7 @@ from mainspring import (
     current_job,
 )
 from mainspring.testing import in_memory
-from mainspring.worker.event_loop import new_event_loop
+from mainspring.worker.processes import new_event_loop
 
 app = App("127.0.0.1:1")
 begun, go = threading.Event(), threading.Event()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring import App, JobCancelled, JobFailed, JobTimedOut, MapFailed, workflow
-from mainspring.deciding import map_parts, mapping
 from mainspring.testing import in_memory
+from mainspring.workflow_code import mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ async def held(mode: str) -> str:
 def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemory]:
     monkeypatch.setattr(mapping, "room_of", lambda _: 0)
     monkeypatch.setattr(mapping, "PART_ITEMS", 3)
-    monkeypatch.setattr(map_parts, "PART_LIMIT", 2)
+    monkeypatch.setattr(mapping, "PART_LIMIT", 2)
     load.__init__()  # type: ignore[misc]
     with in_memory(app) as running:
         yield running
@@ -148,7 +148,7 @@ def test_a_lost_part_fails_its_items(fleet: InMemory) -> None:
 
 
 def test_parts_have_few_bytes(fleet: InMemory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_parts, "PART_BYTES", 5)
+    monkeypatch.setattr(mapping, "PART_BYTES", 5)
     run = doubled.submit(7, 5)  # six items of three bytes
     fleet.settle()
     assert run.result(5) == [0, 2, 4, 8, 10, 12]
@@ -175,11 +175,11 @@ def test_errors_survive_their_way() -> None:
         JobFailed("a #1", "OSError", "away", "lines", 3),
         JobCancelled("a #1", "was cancelled"),
     ]
-    ends = [map_parts.item_end(one) for one in outcomes]
+    ends = [mapping.item_end(one) for one in outcomes]
     call: Any = type("Call", (), {"name": "a", "decode": staticmethod(int)})
-    first, late, failed, cancelled = (map_parts.outcome_of(call, 7, end) for end in ends)
+    first, late, failed, cancelled = (mapping.outcome_of(call, 7, end) for end in ends)
     assert first == 1
     assert (late.handle, late.kind, late.attempt, late.type_name) == ("a[7]", "heartbeat", 2, "Timeout")
     assert (type(failed), failed.traceback, failed.reason) == (JobFailed, "lines", "away")
     assert (type(cancelled), str(cancelled)) == (JobCancelled, "was cancelled")
-    assert isinstance(map_parts.outcome_of(call, 7, map_parts.item_end(b"x")), ValueError)
+    assert isinstance(mapping.outcome_of(call, 7, mapping.item_end(b"x")), ValueError)

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.client.extension_server import ExtensionServer
 
 from mainspring import App, UsageError
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from tests.unit.client.extension_server import ExtensionServer
 
 from mainspring import App, NotFoundError, PayloadError, UsageError, ZooKeeper
 from mainspring.client.run import Run
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

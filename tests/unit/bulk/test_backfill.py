@@ -11,9 +11,9 @@ from tests.unit.jobs.a_node import side
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.bulk import run
-from mainspring.bulk.model import Action, BulkOperation, Outcome, Status
-from mainspring.queries.schedules import ListFires
+from mainspring.bulk import service
+from mainspring.bulk.rules import Action, BulkOperation, Outcome, Status
+from mainspring.queries.lists import ListFires
 from mainspring.schedules.model import Every, Overlap, Schedule
 from mainspring.schedules.store import Change, SaveSchedules
 
@@ -47,7 +47,7 @@ class Backfilling(BulkNode):
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "STEPS", run.STEPS._replace(first=2))
+    monkeypatch.setattr(service, "STEPS", service.STEPS._replace(first=2))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.bulk import rules
-from mainspring.bulk.model import FAILURES_KEPT, Action, BulkOperation, Outcome, Result, Spec, Status
+from mainspring.bulk.rules import FAILURES_KEPT, Action, BulkOperation, Outcome, Result, Spec, Status
 from mainspring.errors import UsageError
 from mainspring.jobs.model import RUNS, Job, State
 from mainspring.queries.filters import JobFilter
@@ -29,7 +29,7 @@ FAILED = JobFilter(states=(State.FAILED,))
 )
 def test_requests_that_are_refused(spec: Spec, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        rules.check(spec)
+        rules.check_spec(spec)
 
 
 def test_a_filter_is_fixed_when_an_operation_is_created() -> None:

@@ -12,18 +12,18 @@ from tests.unit.jobs.a_node import Client, Node, side, unexpected
 
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.bulk import run
-from mainspring.bulk.model import Action, BulkOperation, Outcome, Spec, Status
-from mainspring.bulk.run import Node as Services
+from mainspring.bulk import service
+from mainspring.bulk.rules import Action, BulkOperation, Outcome, Spec, Status
 from mainspring.bulk.service import FIND_INTERVAL, BulkService
+from mainspring.bulk.service import BulkNode as Services
 from mainspring.bulk.store import ListTouched, ShowBulk, StepBackfill, StepBulk
 from mainspring.engines.memory.bulk import MemoryBulk, MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.jobs.model import Job, State
 from mainspring.queries.filters import JobFilter
-from mainspring.queries.jobs import ListJobs
-from mainspring.storage.query import Page
+from mainspring.queries.lists import QueryJobs
+from mainspring.storage.engine import Page
 
 FAILED = JobFilter(states=(State.FAILED,))
 
@@ -107,8 +107,8 @@ def node() -> BulkNode:
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "STEPS", run.STEPS._replace(first=2))
-    monkeypatch.setattr(run, "READ_AHEAD", 5)
+    monkeypatch.setattr(service, "STEPS", service.STEPS._replace(first=2))
+    monkeypatch.setattr(service, "READ_AHEAD", 5)
 
 
 async def near(self: MemoryBulk, where: JobFilter, after: int, limit: int) -> Page[Job] | None:
@@ -120,8 +120,10 @@ async def near(self: MemoryBulk, where: JobFilter, after: int, limit: int) -> Pa
 
 def test_a_step_reads_for_the_next_one(node: BulkNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryBulk, "near", near)
-    monkeypatch.setattr(run, "AHEAD", 5)
-    monkeypatch.setattr(run, "STEPS", run.STEPS._replace(smallest=2, largest=2))  # whatever the steps' real time
+    monkeypatch.setattr(service, "AHEAD", 5)
+    monkeypatch.setattr(
+        service, "STEPS", service.STEPS._replace(smallest=2, largest=2)
+    )  # whatever the steps' real time
     jobs = node.failed(23)
     asked: list[object] = []
     ask = node.life.reads.ask
@@ -135,7 +137,7 @@ def test_a_step_reads_for_the_next_one(node: BulkNode, monkeypatch: pytest.Monke
     node.wait(5)
     assert node.shown(bulk).progress.counts == {Outcome.RETRIED: 23}
     assert node.states(jobs) == [State.PENDING] * 23
-    assert sum(isinstance(query, ListJobs) for query in asked) == 2, "the first jobs, and the rest"
+    assert sum(isinstance(query, QueryJobs) for query in asked) == 2, "the first jobs, and the rest"
 
 
 def test_steps_go_with_other_work_and_wait_for_none(node: BulkNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +283,7 @@ def test_crashes_at_random_moments_give_each_job_one_turn(seed: int, monkeypatch
     chance = Random(seed)
     if seed % 2:
         monkeypatch.setattr(MemoryBulk, "near", near)
-        monkeypatch.setattr(run, "AHEAD", 5)
+        monkeypatch.setattr(service, "AHEAD", 5)
     node = BulkNode()
     node.lose_steps(chance)
     jobs = node.failed(30)
@@ -316,7 +318,7 @@ def test_workers_are_asked_to_stop_after_a_crash(node: BulkNode, monkeypatch: py
     worker = node.stream()
     job = node.background("0")
     asked: list[int] = []
-    monkeypatch.setattr(run.BulkRun, "_stop_jobs", lambda self: asked.extend(self.bulk.progress.stopping))
+    monkeypatch.setattr(service.BulkRun, "_stop_jobs", lambda self: asked.extend(self.bulk.progress.stopping))
     bulk = node.begin(Action.CANCEL, JobFilter(function=b"f"))
     while not asked:
         node.life.commits.hurry()

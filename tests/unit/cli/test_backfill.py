@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.cli import bulk
-from mainspring.cli.failures import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+from mainspring.cli import operations
+from mainspring.cli.display import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client
 
@@ -28,7 +28,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
         return {"id": "op-7", "matched": 2, "at_least": False, "times": TIMES}
 
     monkeypatch.setattr(Client, "call", call)
-    monkeypatch.setattr(bulk, "POLL_DELAY", 0)
+    monkeypatch.setattr(operations, "POLL_DELAY", 0)
     return found
 
 

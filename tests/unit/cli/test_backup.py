@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.backup import backup
-from mainspring.engines.sqlite.copying import copy_store
-from mainspring.engines.sqlite.opening import APPLICATION_ID
+from mainspring.cli.stores import backup
+from mainspring.engines.sqlite.store_file import APPLICATION_ID, copy_store
 from mainspring.errors import StoreCorruptError, StoreError, StoreForeignError, UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def count(path: Path) -> int:
 def test_a_store_in_use_is_copied_as_of_one_moment(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainspring.engines.sqlite.copying.STEP_PAGES", 100)
+    monkeypatch.setattr("mainspring.engines.sqlite.store_file.STEP_PAGES", 100)
     path, writer = source
     target = tmp_path / "copy.db"
     steps = []
@@ -109,7 +108,7 @@ def test_a_disk_failure_during_the_copy_is_named_and_leaves_no_file(
     later = ":when=20+" if call == "pwrite64" else ""
     inject = ("-e", f"trace={call}", "-e", f"inject={call}:error=EIO{later}")
     copy = f"copy_store(Path({str(source[0])!r}), Path('copy.db'))"
-    script = f"from pathlib import Path; from mainspring.engines.sqlite.copying import copy_store; {copy}"
+    script = f"from pathlib import Path; from mainspring.engines.sqlite.store_file import copy_store; {copy}"
     command = (require("strace"), "-f", "-qq", "-o", "/dev/null", *inject, sys.executable, "-c", script)
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert f"StoreError: cannot copy {source[0]} to copy.db: a disk has failed" in ended.stderr

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.cli import bulk
-from mainspring.cli.failures import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from mainspring.cli import operations
+from mainspring.cli.display import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client
 
@@ -60,7 +60,7 @@ INTERRUPT: dict[str, Any] = {}
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     found = Server()
     monkeypatch.setattr(Client, "call", found.call)
-    monkeypatch.setattr(bulk, "POLL_DELAY", 0)
+    monkeypatch.setattr(operations, "POLL_DELAY", 0)
     return found
 
 
@@ -115,7 +115,7 @@ def test_an_operation_that_matches_nothing_says_so(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.matched = 0
-    for action, text in (("retry", bulk.NOTHING_MATCHES), ("backfill", bulk.NO_TIMES)):
+    for action, text in (("retry", operations.NOTHING_MATCHES), ("backfill", operations.NO_TIMES)):
         server.shown = [server.operation("done", 0, action=action)]
         assert main(["jobs", "retry", "--state", "failed"]) == EXIT_DONE
         assert capsys.readouterr().err == f"mainspring: {text}\n"
@@ -123,7 +123,7 @@ def test_an_operation_that_matches_nothing_says_so(
     monkeypatch.setattr(sys, "stdin", Keyboard(""))
     assert main(["jobs", "retry", "--state", "failed"]) == EXIT_DONE
     assert [params["dry_run"] for _, params in server.requests] == [True], "a user at a terminal gets no operation"
-    assert capsys.readouterr().err == f"mainspring: {bulk.NOTHING_MATCHES}\n"
+    assert capsys.readouterr().err == f"mainspring: {operations.NOTHING_MATCHES}\n"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_terminal_shows_a_bar(server: Server, monkeypatch: pytest.MonkeyPatch)
 def test_elsewhere_lines_show_the_progress(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bulk, "LINE_DELAY", 0)
+    monkeypatch.setattr(operations, "LINE_DELAY", 0)
     server.shown = [server.operation("running", 1), server.operation("done", 3)]
     assert main(["jobs", "retry", "--state", "failed"]) == EXIT_DONE
     assert capsys.readouterr().err.splitlines() == ["op-7: retry 1 of 3 jobs", "op-7: retry 3 of 3 jobs"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.api.audit import ListActs
-from mainspring.api.functions import List
+from mainspring.api.access import ListActs
+from mainspring.api.functions import ListFunctions
 from mainspring.cli.calls import items
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def read(client: Any, request: Any, key: str, most: int | None = None) -> list[d
 
 def test_each_page_begins_after_the_one_before() -> None:
     client = Pages({"functions": [{"n": 1}], "next": "a"}, {"functions": [{"n": 2}], "next": None})
-    assert read(client, List(), "functions") == [{"n": 1}, {"n": 2}]
+    assert read(client, ListFunctions(), "functions") == [{"n": 1}, {"n": 2}]
     assert client.sent == [{}, {"after": "a"}]
 
 
 def test_an_answer_of_an_older_node_without_next_is_the_whole_list() -> None:
-    assert read(Pages({"functions": [{"n": 1}]}), List(), "functions") == [{"n": 1}]
+    assert read(Pages({"functions": [{"n": 1}]}), ListFunctions(), "functions") == [{"n": 1}]
 
 
 def test_no_more_are_requested_than_wanted() -> None:

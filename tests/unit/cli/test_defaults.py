@@ -8,8 +8,8 @@ import pytest
 
 from mainspring.cli import main as cli
 from mainspring.cli.defaults import load_defaults
-from mainspring.cli.node_options import NodeOptions
-from mainspring.cli.stop_options import StopOptions
+from mainspring.cli.process_options import StopOptions
+from mainspring.cli.serve import NodeOptions
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import TcpAddress
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.display import LONGEST_WORD, print_fields, print_json, print_table, printable
-from mainspring.cli.table_fit import GAP
+from mainspring.cli.display import GAP, LONGEST_WORD, print_fields, print_json, print_table, printable
 
 from .terminal import shown
 

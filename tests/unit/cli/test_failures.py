@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from mainspring.cli.failures import exit_code, explain, print_error
+from mainspring.cli.display import exit_code, explain, print_error
 from mainspring.errors import (
     ConflictError,
     ConnectionLostError,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from mainspring.cli import follow_loop
-from mainspring.cli.following import LiveView, PlainView, follow_job
+from mainspring.cli.job_output import LiveView, PlainView, follow_job
 from mainspring.client.outcomes import Notice, Outcome
 from mainspring.errors import ConnectionLostError, UsageError
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from mainspring.cli.gearmand_queue import read_queue
+from mainspring.cli.stores import read_queue
 from mainspring.errors import StoreForeignError
 
 if TYPE_CHECKING:

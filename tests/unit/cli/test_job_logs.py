@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainspring.cli.job_logs import text_of
+from mainspring.cli.job_output import text_of
 
 
 def line(message: str = "m", **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.cli.failures import EXIT_INTERRUPTED, EXIT_NO_SERVER, EXIT_USAGE
+from mainspring.cli.display import EXIT_INTERRUPTED, EXIT_NO_SERVER, EXIT_USAGE
 from mainspring.cli.jobs import COLUMNS
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client

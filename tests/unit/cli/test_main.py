@@ -175,7 +175,7 @@ def test_a_supervisor_loads_no_worker(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     heavy = {
         "mainspring.worker.runtime",
-        "mainspring.deciding.loop",
+        "mainspring.workflow_code.loop",
         "mainspring.server.build",
         "mainspring.server.engines",
     }
@@ -186,7 +186,7 @@ def test_a_file_of_common_options_loads_no_other_command(tmp_path: Path) -> None
     (tmp_path / "mainspring.toml").write_text('store = "memory://"\nserver = "127.0.0.1:1"\nlease = "3s"\n')
     program = "import sys; from mainspring.cli.main import main; main(['status']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert {"mainspring.cli.status", "mainspring.cli.serve"} <= set(done.stdout.split())
+    assert {"mainspring.cli.nodes", "mainspring.cli.serve"} <= set(done.stdout.split())
     heavy = {"mainspring.server.build", "mainspring.server.engines", "mainspring.worker.runtime"}
     heavy |= {"mainspring.cli.jobs", "mainspring.cli.run"}
     assert not heavy & set(done.stdout.split())
@@ -224,8 +224,8 @@ def test_the_help_describes_which_options_have_a_variable(capsys: pytest.Capture
     ("used", "unwanted"),
     [
         (
-            ", ".join(f"mainspring.cli.{name}" for name in ("functions", "jobs", "nodes", "schedules", "status")),
-            {"asyncio", "importlib.metadata", "mainspring.cli.node", "mainspring.api.answers", "zoneinfo"},
+            ", ".join(f"mainspring.cli.{name}" for name in ("functions", "jobs", "nodes", "schedules")),
+            {"asyncio", "importlib.metadata", "mainspring.cli.node", "mainspring.api.handlers", "zoneinfo"},
         ),
         ("mainspring.cli.serve, mainspring.server.serving", {"prometheus_client", "starlette", "uvicorn"}),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.cli.migrate import migrate
+from mainspring.cli.stores import migrate
 from mainspring.errors import UsageError
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.cli.node_values import strategy_name
+from mainspring.cli.process_options import strategy_name
 from mainspring.errors import SettingsError
 from mainspring.nodes.strategies import IdHash, strategy
 

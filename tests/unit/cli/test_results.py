@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring.cli.display import print_json
-from mainspring.cli.results import describe, print_raw
+from mainspring.cli.job_output import describe, print_raw
 from mainspring.client.outcomes import Outcome, Reason
 
 HANDLE = "H:node:1000000000001"

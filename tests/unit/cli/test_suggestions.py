@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mainspring.cli.suggestions import did_you_mean
+from mainspring.cli.display import did_you_mean
 
 
 def test_near_names() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from mainspring.cli.table_fit import AS_AGE, GAP, LEFT_OUT, Column, age, cut, fit
+from mainspring.cli.display import AS_AGE, GAP, LEFT_OUT, Column, age, cut, fit
 
 
 @pytest.mark.parametrize(

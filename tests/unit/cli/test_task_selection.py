@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mainspring.cli.task_selection import select_tasks
+from mainspring.cli.worker_order import select_tasks
 from mainspring.errors import SettingsError
 
 TASKS = ["mail.send", "mail.bulk", "video.encode", "Report"]

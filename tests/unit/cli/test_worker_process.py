@@ -21,9 +21,9 @@ from mainspring.cli.worker_process import (
     _set_task_environment,
     settings_of,
 )
-from mainspring.client.tls import TLS_VARIABLES, TlsFiles
+from mainspring.client.sockets import TLS_VARIABLES, TlsFiles
 from mainspring.errors import SettingsError, UsageError
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 from mainspring.worker.runtime import Ending, Worker
 from mainspring.worker.settings import WorkerSettings
 

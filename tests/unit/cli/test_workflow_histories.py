@@ -10,7 +10,7 @@ from mainspring import App, testing
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client
 from mainspring.errors import UsageError
-from mainspring.workflows.history_files import FORMAT, decode_history, event_to_json
+from mainspring.workflows.history_json import FORMAT, decode_history, event_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from mainspring.cli.main import main
-from mainspring.cli.workflow_lists import COLUMNS
+from mainspring.cli.workflow_reading import RUN_COLUMNS
 from mainspring.client.blocking import Client
 from mainspring.client.outcomes import Outcome
 from mainspring.errors import UsageError
 from mainspring.jobs.failures import failure
 from mainspring.workflows import history
-from mainspring.workflows.swf_events import swf_event
+from mainspring.workflows.history_json import swf_event
 
 from .terminal import shown
 
@@ -220,7 +220,7 @@ def test_runs_are_listed(server: Server, capsys: pytest.CaptureFixture[str]) -> 
         )
     ]
     head, line = capsys.readouterr().out.splitlines()
-    assert tuple(head.split("\t")) == COLUMNS
+    assert tuple(head.split("\t")) == RUN_COLUMNS
     assert line.split("\t") == [HANDLE, "order-17", "order", "2", "open", TIME, "-", "11", RUN["waits_for"]]
     assert main(["workflows", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [RUN]

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from tests.closed_servers import close_with_connections
 
-from mainspring.client.addresses import Address
-from mainspring.wire.gearman import packets
-from mainspring.wire.gearman.connection import Connection
-from mainspring.wire.gearman.packets import Type
+from mainspring.client.environment import Address
+from mainspring.wire import gearman_protocol
+from mainspring.wire.gearman_protocol import Connection, Type
 
 if TYPE_CHECKING:
     import ssl
@@ -67,7 +66,7 @@ class Peer(asyncio.Protocol):
         self.server.dispatch()
 
     def send(self, kind: int, *args: bytes) -> None:
-        self.out.append(packets.response(kind, *args))
+        self.out.append(gearman_protocol.response(kind, *args))
 
     def flush(self) -> None:
         if self.out and not self.transport.is_closing():

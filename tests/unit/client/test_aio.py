@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.client.extension_server import ExtensionServer
 
-from mainspring.client.addresses import Address
 from mainspring.client.aio import AsyncClient
+from mainspring.client.environment import Address
 from mainspring.client.outcomes import Submitted
 from mainspring.client.session import Request, Session
 from mainspring.errors import ConnectionLostError, NotFoundError, RefusedError, ServerError
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

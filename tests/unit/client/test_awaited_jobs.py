@@ -11,8 +11,8 @@ import pytest
 from tests.unit.client.extension_server import ExtensionServer
 
 from mainspring import App, UsageError, WorkerFullError
-from mainspring.client.awaited_jobs import Awaited, waiter
-from mainspring.wire.gearman.packets import Type
+from mainspring.client.inside import Awaited, waiter
+from mainspring.wire.gearman_protocol import Type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,10 +2,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.client.batches import OUTCOMES_IN_FLIGHT, WINDOWS_IN_FLIGHT, awaiting, submitting, windows
 from mainspring.client.outcomes import Outcome
-from mainspring.client.pending_replies import SubmitBatch, Wait
-from mainspring.client.session import Request
+from mainspring.client.session import (
+    OUTCOMES_IN_FLIGHT,
+    WINDOWS_IN_FLIGHT,
+    Request,
+    SubmitBatch,
+    Wait,
+    awaiting,
+    submitting,
+    windows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.client.extension_server import ExtensionServer, Peer
 
-from mainspring.client.addresses import Address, parse_address
 from mainspring.client.aio import AsyncClient
 from mainspring.client.blocking import Client
+from mainspring.client.environment import Address, parse_address
 from mainspring.client.outcomes import Notice, Submitted
 from mainspring.client.session import Request
 from mainspring.errors import ConnectionLostError, NotFoundError, RefusedError, ServerError
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

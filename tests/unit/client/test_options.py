@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from mainspring.client import addresses
-from mainspring.client.addresses import Address, parse_address, parse_servers, servers_or_default
+from mainspring.client import environment
+from mainspring.client.environment import Address, parse_address, parse_servers, servers_or_default
 from mainspring.client.options import Options, Rate, Retry, build_options
 from mainspring.errors import SettingsError, UsageError
 from mainspring.worker.current import Snooze
@@ -151,7 +151,7 @@ def test_the_path_of_a_socket_is_absolute(tmp_path: Path, monkeypatch: pytest.Mo
         SettingsError, match=r"the name x+ of a socket has 120 bytes, .* at most \d+: choose a shorter one"
     ):
         parse_address(f"unix:{'x' * 120}")
-    monkeypatch.setattr(addresses, "DESCRIPTORS", tmp_path / "none")  # another system than Linux
+    monkeypatch.setattr(environment, "DESCRIPTORS", tmp_path / "none")  # another system than Linux
     with pytest.raises(
         SettingsError, match=r"the path /.*x has \d+ bytes, and that of a socket has at most \d+: choose a shorter one"
     ):

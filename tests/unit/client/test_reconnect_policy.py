@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from mainspring.client.reconnect_policy import LAST_DELAY, ReconnectPolicy, delays
-from mainspring.client.session import Session
+from mainspring.client.session import LAST_DELAY, ReconnectPolicy, Session, delays
 from mainspring.errors import ConnectionLostError
 
 ERROR = ConnectionLostError("no server")

@@ -5,9 +5,8 @@ import pytest
 from mainspring.client.outcomes import Notice, Submitted
 from mainspring.client.session import Request, Session
 from mainspring.errors import ConflictError, ConnectionLostError, RefusedError, ServerError, UsageError
-from mainspring.wire.gearman import packets
-from mainspring.wire.gearman.connection import Connection
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire import gearman_protocol
+from mainspring.wire.gearman_protocol import Connection, Type
 
 LOST = ConnectionLostError("gone")
 
@@ -25,7 +24,7 @@ def sent(session: Session) -> list[tuple[int, list[bytes]]]:
 def agree(session: Session) -> None:
     session.connected()
     assert sent(session) == [(Type.OPTION_REQ, [b"mainspring/1"])]
-    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
 
 
 def test_requests_before_a_connection_are_sent_on_it() -> None:
@@ -36,15 +35,15 @@ def test_requests_before_a_connection_are_sent_on_it() -> None:
     assert not session.has_output
     agree(session)
     assert [kind for kind, _ in sent(session)] == [Type.SUBMIT, Type.SUBMIT, Type.WAIT, Type.CALL]
-    session.receive(packets.response(Type.SUBMITTED, b"H:n:1", b"0"))
+    session.receive(gearman_protocol.response(Type.SUBMITTED, b"H:n:1", b"0"))
     assert not batch.done
-    session.receive(packets.response(Type.ERROR, b"QUEUE_FULL", b"full"))
+    session.receive(gearman_protocol.response(Type.ERROR, b"QUEUE_FULL", b"full"))
     answer, refusal = batch.result()
     assert answer == Submitted("H:n:1", joined=False)
     assert isinstance(refusal, RefusedError)
     assert refusal.code == "QUEUE_FULL"
     error = b'{"type":"E","message":"m"}'
-    session.receive(packets.response(Type.RESULT, b"H:n:1", b"failed", b"2", error, b"a\0b"))
+    session.receive(gearman_protocol.response(Type.RESULT, b"H:n:1", b"failed", b"2", error, b"a\0b"))
     outcome = wait.result()
     assert (outcome.state, outcome.attempt, outcome.data) == ("failed", 2, b"a\0b")
     assert outcome.error is not None
@@ -55,7 +54,7 @@ def test_a_lost_connection_makes_sent_submits_without_unique_unknown() -> None:
     session = Session()
     agree(session)
     unsafe = session.submit(frames(3), safe=False)
-    session.receive(packets.response(Type.SUBMITTED, b"H:n:1", b"0"))
+    session.receive(gearman_protocol.response(Type.SUBMITTED, b"H:n:1", b"0"))
     session.disconnected(LOST)
     assert unsafe.result() == [Submitted("H:n:1", joined=False), LOST, LOST]
     agree(session)
@@ -69,7 +68,7 @@ def test_a_lost_connection_repeats_safe_requests() -> None:
     wait = session.wait("H:n:9")
     session.wait("H:n:9")
     call = session.call("jobs.retry", {"handle": "H:n:9"})
-    session.receive(packets.response(Type.SUBMITTED, b"H:n:1", b"0"))
+    session.receive(gearman_protocol.response(Type.SUBMITTED, b"H:n:1", b"0"))
     sent(session)
     session.disconnected(LOST)
     later = session.call("jobs.list", None)
@@ -84,10 +83,10 @@ def test_a_lost_connection_repeats_safe_requests() -> None:
         (Type.CALL, [resent[3][1][0], b"jobs.list"]),
     ]
     session.receive(
-        packets.response(Type.SUBMITTED, b"H:n:2", b"1")
-        + packets.response(Type.SUBMITTED, b"H:n:3", b"0")
-        + packets.response(Type.RESULT, b"H:n:9", b"succeeded", b"1", b"", b"")
-        + packets.response(Type.ANSWER, resent[3][1][0], b'{"jobs":[]}')
+        gearman_protocol.response(Type.SUBMITTED, b"H:n:2", b"1")
+        + gearman_protocol.response(Type.SUBMITTED, b"H:n:3", b"0")
+        + gearman_protocol.response(Type.RESULT, b"H:n:9", b"succeeded", b"1", b"", b"")
+        + gearman_protocol.response(Type.ANSWER, resent[3][1][0], b'{"jobs":[]}')
     )
     assert [getattr(answer, "handle", None) for answer in safe.result()] == ["H:n:1", "H:n:2", "H:n:3"]
     assert wait.result().state == "succeeded"
@@ -101,7 +100,10 @@ def test_faults_become_errors_and_events_go_to_their_call() -> None:
     events: list[object] = []
     call = session.call("jobs.watch", None, events.append)
     ((_, (number, *_)),) = sent(session)
-    session.receive(packets.response(Type.ANSWER, number, b"{}") + packets.response(Type.EVENT, number, b'{"a":1}'))
+    session.receive(
+        gearman_protocol.response(Type.ANSWER, number, b"{}")
+        + gearman_protocol.response(Type.EVENT, number, b'{"a":1}')
+    )
     assert call.result() == {}
     assert events == [{"a": 1}]
     session.disconnected(LOST)
@@ -109,7 +111,7 @@ def test_faults_become_errors_and_events_go_to_their_call() -> None:
     agree(session)
     refused = session.call("jobs.retry", None)
     ((_, (number, *_)),) = sent(session)
-    session.receive(packets.response(Type.FAULT, number, b"conflict", b"it is live"))
+    session.receive(gearman_protocol.response(Type.FAULT, number, b"conflict", b"it is live"))
     with pytest.raises(ConflictError, match="it is live"):
         refused.result()
 
@@ -125,10 +127,10 @@ def test_a_wait_with_notices_asks_for_the_texts_of_progress_once() -> None:
     session.wait("H:n:3", notices.append)
     assert sent(session) == [asked, (Type.WAIT, [b"H:n:2"]), (Type.WAIT, [b"H:n:3"])]
     session.receive(
-        packets.response(Type.FAULT, b"texts", b"usage", b"there is no such method")
-        + packets.response(Type.PROGRESS_TEXT, b"H:n:2", b"half")
-        + packets.response(Type.WORK_STATUS, b"H:n:2", b"1", b"2")
-        + packets.response(Type.WORK_STATUS, b"H:n:2", b"2", b"2")
+        gearman_protocol.response(Type.FAULT, b"texts", b"usage", b"there is no such method")
+        + gearman_protocol.response(Type.PROGRESS_TEXT, b"H:n:2", b"half")
+        + gearman_protocol.response(Type.WORK_STATUS, b"H:n:2", b"1", b"2")
+        + gearman_protocol.response(Type.WORK_STATUS, b"H:n:2", b"2", b"2")
     )
     assert notices == [Notice("progress", 1, 2, b"half"), Notice("progress", 2, 2, b"")]
     session.disconnected()
@@ -142,10 +144,10 @@ def test_waits_receive_notices() -> None:
     notices: list[Notice] = []
     wait = session.wait("H:n:1", notices.append)
     session.receive(
-        packets.response(Type.WORK_STATUS, b"H:n:1", b"1", b"many")
-        + packets.response(Type.WORK_DATA, b"H:n:1", b"d\0")
-        + packets.response(Type.WORK_WARNING, b"H:n:1", b"w")
-        + packets.response(Type.WORK_DATA, b"H:n:2", b"of another")
+        gearman_protocol.response(Type.WORK_STATUS, b"H:n:1", b"1", b"many")
+        + gearman_protocol.response(Type.WORK_DATA, b"H:n:1", b"d\0")
+        + gearman_protocol.response(Type.WORK_WARNING, b"H:n:1", b"w")
+        + gearman_protocol.response(Type.WORK_DATA, b"H:n:2", b"of another")
     )
     assert notices == [
         Notice("progress", 1, 0, b""),
@@ -153,7 +155,7 @@ def test_waits_receive_notices() -> None:
         Notice("warning", 0, 0, b"w"),
     ]
     session.forget([wait])
-    session.receive(packets.response(Type.RESULT, b"H:n:1", b"succeeded", b"1", b"", b""))
+    session.receive(gearman_protocol.response(Type.RESULT, b"H:n:1", b"succeeded", b"1", b"", b""))
     assert not wait.done
 
 
@@ -161,12 +163,12 @@ def test_other_servers_are_refused() -> None:
     session = Session()
     session.connected()
     with pytest.raises(ServerError, match="does not support Mainspring's extension: it answers 'unknown option'"):
-        session.receive(packets.response(Type.ERROR, b"UNKNOWN_OPTION", b"unknown option"))
+        session.receive(gearman_protocol.response(Type.ERROR, b"UNKNOWN_OPTION", b"unknown option"))
     session.connected()
     with pytest.raises(ServerError, match=r"does not support Mainspring's extension, nor Gearman: b'HTTP/1\.1 400 Bad"):
         session.receive(b"HTTP/1.1 400 Bad Request\r\n")
     session.connected()
-    session.receive(packets.response(Type.OPTION_RES, b"mainspring/1"))
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
     with pytest.raises(ServerError, match="sent an invalid packet"):
         session.receive(b"HTTP/1.1 400 Bad Request\r\n")
 
@@ -197,8 +199,8 @@ def test_a_submit_that_was_given_up_keeps_its_place_and_is_not_sent_again() -> N
     second = session.submit(frames(1), safe=False)
     assert session.give_up(first)
     assert not session.is_stale, "the second one waits"
-    session.receive(packets.response(Type.SUBMITTED, b"H:n:1", b"0"))
-    session.receive(packets.response(Type.SUBMITTED, b"H:n:2", b"0"))
+    session.receive(gearman_protocol.response(Type.SUBMITTED, b"H:n:1", b"0"))
+    session.receive(gearman_protocol.response(Type.SUBMITTED, b"H:n:2", b"0"))
     assert second.result() == [Submitted("H:n:2", joined=False)]
     third = session.submit(frames(1, b"u"), safe=True)
     assert session.give_up(third)
@@ -224,7 +226,7 @@ def test_the_answer_to_a_call_that_was_given_up_is_dropped() -> None:
     agree(session)
     call, other = session.call("jobs.list", None), session.call("jobs.list", None)
     assert session.give_up(call)
-    session.receive(packets.response(Type.ANSWER, b"1", b"{}"))
-    session.receive(packets.response(Type.ANSWER, b"2", b'{"a":1}'))
+    session.receive(gearman_protocol.response(Type.ANSWER, b"1", b"{}"))
+    session.receive(gearman_protocol.response(Type.ANSWER, b"2", b'{"a":1}'))
     assert other.result() == {"a": 1}
     assert not call.done

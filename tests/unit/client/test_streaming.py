@@ -8,9 +8,8 @@ import pytest
 from tests.unit.client.extension_server import ExtensionServer
 
 from mainspring import App, ConnectionLostError, Data, JobFailed, JobLost, Missed, Progress, UsageError, Warned
-from mainspring.client.outcomes import Notice
-from mainspring.client.streaming import EventBuffer, JobEvent
-from mainspring.wire.gearman.packets import Type
+from mainspring.client.outcomes import EventBuffer, JobEvent, Notice
+from mainspring.wire.gearman_protocol import Type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

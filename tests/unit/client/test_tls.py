@@ -13,7 +13,7 @@ from tests.unit.client.extension_server import ExtensionServer
 from tests.unit.server.certificates import self_signed, signed
 
 from mainspring import App, ConnectionLostError, SettingsError
-from mainspring.client.tls import TLS_OPTIONS, TLS_VARIABLES, TlsFiles
+from mainspring.client.sockets import TLS_OPTIONS, TLS_VARIABLES, TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable

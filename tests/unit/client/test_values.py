@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from mainspring.client import inside
-from mainspring.client.json_encoding import encode_json
+from mainspring.client.json_types import encode_json
 from mainspring.client.payload import Signature
 from mainspring.client.submission import Verbatim
-from mainspring.deciding.channels import Channel
 from mainspring.errors import PayloadError
+from mainspring.workflow_code.channels import Channel
 
 
 class Colour(enum.Enum):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.deciding.instance import Instance
+from mainspring.workflow_code.instance import Instance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.client.payload import Signature, encode_result
-from mainspring.deciding.instance import Instance
-from mainspring.deciding.model import PARK_ON, Code, StepOutcome, Turn
 from mainspring.jobs.failures import JobFailure
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import Ended
+from mainspring.workflow_code.instance import Instance
+from mainspring.workflow_code.model import PARK_ON, Code, StepOutcome, Turn
+from mainspring.workflows import continuation, execution
 from mainspring.workflows import history as h
-from mainspring.workflows.completing import complete
-from mainspring.workflows.decisions import continuation, execution
-from mainspring.workflows.decisions.activity import activity_ended, canceled_before_start
-from mainspring.workflows.decisions.model import ContinueAsNewWorkflowExecution
+from mainspring.workflows.activities import activity_ended, canceled_before_start
 from mainspring.workflows.draft import Draft
-from mainspring.workflows.model import Key, Limits
-from mainspring.workflows.requests import Completion, Ruling, Signal
-from mainspring.workflows.state import Parking, State
+from mainspring.workflows.execution import complete
+from mainspring.workflows.model import Key, Limits, Parking, State
+from mainspring.workflows.requests import Completion, ContinueAsNewWorkflowExecution, Ruling, Signal
 from mainspring.workflows.timeouts import ring
 
 from .other_runs import OtherRuns
@@ -31,7 +29,7 @@ from .other_runs import OtherRuns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from mainspring.workflows.decisions.model import StepResult
+    from mainspring.workflows.requests import StepResult
 
 START_US = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -73,7 +71,7 @@ class FakeNode:
         self.ids: Iterator[int] = count(1001) if after is None else after.ids
         draft = self._draft()
         if after is None:
-            execution.begin(
+            execution.begin_run(
                 draft, type="test", version="1", input=payload, run=1, root=1, workflow_id="w-1", seed=seed, timeout=0
             )
         else:

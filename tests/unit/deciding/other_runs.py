@@ -12,17 +12,16 @@ import msgspec
 from mainspring.client.payload import encode_result
 from mainspring.jobs.failures import JobFailure
 from mainspring.workflows import history as h
-from mainspring.workflows.decisions.child import child_ended, child_refused, child_started
-from mainspring.workflows.decisions.external import external_answered
-from mainspring.workflows.errands import CancelOther, EndChild, SignalOther, StartChild
+from mainspring.workflows.cross_run import CancelOther, EndChild, SignalOther, StartChild
 from mainspring.workflows.model import Definition
+from mainspring.workflows.other_runs import child_ended, child_refused, child_started, external_answered
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable
 
+    from mainspring.workflows.cross_run import Errand
     from mainspring.workflows.draft import Draft
-    from mainspring.workflows.errands import Errand
 
 
 class OtherRuns:

@@ -10,8 +10,8 @@ from typing import Any
 from tests.unit.deciding.fake_node import code_of
 
 from mainspring import App, CompensationFailed, MapFailed, workflow
-from mainspring.deciding.channels import Channel
 from mainspring.errors import JobError, NotFoundError
+from mainspring.workflow_code.channels import Channel
 
 app = App()
 recording: list[bool] = []

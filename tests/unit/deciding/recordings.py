@@ -17,11 +17,11 @@ from tests.unit.deciding.fake_node import FakeNode, FakeWorker
 from tests.unit.deciding.other_runs import OtherRuns
 from tests.unit.deciding.programs import CODE, deployed, make, recording
 
-from mainspring.deciding.instance import Instance
 from mainspring.jobs.failures import JobFailure
-from mainspring.workflows.decisions.model import FailWorkflowExecution
+from mainspring.workflow_code.instance import Instance
 from mainspring.workflows.history import Event, WorkflowExecutionContinuedAsNew
 from mainspring.workflows.model import Limits
+from mainspring.workflows.requests import FailWorkflowExecution
 
 # ---- the world ----
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring import App, JobTimedOut, UsageError
-from mainspring.workflows.decisions.model import ScheduleActivityTask
+from mainspring.workflows.requests import ScheduleActivityTask
 
 from .fake_node import FakeNode, FakeWorker, code_of
 

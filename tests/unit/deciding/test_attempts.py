@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from mainspring import App, Retry, UsageError, workflow
-from mainspring.deciding.instance import Instance
 from mainspring.jobs.failures import JobFailure
+from mainspring.workflow_code.instance import Instance
 from mainspring.workflows import history as h
 
 from .fake_node import FakeNode, FakeWorker, code_of

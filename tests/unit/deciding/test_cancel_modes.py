@@ -10,12 +10,12 @@ import pytest
 
 from mainspring import App, JobFailed, UsageError
 from mainspring.workflows import history as h
-from mainspring.workflows.decisions import model as d
+from mainspring.workflows import requests as d
 
 from .fake_node import FakeNode, FakeWorker, code_of
 
 if TYPE_CHECKING:
-    from mainspring.deciding.model import Turn
+    from mainspring.workflow_code.model import Turn
 
 app = App()
 trace: list[Any] = []

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mainspring import App, workflow
-from mainspring.deciding.replays import replay
+from mainspring.workflow_code.replays import replay
 from mainspring.workflows import history as h
 
 from .fake_node import FakeNode, FakeWorker, code_of
@@ -344,7 +344,7 @@ def test_a_replay_repeats_each_decision_with_the_behaviour_that_it_had(monkeypat
 
     worker = start(run)
     with monkeypatch.context() as patched:
-        patched.setattr("mainspring.deciding.instance.SEMANTICS", 0)
+        patched.setattr("mainspring.workflow_code.instance.SEMANTICS", 0)
         worker.restart()
         worker.node.end_activity("1", result=7)
         worker.node.request_cancel()

@@ -12,9 +12,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from mainspring import App, workflow
-from mainspring.deciding.replays import replay
+from mainspring.workflow_code.replays import replay
 from mainspring.workflows import history as h
-from mainspring.workflows.payloads import same_payload
+from mainspring.workflows.history_json import same_payload
 
 from .fake_node import FakeNode, FakeWorker, code_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mainspring import App, WorkflowUsageError, workflow
-from mainspring.deciding.channels import Channel
-from mainspring.deciding.instance import Instance
+from mainspring.workflow_code.channels import Channel
+from mainspring.workflow_code.instance import Instance
 from mainspring.workflows import history as h
 from mainspring.workflows.model import Limits
 

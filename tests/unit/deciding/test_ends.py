@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from mainspring import App, JobFailed, workflow
-from mainspring.deciding.model import PARK_ON
-from mainspring.deciding.replays import replay
 from mainspring.errors import MapFailed, PayloadError
 from mainspring.jobs.failures import text_of
+from mainspring.workflow_code.model import PARK_ON
+from mainspring.workflow_code.replays import replay
 from mainspring.workflows import history as h
 
 from .fake_node import FakeNode, FakeWorker, code_of
@@ -391,7 +391,7 @@ def test_a_result_of_a_wrong_type_fails_a_run_and_completes_one_of_earlier_code(
         return "1"  # type: ignore[return-value]
 
     with monkeypatch.context() as patched:
-        patched.setattr("mainspring.deciding.instance.SEMANTICS", 1)
+        patched.setattr("mainspring.workflow_code.instance.SEMANTICS", 1)
         earlier = start(run)
         earlier.node.end_activity("1", result=1)
         earlier.decide()

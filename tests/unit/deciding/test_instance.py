@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from mainspring import App, workflow
-from mainspring.deciding.channels import Channel
+from mainspring.workflow_code.channels import Channel
 from mainspring.workflows import history as h
-from mainspring.workflows.decisions import model as d
+from mainspring.workflows import requests as d
 from mainspring.workflows.model import About, decode_about
 
 from .fake_node import FakeNode, FakeWorker, code_of

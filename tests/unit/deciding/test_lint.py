@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from mainspring import App, workflow
-from mainspring.deciding import guards
-from mainspring.deciding.lint import lint
+from mainspring.workflow_code import guards
+from mainspring.workflow_code.lint import lint
 
 app = App()
 STATE: dict[str, int] = {}

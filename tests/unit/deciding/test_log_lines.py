@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mainspring.deciding.log_lines import MOST_BYTES, LogLines
+from mainspring.workflow_code.model import MOST_BYTES, LogLines
 
 
 def test_a_report_takes_the_lines_since_the_last_one() -> None:

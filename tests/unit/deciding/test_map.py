@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from mainspring import App, JobFailed, MapFailed, PayloadError, UsageError, workflow
-from mainspring.deciding.instance import Instance
+from mainspring.workflow_code.instance import Instance
 from mainspring.workflows import history as h
-from mainspring.workflows.decisions import model as d
+from mainspring.workflows import requests as d
 from mainspring.workflows.model import CHILD_TAG, PART, PART_TAG
 
 from .fake_node import FakeNode, FakeWorker, code_of

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring import App, workflow
-from mainspring.deciding.channels import Channel
 from mainspring.errors import JobError
+from mainspring.workflow_code.channels import Channel
 from mainspring.workflows.history import ActivityTaskScheduled, MarkerRecorded
 
 from .fake_node import FakeNode, FakeWorker, code_of

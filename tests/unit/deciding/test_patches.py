@@ -10,8 +10,8 @@ import pytest
 
 from mainspring import App, UsageError, WorkflowUsageError, workflow
 from mainspring.workflows import history as h
-from mainspring.workflows.decisions.model import RecordMarker
 from mainspring.workflows.history import MarkerName
+from mainspring.workflows.requests import RecordMarker
 
 from .fake_node import FakeNode, FakeWorker, code_of
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from mainspring import App, workflow
-from mainspring.deciding.channels import Channel
-from mainspring.deciding.instance import Instance
 from mainspring.errors import JobFailed, MainspringError, PayloadError, UsageError, WorkflowUsageError
+from mainspring.workflow_code.channels import Channel
+from mainspring.workflow_code.instance import Instance
 from mainspring.workflows import history as h
 from mainspring.workflows.model import Limits
 

@@ -9,8 +9,8 @@ import gc
 import pytest
 from tests.closed_servers import close_with_connections
 
-from mainspring.engines.postgres import address
-from mainspring.engines.postgres.connection import connect
+from mainspring.engines.postgres import connections
+from mainspring.engines.postgres.connections import connect
 from mainspring.errors import StoreUnavailableError
 
 
@@ -30,7 +30,7 @@ def test_a_cancelled_attempt_leaves_no_unretrieved_exception(turns: int) -> None
         server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         try:
-            attempt = loop.create_task(connect(address.parse(f"postgresql://u@127.0.0.1:{port}/d"), "test"))
+            attempt = loop.create_task(connect(connections.parse_address(f"postgresql://u@127.0.0.1:{port}/d"), "test"))
             for _ in range(turns):
                 await asyncio.sleep(0)
             attempt.cancel()

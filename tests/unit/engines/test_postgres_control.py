@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.postgres import address, control
+from mainspring.engines.postgres import connections as connections_module
+from mainspring.engines.postgres import control
 from mainspring.engines.postgres.control import Control
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def test_a_connection_that_is_being_greeted_ends_with_the_engine(monkeypatch: py
                 greeting.set()
                 await answer.wait()
 
-        one = Control(address.parse("postgresql://u@h/d"), "test", greet)
+        one = Control(connections_module.parse_address("postgresql://u@h/d"), "test", greet)
         await one.open(None)
         await one.start()
         await asyncio.sleep(0)
@@ -82,7 +83,7 @@ def test_a_defect_while_it_connects_again_does_not_end_the_connection_for_good(m
             if connection in connections[1:2]:
                 raise ValueError("a defect")
 
-        one = Control(address.parse("postgresql://u@h/d"), "test", greet)
+        one = Control(connections_module.parse_address("postgresql://u@h/d"), "test", greet)
         await one.open(None)
         await one.start()
         await asyncio.sleep(0)

@@ -3,11 +3,10 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from mainspring.engines.postgres.address import parse
-from mainspring.engines.postgres.failures import Verdict, explain, is_away, judge
+from mainspring.engines.postgres.connections import Verdict, explain, is_away, judge, parse_address
 from mainspring.errors import StoreError, StoreFullError, StoreUnavailableError
 
-ADDRESS = parse("postgresql://me:secret@db/app")
+ADDRESS = parse_address("postgresql://me:secret@db/app")
 
 
 def server_error(code: str, **fields: str) -> asyncpg.PostgresError:

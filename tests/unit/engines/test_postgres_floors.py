@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.engines.postgres.floors import LOWEST, SCAN_SHARE, SLOW_SCAN, Floor, Scans, risen
+from mainspring.engines.postgres.claiming import LOWEST, SCAN_SHARE, SLOW_SCAN, Floor, Scans, risen
 
 
 def test_full_scans_take_a_share_of_the_time() -> None:

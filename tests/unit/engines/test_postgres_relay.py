@@ -18,18 +18,7 @@ from mainspring.engines.postgres.relay import (
     decode,
     encode,
 )
-from mainspring.events.relay import (
-    Ask,
-    Direct,
-    Logged,
-    Message,
-    Pending,
-    Progress,
-    Running,
-    Settled,
-    Stop,
-    StopRequested,
-)
+from mainspring.events import Ask, Direct, Logged, Message, Pending, Progress, Running, Settled, Stop, StopRequested
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:

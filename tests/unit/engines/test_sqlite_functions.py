@@ -8,7 +8,7 @@ import apsw
 from tests.conformance.suite import Store
 from tests.conformance.suite.operations import ANYTHING
 
-from mainspring.engines.sqlite import rows
+from mainspring.engines.sqlite import transaction
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.store import ShowLive
@@ -33,7 +33,7 @@ def test_functions_are_listed_while_another_program_writes(tmp_path: Path) -> No
 
 
 def test_the_cache_of_functions_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "CACHE_LIMIT", 3)
+    monkeypatch.setattr(transaction, "CACHE_LIMIT", 3)
     engine = SqliteEngine(tmp_path / "j.db")
     store = Store(lambda: engine)
     try:

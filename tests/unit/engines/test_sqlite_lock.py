@@ -14,9 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 from tests.conformance.suite.driver import Store
 
-from mainspring.engines.sqlite import opening
+from mainspring.engines.sqlite import store_file
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.migrating import migrate_file
+from mainspring.engines.sqlite.store_file import migrate_file
 from mainspring.errors import StoreBusyError, StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _short_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing a log of 32 MB would take most of the time of a test."""
-    monkeypatch.setattr(opening, "lay_out_log", lambda *_: None)
+    monkeypatch.setattr(store_file, "lay_out_log", lambda *_: None)
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def test_a_file_system_without_such_locks_is_logged(path: Path, monkeypatch: pyt
     def refuse(_descriptor: int) -> None:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr("mainspring.engines.sqlite.lock._lock_byte", refuse)
+    monkeypatch.setattr("mainspring.engines.sqlite.store_file._lock_byte", refuse)
     with capture_logs() as logged, store_at(path) as store:
         store.submitted()
     assert [line["why"] for line in logged] == ["[Errno 22] Invalid argument"]

@@ -12,13 +12,13 @@ import apsw
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring.engines.sqlite import opening
+from mainspring.engines.sqlite import store_file
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.folding import FOREIGN_READER, Folding
+from mainspring.engines.sqlite.store_file import FOREIGN_READER, Folding
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job
-from mainspring.storage.operation import Probe
+from mainspring.storage.engine import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("migrations")
 def full_log() -> Iterator[None]:
     """Lay out the whole log; other tests lay out less (``tests/conftest.py``)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "LOG_BYTES", opening.LOG_PAGES * (4096 + 24))
+        patch.setattr(store_file, "LOG_BYTES", store_file.LOG_PAGES * (4096 + 24))
         yield
 
 
@@ -57,7 +57,7 @@ def test_the_log_does_not_grow_while_jobs_are_stored(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     engine, term = opened(path)
     before = log_size(path)
-    assert before == opening.LOG_BYTES
+    assert before == store_file.LOG_BYTES
     next_id = job_ids(term)  # type: ignore[arg-type]
     for _ in range(50):
         job = Job(next_id(), b"f", b"payload")
@@ -68,17 +68,17 @@ def test_the_log_does_not_grow_while_jobs_are_stored(tmp_path: Path) -> None:
 
 def test_nothing_is_laid_out_while_another_program_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "jobs.db"
-    monkeypatch.setattr(opening, "FREE_SPACE_FACTOR", 10**9)
+    monkeypatch.setattr(store_file, "FREE_SPACE_FACTOR", 10**9)
     engine, _ = opened(path)
     monkeypatch.undo()
     before = log_size(path)
     connection, other = engine._tx.cursor.connection, apsw.Connection(str(path))  # noqa: SLF001 - the log is laid out on the connection of the engine
     other.execute("BEGIN IMMEDIATE")
-    opening.lay_out_log(connection, path)
-    assert log_size(path) == before < opening.LOG_BYTES
+    store_file.lay_out_log(connection, path)
+    assert log_size(path) == before < store_file.LOG_BYTES
     other.close()
-    opening.lay_out_log(connection, path)
-    assert log_size(path) == opening.LOG_BYTES
+    store_file.lay_out_log(connection, path)
+    assert log_size(path) == store_file.LOG_BYTES
     asyncio.run(engine.close())
 
 
@@ -113,7 +113,7 @@ def test_a_small_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     small = os.statvfs_result((4096, 4096, 100_000, 50_000, 50_000, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: small)
     engine, _ = opened(tmp_path / "jobs.db")
-    assert log_size(tmp_path / "jobs.db") < opening.LOG_BYTES
+    assert log_size(tmp_path / "jobs.db") < store_file.LOG_BYTES
     asyncio.run(engine.close())
 
 
@@ -153,7 +153,7 @@ def test_a_log_that_cannot_be_folded_is_logged(tmp_path: Path, monkeypatch: pyte
 def folding(tmp_path: Path) -> Iterator[tuple[Folding, Callable[[], None]]]:
     """Return the folding of a file, and a function that adds some pages to its log."""
     connection = apsw.Connection(str(tmp_path / "jobs.db"))
-    opening.prepare(connection, tmp_path / "jobs.db", synchronous="normal")
+    store_file.prepare(connection, tmp_path / "jobs.db", synchronous="normal")
     connection.execute("CREATE TABLE filled (text)")
     folding = Folding(connection, tmp_path / "jobs.db", PAGES)
 

@@ -13,8 +13,8 @@ from mainspring.engines.sqlite.queries import READERS
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job
-from mainspring.queries.jobs import ListJobs
-from mainspring.storage.query import Budget
+from mainspring.queries.lists import QueryJobs
+from mainspring.storage.engine import Budget
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def test_a_read_waits_for_no_group_and_sees_what_was_committed(tmp_path: Path) -
         cursor = engine._tx.cursor  # noqa: SLF001 - a group is never left under way
         cursor.execute("BEGIN IMMEDIATE")  # as a group does that is under way
         cursor.execute("DELETE FROM jobs")
-        found = await answer(engine, ListJobs())
+        found = await answer(engine, QueryJobs())
         assert [job.id for job in found.items] == [jobs[0].id]
         cursor.execute("ROLLBACK")
         await engine.close()
@@ -52,10 +52,10 @@ def test_the_loop_goes_on_while_a_read_is_under_way(tmp_path: Path, monkeypatch:
             return may_end.wait(20)
 
         readers: dict[Any, Any] = READERS
-        monkeypatch.setitem(readers, ListJobs, look)
+        monkeypatch.setitem(readers, QueryJobs, look)
         engine = SqliteEngine(tmp_path / "jobs.db", thread_rows=0)
         opened = await engine.open(NodeId("n"), loop.call_soon_threadsafe)
-        read = asyncio.ensure_future(answer(engine, ListJobs()))
+        read = asyncio.ensure_future(answer(engine, QueryJobs()))
         await begun.wait()
         committed: asyncio.Future[Any] = loop.create_future()
         engine.commit([ops.Submit([Job(job_ids(opened.term)(), b"f", b"payload")])], committed.set_result, apart)
@@ -78,7 +78,7 @@ def test_a_small_read_does_not_wait_for_a_folding(tmp_path: Path) -> None:
         found = await answer(engine, ops.ShowJob(job.id))
         assert found is not None
         assert found.id == job.id
-        page = asyncio.ensure_future(answer(engine, ListJobs()))
+        page = asyncio.ensure_future(answer(engine, QueryJobs()))
         assert not page.done()
         engine._folding.admit_reader()  # noqa: SLF001 - as at its end
         assert len((await page).items) == 1

@@ -12,10 +12,10 @@ from tests.conformance.suite.driver import Store
 from tests.conformance.suite.scheduling import Scheduling
 from tests.engines import sqlite_engine
 
-from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs, RecordActs, object_number, row_of
+from mainspring.access.caller import Act
 from mainspring.access.store import SweepAccess
-from mainspring.engines.sqlite import opening
+from mainspring.engines.sqlite import store_file
 from mainspring.errors import StoreForeignError
 from mainspring.ids import NodeId
 
@@ -263,12 +263,12 @@ def test_the_migrations_make_the_golden_schema(tmp_path: Path) -> None:
     assert columns == GOLDEN
     assert indexes == INDEXES
     assert {name for name, is_strict in strict if is_strict} == set(GOLDEN)
-    assert (version, application, mode) == (opening.SCHEMA_VERSION, opening.APPLICATION_ID, "wal")
+    assert (version, application, mode) == (store_file.SCHEMA_VERSION, store_file.APPLICATION_ID, "wal")
 
 
 def test_there_is_a_migration_to_every_version() -> None:
     names = [file.name for file in files("mainspring.engines.sqlite").joinpath("migrations").iterdir()]
-    assert sorted(names) == [f"{number:04}.sql" for number in range(1, opening.SCHEMA_VERSION + 1)]
+    assert sorted(names) == [f"{number:04}.sql" for number in range(1, store_file.SCHEMA_VERSION + 1)]
 
 
 def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyte
         raise RuntimeError("the lights went out")
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "migrate", broken)
+        patch.setattr(store_file, "update_schema", broken)
         with pytest.raises(RuntimeError):
             asyncio.run(sqlite_engine(path).open(NodeId("n1"), deliver))
     test_the_migrations_make_the_golden_schema(tmp_path)
@@ -291,7 +291,7 @@ def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
     asyncio.run(engine.open(NodeId("n1"), deliver))
     asyncio.run(engine.close())
     connection = apsw.Connection(str(path))
-    connection.execute(f"PRAGMA user_version={opening.SCHEMA_VERSION + 1}").fetchall()
+    connection.execute(f"PRAGMA user_version={store_file.SCHEMA_VERSION + 1}").fetchall()
     connection.close()
     before = path.read_bytes()
     with pytest.raises(StoreForeignError, match="newer Mainspring"):
@@ -303,7 +303,7 @@ def test_acts_of_a_file_without_the_numbers_of_their_objects_are_found(tmp_path:
     path = tmp_path / "jobs.db"
     acts = [Act("jobs.cancel", "ann", name) for name in ("mine", "other", "mine")]
     connection = apsw.Connection(str(path))
-    connection.execute(f"PRAGMA application_id={opening.APPLICATION_ID}").fetchall()
+    connection.execute(f"PRAGMA application_id={store_file.APPLICATION_ID}").fetchall()
     connection.execute("PRAGMA journal_mode=WAL").fetchall()
     migrations = files("mainspring.engines.sqlite").joinpath("migrations")
     for number in range(1, 18):
@@ -330,7 +330,7 @@ def test_acts_of_a_file_without_the_numbers_of_their_objects_are_found(tmp_path:
 def test_a_file_of_every_earlier_version_is_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     connection = apsw.Connection(str(path))
-    connection.execute(f"PRAGMA application_id={opening.APPLICATION_ID}").fetchall()
+    connection.execute(f"PRAGMA application_id={store_file.APPLICATION_ID}").fetchall()
     connection.execute("PRAGMA journal_mode=WAL").fetchall()
     connection.execute(files("mainspring.engines.sqlite").joinpath("migrations/0001.sql").read_text("utf-8"))
     connection.execute("INSERT INTO functions VALUES (1, 'default', x'66')")

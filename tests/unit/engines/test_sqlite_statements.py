@@ -7,7 +7,7 @@ from typing import Any
 import apsw
 import pytest
 
-from mainspring.engines.sqlite import opening
+from mainspring.engines.sqlite import store_file
 from mainspring.engines.sqlite.statements import SQL, SQL_FILES
 
 COVERING = "SEARCH jobs USING COVERING INDEX"
@@ -166,7 +166,7 @@ PLANS = {
 @pytest.fixture(scope="module")
 def connection() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
-    opening.migrate(connection, 0)
+    store_file.update_schema(connection, 0)
     return connection
 
 
@@ -188,7 +188,7 @@ def test_a_statement_uses_its_index(connection: apsw.Connection, name: str) -> N
 
 def test_dead_letters_of_many_functions_are_one_row() -> None:
     connection = apsw.Connection(":memory:")
-    opening.migrate(connection, 0)
+    store_file.update_schema(connection, 0)
     for number in range(1, 5):
         connection.execute("INSERT INTO functions VALUES (?, 'default', ?)", (number, b"\xff%d" % number))
         connection.execute("INSERT INTO counts VALUES (?, 5, 1, ?)", (number, number % 3))

@@ -10,10 +10,10 @@ import apsw
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring.cli.migrate import migrate
-from mainspring.cli.node_options import NodeOptions
-from mainspring.engines.sqlite import copying, opening
-from mainspring.engines.sqlite.migrating import migrate_file
+from mainspring.cli.serve import NodeOptions
+from mainspring.cli.stores import migrate
+from mainspring.engines.sqlite import store_file
+from mainspring.engines.sqlite.store_file import migrate_file
 from mainspring.errors import StoreError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     MonkeyPatch = pytest.MonkeyPatch
 
 pytestmark = pytest.mark.usefixtures("migrations")
-NOW = opening.SCHEMA_VERSION
+NOW = store_file.SCHEMA_VERSION
 OLD = NOW - 1
 
 
@@ -31,7 +31,7 @@ def old(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """A store of the version before."""
     path = tmp_path / "jobs.db"
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "SCHEMA_VERSION", OLD)
+        patch.setattr(store_file, "SCHEMA_VERSION", OLD)
         migrate_file(path)
     path.chmod(0o600)
     return path
@@ -51,10 +51,10 @@ def copies(path: Path) -> list[str]:
     return sorted({file.name for file in path.parent.iterdir()} - own)
 
 
-def prepare(path: Path, update: opening.Update) -> None:
+def prepare(path: Path, update: store_file.Update) -> None:
     connection = apsw.Connection(str(path))
     try:
-        opening.prepare(connection, path, update=update)
+        store_file.prepare(connection, path, update=update)
     finally:
         connection.close()
 
@@ -98,7 +98,7 @@ def test_no_copy_is_made_where_none_is_wanted(old: Path) -> None:
 def test_a_new_store_is_created_without_a_copy(tmp_path: Path) -> None:
     path = tmp_path / "new.db"
     with capture_logs() as lines:
-        prepare(path, opening.Update(allowed=False))
+        prepare(path, store_file.Update(allowed=False))
     assert version(path) == NOW
     assert (lines, copies(path)) == ([], [])
 
@@ -106,7 +106,7 @@ def test_a_new_store_is_created_without_a_copy(tmp_path: Path) -> None:
 def test_an_old_store_is_refused_unchanged_if_it_may_not_be_updated(old: Path) -> None:
     before = old.read_bytes()
     with pytest.raises(StoreError, match=rf"version {OLD}.* needs {NOW}: run `mainspring migrate` first"):
-        prepare(old, opening.Update(allowed=False))
+        prepare(old, store_file.Update(allowed=False))
     assert (old.read_bytes(), copies(old)) == (before, [])
 
 
@@ -123,7 +123,7 @@ def test_a_disk_that_fills_up_during_the_copy_leaves_the_store_as_it_is(old: Pat
     def fill_up(*_: object, **__: object) -> None:
         raise apsw.FullError
 
-    monkeypatch.setattr(copying, "_copy_pages", fill_up)
+    monkeypatch.setattr(store_file, "_copy_pages", fill_up)
     with pytest.raises(StoreError, match=r"nothing was changed: no space is left .* --no-backup-before-migrate"):
         migrate_file(old)
     assert (version(old), copies(old)) == (OLD, [])
@@ -134,7 +134,7 @@ def test_a_failed_update_leaves_the_store_and_no_copy(old: Path, monkeypatch: Mo
         connection.execute("DROP TABLE jobs")
         raise apsw.FullError("database or disk is full")
 
-    monkeypatch.setattr(opening, "migrate", fail)
+    monkeypatch.setattr(store_file, "update_schema", fail)
     for _ in range(2):
         with pytest.raises(StoreError):
             migrate_file(old)

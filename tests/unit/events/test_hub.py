@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mainspring.events.hub import Hub
+from mainspring.events import Hub
 
 
 class Job(NamedTuple):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.job_logs.keeping import HeadAndTail
-from mainspring.job_logs.model import Chunk
+from mainspring.job_logs.model import Chunk, HeadAndTail
 
 
 def chunk(number: int, lines: int, size: int) -> Chunk:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.job_logs.cleaning import clean, cut
 from mainspring.job_logs.model import (
     CHUNK_BYTES,
     CHUNK_LINES,
@@ -13,6 +12,8 @@ from mainspring.job_logs.model import (
     MAX_VALUE,
     Chunk,
     Line,
+    clean,
+    cut,
     lines_of,
     mask_from,
     parts_of,

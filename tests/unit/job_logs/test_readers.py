@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.events.relay import FollowLog, Logged
+from mainspring.events import FollowLog, Logged
 from mainspring.job_logs.model import Chunk
-from mainspring.job_logs.readers import ASK_INTERVAL, FOLLOWED_FOR, MOST_TAPPED, WAKE_INTERVAL, LogReaders
+from mainspring.job_logs.service import ASK_INTERVAL, FOLLOWED_FOR, MOST_TAPPED, WAKE_INTERVAL, LogReaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,15 +9,15 @@ from tests.simulation.life import Life
 from tests.simulation.store import History
 
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.jobs.function_index import nobody
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.registered import nobody
 from mainspring.jobs.sharing import Shared
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
     from mainspring.errors import MainspringError
-    from mainspring.events.relay import Relay
+    from mainspring.events import Relay
     from mainspring.jobs.held import FunctionQueue
     from mainspring.storage.engine import Engine
 

@@ -8,12 +8,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.jobs.accounts import open_own
-from mainspring.jobs.admission import MIN_JOBS, AdmissionQueue
+from mainspring.jobs.admission import MIN_JOBS, AdmissionQueue, open_own
 from mainspring.jobs.held import FunctionQueue, Held
 from mainspring.jobs.model import Job, Priority
 from mainspring.jobs.token_grants import GrantedAccounts
-from mainspring.resources.model import Limits, Rate
+from mainspring.resources.rules import Limits, Rate
 from mainspring.testing import ManualClock
 
 SECOND = 1_000_000

@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.jobs import attempt_records
-from mainspring.jobs.attempt_records import (
-    LIMIT,
+from mainspring.jobs import settlement_records
+from mainspring.jobs.failures import failure
+from mainspring.jobs.model import Job, Options, State, StopRequest
+from mainspring.jobs.rules import WORKER_LOST, Event, Outcome, Settlement, recovered
+from mainspring.jobs.settlement_records import (
+    RECORDS_LIMIT,
     AttemptRecord,
     append_record,
     decode_records,
     encode_record,
     record_of,
 )
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import Job, Options, State, StopRequest
-from mainspring.jobs.rules import WORKER_LOST, Event, Outcome, Settlement, recovered
 
 
 def settlement(outcome: Outcome | None, counted: int = 1, *, suspects: int = 0, error: bytes = b"") -> Settlement:
@@ -67,7 +67,7 @@ def test_the_last_progress_of_an_attempt_is_recorded_also_that_of_a_first_succes
         (b"0", b"0", b"row 3", (0, 0, "row 3")),
         (b"x", b"9" * 30, b"\xff" + b"x" * 2000, (0, 0, "\ufffd" + "x" * 999)),  # plain workers send any bytes
     ):
-        progress = attempt_records.progress_of(numerator, denominator, text)
+        progress = settlement_records.progress_of(numerator, denominator, text)
         for outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
             (found,) = decode_records(record_of(settlement(outcome), 10, 30, "n", "w", 0, progress))
             assert (found.done, found.total, found.text) == expected
@@ -85,7 +85,7 @@ def test_a_node_that_is_gone_leaves_records_of_the_jobs_that_ran() -> None:
         Job(3, b"f", b"", state=State.RUNNING, term=7, options=Options(forget=True)),
     ]
     settlements = recovered(jobs)
-    attempt_records.note_lost(settlements, {7: "n7"}.__getitem__, 50)
+    settlement_records.note_lost(settlements, {7: "n7"}.__getitem__, 50)
     assert [decode_records(one.record) for one in settlements] == [[AttemptRecord(1, 0, 50, "n7", "", "lost")], [], []]
 
 
@@ -94,7 +94,7 @@ def test_a_settlement_that_becomes_a_cancel_records_when_that_was_requested(stop
     given_back = settlement(Outcome.FAILED)
     given_back.record = encode_record(AttemptRecord(1, 10, 30, "n", "w", "failed", stop_us=stop_us))
     for one in (given_back, settlement(Outcome.RELEASED)):
-        attempt_records.cancel_on_request(one, StopRequest(20, b"{}"))
+        settlement_records.cancel_on_request(one, StopRequest(20, b"{}"))
         assert one.event is Event.CANCEL
         records = [AttemptRecord(1, 10, 30, "n", "w", "failed", stop_us=expected)] if one is given_back else []
         assert decode_records(one.record) == records
@@ -103,7 +103,7 @@ def test_a_settlement_that_becomes_a_cancel_records_when_that_was_requested(stop
 def test_records_begin_again_at_their_limit() -> None:
     one = encode_record(AttemptRecord(1, 1, 2, "n", "w", "failed", "E", "x" * 900))
     lines = b""
-    for _ in range(LIMIT // len(one)):
+    for _ in range(RECORDS_LIMIT // len(one)):
         lines = append_record(lines, one)
-    assert LIMIT - len(one) < len(lines) <= LIMIT
+    assert RECORDS_LIMIT - len(one) < len(lines) <= RECORDS_LIMIT
     assert append_record(lines, one) == one

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.errors import ConflictError, NotFoundError
-from mainspring.jobs.changes import JobChange
-from mainspring.jobs.model import Job, Priority, State
-from mainspring.jobs.retry import MAX_WAIT
+from mainspring.jobs.model import MAX_WAIT, Job, Priority, State
+from mainspring.jobs.requests import JobChange
 from mainspring.namespaces import key
 
 from .a_node import side

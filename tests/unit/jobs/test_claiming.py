@@ -10,12 +10,12 @@ from mainspring.ids import Term
 from mainspring.jobs.claiming import HINT_RETRY_DELAY, MAX_WINDOW, MIN_WINDOW, WINDOW_BYTES
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.store import Claim
-from mainspring.resources.model import Limits
+from mainspring.resources.rules import Limits
 
 from .a_node import Node, side
 
 if TYPE_CHECKING:
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
 HIGH, NORMAL, LOW = 0, 1, 2
 

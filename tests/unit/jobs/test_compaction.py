@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mainspring.jobs import waits
+from mainspring.jobs import outcomes
 from mainspring.jobs.compaction import MIN_TABLE_BYTES, compact
 
 from .a_node import Client, Node
@@ -34,7 +34,7 @@ def test_what_a_client_had_in_memory_is_left_in_steps_and_given_back(node: Node)
     sizes = [sys.getsizeof(table) for table in tables]
     assert min(sizes) > MIN_TABLE_BYTES
     node.service.client_gone(client)
-    assert len(node.table.held) == number + 1 - waits.LEAVE_STEP, "the rest is done in turns with other work"
+    assert len(node.table.held) == number + 1 - outcomes.LEAVE_STEP, "the rest is done in turns with other work"
     node.wait(60)
     assert list(node.table.held) == [node.service.handles.of(kept.id)]
     assert not node.service.listeners.waits(client)

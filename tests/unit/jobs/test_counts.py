@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from mainspring.jobs.counts import Counts
-from mainspring.jobs.model import Priority, State
+from mainspring.jobs.model import Counts, Priority, State
 
 
 def test_jobs_are_counted_by_function_state_and_priority() -> None:

@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.jobs import functions
+from mainspring.jobs import function_limits
 from mainspring.jobs.admission import MIN_JOBS
 from mainspring.jobs.model import Job, State
 from mainspring.resources import rules
-from mainspring.resources.model import (
-    UNLIMITED,
-    FunctionLimits,
-    Limits,
-    Rate,
-    UnreadableLimits,
-    decode_limits,
-)
+from mainspring.resources.rules import UNLIMITED, FunctionLimits, Limits, Rate, UnreadableLimits, decode_limits
 
 from .a_node import Node, side, unexpected
 
@@ -294,7 +287,7 @@ def test_a_declaration_ends_some_minutes_after_its_last_worker() -> None:
     node.wait(3600)
     assert node.service.functions.limits(b"f") == Limits(concurrency=1)
     node.service.gone(worker)
-    node.wait(rules.DECLARATION_EXPIRY_US / SECOND + functions.REPEAT_INTERVAL + 1)
+    node.wait(rules.DECLARATION_EXPIRY_US / SECOND + function_limits.REPEAT_INTERVAL + 1)
     assert node.service.functions.limits(b"f") == UNLIMITED
     assert node.queue().admission is None
 

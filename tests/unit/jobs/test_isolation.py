@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.jobs import isolation, rules
+from mainspring.jobs import rules
+from mainspring.jobs import suspects as suspects_module
 from mainspring.jobs.model import Options, Retry, State
 from mainspring.jobs.rules import LOST_DELIVERIES, WORKER_LOST
 
@@ -74,16 +75,16 @@ def test_a_silent_worker_is_a_lost_one(node: Node) -> None:
 
 
 def test_suspects_of_two_losses_are_alone_and_few_for_each_worker_that_can_isolate_them(node: Node) -> None:
-    suspects(node, isolation.JOBS_PER_WORKER + 2)
+    suspects(node, suspects_module.JOBS_PER_WORKER + 2)
     node.background("new")
     one, two = taker(node), taker(node, isolates=False)
     given = side(one).given + side(two).given
     alone = [held for held in given if rules.may_kill_workers(held.job)]
-    assert len(alone) == isolation.JOBS_PER_WORKER
+    assert len(alone) == suspects_module.JOBS_PER_WORKER
     assert [held.job.payload for held in given if held not in alone] == [b"new"]
     node.settling.succeeded(alone[0], b"")
     node.service.ready(alone[0].worker or one, 1)
-    assert len(side(one).given + side(two).given) == isolation.JOBS_PER_WORKER + 2
+    assert len(side(one).given + side(two).given) == suspects_module.JOBS_PER_WORKER + 2
 
 
 def test_where_no_worker_can_isolate_them_there_is_one_of_all_functions_at_a_time(node: Node) -> None:
@@ -190,15 +191,15 @@ def test_polite_stops_and_lost_nodes_are_no_losses_of_workers(node: Node) -> Non
 
 
 def test_a_suspect_goes_back_with_the_last_worker_of_its_function(node: Node) -> None:
-    suspects(node, isolation.JOBS_PER_WORKER + 2)
+    suspects(node, suspects_module.JOBS_PER_WORKER + 2)
     lose(node, taker(node, 1))
     assert node.table.held == {}
     assert not node.serving.isolation.waiting
-    assert len(names(taker(node))) == isolation.JOBS_PER_WORKER
+    assert len(names(taker(node))) == suspects_module.JOBS_PER_WORKER
 
 
 def test_a_suspect_is_cancelled_before_and_during_its_turn(node: Node) -> None:
-    suspects(node, isolation.JOBS_PER_WORKER + 2)
+    suspects(node, suspects_module.JOBS_PER_WORKER + 2)
     worker = taker(node, 0)
     waiting = node.serving.isolation.of(node.queue())
     out = next(held for held in node.table.held.values() if held not in waiting)
@@ -207,11 +208,11 @@ def test_a_suspect_is_cancelled_before_and_during_its_turn(node: Node) -> None:
         node.commit()
         assert node.state(held.job.id) is State.CANCELLED
     node.service.ready(worker, 10)
-    assert len(names(worker)) == isolation.JOBS_PER_WORKER
+    assert len(names(worker)) == suspects_module.JOBS_PER_WORKER
 
 
 def test_no_more_are_claimed_than_memory_is_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "MAX_ISOLATED", 3)
+    monkeypatch.setattr(suspects_module, "MAX_ISOLATED", 3)
     suspects(node, 200)
     taker(node, 0)
     node.wait(1.0)

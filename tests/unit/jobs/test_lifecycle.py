@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Submit
-from mainspring.resources.model import FunctionLimits, Limits
+from mainspring.resources.rules import FunctionLimits, Limits
 
 from .a_node import Node, side, unexpected
 

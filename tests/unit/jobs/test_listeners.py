@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from mainspring.ids import Handles
-from mainspring.jobs.listeners import Listeners
+from mainspring.jobs.table import Listeners
 
 from .a_node import Client
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.jobs import outcome_reader
-from mainspring.jobs.listeners import SHARED_RESULT_BYTES
+from mainspring.jobs import outcomes
+from mainspring.jobs.table import SHARED_RESULT_BYTES
 
 from .a_node import Client, Node, side
 
@@ -84,7 +84,7 @@ def test_a_request_during_a_lookup_gets_a_lookup_of_its_own(node: Node, reads: l
 def test_the_results_of_a_look_up_are_bounded_before_they_are_read(
     node: Node, reads: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcome_reader, "RESULTS_BYTES", 100)
+    monkeypatch.setattr(outcomes, "RESULTS_BYTES", 100)
     ids = ended(node, *[b"r" * size for size in (60, 60, 40, 101, 30, 1000, 0)])
     client = Client()
     for job_id in ids:
@@ -102,7 +102,7 @@ def test_the_results_of_a_look_up_are_bounded_before_they_are_read(
 def test_a_look_up_has_a_bound_in_jobs(
     node: Node, reads: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcome_reader, "JOBS_PER_LOOKUP", 3)
+    monkeypatch.setattr(outcomes, "JOBS_PER_LOOKUP", 3)
     ids = ended(node, *[b"r"] * 8)
     clients = [node.wait_for(job_id) for job_id in ids]
     node.commit()
@@ -207,6 +207,6 @@ def test_a_store_that_fails_is_asked_again_for_all(node: Node, reads: list[dict[
     two, unknown = node.wait_for(second), node.wait_for(NOWHERE)
     node.commit()
     assert (one.events, two.events, reads) == ([], [], []), "no faster than the store can answer"
-    node.wait(outcome_reader.RETRY_DELAY)
+    node.wait(outcomes.LOOKUP_RETRY_DELAY)
     assert (one.events, two.events, unknown.events) == (["succeeded 1"], ["succeeded 2"], ["unknown"])
     assert is_empty(node)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.jobs.assignment import GRAB_WAIT, GRAB_WAIT_FUNCTIONS
 from mainspring.jobs.model import State
-from mainspring.jobs.pending_grabs import GRAB_WAIT, GRAB_WAIT_FUNCTIONS
 
 from .a_node import side
 

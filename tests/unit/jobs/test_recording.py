@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.errors import StoreFullError
-from mainspring.jobs.attempts import Attempts
-from mainspring.jobs.error_groups import UNKNOWN, ErrorGroups
+from mainspring.jobs.attempts import RECORD_INTERVAL, UNKNOWN_ERROR, Attempts, ErrorGroups, Recorder
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Job
-from mainspring.jobs.recording import EVERY, Recorder
 from mainspring.jobs.rules import Event, Outcome, Settlement
 from mainspring.series.model import HALF_HOUR, MINUTE, MOST_TYPES, OTHER_TYPES, Bucket
 from mainspring.testing import ManualClock
@@ -76,12 +74,12 @@ def settlement(function: bytes, outcome: Outcome, error: bytes = b"") -> Settlem
 def test_the_minute_under_way_is_written_every_few_seconds() -> None:
     node = Recorded()
     node.ended(b"f", Outcome.SUCCEEDED)
-    node.pass_time(EVERY - 1)
+    node.pass_time(RECORD_INTERVAL - 1)
     assert not node.commits.rows
     node.pass_time(1)
     assert node.bucket(b"f", 0).outcomes == {"succeeded": 1}
     node.ended(b"f", Outcome.FAILED)
-    node.pass_time(EVERY)
+    node.pass_time(RECORD_INTERVAL)
     assert node.bucket(b"f", 0).outcomes == {"succeeded": 1, "failed": 1}
     assert node.bucket(b"f", 0, HALF_HOUR).outcomes == {"succeeded": 1, "failed": 1}
     node.ended(b"f", Outcome.SUCCEEDED)
@@ -115,12 +113,12 @@ def test_a_bucket_has_the_jobs_that_wait_at_its_end() -> None:
     queue = node.queues[b"f"] = FunctionQueue(b"f")
     queue.backlog[1] = 7
     node.attempts.submitted([Job(1, b"f", b"")])
-    node.pass_time(EVERY)
+    node.pass_time(RECORD_INTERVAL)
     assert node.bucket(b"f", 0).waiting == 7
     queue.backlog[1] = 4
-    node.pass_time(EVERY)
+    node.pass_time(RECORD_INTERVAL)
     assert node.bucket(b"f", 0).waiting == 7, "each node sees the change: it is written once a minute"
-    node.pass_time(60 - 2 * EVERY)
+    node.pass_time(60 - 2 * RECORD_INTERVAL)
     assert (node.bucket(b"f", 0).submitted, node.bucket(b"f", 0).waiting) == (1, 4)
     assert node.bucket(b"f", 0, HALF_HOUR).waiting == 4
     node.pass_time(60)
@@ -139,13 +137,13 @@ def test_jobs_that_wait_without_an_attempt_are_written_once_a_minute() -> None:
     node.queues[b"new"] = FunctionQueue(b"new")
     node.queues[b"new"].counted = False
     node.queues[b"\x1fdecisions"] = FunctionQueue(b"\x1fdecisions")
-    node.pass_time(EVERY)
+    node.pass_time(RECORD_INTERVAL)
     assert not node.commits.rows
     node.pass_time(60)
     assert (node.bucket(b"f", 0).waiting, node.bucket(b"f", 0, HALF_HOUR).waiting) == (500, 500)
     queue.backlog[1] = 0  # they were cancelled, deleted, or have expired
     node.pass_time(60)
-    assert node.bucket(b"f", 1) == Bucket(waiting_us=(BEGIN + 120 + round(EVERY)) * 1_000_000)
+    assert node.bucket(b"f", 1) == Bucket(waiting_us=(BEGIN + 120 + round(RECORD_INTERVAL)) * 1_000_000)
     node.pass_time(60)
     assert {(name, at) for name, step, at in node.commits.rows if step == MINUTE} == {(b"f", BEGIN), (b"f", BEGIN + 60)}
 
@@ -224,7 +222,7 @@ def test_errors_are_grouped_by_type_and_bounded() -> None:
     taken = groups.take()
     assert len(taken[b"f"]) == MOST_TYPES + 1
     assert (taken[b"f"][OTHER_TYPES].number, taken[b"f"]["E0"].last_us) == (3, 5)
-    assert list(taken[b"g"]) == [UNKNOWN]
+    assert list(taken[b"g"]) == [UNKNOWN_ERROR]
     assert groups.take() == {}
 
 

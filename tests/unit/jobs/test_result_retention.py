@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from mainspring.jobs import result_retention
-from mainspring.jobs.argument_rules import KEPT, ArgumentRules
+from mainspring.jobs import settlement_records
 from mainspring.jobs.model import Job, Options
-from mainspring.jobs.result_retention import ResultRetention
+from mainspring.jobs.settlement_records import ResultRetention
+from mainspring.jobs.user_data import KEPT_ARGUMENTS, ArgumentRules
 
 if TYPE_CHECKING:
     import pytest
@@ -65,14 +65,14 @@ def test_another_declaration_applies_to_later_ends() -> None:
     scene.end(3)
     scene.results.declare({b"f": None})
     scene.end(4)
-    assert scene.rules.kept_whole == KEPT
+    assert scene.rules.kept_whole == KEPT_ARGUMENTS
     assert scene.deleted(70) == [3]
     assert scene.results.seconds_of(b"f") is None
 
 
 def test_memory_and_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_retention, "MOST", 5)
-    monkeypatch.setattr(result_retention, "PER_STEP", 2)
+    monkeypatch.setattr(settlement_records, "MAX_RETAINED", 5)
+    monkeypatch.setattr(settlement_records, "DELETED_PER_STEP", 2)
     scene = Scene()
     scene.results.declare({b"f": 1.0, b"g": 1.0})
     for job_id in range(7):

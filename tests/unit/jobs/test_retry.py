@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.jobs.model import Retry
-from mainspring.jobs.retry import backoff
+from mainspring.jobs.model import Retry, backoff
 
 POLICIES = st.builds(
     Retry,

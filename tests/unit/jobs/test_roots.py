@@ -9,12 +9,12 @@ from tests.conformance.ground import Do, InMemory
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.jobs.model import Job, Options, State
-from mainspring.resources.model import FunctionLimits, Limits
+from mainspring.resources.rules import FunctionLimits, Limits
 
 from .a_node import Node, side, unexpected
 
 if TYPE_CHECKING:
-    from mainspring.jobs.slices import RunGround
+    from mainspring.jobs.slices import RunTransaction
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def do(node: Node, work: Any) -> Any:
 
 
 def begin(node: Node, *jobs: Job) -> None:
-    async def work(ground: RunGround) -> None:
+    async def work(ground: RunTransaction) -> None:
         assert await ground.begin_roots(list(jobs)) == {}
         ground.after_commit(lambda: ground.lifecycle.begun(jobs))
 
@@ -39,7 +39,7 @@ def begin(node: Node, *jobs: Job) -> None:
 
 
 def end(node: Node, job: Job, state: State = State.SUCCEEDED) -> None:
-    async def work(ground: RunGround) -> None:
+    async def work(ground: RunTransaction) -> None:
         ended = await ground.end_roots([Job(job.id, b"", b"", state=state, ended_us=1, result=b"r")])
         ground.after_commit(lambda: ground.lifecycle.ended(ended))
 
@@ -47,7 +47,7 @@ def end(node: Node, job: Job, state: State = State.SUCCEEDED) -> None:
 
 
 def withdraw(node: Node, *ids: int, stop: bool = True) -> None:
-    async def work(ground: RunGround) -> None:
+    async def work(ground: RunTransaction) -> None:
         gone = await ground.withdraw(ids)
         assert len(gone) == len(ids)
         ground.after_commit(lambda: ground.lifecycle.withdrawn(gone, stop=stop))
@@ -91,7 +91,7 @@ def test_taken_jobs_are_no_longer_pending(node: Node) -> None:
     later = node.background("2", due_us=2**60, state=int(State.SCHEDULED))
     assert counts(node) == (1, 0, 1, 0)
 
-    async def work(ground: RunGround) -> None:
+    async def work(ground: RunTransaction) -> None:
         taken = [*await ground.take_pending(b"f", 9, 1), *await ground.take_waiting([later.id], 1)]
         assert [job.id for job in taken] == [pending.id, later.id]
         ground.after_commit(lambda: ground.lifecycle.begun((), taken))

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from mainspring.jobs import dispatch, roster
+from mainspring.jobs import dispatch, function_index
+from mainspring.jobs.function_index import Page, Place
 from mainspring.jobs.model import State
-from mainspring.jobs.roster import Page, Place
 from mainspring.namespaces import namespace_of
 
 from .a_node import Node, side
 
 if TYPE_CHECKING:
     from mainspring.jobs.held import FunctionQueue
-    from mainspring.resources.model import FunctionLimits
+    from mainspring.resources.rules import FunctionLimits
 
 MANY = 3
 
@@ -148,7 +148,7 @@ def pause(answers: FunctionLimits, _: int) -> FunctionLimits:
 
 
 def test_the_busiest_rows_are_listed_by_name(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "BUSIEST", 2)
+    monkeypatch.setattr(function_index, "BUSIEST", 2)
     store(node, 50)
     for function in ("40", "41", "41"):
         node.background("", function)
@@ -164,7 +164,7 @@ def test_the_busiest_rows_are_listed_by_name(node: Node, monkeypatch: pytest.Mon
 def test_the_jobs_of_functions_without_names_in_lists_are_counted_by_namespace(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roster, "BUSIEST", 2)
+    monkeypatch.setattr(function_index, "BUSIEST", 2)
     store(node, 50)
     for function in ("shop\x1f1", "shop\x1f2", "shop\x1f2", "shop\x1f3"):
         node.background(function, function)

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.jobs import settled_deliveries
-from mainspring.jobs.settled_deliveries import SettledDeliveries
+from mainspring.jobs import settlement_records
+from mainspring.jobs.settlement_records import SettledDeliveries
 
 if TYPE_CHECKING:
     import pytest
 
 
 def test_the_oldest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settled_deliveries, "MAX_SETTLED", 2)
+    monkeypatch.setattr(settlement_records, "MAX_SETTLED", 2)
     last = SettledDeliveries()
     for number in (b"1", b"2", b"2", b"3"):
         last.add(b"H:n:1", number, b"succeeded")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 
-from mainspring.events.relay import Abandoned
+from mainspring.events import Abandoned
 from mainspring.jobs import sharing
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Job, Options, Retry
-from mainspring.resources.model import Limits
+from mainspring.resources.rules import Limits
 from mainspring.storage import commit_queue
 from mainspring.testing import ManualClock
 

@@ -15,7 +15,7 @@ from mainspring.jobs.store import Assign
 from .a_node import Node, side, unexpected
 
 if TYPE_CHECKING:
-    from mainspring.jobs.slices import RunGround
+    from mainspring.jobs.slices import RunTransaction
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_slice_asks_a_worker_to_stop(node: Node) -> None:
     other = node.background("2", "g")
     assert node.given(plain).job.id == other.id
 
-    async def work(ground: RunGround) -> None:
+    async def work(ground: RunTransaction) -> None:
         request = StopRequest(5, b"{}")
         both = [(job.id, node.table.term), (other.id, None)]
         assert await ground.request_stop([*both, (1, None)], request) == {job.id, other.id}
@@ -93,7 +93,7 @@ def test_a_release_that_overtakes_the_request_ends_the_job_too(node: Node) -> No
     job = node.background("1")
     client = node.wait_for(job.id)
 
-    async def work(ground: RunGround) -> None:
+    async def work(ground: RunTransaction) -> None:
         await ground.request_stop([(job.id, None)], StopRequest(5, b"{}"))
 
     node.service.put(Do(work), lambda _: None, unexpected)

@@ -4,7 +4,7 @@ import pytest
 
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Job, Options
-from mainspring.jobs.tags import check_tags, indexed_tags
+from mainspring.jobs.user_data import check_tags, indexed_tags
 
 
 def test_tags_are_sorted_and_unique() -> None:

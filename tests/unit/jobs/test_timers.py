@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mainspring.jobs.timers import Timers
+from mainspring.turns_of_loop import Timers
 
 
 def timers() -> tuple[Timers, list[float]]:

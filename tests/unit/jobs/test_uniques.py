@@ -12,7 +12,7 @@ from .a_node import side
 if TYPE_CHECKING:
     import pytest
 
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
     from .a_node import Node
 

@@ -19,11 +19,11 @@ from .a_node import Client, Node, side, unexpected
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.access.once import KeyedAct
+    from mainspring.access.idempotency import KeyedAct
     from mainspring.errors import MainspringError
     from mainspring.jobs.roots import Joined
-    from mainspring.jobs.slices import RunGround
-    from mainspring.storage.operation import Operation
+    from mainspring.jobs.slices import RunTransaction
+    from mainspring.storage.engine import Operation
 
 
 class FakeRoots:
@@ -47,7 +47,7 @@ class FakeRoots:
     def beginning(self, jobs: list[Job], act: KeyedAct | None = None) -> tuple[Do, Callable[[Joined], Stored]]:
         refused = {job.id: "not now" for job in jobs if self.refuses}
 
-        async def work(ground: RunGround) -> Joined:
+        async def work(ground: RunTransaction) -> Joined:
             if refused:
                 return {}
             joined = await ground.begin_roots(jobs)
@@ -71,7 +71,7 @@ class FakeRoots:
             failed(StoreError("the disk"))
             return
 
-        async def work(ground: RunGround) -> int:
+        async def work(ground: RunTransaction) -> int:
             taken = await ground.take_pending(function, limit, 1)
             self.begun += [job.payload for job in taken]
             ground.after_commit(lambda: ground.lifecycle.begun((), taken))
@@ -92,7 +92,7 @@ class FakeRoots:
         done("running")
 
     def end(self, job: Job, state: State = State.SUCCEEDED) -> None:
-        async def work(ground: RunGround) -> None:
+        async def work(ground: RunTransaction) -> None:
             ended = await ground.end_roots([Job(job.id, b"", b"", state=int(state), ended_us=1, result=b"r")])
             ground.after_commit(lambda: ground.lifecycle.ended(ended))
 

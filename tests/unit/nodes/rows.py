@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.nodes.lease import LEASE
-from mainspring.nodes.model import NodeRow
+from mainspring.nodes.model import LEASE, NodeRow
 
 
 def row(

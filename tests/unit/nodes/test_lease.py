@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.errors import SettingsError
-from mainspring.nodes.lease import BEAT, LEASE, MARGIN, Lease
+from mainspring.nodes.model import BEAT, LEASE, MARGIN, Lease
 
 
 def test_a_lease_counts_from_before_its_term_was_begun() -> None:

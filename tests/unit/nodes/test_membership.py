@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.ids import Term
-from mainspring.nodes.lease import BEAT, LEASE, Lease
-from mainspring.nodes.membership import OBSERVE_INTERVAL, RECOVERY_STEP, Membership
+from mainspring.nodes.model import BEAT, LEASE, OBSERVE_INTERVAL, RECOVERY_STEP, Lease, Membership
 
 from .rows import row
 

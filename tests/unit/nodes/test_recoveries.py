@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.nodes.lease_manager import MOST, MOST_TERMS, Recoveries
 from mainspring.nodes.model import NodeRow, Recovery
-from mainspring.nodes.recoveries import MOST, MOST_TERMS, Recoveries
 
 NAMES = {1: "n1", 2: "n2"}
 

@@ -6,9 +6,8 @@ from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.held import Held
 from mainspring.jobs.model import Job, State
 from mainspring.queries.filters import JobFilter
-from mainspring.queries.jobs import ListJobs
-from mainspring.queries.overlay import with_held
-from mainspring.storage.query import Page
+from mainspring.queries.lists import QueryJobs, with_held
+from mainspring.storage.engine import Page
 
 QUEUE = Dispatch().queue(b"f")
 
@@ -27,22 +26,22 @@ def ids(page: Page[Job]) -> list[int]:
 
 def test_a_job_that_is_only_in_memory_appears_in_the_page_of_its_id() -> None:
     page = Page([job(9), job(7)], 5, 5)
-    shown = with_held(page, ListJobs(after=10, limit=9), [held(number) for number in (11, 10, 8, 5, 4)])
+    shown = with_held(page, QueryJobs(after=10, limit=9), [held(number) for number in (11, 10, 8, 5, 4)])
     assert ids(shown) == [9, 8, 7, 5]
     assert (shown.next, shown.searched_us) == (5, 5)
-    last = with_held(Page([job(3)]), ListJobs(after=5, limit=9), [held(number) for number in (8, 5, 4)])
+    last = with_held(Page([job(3)]), QueryJobs(after=5, limit=9), [held(number) for number in (8, 5, 4)])
     assert (ids(last), last.next) == ([4, 3], None)
 
 
 def test_a_page_that_becomes_too_long_ends_earlier() -> None:
-    shown = with_held(Page([job(9), job(7)]), ListJobs(limit=2), [held(8)])
+    shown = with_held(Page([job(9), job(7)]), QueryJobs(limit=2), [held(8)])
     assert (ids(shown), shown.next, shown.searched_us) == ([9, 8], 8, 8)
 
 
 def test_a_stored_job_of_another_page_is_not_added() -> None:
-    assert ids(with_held(Page([job(9)]), ListJobs(limit=9), [held(8, stored=True)])) == [9]
+    assert ids(with_held(Page([job(9)]), QueryJobs(limit=9), [held(8, stored=True)])) == [9]
 
 
 def test_a_job_that_does_not_match_any_more_is_removed() -> None:
     page = Page([job(9, State.LEASED)])
-    assert ids(with_held(page, ListJobs(where=JobFilter(states=(State.RUNNING,))), [])) == []
+    assert ids(with_held(page, QueryJobs(where=JobFilter(states=(State.RUNNING,))), [])) == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mainspring.errors import UsageError
 from mainspring.resources import rules
-from mainspring.resources.model import UNLIMITED, FunctionLimits, Limits, Rate
+from mainspring.resources.rules import UNLIMITED, FunctionLimits, Limits, Rate
 
 RATES = st.builds(Rate, st.integers(1, 50), st.integers(1_000, 3_000_000), st.integers(1, 60))
 REQUESTS = st.lists(st.tuples(st.integers(0, 500_000), st.integers(0, 80)), min_size=1, max_size=40)

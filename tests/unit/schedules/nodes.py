@@ -13,16 +13,15 @@ from tests.simulation.clockwork import Clockwork
 
 from mainspring.access.caller import LOCAL
 from mainspring.errors import StoreError, StoreFullError
-from mainspring.events.hub import Hub
+from mainspring.events import Hub
 from mainspring.ids import Handles, NodeId
+from mainspring.jobs.function_index import nobody
 from mainspring.jobs.held import Ability, Held, Worker
-from mainspring.jobs.registered import nobody
 from mainspring.jobs.service import JobService
 from mainspring.jobs.sharing import Shared
-from mainspring.queries.schedules import ListFires
+from mainspring.queries.lists import ListFires
 from mainspring.schedules.model import Every, Fire, FireState, Schedule
-from mainspring.schedules.rendezvous import first_in_line
-from mainspring.schedules.service import ScheduleService
+from mainspring.schedules.service import ScheduleService, first_in_line
 from mainspring.schedules.store import Change, FireSchedules, ListSchedules
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
@@ -34,9 +33,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.engines.memory.engine import MemoryEngine
     from mainspring.schedules.reconcile import Stored
-    from mainspring.storage.engine import Answer, Committed
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import PageQuery
+    from mainspring.storage.engine import Answer, Committed, Operation, PageQuery
 
 T = TypeVar("T")
 

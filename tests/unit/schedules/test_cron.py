@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mainspring.errors import UsageError
-from mainspring.schedules import cron
+from mainspring.schedules import triggers
 
 from .zones import CHANGES, DAY, HOUR, MINUTE, NAMES, ZONES, at, changes, show, us
 
@@ -18,7 +18,7 @@ SECOND = 1_000_000
 def times(expression: str, after: str, number: int, zone: str = "UTC") -> list[str]:
     found, after_us = [], at(after, zone)
     for _ in range(number):
-        following = cron.next_after(expression, ZoneInfo(zone), after_us)
+        following = triggers.next_of_cron(expression, ZoneInfo(zone), after_us)
         assert following is not None
         after_us = following
         found.append(show(after_us, zone))
@@ -70,17 +70,17 @@ def test_the_second_is_the_first_of_six_fields() -> None:
 def test_the_start_is_excluded_to_the_microsecond() -> None:
     noon = at("2030-01-01T12:00")
     utc = ZoneInfo("UTC")
-    assert cron.next_after("0 12 * * *", utc, noon - 1) == noon
-    assert cron.next_after("0 12 * * *", utc, noon) == noon + DAY
-    assert cron.next_after("* * * * * *", utc, noon + 1) == noon + SECOND
-    assert cron.next_after("* * * * * *", utc, noon + SECOND - 1) == noon + SECOND
+    assert triggers.next_of_cron("0 12 * * *", utc, noon - 1) == noon
+    assert triggers.next_of_cron("0 12 * * *", utc, noon) == noon + DAY
+    assert triggers.next_of_cron("* * * * * *", utc, noon + 1) == noon + SECOND
+    assert triggers.next_of_cron("* * * * * *", utc, noon + SECOND - 1) == noon + SECOND
 
 
 def test_the_calendar_ends() -> None:
     last = at("9999-12-31T23:59:59")
-    assert cron.next_after("* * * * *", ZoneInfo("UTC"), last) is None
-    assert cron.next_after("* * * * *", ZoneInfo("Asia/Tokyo"), last) is None
-    assert cron.next_after("* * * * *", ZoneInfo("America/New_York"), last + 10**18) is None
+    assert triggers.next_of_cron("* * * * *", ZoneInfo("UTC"), last) is None
+    assert triggers.next_of_cron("* * * * *", ZoneInfo("Asia/Tokyo"), last) is None
+    assert triggers.next_of_cron("* * * * *", ZoneInfo("America/New_York"), last + 10**18) is None
 
 
 # ---- invalid expressions ----
@@ -121,7 +121,7 @@ def test_the_calendar_ends() -> None:
 )
 def test_errors_name_the_field_and_the_problem(expression: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        cron.parse(expression)
+        triggers.parse(expression)
 
 
 @given(st.text(alphabet="0123456789*/,-LW#?@ MONFRIJA²\t", max_size=30))
@@ -129,10 +129,10 @@ def test_errors_name_the_field_and_the_problem(expression: str, message: str) ->
 @example("* * L/2 * *")
 def test_any_text_is_an_expression_or_a_usage_error(text: str) -> None:
     try:
-        cron.parse(text)
+        triggers.parse(text)
     except UsageError:
         return
-    assert cron.next_after(text, ZoneInfo("UTC"), 0) is not None
+    assert triggers.next_of_cron(text, ZoneInfo("UTC"), 0) is not None
 
 
 # ---- clock changes ----
@@ -247,7 +247,7 @@ def test_the_contract_agrees_with_a_check_of_every_minute(
             skipped += timedelta(minutes=1)
 
     found, now = list[int](), us(start) - 1
-    while (instant_us := cron.next_after(expression, zone, now)) is not None and instant_us <= us(end):
+    while (instant_us := triggers.next_of_cron(expression, zone, now)) is not None and instant_us <= us(end):
         assert instant_us > now
         found.append(instant_us)
         now = instant_us
@@ -265,11 +265,11 @@ def test_the_next_time_is_the_same_from_every_earlier_instant(
 ) -> None:
     zone, moment = ZoneInfo(change[0]), us(change[1])
     after = data.draw(st.integers(moment - 4 * HOUR, moment + 4 * HOUR))
-    following = cron.next_after(expression, zone, after)
+    following = triggers.next_of_cron(expression, zone, after)
     assert following is not None
     assert after < following
     between = data.draw(st.integers(after, following - 1))
-    assert cron.next_after(expression, zone, between) == following
+    assert triggers.next_of_cron(expression, zone, between) == following
 
 
 @settings(max_examples=60, deadline=None)
@@ -287,7 +287,7 @@ def test_a_fixed_time_fires_once_for_every_day_of_the_calendar(
     # Start on a day that every zone has: some have skipped the last day of a year.
     first, last = at(f"{year}-03-01T12:00", name), at(f"{year + 1}-03-01T12:00", name)
     found, now = list[int](), first
-    while (following := cron.next_after(expression, zone, now)) is not None and following <= last:
+    while (following := triggers.next_of_cron(expression, zone, now)) is not None and following <= last:
         found.append(following)
         now = following
     days = (date(year + 1, 3, 1) - date(year, 3, 1)).days
@@ -309,11 +309,11 @@ def test_expressions_by_frequency_keep_even_intervals(change: tuple[str, datetim
         return  # the clock change is not a multiple of the interval
     expression = f"*/{step} * * * *" if step < 60 else f"{offset} * * * *"
     now = us(moment) - 5 * HOUR
-    first = cron.next_after(expression, zone, now)
+    first = triggers.next_of_cron(expression, zone, now)
     assert first is not None
     now = first
     while now < us(moment) + 5 * HOUR:
-        following = cron.next_after(expression, zone, now)
+        following = triggers.next_of_cron(expression, zone, now)
         assert following == now + step * MINUTE
         now = following
 
@@ -321,7 +321,7 @@ def test_expressions_by_frequency_keep_even_intervals(change: tuple[str, datetim
 def test_every_second_of_a_day_that_has_25_hours() -> None:
     zone, now = ZoneInfo("Europe/Berlin"), at("2025-10-26T01:59:59", "Europe/Berlin")
     for _ in range(2 * 3600 + 10):
-        following = cron.next_after("* * * * * *", zone, now)
+        following = triggers.next_of_cron("* * * * * *", zone, now)
         assert following == now + SECOND
         now = following
 
@@ -329,6 +329,6 @@ def test_every_second_of_a_day_that_has_25_hours() -> None:
 def test_every_zone_of_this_system() -> None:
     now = us(datetime(2030, 6, 15, 12, tzinfo=UTC))
     for name in ZONES:
-        hourly = cron.next_after("@hourly", ZoneInfo(name), now)
+        hourly = triggers.next_of_cron("@hourly", ZoneInfo(name), now)
         assert hourly is not None
         assert now < hourly <= now + HOUR

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from mainspring.jobs.store import Recover
 from mainspring.schedules.model import Every, Overlap
-from mainspring.schedules.rendezvous import first_in_line
+from mainspring.schedules.service import first_in_line
 from mainspring.schedules.store import Change
 from mainspring.storage import agenda
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Retry
-from mainspring.schedules import registration
+from mainspring.schedules import catalogue
 from mainspring.schedules.model import At, Cron, Every, Overlap, Schedule
 
 from .zones import HOUR, at
@@ -37,7 +37,7 @@ NOON = at("2030-01-01T12:00")
     ],
 )
 def test_valid_schedules_are_accepted(changes: dict[str, Any]) -> None:
-    registration.check(replace(NIGHTLY, **changes))
+    catalogue.check(replace(NIGHTLY, **changes))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_valid_schedules_are_accepted(changes: dict[str, Any]) -> None:
 )
 def test_invalid_schedules_are_refused_with_the_value(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        registration.check(replace(NIGHTLY, **changes))
+        catalogue.check(replace(NIGHTLY, **changes))
 
 
 @pytest.mark.parametrize("trigger", [Cron("@daily"), Every(HOUR), At(NOON)])

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from mainspring.schedules.model import Fire, FireState
-from mainspring.schedules.retention import ripe
+from mainspring.schedules.unit import ripe
 
 OLD, YOUNG = 10, 20
 

@@ -15,8 +15,8 @@ from mainspring.jobs.store import Claim
 from mainspring.schedules import service
 from mainspring.schedules.model import At, Cron, Every, FireState, Overlap, Reason, Schedule
 from mainspring.schedules.reconcile import Code
-from mainspring.schedules.retention import MIN_ROWS
 from mainspring.schedules.store import Change, FindDue, FireSchedules, SaveSchedules, TriggerSchedule
+from mainspring.schedules.unit import MIN_ROWS
 from mainspring.storage import agenda
 
 from .nodes import SECOND, START_US, Node, World

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.errors import UsageError
-from mainspring.schedules import cron
+from mainspring.schedules import triggers
 
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
@@ -54,7 +54,7 @@ def fired(field: Field, text: str) -> set[int]:
     values, at_us = set(), (START - EPOCH) // timedelta(microseconds=1)
     end_us = at_us + field.span // timedelta(microseconds=1)
     expression = field.expression.format(text)
-    while (following := cron.next_after(expression, ZoneInfo("UTC"), at_us)) is not None and following <= end_us:
+    while (following := triggers.next_of_cron(expression, ZoneInfo("UTC"), at_us)) is not None and following <= end_us:
         at_us = following
         values.add(field.value(EPOCH + timedelta(microseconds=at_us)))
     return values
@@ -166,13 +166,13 @@ def test_everything_else_is_refused_with_a_sentence(field: str, text: str) -> No
     assert read(FIELDS[field], text) is None
     expression = FIELDS[field].expression.format(text)
     with pytest.raises(UsageError, match=r"^'.*; for example|fields: a cron expression|does not lie|characters"):
-        cron.parse(expression)
+        triggers.parse(expression)
 
 
 @pytest.mark.parametrize("name", ["@reboot", "@Reboot", "@every_minute", "@every 5m", "@", "@noon"])
 def test_other_names_are_refused_with_a_sentence(name: str) -> None:
     with pytest.raises(UsageError, match=f"^'{name}' is no"):
-        cron.parse(name)
+        triggers.parse(name)
 
 
 TERMS = st.one_of(
@@ -197,7 +197,7 @@ def test_all_fields_mean_the_same(name: str, text: str) -> None:
     expected = read(field, text)
     if max(steps) > field.high - field.low + 1 or (expected is None and not one_with_step):
         with pytest.raises(UsageError):
-            cron.parse(field.expression.format(text))
+            triggers.parse(field.expression.format(text))
     elif expected is not None:
         assert fired(field, text) == expected
 
@@ -218,7 +218,7 @@ def test_both_days_match_if_one_field_begins_with_a_star(day: str, week: str) ->
             expected.append(date)
     at_us = (START - EPOCH) // timedelta(microseconds=1)
     while len(found) < len(expected):
-        following = cron.next_after(f"0 0 {day} * {week}", ZoneInfo("UTC"), at_us)
+        following = triggers.next_of_cron(f"0 0 {day} * {week}", ZoneInfo("UTC"), at_us)
         assert following is not None
         at_us = following
         found.append(EPOCH + timedelta(microseconds=at_us))

@@ -6,12 +6,12 @@ import asyncio
 import time
 from typing import Any
 
-from mainspring.access.acts import Act
 from mainspring.access.audit import ListActs
+from mainspring.access.caller import Act
 from mainspring.access.roles import EVERY_NAMESPACE, Permission
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.ids import NodeId
-from mainspring.server.access import build_access
+from mainspring.server.build import build_access
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.testing import ManualClock

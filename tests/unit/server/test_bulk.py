@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.bulk.unit import KIND
-from mainspring.server.bulk import keeps_operations
+from mainspring.server.build import keeps_operations
 from mainspring.server.engines import build_engine
 from mainspring.server.settings import parse_store
 

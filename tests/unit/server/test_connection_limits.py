@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mainspring.server.addresses import TcpAddress
-from mainspring.server.connection_limits import ConnectionLimits, connection_limits
+from mainspring.server.process import ConnectionLimits, connection_limits
 from mainspring.server.settings import LimitSettings, ListenSettings, ServerSettings, TlsSettings
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.unit.jobs.a_node import Node, side
 
-from mainspring.attempt_log import AttemptLog
 from mainspring.clock import from_us
 from mainspring.ids import Handles
 from mainspring.jobs.failures import failure
 from mainspring.jobs.model import Options, Retry, State
-from mainspring.server.failed_attempts import FailedAttempts
+from mainspring.log_limit import AttemptLog
+from mainspring.server.log_lines import FailedAttempts
 
 ERROR = failure("WorkFailed", "the worker sent WORK_FAIL")
 RETRY = Options(retry=Retry(max_attempts=2, initial=2.0, jitter=0.5))

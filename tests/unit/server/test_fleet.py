@@ -12,18 +12,18 @@ import pytest
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
-from mainspring.events.relay import ProgressText, StopRequested
+from mainspring.events import ProgressText, StopRequested
 from mainspring.ids import node_id
-from mainspring.jobs import registered as registered_module
+from mainspring.jobs import function_index as registered_module
 from mainspring.jobs import sharing
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.remote_jobs import RemoteAttempt
-from mainspring.jobs.reports import MOST_TEXTS
+from mainspring.jobs.requests import RemoteAttempt
+from mainspring.jobs.sharing import MOST_TEXTS
 from mainspring.server.build import open_node
-from mainspring.server.clock import SystemClock
+from mainspring.server.fleet import SystemClock
+from mainspring.server.node import Shutdown
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
-from mainspring.server.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from mainspring.nodes.model import NodeRow
     from mainspring.server.node import Node
-    from mainspring.storage.engine import Answer, Committed
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Answer, Committed, Operation
 
 QUICK = FleetSettings(lease=0.5, beat=0.1)
 

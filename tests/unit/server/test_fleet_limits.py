@@ -12,7 +12,7 @@ import msgspec
 from mainspring.jobs import token_grants
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job
-from mainspring.resources.model import Limits, Rate
+from mainspring.resources.rules import Limits, Rate
 
 from .test_fleet import Client, Hand, LocalFleet, local_fleet, run, stop_renewal
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
     from mainspring.jobs.held import Held
-    from mainspring.resources.model import FunctionLimits
+    from mainspring.resources.rules import FunctionLimits
     from mainspring.server.node import Node
 
 SECOND = 1_000_000
@@ -290,7 +290,7 @@ def test_unused_tokens_are_released() -> None:
 
 
 def test_a_pause_and_a_lowered_limit_apply_at_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.jobs.functions.READ_INTERVAL", 0.05)
+    monkeypatch.setattr("mainspring.jobs.function_limits.READ_INTERVAL", 0.05)
 
     async def test() -> None:
         async with local_fleet() as fleet:

@@ -15,10 +15,10 @@ import structlog
 import uvloop
 
 from mainspring.faces.http.connections import Connection, Connections
-from mainspring.server import listener as module
-from mainspring.server.listener import Handshakes, Listener
+from mainspring.server import ports as module
+from mainspring.server.ports import Handshakes, Listener
 from mainspring.server.settings import TlsSettings
-from mainspring.server.tls import server_context
+from mainspring.server.sockets import server_context
 
 from .certificates import Pair, self_signed, signed
 

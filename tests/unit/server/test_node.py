@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from tests.engines import memory_engine, sqlite_engine
 from tests.unit.jobs.a_node import Client, Side, side, unexpected
 
-from mainspring.api.status import FunctionStatus, JobNumbers, Show, Waiting
+from mainspring.api.nodes import FunctionStatus, JobNumbers, ShowStatus, WaitingJobs
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError, StoreUnavailableError
@@ -23,11 +23,11 @@ from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import Job, Options, Retry, State
 from mainspring.jobs.store import Find
 from mainspring.schedules import service as schedules
-from mainspring.server import metrics, store_watch, ticks
+from mainspring.server import metrics, node
 from mainspring.server.build import Built, open_node
-from mainspring.server.clock import SystemClock
+from mainspring.server.fleet import SystemClock
+from mainspring.server.node import Shutdown
 from mainspring.server.settings import ProcessSettings, ServerSettings, parse_store
-from mainspring.server.shutdown import Shutdown
 from mainspring.workflows.model import decision_function
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.sqlite.engine import SqliteEngine
     from mainspring.server.node import Node
-    from mainspring.storage.engine import Answer, Committed, Engine
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Answer, Committed, Engine, Operation
 
 SETTINGS = ServerSettings(
     name=node_id("n"), store=parse_store("memory://"), process=replace(ProcessSettings(), grace=0.2)
@@ -126,7 +125,7 @@ def test_a_job_passes_through_a_node() -> None:
 
 
 def test_time_passes_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (ticks, maintenance):
+    for module in (node, maintenance):
         monkeypatch.setattr(module, "TICK_INTERVAL", 60.0)  # it must not wait for that: nor does this test
 
     async def test() -> None:
@@ -181,7 +180,7 @@ def test_there_is_one_chain_of_ticks() -> None:
 
 
 def test_an_idle_node_is_not_ready_while_its_file_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_watch, "PROBE_INTERVAL", 0.05)
+    monkeypatch.setattr(node, "PROBE_INTERVAL", 0.05)
     monkeypatch.setattr(schedules, "REPAIR_INTERVAL", 0.05)  # this one no option switches off
     path, elsewhere = tmp_path / "jobs.db", tmp_path / "elsewhere.db"
     idle = replace(SETTINGS, jobs=replace(SETTINGS.jobs, schedules=False))
@@ -319,8 +318,8 @@ def test_refused_writes_are_repeated_before_the_end() -> None:
 
 
 def test_a_node_whose_store_refuses_is_not_ready_until_it_commits_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_watch, "PROBE_INTERVAL", 0.01)
-    monkeypatch.setattr(ticks, "TICK_INTERVAL", 0.01)
+    monkeypatch.setattr(node, "PROBE_INTERVAL", 0.01)
+    monkeypatch.setattr(node, "TICK_INTERVAL", 0.01)
 
     async def test() -> None:
         engine = Failing([MemoryScheduleSlice()])
@@ -524,10 +523,10 @@ def test_status_and_metrics_show_each_function() -> None:
             node.service.foreground.submit(
                 Job(node.service.next_id(), b"\xff", b"", priority=0), Client(), lambda _: None, unexpected
             )
-            status = await built.api.call(Show())
+            status = await built.api.call(ShowStatus())
             assert status.jobs == JobNumbers(total=4, running=1, waiting=3)
             assert status.workers == 1
-            assert status.functions[0] == FunctionStatus("f", 3, 1, 1, Waiting(0, 2, 0))
+            assert status.functions[0] == FunctionStatus("f", 3, 1, 1, WaitingJobs(0, 2, 0))
             assert status.functions[1].function == "\\xff"
             measures = figures(built)
             assert measures["mainspring_jobs_running"][0] == ({"function": "f"}, 1)

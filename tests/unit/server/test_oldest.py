@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from mainspring.errors import StoreUnavailableError
-from mainspring.jobs.accounts import open_own
-from mainspring.jobs.admission import AdmissionQueue
+from mainspring.jobs.admission import AdmissionQueue, open_own
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.held import Held
 from mainspring.jobs.model import Job
-from mainspring.server import oldest
-from mainspring.server.oldest import PAUSE_FACTOR, READ_INTERVAL, Oldest
+from mainspring.server import metrics
+from mainspring.server.metrics import PAUSE_FACTOR, READ_INTERVAL, Oldest
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.held import FunctionQueue
-    from mainspring.queries.jobs import FirstInLine
+    from mainspring.queries.lists import FirstInLine
 
 
 class Asked(NamedTuple):
@@ -129,7 +128,7 @@ def test_a_failed_read_is_repeated() -> None:
 
 
 def test_of_many_functions_those_with_the_most_jobs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oldest, "OLDEST_FUNCTIONS", 2)
+    monkeypatch.setattr(metrics, "OLDEST_FUNCTIONS", 2)
     reader = Reader()
     for number in range(5):
         reader.stored(b"f%d" % number, number + 1)

@@ -14,24 +14,24 @@ from tests.conformance.suite.driver import NOW, Store
 from tests.conformance.suite.flows import Flows
 from tests.unit.jobs.a_node import Side, side
 
-from mainspring.api.status import NodeStatus, Show
+from mainspring.api.nodes import NodeStatus, ShowStatus
 from mainspring.bulk import service as bulk
-from mainspring.bulk.model import Action, BulkOperation, Spec
+from mainspring.bulk.rules import Action, BulkOperation, Spec
 from mainspring.bulk.store import BeginBulk, ShowBulk
 from mainspring.ids import node_id
-from mainspring.jobs import settling
+from mainspring.jobs import settlement
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import Options
 from mainspring.server.build import Built, open_node
-from mainspring.server.clock import SystemClock
 from mainspring.server.engines import build_engine
+from mainspring.server.fleet import SystemClock
+from mainspring.server.node import Shutdown
 from mainspring.server.settings import ProcessSettings, ServerSettings, parse_store
-from mainspring.server.shutdown import Shutdown
 from mainspring.storage import set_aside
 from mainspring.storage.set_aside import Kind, SetAside
-from mainspring.workflows import errand_loop
-from mainspring.workflows.decisions.model import SignalExternalWorkflowExecution
+from mainspring.workflows import outbox
 from mainspring.workflows.model import Key
+from mainspring.workflows.requests import SignalExternalWorkflowExecution
 from mainspring.workflows.store import ShowRun
 
 if TYPE_CHECKING:
@@ -110,13 +110,13 @@ async def ask(built: Built, query: Any) -> Any:
 
 
 async def status(built: Built) -> NodeStatus:
-    shown = await built.api.call(Show())
+    shown = await built.api.call(ShowStatus())
     assert isinstance(shown, NodeStatus)
     return shown
 
 
 def test_one_object_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (set_aside, errand_loop, settling):
+    for module in (set_aside, outbox, settlement):
         monkeypatch.setattr(module, "RETRY_DELAY", RETRY)
     monkeypatch.setattr(bulk, "FIND_INTERVAL", RETRY)
     objects = Objects(tmp_path / "jobs.db")

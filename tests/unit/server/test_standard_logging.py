@@ -12,8 +12,7 @@ import pytest
 import structlog
 
 from mainspring.server.log_settings import LogSettings
-from mainspring.server.logs import start_logging
-from mainspring.server.standard_logging import importing
+from mainspring.server.logs import importing, start_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

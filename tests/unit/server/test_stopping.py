@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.server.log_settings import LogSettings
 from mainspring.server.logs import start_logging
-from mainspring.server.stopping import ReportedStop, show, show_released, show_waiting
+from mainspring.server.process import ReportedStop, show_message, show_released, show_waiting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ def test_a_log_in_a_file_has_it_as_well_as_the_terminal(tmp_path: Path, monkeypa
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     settings = LogSettings(file=tmp_path / "log")
     sink = start_logging(settings, stream=terminal)
-    show(settings, "stopping now")
+    show_message(settings, "stopping now")
     sink.close()
     assert terminal.getvalue() == "mainspring: stopping now\n"
     assert "stopping now" in (tmp_path / "log").read_text()

@@ -10,8 +10,8 @@ from tests.unit.storage.test_commit_queue import Desk
 
 from mainspring.errors import StoreBusyError, StoreFencedError, StoreFullError
 from mainspring.log_limit import CAUSE_SPAN, MAX_CAUSES
-from mainspring.server.store_watch import LOG_LOCK_AFTER, PROBE_INTERVAL, UNREADY_AFTER, StoreWatch
-from mainspring.storage.operation import Probe
+from mainspring.server.node import LOG_LOCK_AFTER, PROBE_INTERVAL, UNREADY_AFTER, StoreWatch
+from mainspring.storage.engine import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping

@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.errors import SettingsError
 from mainspring.server.settings import TlsSettings
-from mainspring.server.tls import reload_context, server_context
+from mainspring.server.sockets import reload_context, server_context
 
 from .certificates import Pair, self_signed, signed
 

@@ -8,9 +8,9 @@ import pytest
 
 from mainspring.clock import to_us
 from mainspring.errors import StoreUnavailableError
-from mainspring.jobs.timers import Timers
 from mainspring.storage.agenda import FETCH_AHEAD, FETCH_INTERVAL, RETRY_DELAY, TAKEOVER_DELAY, Agenda
 from mainspring.testing import ManualClock
+from mainspring.turns_of_loop import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

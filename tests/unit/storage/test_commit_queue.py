@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.errors import StoreBusyError, StoreError, UsageError
 from mainspring.storage.commit_queue import GATHER_BYTES, GATHER_DELAY, GROUP_ROWS, LOCK_RETRY_DELAYS, CommitQueue
-from mainspring.storage.operation import DEFERRED, Operation
+from mainspring.storage.engine import DEFERRED, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.storage.named_statements import statements_of
+from mainspring.storage.engine import statements_of
 
 
 def test_statements_end_with_semicolons_and_have_names() -> None:

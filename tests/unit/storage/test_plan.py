@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from mainspring.jobs.store import Count, Find, FindSubscribers, Settle, Submit
-from mainspring.storage.operation import Probe
-from mainspring.storage.plan import only_reads, plan_of
+from mainspring.storage.engine import Probe, only_reads, plan_of
 
 
 def test_kinds_are_in_the_order_of_their_phases_and_operations_keep_their_places() -> None:

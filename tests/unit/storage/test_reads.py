@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.errors import StoreUnavailableError
-from mainspring.storage.query import Budget, Meter, Page, PageQuery, Query
+from mainspring.storage.engine import Budget, Meter, Page, PageQuery, Query
 from mainspring.storage.reads import BUDGET, Reads
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.wire.gearman import admin
-from mainspring.wire.gearman.admin import Command, ConnectedPeer, FunctionStatus, JobLine
+from mainspring.wire import gearman_admin
+from mainspring.wire.gearman_admin import Command, ConnectedPeer, FunctionStatus, JobLine
 
 INCOMPLETE = b"ERR INVALID_ARGUMENTS An+incomplete+set+of+arguments+was+sent+to+this+command+"
 UNKNOWN = b"ERR UNKNOWN_COMMAND Unknown+server+command"
@@ -89,7 +89,7 @@ OUR_LINES: list[tuple[bytes, Command | bytes]] = [
 
 @pytest.mark.parametrize(("line", "expected"), LINES + OUR_LINES)
 def test_lines(line: bytes, expected: Command | bytes) -> None:
-    assert admin.parse(line) == expected
+    assert gearman_admin.parse(line) == expected
 
 
 # Observed as the number of jobs, out of three of each priority, that gearmand accepted under these limits.
@@ -112,11 +112,11 @@ def test_lines(line: bytes, expected: Command | bytes) -> None:
     ],
 )
 def test_queue_limits(limits: list[bytes], expected: tuple[int, int, int]) -> None:
-    assert admin.queue_limits(limits) == expected
+    assert gearman_admin.queue_limits(limits) == expected
 
 
 def test_a_queue_limit_may_have_any_number_of_digits() -> None:
-    assert min(admin.queue_limits([b"9" * 8000])) > 2**32
+    assert min(gearman_admin.queue_limits([b"9" * 8000])) > 2**32
 
 
 FUNCTIONS = [
@@ -129,24 +129,30 @@ FUNCTIONS = [
 @pytest.mark.parametrize(
     ("reply", "wire"),
     [
-        (admin.listing([]), b".\n"),
-        (admin.listing(map(admin.status_line, FUNCTIONS)), b"fq\t5\t0\t0\nfa\t1\t1\t2\n\t0\t0\t0\n.\n"),
-        (admin.listing(map(admin.priority_line, FUNCTIONS)), b"fq\t1\t3\t1\t0\nfa\t0\t0\t0\t2\n\t0\t0\t0\t0\n.\n"),
-        (admin.worker_line(ConnectedPeer(18, "127.0.0.1")), b"18 127.0.0.1 - :\n"),
-        (admin.worker_line(ConnectedPeer(16, "127.0.0.1", b"a b", [b"fa"])), b"16 127.0.0.1 a b : fa\n"),
-        (admin.worker_line(ConnectedPeer(15, "127.0.0.1", b"wid", [b"ft", b"fa"])), b"15 127.0.0.1 wid : ft fa\n"),
-        (admin.worker_line(ConnectedPeer(16, "127.0.0.1", b"", [b"", b"zz"])), b"16 127.0.0.1  :  zz\n"),
-        (admin.job_line(JobLine(b"H:vm:1", 0, cancelled=False, background=True)), b"H:vm:1\t0\t0\t1\n"),
-        (admin.job_line(JobLine(b"H:vm:4", 2, cancelled=True, background=False)), b"H:vm:4\t2\t1\t0\n"),
-        (admin.listing(map(admin.unique_line, [b"", b"u1", b"-"])), b"\nu1\n-\n.\n"),
-        (admin.version_reply("1.1.20+ds"), b"OK 1.1.20+ds\n"),
-        (admin.verbose_reply("ERROR"), b"OK ERROR\n"),
-        (admin.pid_reply(7334), b"OK 7334\n"),
-        (admin.OK, b"OK\r\n"),
-        (admin.UNKNOWN_JOB, b"ERR UNKNOWN_JOB\r\n"),
-        (admin.FUNCTION_NOT_FOUND, b"ERR function not found\r\n"),
-        (admin.FUNCTION_IN_USE, b"ERR there are still connected workers or executing clients\r\n"),
-        (admin.unknown_command(b"shutdown"), b"ERR UNKNOWN_COMMAND Unknown+server+commandshutdown\r\n"),
+        (gearman_admin.listing([]), b".\n"),
+        (gearman_admin.listing(map(gearman_admin.status_line, FUNCTIONS)), b"fq\t5\t0\t0\nfa\t1\t1\t2\n\t0\t0\t0\n.\n"),
+        (
+            gearman_admin.listing(map(gearman_admin.priority_line, FUNCTIONS)),
+            b"fq\t1\t3\t1\t0\nfa\t0\t0\t0\t2\n\t0\t0\t0\t0\n.\n",
+        ),
+        (gearman_admin.worker_line(ConnectedPeer(18, "127.0.0.1")), b"18 127.0.0.1 - :\n"),
+        (gearman_admin.worker_line(ConnectedPeer(16, "127.0.0.1", b"a b", [b"fa"])), b"16 127.0.0.1 a b : fa\n"),
+        (
+            gearman_admin.worker_line(ConnectedPeer(15, "127.0.0.1", b"wid", [b"ft", b"fa"])),
+            b"15 127.0.0.1 wid : ft fa\n",
+        ),
+        (gearman_admin.worker_line(ConnectedPeer(16, "127.0.0.1", b"", [b"", b"zz"])), b"16 127.0.0.1  :  zz\n"),
+        (gearman_admin.job_line(JobLine(b"H:vm:1", 0, cancelled=False, background=True)), b"H:vm:1\t0\t0\t1\n"),
+        (gearman_admin.job_line(JobLine(b"H:vm:4", 2, cancelled=True, background=False)), b"H:vm:4\t2\t1\t0\n"),
+        (gearman_admin.listing(map(gearman_admin.unique_line, [b"", b"u1", b"-"])), b"\nu1\n-\n.\n"),
+        (gearman_admin.version_reply("1.1.20+ds"), b"OK 1.1.20+ds\n"),
+        (gearman_admin.verbose_reply("ERROR"), b"OK ERROR\n"),
+        (gearman_admin.pid_reply(7334), b"OK 7334\n"),
+        (gearman_admin.OK, b"OK\r\n"),
+        (gearman_admin.UNKNOWN_JOB, b"ERR UNKNOWN_JOB\r\n"),
+        (gearman_admin.FUNCTION_NOT_FOUND, b"ERR function not found\r\n"),
+        (gearman_admin.FUNCTION_IN_USE, b"ERR there are still connected workers or executing clients\r\n"),
+        (gearman_admin.unknown_command(b"shutdown"), b"ERR UNKNOWN_COMMAND Unknown+server+commandshutdown\r\n"),
     ],
 )
 def test_replies(reply: bytes, wire: bytes) -> None:
@@ -156,10 +162,10 @@ def test_replies(reply: bytes, wire: bytes) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        admin.worker_line(ConnectedPeer(1, "127.0.0.1", b"a\n9 1.2.3.4 forged :\x7f", [b"f\n.\n"])),
-        admin.status_line(FunctionStatus(b"f\n.\t", 0, 0, 0)),
-        admin.priority_line(FunctionStatus(b"f\n.\t", 0, 0, 0)),
-        admin.unique_line(b"u\n."),
+        gearman_admin.worker_line(ConnectedPeer(1, "127.0.0.1", b"a\n9 1.2.3.4 forged :\x7f", [b"f\n.\n"])),
+        gearman_admin.status_line(FunctionStatus(b"f\n.\t", 0, 0, 0)),
+        gearman_admin.priority_line(FunctionStatus(b"f\n.\t", 0, 0, 0)),
+        gearman_admin.unique_line(b"u\n."),
     ],
 )
 def test_names_cannot_forge_rows(line: bytes) -> None:
@@ -169,4 +175,4 @@ def test_names_cannot_forge_rows(line: bytes) -> None:
 
 
 def test_letters_beyond_ascii_are_not_escaped() -> None:
-    assert admin.escape("größe".encode()) == "größe".encode()
+    assert gearman_admin.escape("größe".encode()) == "größe".encode()

@@ -9,8 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.wire.gearman.connection import BAD, FATAL, MAX_PREFIX, OVERSIZED, TEXT, Connection, Message
-from mainspring.wire.gearman.packets import ARGUMENTS, EXTENDED, REQ, REQUESTS, RES, RESPONSES, Type, request, response
+from mainspring.wire.gearman_protocol import (
+    ARGUMENTS,
+    BAD,
+    EXTENDED,
+    FATAL,
+    MAX_PREFIX,
+    OVERSIZED,
+    REQ,
+    REQUESTS,
+    RES,
+    RESPONSES,
+    TEXT,
+    Connection,
+    Message,
+    Type,
+    request,
+    response,
+)
 
 MAX_BODY = 20_000
 MAX_LINE = 100

@@ -6,16 +6,7 @@ import struct
 
 import pytest
 
-from mainspring.wire.gearman.packets import (
-    ARGUMENTS,
-    EXTENDED,
-    PLAIN,
-    REQUESTS,
-    RESPONSES,
-    Type,
-    request,
-    response,
-)
+from mainspring.wire.gearman_protocol import ARGUMENTS, EXTENDED, PLAIN, REQUESTS, RESPONSES, Type, request, response
 
 
 def test_every_type_has_a_number_of_arguments() -> None:

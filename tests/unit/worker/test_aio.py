@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.client.payload import Signature
 from mainspring.worker.current import CurrentJob
 from mainspring.worker.delivery import Delivery
-from mainspring.worker.executors.aio import CoroutineExecutor
+from mainspring.worker.executors.in_process import CoroutineExecutor
 from mainspring.worker.registry import Function
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mainspring.worker.backoff import CRASHER_FOR, FIRST_DELAY, HEALTHY_AFTER, LAST_DELAY, Backoff, Delay
+from mainspring.worker.supervisor import CRASHER_FOR, FIRST_DELAY, HEALTHY_AFTER, LAST_DELAY, Backoff, Delay
 
 
 def test_a_delay_doubles_and_is_reset_after_a_healthy_time() -> None:

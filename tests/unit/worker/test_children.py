@@ -3,21 +3,21 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from mainspring.worker.children import python
+from mainspring.worker.processes import python
 
 FIRST_PROCESS = """
 import asyncio, contextlib, ctypes, os, subprocess, sys
-from mainspring.worker import children
+from mainspring.worker import processes
 
 async def main():
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans become its children, as those of process 1
-    children.REAPING_INTERVAL = 0.01
-    own = children.spawn([sys.executable, "-c", "import sys; sys.exit(7)"])
+    processes.REAPING_INTERVAL = 0.01
+    own = processes.spawn([sys.executable, "-c", "import sys; sys.exit(7)"])
     os.waitid(os.P_PID, own.pid, os.WEXITED | os.WNOWAIT)  # its exit code is not read yet
     subprocess.run(["sh", "-c", "(exit 0) & (exit 0) & exit 0"])
-    reaping = asyncio.create_task(children.reap_orphans())
+    reaping = asyncio.create_task(processes.reap_orphans())
     await asyncio.sleep(0.1)
-    assert await children.ended(own) == 7
+    assert await processes.ended(own) == 7
     while True:
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

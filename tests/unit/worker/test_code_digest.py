@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import mainspring.app
-from mainspring.worker.code_digest import code_digest
+from mainspring.worker.workflows.decider import code_digest
 
 if TYPE_CHECKING:
     from pathlib import Path

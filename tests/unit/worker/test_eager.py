@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.worker.executors.eager import Execution
+from mainspring.worker.executors.in_process import Execution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -18,8 +18,8 @@ from mainspring.worker.execution import CANCELLED, RELEASED, Settlement, execute
 from mainspring.worker.registry import Function, Registry
 
 if TYPE_CHECKING:
-    from mainspring.client.awaited_jobs import Awaited
-    from mainspring.worker.job_log import LogLine
+    from mainspring.client.inside import Awaited
+    from mainspring.worker.current import LogLine
 
 
 class NullReporter:

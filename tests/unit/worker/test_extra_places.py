@@ -12,8 +12,8 @@ import pytest
 from tests.unit.client.extension_server import ExtensionServer
 
 from mainspring import App, JobFailed, WorkerFullError, current_job
-from mainspring.wire.gearman.packets import Type
-from mainspring.worker import extra_places
+from mainspring.wire.gearman_protocol import Type
+from mainspring.worker import places
 from mainspring.worker.runtime import Ending
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def test_at_the_limit_the_newest_wait_is_refused(server: ExtensionServer, run: R
 def test_a_wait_for_jobs_of_other_workers_is_never_refused(
     server: ExtensionServer, run: Run, bare: App, monkeypatch: pytest.MonkeyPatch, function: str, state: str
 ) -> None:
-    monkeypatch.setattr(extra_places, "POLL_INTERVAL", 0.01)
-    monkeypatch.setattr(extra_places, "REFUSE_AFTER", 0.0)
+    monkeypatch.setattr(places, "POLL_INTERVAL", 0.01)
+    monkeypatch.setattr(places, "REFUSE_AFTER", 0.0)
     app = bare
     elsewhere = app.function(function).submit(b"")
     fake = server.jobs[elsewhere.handle.encode()]
@@ -215,7 +215,7 @@ def test_prefetched_jobs_are_released(server: ExtensionServer, run: Run, app: Ap
 def test_connections_and_threads_of_extra_places_end(
     server: ExtensionServer, run: Run, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extra_places, "IDLE_TIMEOUT", 0.05)
+    monkeypatch.setattr(places, "IDLE_TIMEOUT", 0.05)
 
     def threads() -> int:
         return sum(thread.name.startswith("mainspring-task-") for thread in threading.enumerate())
@@ -329,8 +329,8 @@ def test_an_awaited_job_is_found_among_many(server: ExtensionServer, run: Run, b
 def test_servers_are_queried_less_while_nothing_changes(
     server: ExtensionServer, run: Run, bare: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extra_places, "POLL_INTERVAL", 0.001)
-    monkeypatch.setattr(extra_places, "MAX_POLL_INTERVAL", 60)
+    monkeypatch.setattr(places, "POLL_INTERVAL", 0.001)
+    monkeypatch.setattr(places, "MAX_POLL_INTERVAL", 60)
     app = bare
     elsewhere = app.function("elsewhere").submit(b"")
     fake = server.jobs[elsewhere.handle.encode()]
@@ -349,7 +349,7 @@ def test_servers_are_queried_less_while_nothing_changes(
 
     run(app, concurrency=1)
     job = server.add("parent")
-    server.wait_for(lambda: questions() > extra_places.QUICK_POLLS)
+    server.wait_for(lambda: questions() > places.QUICK_POLLS)
     time.sleep(0.5)  # at the first interval there would be hundreds
     assert questions() < 25
     server.do(lambda: server.end(fake, "succeeded"))

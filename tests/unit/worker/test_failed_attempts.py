@@ -10,12 +10,11 @@ import pytest
 import structlog
 
 from mainspring import App, Retry, Snooze
-from mainspring.attempt_log import AttemptLog
+from mainspring.log_limit import AttemptLog
 from mainspring.worker.current import CurrentJob
-from mainspring.worker.execution import failure
-from mainspring.worker.failed_attempts import UNKNOWN_RETRY, FailedAttempts
+from mainspring.worker.execution import UNKNOWN_RETRY, FailedAttempts, failure
+from mainspring.worker.places import Waits
 from mainspring.worker.reports import Reports
-from mainspring.worker.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from mainspring.worker.current import CurrentJob, running_job
-from mainspring.worker.job_log import MAX_MESSAGE, JobLog, LogLine
-from mainspring.worker.log_fields import JobLogFilter
-from mainspring.worker.log_handler import JobLogHandler, capturing
+from mainspring.worker.current import (
+    MAX_MESSAGE,
+    CurrentJob,
+    JobLog,
+    JobLogFilter,
+    JobLogHandler,
+    LogLine,
+    capturing,
+    running_job,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import structlog.testing
 
-from mainspring.worker import log_batches
-from mainspring.worker.job_log import LogLine
-from mainspring.worker.log_batches import BATCH_BYTES, DELIVERY_BYTES, LogBatches
-from mainspring.worker.origin import Origin
+from mainspring.worker import reports
+from mainspring.worker.current import LogLine
+from mainspring.worker.delivery import Origin
+from mainspring.worker.reports import BATCH_BYTES, DELIVERY_BYTES, LogBatches
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -82,7 +82,7 @@ def test_lines_of_any_thread_are_sent_in_batches() -> None:
 
 
 def test_a_full_batch_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_batches, "INTERVAL", 1000.0)
+    monkeypatch.setattr(reports, "LOG_INTERVAL", 1000.0)
 
     async def test() -> None:
         batches, session, origin = attached()

@@ -8,13 +8,13 @@ import threading
 from typing import TYPE_CHECKING, Any, cast
 
 from mainspring.client.payload import Signature
-from mainspring.worker import loop_watch, turn_clock
+from mainspring.worker import loop_watch, supervisor
 from mainspring.worker.current import CurrentJob
+from mainspring.worker.delivery import Origin
 from mainspring.worker.execution import execute_coroutine
 from mainspring.worker.loop_watch import Frozen, LoopWatch, params_of
-from mainspring.worker.origin import Origin
 from mainspring.worker.registry import Function
-from mainspring.worker.turn_clock import TurnClock, is_traced
+from mainspring.worker.supervisor import TurnClock, is_traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,7 +213,7 @@ def test_turns_of_a_loop_that_does_not_run_are_not_judged() -> None:
         assert clock.look(0, float(second)) == 0.0
     assert clock.look(1, 30.0) == 0.0
     assert clock.look(1, 31.0) == 1.0
-    assert clock.look(1, 3600.0) == 1.0 + turn_clock.LONGEST_LOOK
+    assert clock.look(1, 3600.0) == 1.0 + supervisor.LONGEST_LOOK
     assert clock.look(0, 3601.0) == 0.0
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 
 from tests.system.processes import is_alive
 
-from mainspring.wire.gearman.packets import Type
-from mainspring.worker import extra_places
-from mainspring.worker.executors.frames import Ended, Run, Unframer, decode_to_child, decode_to_parent, frame
+from mainspring.wire.gearman_protocol import Type
+from mainspring.worker import places
+from mainspring.worker.executors.child import Ended, Run, Unframer, decode_to_child, decode_to_parent, frame
 from mainspring.worker.selector import load
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def test_processes_that_only_extra_places_needed_end(
     server: ExtensionServer, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MAINSPRING_SERVER", str(server.address))
-    monkeypatch.setattr(extra_places, "IDLE_TIMEOUT", 0.05)
+    monkeypatch.setattr(places, "IDLE_TIMEOUT", 0.05)
     run(the_app(), selector=SELECTOR, concurrency=1)
     job = server.add("waits_for_pid")
     server.wait_for(lambda: job.ended, 30)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mainspring.worker import reports
 from mainspring.worker.current import CurrentJob
-from mainspring.worker.origin import Origin
+from mainspring.worker.delivery import Origin
 from mainspring.worker.reports import Reports
 
 if TYPE_CHECKING:
     import pytest
 
     from mainspring.worker.link import Link
+    from mainspring.worker.places import Waits
     from mainspring.worker.session import Key
-    from mainspring.worker.waits import Waits
 
 
 class Session:

@@ -12,7 +12,7 @@ from tests.unit.client.extension_server import ExtensionServer, Peer
 
 from mainspring import App, Snooze, current_job
 from mainspring.errors import ServerError, SettingsError, UsageError
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 from mainspring.worker.link import connector
 from mainspring.worker.runtime import Ending, Worker
 

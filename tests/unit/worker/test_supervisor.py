@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.worker import backoff, job_counters
+from mainspring.worker import supervisor as supervisor_module
 from mainspring.worker.supervisor import RECYCLED_EXIT, Start, Supervisor
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def supervisor(tmp_path: Path, code: int, processes: int = 2) -> Supervisor:
 def test_ended_processes_are_restarted_until_the_stop(
     tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 0.01)
 
     async def main() -> int:
         supervised = supervisor(tmp_path, code)
@@ -64,7 +64,7 @@ def test_a_fatal_exit_code_stops_all_processes(tmp_path: Path, code: int) -> Non
 
 
 def test_a_killed_process_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 0.01)
 
     async def main() -> None:
         supervised = supervisor(tmp_path, RECYCLED_EXIT, 1)
@@ -117,7 +117,7 @@ def test_processes_receive_one_signal_to_stop_and_one_to_stop_now(tmp_path: Path
 
 INTERRUPTED = """
 import os, pathlib, signal, sys
-from mainspring.worker.children import ignore_interrupts
+from mainspring.worker.processes import ignore_interrupts
 os.kill(os.getpid(), signal.SIGINT)
 ignore_interrupts()
 os.kill(os.getpid(), signal.SIGINT)
@@ -134,7 +134,7 @@ def test_processes_never_receive_interrupts() -> None:
 
 CRASHING = """
 import os, pathlib, signal, sys, time
-from mainspring.worker.job_counters import JobCounters
+from mainspring.worker.supervisor import JobCounters
 folder, descriptor, left_out = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split()
 class Delivery:
     def __init__(self, name):
@@ -156,7 +156,7 @@ END
 def test_a_process_restarts_at_once_without_the_functions_that_ran_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(backoff, "FIRST_DELAY", 3600.0)  # no delay applies
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 3600.0)  # no delay applies
 
     def command(start: Start) -> list[str]:
         program = CRASHING.replace("END", end)
@@ -175,14 +175,14 @@ def test_a_process_restarts_at_once_without_the_functions_that_ran_in_it(
 
 
 def test_new_counters_are_empty() -> None:
-    descriptor = job_counters.create()
-    assert job_counters.read(descriptor) is None
+    descriptor = supervisor_module.create_counters()
+    assert supervisor_module.read_counters(descriptor) is None
     os.close(descriptor)
 
 
 TURNING = """
 import os, pathlib, sys, time
-from mainspring.worker.job_counters import JobCounters
+from mainspring.worker.supervisor import JobCounters
 folder, descriptor = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 counters = JobCounters(descriptor, ["f"])
 counters.turned()

@@ -10,7 +10,7 @@ import pytest
 from mainspring.client.payload import Signature
 from mainspring.worker.current import CurrentJob
 from mainspring.worker.delivery import Delivery
-from mainspring.worker.executors.thread import ThreadExecutor
+from mainspring.worker.executors.in_process import ThreadExecutor
 from mainspring.worker.registry import Function
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ import os
 import threading
 from typing import Any
 
-from mainspring.client.awaited_jobs import Awaited
+from mainspring.client.inside import Awaited
 from mainspring.worker.current import CurrentJob
-from mainspring.worker.waits import Waits
+from mainspring.worker.places import Waits
 
 NOBODY: Any = None
 

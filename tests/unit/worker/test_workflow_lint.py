@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from mainspring import App, SettingsError
-from mainspring.worker.workflow_lint import check_workflows
+from mainspring.worker.functions import check_workflows
 
 app = App()
 

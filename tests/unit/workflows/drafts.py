@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import Ended
-from mainspring.workflows.completing import complete
-from mainspring.workflows.decisions import execution
-from mainspring.workflows.decisions.activity import activity_ended
+from mainspring.workflows import execution
+from mainspring.workflows.activities import activity_ended
 from mainspring.workflows.draft import Draft
-from mainspring.workflows.model import Key, Limits
+from mainspring.workflows.execution import complete
+from mainspring.workflows.model import Key, Limits, Parking, State
 from mainspring.workflows.requests import Completion, Reached, Ruling, Signal
-from mainspring.workflows.state import Parking, State
 from mainspring.workflows.timeouts import ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.workflows.decisions.model import Decision
     from mainspring.workflows.history import EventBase
+    from mainspring.workflows.requests import Decision
 
 SECOND = 1_000_000
 BEGIN = 1_700_000_000 * SECOND
@@ -39,7 +38,7 @@ class Run:
         self.limits = limits or Limits()
         self._ids = count(1001)
         self.last_draft = self.draft()
-        execution.begin(
+        execution.begin_run(
             self.last_draft,
             type="order",
             version="1",

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring.clock import to_us
 from mainspring.errors import StoreUnavailableError
-from mainspring.jobs.timers import Timers
 from mainspring.storage.agenda import FETCH_AHEAD, RETRY_DELAY, FetchTimes
 from mainspring.testing import ManualClock
-from mainspring.workflows.alarms import AT_ONCE, Alarms
+from mainspring.turns_of_loop import Timers
 from mainspring.workflows.store import RingAlarms
+from mainspring.workflows.watch import AT_ONCE, Alarms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.errors import StoreError
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
 RUN = 7
 

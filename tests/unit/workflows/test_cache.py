@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from mainspring.workflows.cache import Run, RunCache, Tail
 from mainspring.workflows.history import TimerFired
-from mainspring.workflows.model import Status
-from mainspring.workflows.state import OpenActivity, State
+from mainspring.workflows.model import OpenActivity, State, Status
+from mainspring.workflows.reading import Run, RunCache, Tail
 from mainspring.workflows.store import RunRow
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from mainspring.workflows.deciders import CachedRuns
+from mainspring.workflows.decision_intake import CachedRuns
 
 if TYPE_CHECKING:
     from mainspring.jobs.held import Worker

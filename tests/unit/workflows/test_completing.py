@@ -6,14 +6,16 @@ import pytest
 from tests.unit.workflows.drafts import JOB, SECOND, Run, ended
 
 from mainspring.jobs.model import Options, encode_options
-from mainspring.workflows import history
-from mainspring.workflows.completing import complete
-from mainspring.workflows.decisions import execution
-from mainspring.workflows.decisions.activity import activity_ended
-from mainspring.workflows.decisions.model import (
+from mainspring.workflows import execution, history
+from mainspring.workflows.activities import activity_ended
+from mainspring.workflows.draft import fold
+from mainspring.workflows.execution import complete
+from mainspring.workflows.model import Key, Limits, Parked, Status
+from mainspring.workflows.requests import (
     CancelTimer,
     CancelWorkflowExecution,
     CompleteWorkflowExecution,
+    Completion,
     ContinueAsNewWorkflowExecution,
     DecisionBase,
     FailWorkflowExecution,
@@ -21,15 +23,13 @@ from mainspring.workflows.decisions.model import (
     RequestCancelActivityTask,
     ScheduleActivityTask,
     ScheduleLambdaFunction,
+    Signal,
     SignalExternalWorkflowExecution,
     StartChildWorkflowExecution,
     StartTimer,
     StepResult,
     StepRetry,
 )
-from mainspring.workflows.fold import fold
-from mainspring.workflows.model import Key, Limits, Parked, Status
-from mainspring.workflows.requests import Completion, Signal
 
 CHARGE = ScheduleActivityTask(1, "1", b"charge")
 DONE = CompleteWorkflowExecution(2, b"done")

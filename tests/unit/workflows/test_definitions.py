@@ -3,10 +3,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from mainspring.clock import to_us
-from mainspring.testing.clock import ManualClock
+from mainspring.testing.passing_time import ManualClock
 from mainspring.workflows.definitions import ABSENCE, LOOK_INTERVAL, STARTUP_GRACE, Definitions
-from mainspring.workflows.model import Definition
-from mainspring.workflows.versions import SEEN_INTERVAL
+from mainspring.workflows.model import SEEN_INTERVAL, Definition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError
 from mainspring.storage.set_aside import RETRY_DELAY, SetAside
-from mainspring.testing.clock import ManualClock
-from mainspring.workflows.errand_loop import ErrandLoop
-from mainspring.workflows.errands import ErrandsAside
+from mainspring.testing.passing_time import ManualClock
+from mainspring.workflows.cross_run import ErrandsAside
+from mainspring.workflows.outbox import ErrandLoop
 from mainspring.workflows.store import RanErrands, RunErrands
 
 if TYPE_CHECKING:

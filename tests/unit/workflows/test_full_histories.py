@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from tests.unit.workflows.drafts import BEGIN, SECOND, Run
 
-from mainspring.workflows import custody, history
-from mainspring.workflows.decisions import child, execution, external
-from mainspring.workflows.decisions.model import (
+from mainspring.workflows import execution, full_history_tasks, history, other_runs
+from mainspring.workflows.history import ChildPolicy
+from mainspring.workflows.model import Limits, Status
+from mainspring.workflows.requests import (
     CancelTimer,
     CancelWorkflowExecution,
     CompleteWorkflowExecution,
@@ -33,8 +34,6 @@ from mainspring.workflows.decisions.model import (
     StartChildWorkflowExecution,
     StartTimer,
 )
-from mainspring.workflows.history import ChildPolicy
-from mainspring.workflows.model import Limits, Status
 from mainspring.workflows.timeouts import due_us
 
 if TYPE_CHECKING:
@@ -58,19 +57,19 @@ def full_run(**attributes: Any) -> Run:
 
 
 def poll(run: Run, identity: str = "decider") -> bool:
-    started: bool = run.do(custody.start_decision, run.state.scheduled, identity)
+    started: bool = run.do(full_history_tasks.start_decision, run.state.scheduled, identity)
     return started
 
 
 def start(run: Run, scheduled: int) -> bool:
-    started: bool = run.do(custody.start_activity, scheduled, "worker")
+    started: bool = run.do(full_history_tasks.start_activity, scheduled, "worker")
     return started
 
 
 def end(run: Run, kind: type[EventBase], scheduled: int, **attributes: object) -> bool:
     activity = run.state.activities.get(scheduled)
     started = 0 if activity is None else activity.started
-    ended: bool = run.do(custody.close_activity, kind, scheduled, started, **attributes)
+    ended: bool = run.do(full_history_tasks.close_activity, kind, scheduled, started, **attributes)
     return ended
 
 
@@ -289,7 +288,7 @@ def test_a_decision_that_comes_too_late() -> None:
     assert run.recorded == ["6 DecisionTaskTimedOut"], "the task behind it is next"
     assert run.decide_full(DONE).verdict == "stale"
     poll(run)
-    assert run.do(custody.start_decision, 5) is False, "late but harmless"
+    assert run.do(full_history_tasks.start_decision, 5) is False, "late but harmless"
     assert run.decide_full(DONE).verdict == "recorded"
 
 
@@ -342,8 +341,8 @@ def test_a_child() -> None:
     """FsDecider, WaitForChildWorkflowExecution, "Completed": the child's end finds the task scheduled."""
     run = full_run()
     run.decide_full(CHILD)
-    run.do(child.child_started, 5, type="order", version="1")
-    run.do(child.child_ended, 5, history.ChildWorkflowExecutionCompleted, type="order", version="1", result=b"OK")
+    run.do(other_runs.child_started, 5, type="order", version="1")
+    run.do(other_runs.child_ended, 5, history.ChildWorkflowExecutionCompleted, type="order", version="1", result=b"OK")
     poll(run)
     run.decide_full(DONE)
     assert_history(
@@ -374,13 +373,13 @@ def test_a_child_whose_id_is_in_use() -> None:
         "7 DecisionTaskScheduled",
     ]
     in_use = {"decision_completed": 4, "cause": "WORKFLOW_ALREADY_RUNNING"}
-    assert run.do(child.child_refused, 5, type="order", version="1", **in_use)
+    assert run.do(other_runs.child_refused, 5, type="order", version="1", **in_use)
     assert [line(event) for event in run.last_draft.events] == [
         "8 StartChildWorkflowExecutionFailed initiated=5 decision_completed=4 cause=WORKFLOW_ALREADY_RUNNING"
     ]
-    assert not run.do(child.child_refused, 5, type="order", version="1", **in_use), "late but harmless"
-    assert not run.do(child.child_started, 5, type="order", version="1")
-    assert not run.do(child.child_ended, 5, history.ChildWorkflowExecutionFailed, type="order", version="1")
+    assert not run.do(other_runs.child_refused, 5, type="order", version="1", **in_use), "late but harmless"
+    assert not run.do(other_runs.child_started, 5, type="order", version="1")
+    assert not run.do(other_runs.child_ended, 5, history.ChildWorkflowExecutionFailed, type="order", version="1")
 
 
 def test_a_signal_to_another_run_and_its_answer() -> None:
@@ -389,11 +388,11 @@ def test_a_signal_to_another_run_and_its_answer() -> None:
     run.decide_full(
         SignalExternalWorkflowExecution(0, "other", "Test Signal"), RequestCancelExternalWorkflowExecution(0, "other")
     )
-    run.do(external.external_answered, 5, history.ExternalWorkflowExecutionSignaled, workflow_id="other", run=8)
+    run.do(other_runs.external_answered, 5, history.ExternalWorkflowExecutionSignaled, workflow_id="other", run=8)
     unknown = {"workflow_id": "other", "run": 8, "cause": "UNKNOWN_EXTERNAL_WORKFLOW_EXECUTION"}
     failed = history.RequestCancelExternalWorkflowExecutionFailed
-    run.do(external.external_answered, 6, failed, decision_completed=4, **unknown)
-    assert not run.do(external.external_answered, 6, failed, decision_completed=4, **unknown)
+    run.do(other_runs.external_answered, 6, failed, decision_completed=4, **unknown)
+    assert not run.do(other_runs.external_answered, 6, failed, decision_completed=4, **unknown)
     assert_history(
         run,
         """

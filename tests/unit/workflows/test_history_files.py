@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 from mainspring.errors import UsageError
 from mainspring.jobs.failures import failure
 from mainspring.workflows import history as h
-from mainspring.workflows.history_files import (
+from mainspring.workflows.history_json import (
     FORMAT,
+    RedactedPayload,
     decode_history,
     encode_history,
     event_from_json,
     event_to_json,
     redacted_event,
+    same_digest,
+    same_payload,
 )
-from mainspring.workflows.payloads import RedactedPayload, same_digest, same_payload
 
 from .test_swf_events import event_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.unit.workflows.drafts import Run, ended
 
-from mainspring.workflows.decisions.model import CompleteWorkflowExecution, ScheduleActivityTask, StartTimer
 from mainspring.workflows.model import Status
+from mainspring.workflows.requests import CompleteWorkflowExecution, ScheduleActivityTask, StartTimer
 
 DAY = 86_400
 

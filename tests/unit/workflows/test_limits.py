@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.unit.workflows.drafts import Run, ended
 
-from mainspring.workflows import history
-from mainspring.workflows.decisions import execution
-from mainspring.workflows.decisions.model import ScheduleActivityTask, StartTimer
+from mainspring.workflows import execution, history
 from mainspring.workflows.limits import warning
 from mainspring.workflows.model import Limits, Status
+from mainspring.workflows.requests import ScheduleActivityTask, StartTimer
 
 LIMITS = Limits(events=60, reserved=20)
 

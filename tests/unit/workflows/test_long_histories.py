@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from mainspring.workflows.long_histories import LongHistories
 from mainspring.workflows.model import Limits, Status
-from mainspring.workflows.observer import Changed
+from mainspring.workflows.observers import Changed, LongHistories
 
 
 def test_a_run_whose_history_has_become_long_is_logged_once() -> None:

@@ -3,8 +3,7 @@ from __future__ import annotations
 from structlog.testing import capture_logs
 
 from mainspring.workflows.model import Parked, Status
-from mainspring.workflows.newly_parked import QUIET, NewlyParked
-from mainspring.workflows.observer import Changed
+from mainspring.workflows.observers import QUIET, Changed, NewlyParked
 
 
 def _run(number: int, version: str = "1", parked: Parked | None = None) -> Changed:

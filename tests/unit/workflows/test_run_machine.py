@@ -21,14 +21,17 @@ from tests.unit.workflows.drafts import JOB, SECOND, Run, ended
 from mainspring.errors import IllegalTransitionError
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import AttemptEnded
-from mainspring.workflows import completing, history
-from mainspring.workflows.completing import complete
-from mainspring.workflows.decisions import execution
-from mainspring.workflows.decisions.activity import activity_ended, canceled_before_start
-from mainspring.workflows.decisions.model import (
+from mainspring.workflows import execution, history
+from mainspring.workflows.activities import activity_ended, canceled_before_start
+from mainspring.workflows.decision_tasks import decision_lost, needs_decision, unpark
+from mainspring.workflows.draft import fold
+from mainspring.workflows.execution import complete
+from mainspring.workflows.model import UNKNOWN_BUILD, Limits, Parked, decode_state, encode_state
+from mainspring.workflows.requests import (
     CancelTimer,
     CancelWorkflowExecution,
     CompleteWorkflowExecution,
+    Completion,
     FailWorkflowExecution,
     RecordMarker,
     RequestCancelActivityTask,
@@ -37,20 +40,15 @@ from mainspring.workflows.decisions.model import (
     StartTimer,
     StepResult,
 )
-from mainspring.workflows.fold import fold
-from mainspring.workflows.model import UNKNOWN_BUILD, Limits, Parked
-from mainspring.workflows.parking import decision_lost, needs_decision, unpark
-from mainspring.workflows.requests import Completion
-from mainspring.workflows.state import decode_state, encode_state
 from mainspring.workflows.timeouts import due_us, ring, unstarted_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.workflows.decisions.model import Decision
     from mainspring.workflows.draft import Draft
     from mainspring.workflows.history import EventBase
-    from mainspring.workflows.state import State
+    from mainspring.workflows.model import State
+    from mainspring.workflows.requests import Decision
 
 LIMITS = Limits(events=150, reserved=30, open_activities=4, open_timers=3)
 
@@ -553,7 +551,7 @@ QUICK = ("seen", "digests", "unseen events")
     "ignored", [pytest.param(one, marks=() if one in QUICK else pytest.mark.long) for one in PLANTS]
 )
 def test_an_ignored_guard_is_found(ignored: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = inspect.getsource(completing)
+    source = inspect.getsource(execution)
     guard, rest = PLANTS[ignored]
     assert source.count(guard) == 1
     planted: dict[str, Any] = {"__name__": __name__}

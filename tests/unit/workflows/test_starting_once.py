@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from tests.unit.faces.gearman.a_face import Node
 
-from mainspring.access.once import Once, RepeatedError
-from mainspring.access.replies import KeptReply, RequestKey, Reservation
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.submitting import SubmitCalls
+from mainspring.access.idempotency import IdempotencyKey, KeptReply, RepeatedError, RequestKey, Reservation
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.submitting import SubmitCalls
 from mainspring.api.request import write
 from mainspring.api.submitting import NewJob, Submissions, SubmitJobs
 from mainspring.errors import UsageError
@@ -91,7 +90,7 @@ def test_a_refused_start_leaves_its_key_free(node: Node) -> None:
 
 
 def test_a_refused_job_of_a_batch_has_a_problem_and_the_others_are_stored(node: Node) -> None:
-    async def post(once: Once) -> Submissions:
+    async def post(once: IdempotencyKey) -> Submissions:
         wrong = NewJob(function="order", version="9")
         request = SubmitJobs([NewJob(function="f"), wrong, NewJob(function="order")])
         answers = asyncio.ensure_future(api.call(request, once=once))
@@ -103,11 +102,11 @@ def test_a_refused_job_of_a_batch_has_a_problem_and_the_others_are_stored(node: 
         return KeptReply(200, {}, write(answer))
 
     api = Api(SubmitCalls(node.service, largest=1000).handlers)
-    answer = asyncio.run(post(Once(KEY, kept)))
+    answer = asyncio.run(post(IdempotencyKey(KEY, kept)))
     assert [item.problem is None for item in answer.items] == [True, False, True]
     assert runs(node) == 1
     with pytest.raises(RepeatedError) as repeated:
-        asyncio.run(post(Once(KEY, kept)))
+        asyncio.run(post(IdempotencyKey(KEY, kept)))
     assert repeated.value.earlier.reply == kept(answer)
     assert runs(node) == 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from tests.unit.workflows.drafts import Run
 
-from mainspring.workflows.decisions.model import ScheduleActivityTask, StartTimer
-from mainspring.workflows.state import SNAPSHOT_FORMAT, State, decode_state, encode_state
+from mainspring.workflows.model import SNAPSHOT_FORMAT, State, decode_state, encode_state
+from mainspring.workflows.requests import ScheduleActivityTask, StartTimer
 
 
 def test_a_state_survives_its_snapshot() -> None:

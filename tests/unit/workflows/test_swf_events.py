@@ -12,7 +12,7 @@ import pytest
 from mainspring.jobs.model import Options, Retry
 from mainspring.workflows import history
 from mainspring.workflows.history import ActivityTaskScheduled, EventBase, MarkerRecorded, WorkflowExecutionStarted
-from mainspring.workflows.swf_events import swf_event
+from mainspring.workflows.history_json import swf_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.unit.workflows.drafts import BEGIN, SECOND, Run, ended
 
 from mainspring.workflows import history
-from mainspring.workflows.decisions.model import CancelTimer, ScheduleActivityTask, StartTimer
 from mainspring.workflows.history import TimeoutType
 from mainspring.workflows.model import Limits, Status
+from mainspring.workflows.requests import CancelTimer, ScheduleActivityTask, StartTimer
 from mainspring.workflows.timeouts import due_us, unstarted_jobs
 
 

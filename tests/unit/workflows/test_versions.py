@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.workflows.model import Definition
-from mainspring.workflows.versions import LATELY_US, version_for_new_runs
+from mainspring.workflows.model import LATELY_US, Definition, version_for_new_runs
 
 SECOND = 1_000_000
 NOW = 10_000 * SECOND

@@ -6,9 +6,9 @@ from structlog.testing import capture_logs
 
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Counted, CountLive
-from mainspring.testing.clock import ManualClock
+from mainspring.testing.passing_time import ManualClock
 from mainspring.workflows.model import Definition, Status, decision_function
-from mainspring.workflows.observer import Changed
+from mainspring.workflows.observers import Changed
 from mainspring.workflows.store import ForgetRuns, SweepEarlySignals, UnparkRuns
 from mainspring.workflows.watch import (
     BATCH,
@@ -23,7 +23,7 @@ from mainspring.workflows.watch import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
 
 BUILD = ("default", "order", "1", "b2")
 

@@ -1,4 +1,4 @@
-"""Credentials and the audit in memory."""
+"""The access slice in memory: credentials, the audit, and the kept answers of requests with a key."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import msgspec
 
 from mainspring.access import store
 from mainspring.access.audit import ListActs, RecordActs, Recorded, list_acts
-from mainspring.access.credentials import Kind
-from mainspring.storage.query import in_parts
-from mainspring.storage.synchronous import run_synchronously
+from mainspring.access.caller import Kind
+from mainspring.access.idempotency import OPERATIONS, ReplyOperation, Reservation, reservation_of
+from mainspring.storage.engine import in_parts, run_synchronously
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
-    from mainspring.access.acts import Act
+    from mainspring.access.caller import Act
     from mainspring.engines.memory.tables import Tables
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Meter, Page, Query
+    from mainspring.storage.engine import Meter, Operation, Page, Query
 
 
 class _Credentials:
@@ -144,4 +143,50 @@ READERS: Final[dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[A
     store.ListTokens: _tokens,
     store.CountRevocations: _revocations,
     ListActs: _acts,
+}
+
+
+class ReplyRows:
+    """`replies.Rows` in a dictionary."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._rows = tables.replies
+
+    async def reserve(self, key: bytes, request: bytes, at_us: int, expired_us: int) -> Reservation | None:
+        """Insert a reservation, or return the existing one."""
+        found = await self.find(key, expired_us)
+        if found is None:
+            self._rows[key] = (request, at_us, None)
+        return found
+
+    async def find(self, key: bytes, expired_us: int) -> Reservation | None:
+        """Return the existing reservation."""
+        found = self._rows.get(key)
+        return reservation_of(*found) if found is not None and found[1] >= expired_us else None
+
+    async def keep(self, key: bytes, reply: bytes) -> None:
+        """Set the answer of a reservation."""
+        found = self._rows.get(key)
+        if found is not None:
+            self._rows[key] = (*found[:2], reply)
+
+    async def release(self, key: bytes) -> None:
+        """Delete a reservation without an answer."""
+        if key in self._rows and self._rows[key][2] is None:
+            del self._rows[key]
+
+    async def sweep(self, before_us: int, rows: int) -> int:
+        """Delete old reservations."""
+        old = [key for key, row in self._rows.items() if row[1] < before_us][:rows]
+        for key in old:
+            del self._rows[key]
+        return len(old)
+
+
+def _change_replies(tables: Tables, operation: ReplyOperation) -> object:
+    return run_synchronously(operation.run(ReplyRows(tables)))
+
+
+REPLY_HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
+    **dict.fromkeys(OPERATIONS, _change_replies)
 }

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.bulk import store as ops
 from mainspring.bulk import unit
-from mainspring.bulk.model import BulkOperation, Status, Touched, decode_touched
+from mainspring.bulk.rules import BulkOperation, Status, Touched, decode_touched
 from mainspring.bulk.unit import BulkUnit
 from mainspring.engines.memory import jobs
 from mainspring.engines.memory.schedules import MemorySchedules
 from mainspring.schedules.unit import ScheduleUnit
-from mainspring.storage.query import in_parts
+from mainspring.storage.engine import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.transaction import Transaction
     from mainspring.jobs.model import Job
     from mainspring.queries.filters import JobFilter
-    from mainspring.schedules.past_times import Backfill, Backfilled
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Meter, Page, Query
+    from mainspring.schedules.rules import Backfill, Backfilled
+    from mainspring.storage.engine import Meter, Operation, Page, Query
 
 
 class MemoryBulk:

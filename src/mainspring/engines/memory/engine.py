@@ -5,38 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access.audit import recorded_acts
-from mainspring.access.once import KeyedGroup, has_keys
-from mainspring.engines.memory import access, claiming, finding, jobs, logs, queries, replies, resources, series
+from mainspring.access.idempotency import KeyedGroup, has_keys
+from mainspring.engines.memory import access, claiming, job_records, jobs, queries
 from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.transaction import Transaction
 from mainspring.errors import StoreError
 from mainspring.ids import Term
 from mainspring.jobs.slices import Units, concerns
-from mainspring.storage.engine import Opened
-from mainspring.storage.operation import Probe, unknown
-from mainspring.storage.phases import Phase
-from mainspring.storage.plan import plan_of
-from mainspring.storage.query import Meter
-from mainspring.storage.synchronous import run_synchronously
+from mainspring.storage.engine import Meter, Opened, Phase, Probe, plan_of, run_synchronously, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
-    from mainspring.storage.engine import Answer, Answered, Committed
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Budget, Query
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
 _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **jobs.HANDLERS,
     **claiming.HANDLERS,
-    **finding.HANDLERS,
-    **resources.HANDLERS,
-    **logs.HANDLERS,
+    **jobs.READING_HANDLERS,
+    **claiming.RESOURCE_HANDLERS,
+    **job_records.LOG_HANDLERS,
     **access.HANDLERS,
-    **replies.HANDLERS,
-    **series.HANDLERS,
+    **access.REPLY_HANDLERS,
+    **job_records.SERIES_HANDLERS,
     Probe: lambda _, __: None,
 }
 
@@ -103,7 +96,7 @@ class Runner:
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**queries.READERS, **logs.READERS, **access.READERS, **series.READERS}
+        self._readers = {**queries.READERS, **job_records.LOG_READERS, **access.READERS, **job_records.SERIES_READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers
@@ -123,7 +116,7 @@ class Runner:
         if not self._kinds >= plan.keys():
             raise unknown("the memory engine", plan.keys() - self._kinds)
         outcomes: list[Any] = [None] * len(group)
-        keyed = KeyedGroup(plan, replies.ReplyRows(tables), outcomes) if has_keys(plan) else None
+        keyed = KeyedGroup(plan, access.ReplyRows(tables), outcomes) if has_keys(plan) else None
         if keyed is not None:
             plan = run_synchronously(keyed.reserve(plan))
 

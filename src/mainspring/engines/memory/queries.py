@@ -9,21 +9,21 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.memory.finding import find, live_of
+from mainspring.engines.memory.jobs import find, live_of
 from mainspring.engines.memory.tables import Tables
 from mainspring.jobs.model import RUNS, Priority, State
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, Find, ShowDead, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
-from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
+from mainspring.queries.lists import MAX_KEYS, FirstInLine, Mark, QueryJobs, ReadArguments, Recall, Recalled, search
 from mainspring.resources.store import ListLimits
-from mainspring.storage.query import Meter, Query, in_parts
+from mainspring.storage.engine import Meter, Query, in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mainspring.jobs.model import Job
-    from mainspring.resources.model import FunctionLimits
-    from mainspring.storage.query import Page
+    from mainspring.resources.rules import FunctionLimits
+    from mainspring.storage.engine import Page
 
 
 class _Jobs:
@@ -31,7 +31,7 @@ class _Jobs:
 
     seeks = True
 
-    def __init__(self, tables: Tables, query: ListJobs) -> None:
+    def __init__(self, tables: Tables, query: QueryJobs) -> None:
         self._jobs = tables.jobs
         self._order = sorted(
             tables.jobs
@@ -70,7 +70,7 @@ class _Jobs:
         return len(self._order) if before is None else bisect_left(self._order, before)
 
 
-async def list_jobs(tables: Tables, query: ListJobs, meter: Meter) -> Page[Job]:
+async def list_jobs(tables: Tables, query: QueryJobs, meter: Meter) -> Page[Job]:
     """List jobs, newest first."""
     return await search(_Jobs(tables, query), query, meter)
 
@@ -167,7 +167,7 @@ def _dead_of(tables: Tables, functions: Iterable[bytes]) -> dict[bytes, int]:
 
 Readers = dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]
 READERS: Readers = {
-    ListJobs: list_jobs,
+    QueryJobs: list_jobs,
     FirstInLine: first_in_line,
     ShowJob: show_job,
     ReadArguments: read_arguments,

@@ -13,26 +13,24 @@ from mainspring.engines.memory.transaction import MemoryGround, Transaction
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
 from mainspring.namespaces import ANY, split_text
-from mainspring.queries.schedules import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
+from mainspring.queries.lists import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import Deployment
-from mainspring.schedules.retention import MIN_ROWS, NAMES_PER_STEP
-from mainspring.schedules.unit import ScheduleUnit
-from mainspring.storage.query import in_parts
+from mainspring.schedules.unit import MIN_ROWS, NAMES_PER_STEP, ScheduleUnit
+from mainspring.storage.engine import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
     from mainspring.engines.memory.tables import Tables
-    from mainspring.queries.schedules import Stretch
+    from mainspring.queries.lists import Stretch
     from mainspring.schedules.model import Fire
     from mainspring.schedules.parents import Join
     from mainspring.schedules.reconcile import Stored
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Meter, Page, Query
+    from mainspring.storage.engine import Meter, Operation, Page, Query
 
 
 class MemorySchedules(MemoryGround):

@@ -1,11 +1,17 @@
-"""The transaction of a group in memory, and the interface of slices to it."""
+"""The transaction of a group in memory, and the interface of slices to it, with root jobs, and jobs that slices withdraw."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.engines.memory import jobs, roots
-from mainspring.jobs.store import RequestStop, Submit
+from msgspec.structs import replace
+
+from mainspring.engines.memory import jobs
+from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
+from mainspring.jobs import rules
+from mainspring.jobs.model import RUNS, State
+from mainspring.jobs.rules import Event
+from mainspring.jobs.store import RequestStop, Submit, Withdrawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +19,81 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.slices import JobLifecycle
-    from mainspring.jobs.store import Found, Withdrawn
+    from mainspring.jobs.store import Found
+
+_RUNNING = int(rules.target(Event.BEGIN))
+
+
+def begin_roots(tables: Tables, jobs: list[Job]) -> dict[int, Found]:
+    """Store new root jobs; see ``RunGround.begin_roots``."""
+    roots = [replace(job, state=_RUNNING, term=RUNS, payload=b"") for job in jobs]
+    return submit(tables, Submit(roots))
+
+
+def take_pending(tables: Tables, function: bytes, limit: int, now_us: int) -> list[Job]:
+    """Turn pending jobs into root jobs; see ``RunGround.take_pending``."""
+    taken: list[Job] = []
+    for pending in tables.pending.get(function, ()):
+        while len(taken) < limit and (entry := pending.pop()) is not None:
+            job = tables.jobs.get(entry[1])
+            if job is not None and job.state == PENDING:
+                taken.append(_take(tables, job, now_us))
+    return taken
+
+
+def take_waiting(tables: Tables, ids: Iterable[int], now_us: int) -> list[Job]:
+    """Turn waiting jobs into root jobs; see ``RunGround.take_waiting``."""
+    jobs = [tables.jobs[job_id] for job_id in ids if job_id in tables.jobs]
+    return [_take(tables, job, now_us) for job in jobs if State(job.state) in rules.sources(Event.BEGIN)]
+
+
+def _take(tables: Tables, job: Job, now_us: int) -> Job:
+    before = copy(job)
+    tables.counts.move(job.function, job.priority, job.state, _RUNNING)
+    job.state, job.term, job.attempt, job.started_us = _RUNNING, RUNS, 0, now_us
+    job.payload = job.error = b""
+    return before
+
+
+def end_roots(tables: Tables, jobs: Iterable[Job]) -> list[Job]:
+    """End root jobs; see ``RunGround.end_roots``."""
+    ended = []
+    for given in jobs:
+        job = tables.jobs.get(given.id)
+        if job is not None and job.state == _RUNNING and job.term == RUNS:
+            job.state, job.attempt, job.ended_us = given.state, 1, given.ended_us
+            job.result, job.error, job.output_size = given.result, given.error, len(given.result)
+            enter_end(tables, job, _RUNNING, "")
+            ended.append(copy(job))
+    return ended
+
+
+def forget_roots(tables: Tables, ids: Iterable[int]) -> int:
+    """Delete ended root jobs; see ``RunGround.forget_roots``."""
+    number = 0
+    for job_id in ids:
+        job = tables.jobs.get(job_id)
+        if job is not None and State(job.state).ended and job.term == RUNS:
+            forget_ended(tables, job)
+            number += 1
+    return number
+
+
+def withdraw(tables: Tables, ids: Iterable[int]) -> list[Withdrawn]:
+    """Delete live jobs; see ``RunGround.withdraw``."""
+    withdrawn = []
+    for job_id in ids:
+        job = tables.jobs.get(job_id)
+        if job is not None and not State(job.state).ended:
+            delete(tables, job, job.state)
+            withdrawn.append(Withdrawn(job_id, job.term, job.state, job.function, job.priority))
+    return withdrawn
+
+
+def is_held(tables: Tables, job_id: int, term: int) -> bool:
+    """Return whether a job is held under a term."""
+    job = tables.jobs.get(job_id)
+    return job is not None and State(job.state).held and job.term == term
 
 
 class Transaction:
@@ -63,27 +143,27 @@ class MemoryGround:
 
     async def begin_roots(self, new: list[Job]) -> dict[int, Found]:
         """Store root jobs."""
-        return roots.begin_roots(self._tables, new)
+        return begin_roots(self._tables, new)
 
     async def take_pending(self, function: bytes, limit: int, now_us: int) -> list[Job]:
         """Turn pending jobs into root jobs."""
-        return roots.take_pending(self._tables, function, limit, now_us)
+        return take_pending(self._tables, function, limit, now_us)
 
     async def take_waiting(self, ids: Iterable[int], now_us: int) -> list[Job]:
         """Turn waiting jobs into root jobs."""
-        return roots.take_waiting(self._tables, ids, now_us)
+        return take_waiting(self._tables, ids, now_us)
 
     async def end_roots(self, ended: Iterable[Job]) -> list[Job]:
         """End root jobs."""
-        return roots.end_roots(self._tables, ended)
+        return end_roots(self._tables, ended)
 
     async def forget_roots(self, ids: Iterable[int]) -> int:
         """Delete ended root jobs."""
-        return roots.forget_roots(self._tables, ids)
+        return forget_roots(self._tables, ids)
 
     async def withdraw(self, ids: Iterable[int]) -> list[Withdrawn]:
         """Delete live jobs."""
-        return roots.withdraw(self._tables, ids)
+        return withdraw(self._tables, ids)
 
     async def request_stop(self, held: Sequence[tuple[int, int | None]], request: StopRequest) -> set[int]:
         """Store a request to cancel held jobs."""
@@ -91,4 +171,4 @@ class MemoryGround:
 
     async def is_held(self, job_id: int, term: int) -> bool:
         """Return whether a job is held under a term."""
-        return roots.is_held(self._tables, job_id, term)
+        return is_held(self._tables, job_id, term)

@@ -16,13 +16,12 @@ from mainspring.engines.memory.jobs import PENDING, find_job
 from mainspring.engines.memory.transaction import MemoryGround, Transaction
 from mainspring.jobs.model import State
 from mainspring.namespaces import ANY
-from mainspring.workflows import latest_events, reading, unit
+from mainspring.workflows import reading, unit
 from mainspring.workflows import store as ops
-from mainspring.workflows.cache import RunCache
-from mainspring.workflows.definition_store import CountOpen
-from mainspring.workflows.errands import ErrandsAside
-from mainspring.workflows.latest_events import ReadLatest
+from mainspring.workflows.cross_run import ErrandsAside
+from mainspring.workflows.definitions import CountOpen
 from mainspring.workflows.model import Limits
+from mainspring.workflows.reading import ReadLatest, RunCache
 from mainspring.workflows.tables import ALL, EarlySignals, StoredRun, first_errands
 from mainspring.workflows.unit import WorkflowUnit
 
@@ -31,11 +30,10 @@ if TYPE_CHECKING:
 
     from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.model import Job
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Meter, Page, Query
+    from mainspring.storage.engine import Meter, Operation, Page, Query
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Definition
-    from mainspring.workflows.observer import RunObserver
+    from mainspring.workflows.observers import RunObserver
     from mainspring.workflows.requests import Signal
     from mainspring.workflows.tables import Guarded, Writes
 
@@ -345,7 +343,7 @@ async def read_history(tables: Tables, query: ops.ReadHistory, meter: Meter) -> 
 
 async def read_latest(tables: Tables, query: ReadLatest, meter: Meter) -> dict[int, list[Event] | str]:
     """Return the newest events of runs."""
-    return await latest_events.read_latest(_Reads(tables), query, meter)
+    return await reading.read_latest(_Reads(tables), query, meter)
 
 
 async def count_parked(tables: Tables, query: ops.CountParked, _: Meter) -> dict[tuple[str, str, str], int]:

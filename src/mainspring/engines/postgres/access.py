@@ -1,4 +1,4 @@
-"""Credentials and the audit on PostgreSQL."""
+"""The access slice on PostgreSQL: credentials, the audit, and the kept answers of requests with a key."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from mainspring.access.audit import (
     object_number,
     row_of,
 )
-from mainspring.engines.postgres.rows import LARGEST_ID
-from mainspring.engines.postgres.statements import load
-from mainspring.storage.query import in_parts
+from mainspring.access.idempotency import OPERATIONS, ReplyOperation, Reservation, reservation_of
+from mainspring.engines.postgres.transaction import LARGEST_ID, load_statements
+from mainspring.storage.engine import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from asyncpg import Record
 
-    from mainspring.access.acts import Act
+    from mainspring.access.caller import Act
     from mainspring.engines.postgres.transaction import Transaction
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Meter, Page, Query
+    from mainspring.storage.engine import Meter, Operation, Page, Query
 
-SQL: Final = load("access.sql")
+SQL: Final = load_statements("access.sql")
 
 
 class _Credentials:
@@ -143,4 +142,48 @@ READERS: Final[dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaita
     store.ListTokens: _tokens,
     store.CountRevocations: _revocations,
     ListActs: _acts,
+}
+
+REPLIES_SQL: Final = load_statements("replies.sql")
+
+
+class ReplyRows:
+    """`replies.Rows` in an attempt to run a group."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._connection = tx.connection
+
+    async def reserve(self, key: bytes, request: bytes, at_us: int, expired_us: int) -> Reservation | None:
+        """Insert a reservation, or return the existing one."""
+        if await self._connection.fetchval(REPLIES_SQL["reserve_reply"], key, request, at_us, expired_us):
+            return None
+        earlier = await self.find(key, expired_us)
+        assert earlier is not None, "the statement before has found it, and waited for its transaction"
+        return earlier
+
+    async def find(self, key: bytes, expired_us: int) -> Reservation | None:
+        """Return the existing reservation."""
+        found = await self._connection.fetchrow(REPLIES_SQL["reply"], key, expired_us)
+        return None if found is None else reservation_of(*found)
+
+    async def keep(self, key: bytes, reply: bytes) -> None:
+        """Set the answer of a reservation."""
+        await self._connection.execute(REPLIES_SQL["keep_reply"], key, reply)
+
+    async def release(self, key: bytes) -> None:
+        """Delete a reservation without an answer."""
+        await self._connection.execute(REPLIES_SQL["release_reply"], key)
+
+    async def sweep(self, before_us: int, rows: int) -> int:
+        """Delete old reservations."""
+        number: int = await self._connection.fetchval(REPLIES_SQL["sweep_replies"], before_us, rows)
+        return number
+
+
+async def _change_replies(tx: Transaction, operations: Sequence[ReplyOperation]) -> list[object]:
+    return [await operation.run(ReplyRows(tx)) for operation in operations]
+
+
+REPLY_HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]]] = {
+    **dict.fromkeys(OPERATIONS, _change_replies)
 }

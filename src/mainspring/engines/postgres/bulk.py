@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.bulk import store as ops
 from mainspring.bulk import unit
-from mainspring.bulk.model import BulkOperation, Touched, decode_touched, operations_of, row_of
+from mainspring.bulk.rules import BulkOperation, Touched, decode_touched, operations_of, row_of
 from mainspring.bulk.unit import BulkUnit
-from mainspring.engines.postgres import jobs
+from mainspring.engines.postgres import handlers
 from mainspring.engines.postgres.queries import look_up
-from mainspring.engines.postgres.rows import LARGEST_ID, known_ids
 from mainspring.engines.postgres.schedules import PostgresScheduleUnit
-from mainspring.engines.postgres.statements import load
-from mainspring.storage.query import in_parts
+from mainspring.engines.postgres.transaction import LARGEST_ID, known_ids, load_statements
+from mainspring.storage.engine import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.model import Job
     from mainspring.queries.filters import JobFilter
-    from mainspring.schedules.past_times import Backfill, Backfilled
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Meter, Page, Query
+    from mainspring.schedules.rules import Backfill, Backfilled
+    from mainspring.storage.engine import Meter, Operation, Page, Query
 
-SQL: Final = load("bulk.sql")
+SQL: Final = load_statements("bulk.sql")
 
 
 class PostgresBulk:
@@ -70,7 +68,7 @@ class PostgresBulk:
 
     async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
         """Run operations on jobs."""
-        return await jobs.HANDLERS[type(operations[0])](self._tx, operations)
+        return await handlers.JOB_HANDLERS[type(operations[0])](self._tx, operations)
 
     async def near(self, where: JobFilter, after: int, limit: int) -> None:
         """Read nothing ahead: queries have a connection of their own."""

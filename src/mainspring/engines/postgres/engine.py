@@ -9,27 +9,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from mainspring.engines.postgres import (
-    access,
-    address,
-    failures,
-    journal,
-    logs,
-    membership,
-    migrate,
-    partitions,
-    rights,
-    series,
-)
-from mainspring.engines.postgres.connection import connect, disconnect
+from mainspring.engines.postgres import access, connections, job_records, migrate, partitions, transaction
+from mainspring.engines.postgres import control as control_connection
+from mainspring.engines.postgres.connections import connect, disconnect
 from mainspring.engines.postgres.control import DEFECT_DELAY, Control, best_effort
-from mainspring.engines.postgres.functions import Nodes
-from mainspring.engines.postgres.lists import READERS
-from mainspring.engines.postgres.reading import Reader
+from mainspring.engines.postgres.lists import READERS, Reader
 from mainspring.engines.postgres.relay import Relay
-from mainspring.engines.postgres.statements import load
-from mainspring.engines.postgres.watch import SLOW_GROUP, Watch
-from mainspring.engines.postgres.writer import Writer
+from mainspring.engines.postgres.transaction import Nodes, load_statements
+from mainspring.engines.postgres.writer import SLOW_GROUP, Watch, Writer
 from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
 from mainspring.ids import Term
 from mainspring.log_limit import CauseLimit
@@ -43,16 +30,14 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.transaction import Transaction
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
     from mainspring.nodes.store import Cluster
-    from mainspring.storage.engine import Answer, Answered, Committed
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Budget, Query
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
 log = structlog.get_logger("mainspring.postgres")
-_SQL = load("engine.sql")
+_SQL = load_statements("engine.sql")
 
 OPEN_TIMEOUT: Final = 60.0
 """Seconds to wait at the start for a server that is unavailable."""
@@ -100,20 +85,20 @@ class PostgresEngine:
         cluster: Cluster | None = None,
         slices: Sequence[Slice[Transaction]] = (),
     ) -> None:
-        """``url`` is described in `mainspring.engines.postgres.address`; raises SettingsError.
+        """``url`` is described in `mainspring.engines.postgres.connections`; raises SettingsError.
 
         ``migrate``: upgrade an older schema, or refuse it. ``open_timeout``: seconds that `open` waits for an unavailable server
         (None: for ever). ``fold``: seconds between two foldings of the journal. ``slow``: seconds after which the server is asked
         for the state of a group without an answer. ``cluster``: a second source for the liveness of nodes.
         """
-        self._address = address.parse(url)
+        self._address = connections.parse_address(url)
         self._migrate = migrate
         self._open_timeout = open_timeout
         self._fold = fold
         self._slow = slow
         self._cluster = cluster
         self.slices = slices
-        self._readers = {**READERS, **logs.READERS, **access.READERS, **series.READERS}
+        self._readers = {**READERS, **job_records.LOG_READERS, **access.READERS, **job_records.SERIES_READERS}
         for one in slices:
             self._readers |= one.readers
         self._nodes = Nodes()
@@ -141,14 +126,14 @@ class PostgresEngine:
             # The engine stays open after a failure: the store became unavailable again, and another attempt follows.
             try:
                 await self._begin_next_term(node)
-            except failures.ERRORS as error:
-                raise failures.explain(error, self._address) from error
+            except connections.ERRORS as error:
+                raise connections.explain(error, self._address) from error
             return Opened(Term(self._term), self._nodes)
         try:
             await self._open(node, lifecycle)
-        except failures.ERRORS as error:
+        except connections.ERRORS as error:
             await self.close()
-            raise failures.explain(error, self._address) from error
+            raise connections.explain(error, self._address) from error
         except BaseException:
             await self.close()
             raise
@@ -160,7 +145,7 @@ class PostgresEngine:
         self._relay = Relay(control, self._address.checksum, self._cluster)
         if self._listener is not None:
             self._relay.listen(self._listener)
-        self._membership = membership.Membership(control, self._address.schema)
+        self._membership = control_connection.Membership(control, self._address.schema)
         self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self.slices, lifecycle)
         connection = await control.open(self._open_timeout)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)
@@ -199,7 +184,7 @@ class PostgresEngine:
 
     async def _begin(self, connection: Connection[Record], node: NodeId) -> int:
         row = NodeRow(term=0, name=node, counter=0, mail=True)
-        term: int = await connection.fetchval(_SQL["begin_term"], node, membership.encode_row(row))
+        term: int = await connection.fetchval(_SQL["begin_term"], node, control_connection.encode_row(row))
         for number, name in await connection.fetch(_SQL["terms"]):
             self._nodes[number] = name
         return term
@@ -332,7 +317,7 @@ class PostgresEngine:
 
         async def fold() -> None:
             nonlocal folded
-            folded = await control.run(lambda connection: journal.fold(connection, checksum), FOLD_TIMEOUT)
+            folded = await control.run(lambda connection: transaction.fold_journal(connection, checksum), FOLD_TIMEOUT)
 
         await best_effort("folding", fold(), self._limit)
         return folded
@@ -340,7 +325,7 @@ class PostgresEngine:
     async def forget_once(self) -> None:
         """Mark the ended terms that have neither jobs nor waiters left."""
         assert self._control is not None
-        await best_effort("terms", self._control.run(journal.forget_terms, FOLD_TIMEOUT), self._limit)
+        await best_effort("terms", self._control.run(transaction.forget_terms, FOLD_TIMEOUT), self._limit)
 
     async def _fold_regularly(self) -> None:
         pause = 1
@@ -377,7 +362,7 @@ class PostgresEngine:
         await self._writer.close()  # a group under way would hold the term's lock
         if control.started and self._term:
             with contextlib.suppress(StoreError):
-                await control.run(lambda connection: membership.leave(connection, self._term), LEAVE_TIMEOUT)
+                await control.run(lambda connection: control_connection.leave(connection, self._term), LEAVE_TIMEOUT)
         await control.close()
         if self._cluster is not None:
             await self._cluster.close()
@@ -399,12 +384,12 @@ async def migrate_store(url: str) -> list[int]:
 
     Raises SettingsError and StoreError.
     """
-    where = address.parse(url)
+    where = connections.parse_address(url)
     connection = await connect(where, "mainspring:migrate")
     try:
         return await migrate.prepare(connection, where.schema)
-    except failures.ERRORS as error:
-        raise failures.explain(error, where) from error
+    except connections.ERRORS as error:
+        raise connections.explain(error, where) from error
     finally:
         await disconnect(connection)
 
@@ -414,11 +399,11 @@ async def grant_submit(url: str, role: str, permitted: Sequence[str]) -> list[st
 
     Raises SettingsError, StoreError and UsageError.
     """
-    where = address.parse(url)
+    where = connections.parse_address(url)
     connection = await connect(where, "mainspring:migrate")
     try:
-        return await rights.grant_submit(connection, where.schema, role, permitted)
-    except failures.ERRORS as error:
-        raise failures.explain(error, where) from error
+        return await migrate.grant_submit(connection, where.schema, role, permitted)
+    except connections.ERRORS as error:
+        raise connections.explain(error, where) from error
     finally:
         await disconnect(connection)

@@ -1,6 +1,6 @@
 -- The statements of the job operations. Each takes many rows at once: parallel arrays, an empty one if all its values would be
 -- NULL. The caller sorts rows that are locked, so that two nodes' groups do not deadlock.
--- Jobs are read in one order of columns, that of mainspring.engines.postgres.rows.
+-- Jobs are read in one order of columns, that of mainspring.engines.postgres.transaction.
 --
 -- Rows are looked up by `id = ANY (ARRAY[s.id])`, which means `id = s.id`, and which only an index can answer. With the plain
 -- equality, a plan made while the table was empty, or full of dead tuples, would scan the whole table and look each row up in

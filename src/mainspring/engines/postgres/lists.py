@@ -1,26 +1,164 @@
-"""The queries on PostgreSQL, each inside one transaction of the reader's connection."""
+"""The queries on PostgreSQL, on their own connection: they do not block groups, and groups do not block them.
+
+Each is one read-only transaction with one snapshot. It ends with its budget, so it keeps vacuum from few tuples. Frequent
+queries whose answer is nearly always one statement have no transaction around it, because each further statement would wait for a
+turn of a busy loop.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mainspring.engines.postgres import inbox, resources
-from mainspring.engines.postgres.floors import LOWEST, Floors
-from mainspring.engines.postgres.functions import key_of
+from mainspring.access.audit import ListActs
+from mainspring.access.store import CountRevocations, FindCredential
+from mainspring.engines.postgres import claiming, connections, submitting
+from mainspring.engines.postgres.claiming import LOWEST, Floors
+from mainspring.engines.postgres.connections import Verdict
+from mainspring.engines.postgres.control import Control
 from mainspring.engines.postgres.queries import find_stored, live, look_up, numbers_of
-from mainspring.engines.postgres.rows import LARGEST_ID, SQL, known_ids, stored
-from mainspring.engines.postgres.transaction import Transaction
+from mainspring.engines.postgres.transaction import (
+    JOBS_SQL,
+    LARGEST_ID,
+    Functions,
+    Nodes,
+    Transaction,
+    key_of,
+    known_ids,
+    stored_jobs,
+)
+from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
 from mainspring.jobs.model import Job, State, read_options
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, ShowDead, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
-from mainspring.queries.jobs import FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
-from mainspring.resources.model import decode_limits
+from mainspring.queries.lists import (
+    FirstInLine,
+    LastOutcomes,
+    Mark,
+    NewestFires,
+    QueryJobs,
+    ReadArguments,
+    Recall,
+    Recalled,
+    search,
+)
+from mainspring.resources.rules import decode_limits
 from mainspring.resources.store import ListLimits
-from mainspring.storage.query import Meter, Page, Query, in_parts
+from mainspring.schedules.store import ListSchedules
+from mainspring.series.store import ReadNamespaceSeries
+from mainspring.storage.engine import Meter, Page, Query, in_parts, unknown
 
 if TYPE_CHECKING:
-    from mainspring.resources.model import FunctionLimits
+    from asyncpg import Connection, Record
+
+    from mainspring.engines.postgres.connections import Address
+    from mainspring.engines.postgres.transaction import Memory
+    from mainspring.resources.rules import FunctionLimits
+    from mainspring.storage.engine import Answered, Budget
+
+READ_TIMEOUT: Final = 3.0
+"""Seconds for an answer, more than a statement may take. It detects a dead connection; the next attempt uses a new one."""
+SINGLE_STATEMENT: Final = frozenset(
+    {
+        CountRevocations,
+        FindCredential,
+        FirstInLine,
+        LastOutcomes,
+        ListActs,
+        ListLimits,
+        ListSchedules,
+        NewestFires,
+        ReadNamespaceSeries,
+        ShowJob,
+    }
+)
+"""Queries of one statement. The parts of a very long answer may be of different snapshots, as its pages are: the rows of these
+lists never change their places."""
+READ_ATTEMPTS: Final = 3
+"""Attempts to run a query that meets a possible race."""
+READ_SETTINGS: Final = """
+    SET default_transaction_read_only = on; SET default_transaction_isolation = 'repeatable read';
+    SET statement_timeout = '2s'
+"""
+
+
+async def _greet(connection: Connection[Record]) -> None:
+    await connection.execute(READ_SETTINGS)
+
+
+class Reader:
+    """Answers queries, one at a time; it adds the nodes it finds to ``nodes``, and shares ``memory`` with the node's groups."""
+
+    def __init__(self, address: Address, name: str, nodes: Nodes, memory: Memory, readers: Readers) -> None:
+        self._readers = readers
+        self._control = Control(address, name, _greet)
+        self._shared_nodes = nodes
+        self._nodes = Nodes()  # a cache that reads on this connection
+        self._functions = Functions()
+        self._memory = memory
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self, open_timeout: float | None) -> None:
+        """Connect; raises StoreError."""
+        await self._control.open(open_timeout)
+        await self._control.start()
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        """Answer a query, or report an error, within some seconds."""
+        if type(query) not in self._readers:
+            raise unknown("PostgreSQL", [type(query)])
+        self._task = asyncio.get_running_loop().create_task(self._run(query, budget, answered), name="postgres read")
+
+    async def _run(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        answer: Any
+        try:
+            try:
+                answer = await self._attempt(query, budget)
+            except StoreUnavailableError:
+                answer = await self._attempt(query, budget)
+        except StoreError as error:
+            answer = error
+        except Exception as error:  # noqa: BLE001 - without an answer, the caller would wait for ever
+            answer = StoreBrokenError(f"a defect in the store's code: a read has failed: {error!r}")
+            answer.__cause__ = error
+        answered(answer)
+        del answer  # an error's traceback has this frame: together they would keep the query until a collection
+
+    async def _attempt(self, query: Query[Any], budget: Budget) -> Any:
+        return await self._control.run(
+            lambda connection: self._read_repeatedly(connection, query, budget), READ_TIMEOUT
+        )
+
+    async def _read_repeatedly(self, connection: Connection[Record], query: Query[Any], budget: Budget) -> Any:
+        attempt = 1
+        while True:
+            try:
+                return await self._read(connection, query, budget)
+            except connections.ERRORS as error:
+                verdict = connections.judge(error, connected=not connection.is_closed())
+                if verdict not in {Verdict.BUSY, Verdict.RACE} or attempt == READ_ATTEMPTS:
+                    raise
+            attempt += 1
+
+    async def _read(self, connection: Connection[Record], query: Query[Any], budget: Budget) -> Any:
+        self._functions.use(connection)
+        self._nodes.use(connection)
+        tx = Transaction(connection, 0, self._functions, self._nodes, self._memory)
+        async with contextlib.nullcontext() if type(query) in SINGLE_STATEMENT else connection.transaction():
+            answer = await self._readers[type(query)](tx, query, Meter(budget, asyncio.get_running_loop().time))
+        self._functions.committed()
+        self._shared_nodes.update(self._nodes)
+        return answer
+
+    async def close(self) -> None:
+        """End the query under way, and disconnect."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._control.close()
+
 
 _BY_STATE: Final = {
     State.SCHEDULED: "few_scheduled",
@@ -44,15 +182,15 @@ class _Search(NamedTuple):
 
 def _search_in(mark: str, *lists: str) -> _Search:
     """Compose the statements for tables. Each table has its own."""
-    tables = " UNION ALL ".join(f"({SQL[name].rstrip(';')})" for name in lists)
+    tables = " UNION ALL ".join(f"({JOBS_SQL[name].rstrip(';')})" for name in lists)
     found = f"SELECT * FROM ({tables}) AS newest ORDER BY id DESC LIMIT $2"  # noqa: S608 - own statements
     low = found.replace("$3", "coalesce((SELECT id FROM mark), 0)")
     part = f"""
-        WITH mark AS MATERIALIZED ({SQL[mark].rstrip(";").replace("$2", "$3")})
+        WITH mark AS MATERIALIZED ({JOBS_SQL[mark].rstrip(";").replace("$2", "$3")})
         SELECT * FROM ({low}) AS part
         UNION ALL SELECT id, NULL, NULL, NULL, NULL, created_us, {", ".join(["NULL"] * 14)} FROM mark
     """  # noqa: S608 - own statements
-    return _Search(SQL[mark], found, part)
+    return _Search(JOBS_SQL[mark], found, part)
 
 
 _ALL: Final = _search_in("mark_all", "list_jobs", "list_ended", "list_dead")
@@ -72,7 +210,7 @@ class _Jobs:
 
     seeks = True
 
-    def __init__(self, tx: Transaction, query: ListJobs, function: int | None) -> None:
+    def __init__(self, tx: Transaction, query: QueryJobs, function: int | None) -> None:
         self._tx = tx
         self._query = query
         self._where = where = query.where
@@ -102,7 +240,7 @@ class _Jobs:
             if found is None:
                 return None
             ids += found
-        return await self._list(SQL["list_these"], self._query.after, self._query.limit, ids)
+        return await self._list(JOBS_SQL["list_these"], self._query.after, self._query.limit, ids)
 
     async def _of_state(self, state: State, most: int) -> list[int] | None:
         """Return the ids of jobs in a state by its index; None if they are more than ``most``."""
@@ -111,7 +249,7 @@ class _Jobs:
         if statement == "few_pending" and self._function is not None:
             statement = "few_pending_of"
             values.append(self._function)
-        found: list[int] | None = await self._tx.connection.fetchval(SQL[statement], *values)
+        found: list[int] | None = await self._tx.connection.fetchval(JOBS_SQL[statement], *values)
         return found
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
@@ -121,7 +259,7 @@ class _Jobs:
             found = await self._tx.connection.fetchrow(self._statements.mark, _id(before), rows - 1)
         else:
             found = await self._tx.connection.fetchrow(
-                SQL["mark_tagged"], _id(before), rows - 1, self._where.namespace or DEFAULT, tag
+                JOBS_SQL["mark_tagged"], _id(before), rows - 1, self._where.namespace or DEFAULT, tag
             )
         if found is None:
             return None
@@ -140,7 +278,7 @@ class _Jobs:
         for end in [record for record in records if record[1] is None]:
             mark = Mark(end[0], end[5])
             await self._tx.nodes.load([mark.id])
-        candidates = await stored(self._tx, [record for record in records if record[1] is not None], read_options)
+        candidates = await stored_jobs(self._tx, [record for record in records if record[1] is not None], read_options)
         found = [*filter(self._where.matches, candidates)]
         if len(candidates) == most > len(found):
             low = 0 if mark is None else mark.id
@@ -150,13 +288,13 @@ class _Jobs:
     async def _tagged(self, tag: str, low: int, before: int | None, most: int) -> list[Job]:
         """Return the matching jobs of a part of those with a tag, and look up no more of them than needed."""
         records = await self._tx.connection.fetch(
-            SQL["tagged"], self._where.namespace or DEFAULT, tag, low, _id(before)
+            JOBS_SQL["tagged"], self._where.namespace or DEFAULT, tag, low, _id(before)
         )
         ids = [record[0] for record in records]
         found: list[Job] = []
         for start in range(0, len(ids), TAGGED_AT_ONCE):
             found += await self._list(
-                SQL["list_tagged"], before, most - len(found), ids[start : start + TAGGED_AT_ONCE]
+                JOBS_SQL["list_tagged"], before, most - len(found), ids[start : start + TAGGED_AT_ONCE]
             )
             if len(found) == most:
                 break
@@ -167,7 +305,7 @@ class _Jobs:
         found: list[Job] = []
         while len(found) < most:
             values = (_id(before), most, among, *self._criteria)
-            candidates = await stored(self._tx, await self._tx.connection.fetch(statement, *values), read_options)
+            candidates = await stored_jobs(self._tx, await self._tx.connection.fetch(statement, *values), read_options)
             found += filter(self._where.matches, candidates)
             if len(candidates) < most:
                 break
@@ -179,7 +317,7 @@ def _id(before: int | None) -> int:
     return LARGEST_ID if before is None else min(before, LARGEST_ID)
 
 
-async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]:
+async def list_jobs(tx: Transaction, query: QueryJobs, meter: Meter) -> Page[Job]:
     """List jobs, newest first."""
     function, wanted = None, query.where.function
     if wanted is not None:
@@ -192,15 +330,15 @@ async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]
 
 async def read_arguments(tx: Transaction, query: ReadArguments, _: Meter) -> bytes | None:
     """Return the arguments of a job; see ``ReadArguments``."""
-    aliases = await inbox.aliases(tx, [query.id])
+    aliases = await submitting.aliases(tx, [query.id])
     ids = known_ids([aliases.get(query.id, query.id)])
-    found: bytes | None = await tx.connection.fetchval(SQL["arguments"], ids)
+    found: bytes | None = await tx.connection.fetchval(JOBS_SQL["arguments"], ids)
     return found
 
 
 async def recall(tx: Transaction, query: Recall, _: Meter) -> Recalled | None:
     """Return the payload and the attempts of a job."""
-    found = await tx.connection.fetchrow(SQL["recall"], min(query.id, LARGEST_ID), query.most)
+    found = await tx.connection.fetchrow(JOBS_SQL["recall"], min(query.id, LARGEST_ID), query.most)
     return None if found is None else Recalled(found[0], found[1], found[2] or b"")
 
 
@@ -228,7 +366,7 @@ async def first_in_line(tx: Transaction, query: FirstInLine, _: Meter) -> dict[b
         for number in numbers
     ]
     places = [[places[level] for places in begins] for level in range(3)]
-    records = await tx.connection.fetch(SQL["first_in_line"], list(numbers), *places)
+    records = await tx.connection.fetch(JOBS_SQL["first_in_line"], list(numbers), *places)
     return {numbers[function]: time_us for function, time_us in records}
 
 
@@ -236,7 +374,7 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
     """List the limits of functions, in the order of their numbers."""
 
     async def behind(after: int | None, most: int) -> list[tuple[int, FunctionLimits]]:
-        found = await tx.connection.fetch(resources.SQL["limits"], after or 0, most)
+        found = await tx.connection.fetch(claiming.RESOURCES_SQL["limits"], after or 0, most)
         await tx.functions.load_keys({function for function, *_ in found})
         keys = tx.functions.keys
         return [(function, decode_limits(encoded, keys[function], version)) for function, version, encoded in found]
@@ -246,7 +384,7 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
 
 async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
     """Return the counts of a page of functions. A page begins after the number of a function."""
-    found = await tx.connection.fetch(SQL["functions_after"], numbered(query.after), query.limit)
+    found = await tx.connection.fetch(JOBS_SQL["functions_after"], numbered(query.after), query.limit)
     counts = await live(tx, {number: key_of(*stored) for number, *stored in found})
     return Counted(counts, b"%d" % found[-1][0] if len(found) == query.limit else None)
 
@@ -254,20 +392,20 @@ async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
 async def count_dead(tx: Transaction, query: CountDead, _: Meter) -> dict[bytes, int]:
     """Return the numbers of dead letters."""
     names = await numbers_of(tx, query.functions)
-    return {names[function]: number for function, number in await tx.connection.fetch(SQL["dead_of"], list(names))}
+    return {names[function]: number for function, number in await tx.connection.fetch(JOBS_SQL["dead_of"], list(names))}
 
 
 async def show_dead(tx: Transaction, query: ShowDead, _: Meter) -> DeadCounted:
     """Return the dead letters of a page of functions. A page begins after the number of a function."""
-    found = await tx.connection.fetch(SQL["functions_after"], numbered(query.after), query.limit)
+    found = await tx.connection.fetch(JOBS_SQL["functions_after"], numbered(query.after), query.limit)
     names = {number: key_of(*stored) for number, *stored in found}
-    dead = {names[function]: number for function, number in await tx.connection.fetch(SQL["dead_of"], list(names))}
+    dead = {names[function]: number for function, number in await tx.connection.fetch(JOBS_SQL["dead_of"], list(names))}
     return DeadCounted(dead, b"%d" % found[-1][0] if len(found) == query.limit else None)
 
 
 Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]
 READERS: Final[Readers] = {
-    ListJobs: list_jobs,
+    QueryJobs: list_jobs,
     FirstInLine: first_in_line,
     ShowJob: show_job,
     ReadArguments: read_arguments,

@@ -1,8 +1,8 @@
-"""Ended jobs, partitioned by the time of their end: partitions are created ahead and dropped whole; the sweep deletes other rows.
+"""Ended jobs, in partitions by the time of their end, which are created ahead and dropped whole.
 
 A partition is dropped in steps, so that no group waits for it. First it is detached, which locks the table for a moment, or is
 postponed if the lock is not free. Then its jobs are subtracted from the counts, a piece at a time. Then it is dropped. Its jobs
-are forgotten with the first step.
+are forgotten with the first step. Nothing names their tags then, so `TagSweep` looks for tags of deleted jobs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import asyncpg
 
 from mainspring.engines.postgres.migrate import quoted
-from mainspring.engines.postgres.rows import SQL
-from mainspring.engines.postgres.tags import TagSweep
+from mainspring.engines.postgres.transaction import JOBS_SQL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -67,7 +66,7 @@ _LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 async def maintain(connection: Connection[Record]) -> None:
     """Create the partitions for today and the next days. A partition whose lock is not free is left for the next time."""
-    now_us = await connection.fetchval(SQL["now"])
+    now_us = await connection.fetchval(JOBS_SQL["now"])
     existing = await _names(connection)
     for kind in (ENDED, DEAD):
         first = kind.begins(now_us)
@@ -77,7 +76,7 @@ async def maintain(connection: Connection[Record]) -> None:
 
 
 async def _names(connection: Connection[Record]) -> set[str]:
-    return {row[0] for row in await connection.fetch(SQL["partitions"])}
+    return {row[0] for row in await connection.fetch(JOBS_SQL["partitions"])}
 
 
 async def attach(connection: Connection[Record], kind: Kind, day: int) -> None:
@@ -130,7 +129,7 @@ async def sweep(tx: Transaction, operations: Sequence[ops.Sweep]) -> list[int]:
 
 async def _sweep(tx: Transaction, operation: ops.Sweep) -> int:
     ended_us, dead_us = _bounded(operation.ended_before_us), _bounded(operation.dead_before_us)
-    gone = await tx.connection.fetch(SQL["sweep"], ended_us, dead_us, operation.rows)
+    gone = await tx.connection.fetch(JOBS_SQL["sweep"], ended_us, dead_us, operation.rows)
     for function, state, priority, number in gone:
         tx.count(function, state, priority, -number)
     # Cancelled and expired jobs share partitions with failed ones: a partition is dropped when both retentions are over.
@@ -182,7 +181,7 @@ async def drop_retired(connection: Connection[Record], budget: float = COUNT_BUD
     until = time.monotonic() + budget
     while True:
         async with connection.transaction():
-            found = await connection.fetchrow(SQL["retired"])
+            found = await connection.fetchrow(JOBS_SQL["retired"])
             if found is None:
                 return False
             await _count_blocks(connection, found["name"], found["block"])
@@ -202,7 +201,7 @@ async def _count_blocks(connection: Connection[Record], name: str, block: int) -
         f"SELECT function, {state}, priority, count(*) FROM {quoted(name)}"  # noqa: S608 - an internal name
         f" WHERE ctid >= '({block},0)' AND ctid < '({upto},0)' GROUP BY 1, 2, 3"
     )
-    await connection.execute(SQL["count_off"], *_columns(numbers))
+    await connection.execute(JOBS_SQL["count_off"], *_columns(numbers))
     if upto >= blocks:
         await connection.execute(f"DROP TABLE {quoted(name)}")
         await connection.execute("DELETE FROM retired WHERE name = $1", name)
@@ -216,3 +215,29 @@ def _columns(records: Iterable[Record]) -> list[list[int]]:
         for column, value in zip(columns, record, strict=True):
             column.append(value)
     return columns
+
+
+ROWS: Final = 1000
+"""Rows that one statement examines."""
+BUDGET: Final = 0.2
+"""Seconds after which a sweep releases the connection for other work."""
+_START: Final = ("", "", 0)
+
+
+class TagSweep:
+    """One engine's progress through the table of tags: each sweep continues where the last one ended."""
+
+    def __init__(self) -> None:
+        self._place: tuple[str, str, int] = _START
+
+    async def run(self, connection: Connection[Record], budget: float = BUDGET) -> None:
+        """Examine the next rows until the budget is spent, or the last row is reached."""
+        until = time.monotonic() + budget
+        while True:
+            found = await connection.fetchrow(JOBS_SQL["sweep_tags"], *self._place, ROWS)
+            if found is None:
+                self._place = _START
+                return
+            self._place = tuple(found)
+            if time.monotonic() >= until:
+                return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.engines.postgres import inbox, journal, rows
-from mainspring.engines.postgres.floors import Floors
-from mainspring.engines.postgres.rows import SQL
+from mainspring.engines.postgres import submitting, transaction
+from mainspring.engines.postgres.claiming import Floors
+from mainspring.engines.postgres.transaction import JOBS_SQL
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State, read_options
 from mainspring.namespaces import ANY
@@ -39,7 +39,7 @@ async def with_results(tx: Transaction, operations: Sequence[ops.Find | ops.Subs
         for job in ops.fitting(outcome, operation.room):
             fit.setdefault(job.id, []).append(job)
     # An outcome has a job under each requested id: one object, and one copy of its result.
-    for job_id, result in await tx.connection.fetch(SQL["results"], sorted(fit)) if fit else ():
+    for job_id, result in await tx.connection.fetch(JOBS_SQL["results"], sorted(fit)) if fit else ():
         for job in fit[job_id]:
             job.result = result or b""
     return outcomes
@@ -47,25 +47,25 @@ async def with_results(tx: Transaction, operations: Sequence[ops.Find | ops.Subs
 
 async def look_up(tx: Transaction, ids: Iterable[int], namespace: str = ANY) -> dict[int, Job]:
     """Return jobs of a namespace by the requested ids, without results. A submission that joined a job stands for that one."""
-    wanted = rows.known_ids(ids)
+    wanted = transaction.known_ids(ids)
     found = await find_stored(tx, wanted, namespace)
     missing = [job_id for job_id in wanted if job_id not in found]
-    joined = await inbox.aliases(tx, missing)
+    joined = await submitting.aliases(tx, missing)
     if joined:
         others = await find_stored(tx, joined.values(), namespace)
         found.update((job_id, others[other]) for job_id, other in joined.items() if other in others)
-    for job in await inbox.peek(tx, (job_id for job_id in missing if job_id not in joined), namespace):
+    for job in await submitting.peek(tx, (job_id for job_id in missing if job_id not in joined), namespace):
         found[job.id] = job
     return found
 
 
 async def find_stored(tx: Transaction, ids: Iterable[int], namespace: str) -> dict[int, Job]:
     """Return the jobs of a namespace that are rows of these ids, without results."""
-    wanted = rows.known_ids(ids)
+    wanted = transaction.known_ids(ids)
     if not wanted:
         return {}
-    records = await tx.connection.fetch(SQL["find"], wanted, namespace)
-    return {job.id: job for job in await rows.stored(tx, records, read_options)}
+    records = await tx.connection.fetch(JOBS_SQL["find"], wanted, namespace)
+    return {job.id: job for job in await transaction.stored_jobs(tx, records, read_options)}
 
 
 async def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
@@ -79,7 +79,7 @@ async def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> 
         columns[1].append(unique)
         columns[2].append(None if isinstance(function, bytes) else function.namespace)
     found: dict[int, ops.Found] = {}
-    for key, job_id, state, attempt in await tx.connection.fetch(SQL["find_unique"], *columns) if keys else ():
+    for key, job_id, state, attempt in await tx.connection.fetch(JOBS_SQL["find_unique"], *columns) if keys else ():
         found[key - 1] = ops.Found(job_id, state, attempt)
     await tx.nodes.load(other.id for other in found.values())
     ends = iter(range(len(keys)))
@@ -93,7 +93,7 @@ async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -
     if all(operation.functions is not None for operation in operations):
         only = await numbers_of(tx, (name for operation in operations for name in operation.functions or ()))
     records = await tx.connection.fetch(
-        SQL["read_backlog"],
+        JOBS_SQL["read_backlog"],
         floors.due.place,
         floors.expiring.place,
         floors.inbox.place,
@@ -118,13 +118,13 @@ async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -
             live[name] = live.get(name, 0) + number
             if state == _PENDING:
                 pending[name, priority] = pending.get((name, priority), 0) + number
-    refused = await inbox.refused(tx, floors)
+    refused = await submitting.refused(tx, floors)
     return [ops.Backlog(pending, live, min(times, default=0), inbox_waits, refused) for _ in operations]
 
 
 async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
     """Return the counts; see ``Count``."""
-    numbers = await journal.counts(tx)
+    numbers = await transaction.journal_counts(tx)
     await tx.functions.load_keys({function for function, _, _ in numbers})
     counts: dict[tuple[bytes, int, int], int] = {}
     for (function, state, priority), number in numbers.items():
@@ -141,7 +141,7 @@ async def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> li
 async def live(tx: Transaction, names: Mapping[int, bytes]) -> dict[tuple[bytes, int, int], int]:
     """Return the numbers of unfinished jobs of some functions, given by number and name."""
     counts = {key: number for key, number in tx.deltas.items() if key[0] in names and key[1] < _SUCCEEDED}
-    for *key, number in await tx.connection.fetch(SQL["counts_of"], list(names)) if names else ():
+    for *key, number in await tx.connection.fetch(JOBS_SQL["counts_of"], list(names)) if names else ():
         counts[key[0], key[1], key[2]] = counts.get((key[0], key[1], key[2]), 0) + number
     return {(names[at], state, priority): number for (at, state, priority), number in counts.items() if number}
 

@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from mainspring.engines.postgres.functions import columns, key_of
-from mainspring.engines.postgres.statements import load
+from mainspring.engines.postgres.transaction import columns, key_of, load_statements
 from mainspring.errors import StoreError
-from mainspring.events.relay import (
+from mainspring.events import (
     Ask,
     Direct,
     FollowLog,
@@ -48,12 +47,12 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.control import Control
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
     from mainspring.nodes.model import NodeRow
     from mainspring.nodes.store import Cluster
 
 log = structlog.get_logger("mainspring.postgres")
-_SQL = load("engine.sql")
+_SQL = load_statements("engine.sql")
 
 PIECE_LENGTH: Final = 7900
 """Characters of a payload; PostgreSQL's limit is 8,000 bytes."""
@@ -133,7 +132,7 @@ _MAIL, _SETTLED, _LOGGED, _PENDING = "m", "s", "l", "p"
 
 
 class Relay:
-    """One node's end of the channels: implements ``mainspring.events.relay.Relay``."""
+    """One node's end of the channels: implements ``mainspring.events.Relay``."""
 
     def __init__(self, control: Control, checksum: int, cluster: Cluster | None = None) -> None:
         """A cluster carries the messages if there is one and this node has joined it."""

@@ -1,19 +1,23 @@
-"""Settlements: results that workers report, and jobs that are recovered from nodes that are gone."""
+"""Settlements: reported results, jobs that are recovered from lost nodes, and the clients that wait for ends.
+
+Waiting clients, at any node, are notified of ends. Foreground jobs without any are dropped.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from mainspring.engines.postgres import rows, waiting
-from mainspring.engines.postgres.floors import Floors
-from mainspring.engines.postgres.rows import SQL
+from mainspring.engines.postgres import submitting, transaction
+from mainspring.engines.postgres.claiming import Floors
+from mainspring.engines.postgres.queries import with_results
+from mainspring.engines.postgres.transaction import JOBS_SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.attempt_records import note_lost
 from mainspring.jobs.model import Job, State, read_options
 from mainspring.jobs.owners import note, noticed
 from mainspring.jobs.rules import Event, Settlement
+from mainspring.jobs.settlement_records import note_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +49,7 @@ async def _settle(tx: Transaction, settlements: dict[JobTerm, Settlement]) -> se
     dead: list[Settlement] = []
     back: list[Settlement] = []
     for (job_id, term), settlement in sorted(settlements.items(), key=_by_job_term):
-        if term <= 0 or not 0 < job_id <= rows.LARGEST_ID:
+        if term <= 0 or not 0 < job_id <= transaction.LARGEST_ID:
             continue
         after = _TARGETS[settlement.event]
         (succeeded if after == _SUCCEEDED else dead if after > _SUCCEEDED else back).append(settlement)
@@ -70,12 +74,12 @@ def _by_job_term(item: tuple[JobTerm, Settlement]) -> JobTerm:
 
 async def _succeed(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
     accepted: set[JobTerm] = set()
-    for portion in rows.portions(settlements, _size):
+    for portion in transaction.portions(settlements, _size):
         ((number, waited, ids, terms),) = await tx.connection.fetch(
-            SQL["succeed"], *columns_of(portion), *remembered(portion)
+            JOBS_SQL["succeed"], *columns_of(portion), *remembered(portion)
         )
         if waited:
-            await waiting.notify_waiters(tx, waited)
+            await notify_waiters(tx, waited)
         if number == len(portion):
             accepted.update((settlement.job.id, settlement.job.term) for settlement in portion)
         else:
@@ -83,19 +87,19 @@ async def _succeed(tx: Transaction, settlements: list[Settlement]) -> set[JobTer
     return accepted
 
 
-def columns_of(settlements: Sequence[Settlement]) -> rows.Columns:
+def columns_of(settlements: Sequence[Settlement]) -> transaction.Columns:
     """Return the columns of the statement ``succeed`` up to the errors."""
-    results = rows.sparse([settlement.result or None for settlement in settlements])
-    return [*rows.settled(settlements), _due(settlements), results, _errors(settlements)]
+    results = transaction.sparse([settlement.result or None for settlement in settlements])
+    return [*transaction.settled_columns(settlements), _due(settlements), results, _errors(settlements)]
 
 
-def remembered(settlements: Sequence[Settlement]) -> rows.Columns:
+def remembered(settlements: Sequence[Settlement]) -> transaction.Columns:
     """Return its last columns: what is kept of the payloads, and the records of the attempts."""
-    return [rows.sparse([settlement.payload for settlement in settlements]), _records(settlements)]
+    return [transaction.sparse([settlement.payload for settlement in settlements]), _records(settlements)]
 
 
 def _records(settlements: Sequence[Settlement]) -> list[bytes | None]:
-    return rows.sparse([settlement.record or None for settlement in settlements])
+    return transaction.sparse([settlement.record or None for settlement in settlements])
 
 
 def _size(settlement: Settlement) -> int:
@@ -105,14 +109,14 @@ def _size(settlement: Settlement) -> int:
 async def _end_unsuccessful(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
     states = [_TARGETS[settlement.event] for settlement in settlements]
     gone = await tx.connection.fetch(
-        SQL["end_unsuccessful"],
-        *rows.settled(settlements),
+        JOBS_SQL["end_unsuccessful"],
+        *transaction.settled_columns(settlements),
         _due(settlements),
         states,
         _errors(settlements),
         _records(settlements),
     )
-    await waiting.notify_waiters(tx, (job_id for job_id, _, waited in gone if waited))
+    await notify_waiters(tx, (job_id for job_id, _, waited in gone if waited))
     return {(job_id, term) for job_id, term, _ in gone}
 
 
@@ -125,9 +129,9 @@ async def _requeue(tx: Transaction, settlements: list[Settlement]) -> set[JobTer
     places = {
         (job_id, term): place
         for job_id, term, place in await tx.connection.fetch(
-            SQL["give_back"],
-            *rows.settled(settlements),
-            rows.sparse(due),
+            JOBS_SQL["give_back"],
+            *transaction.settled_columns(settlements),
+            transaction.sparse(due),
             states,
             _errors(settlements),
             _records(settlements),
@@ -151,11 +155,11 @@ async def _requeue(tx: Transaction, settlements: list[Settlement]) -> set[JobTer
 
 
 def _due(settlements: Sequence[Settlement]) -> list[int | None]:
-    return rows.sparse([settlement.due_us or None for settlement in settlements])
+    return transaction.sparse([settlement.due_us or None for settlement in settlements])
 
 
 def _errors(settlements: Sequence[Settlement]) -> list[bytes | None]:
-    return rows.sparse([settlement.error or None for settlement in settlements])
+    return transaction.sparse([settlement.error or None for settlement in settlements])
 
 
 async def _load_functions(tx: Transaction, settlements: Iterable[Settlement]) -> None:
@@ -184,9 +188,9 @@ async def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[op
 
 async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
     if operation.of is None:
-        found = await tx.connection.fetch(SQL["held_elsewhere"], operation.term, None)
+        found = await tx.connection.fetch(JOBS_SQL["held_elsewhere"], operation.term, None)
     else:
-        found = await tx.connection.fetch(SQL["held_by"], list(operation.of), operation.rows)
+        found = await tx.connection.fetch(JOBS_SQL["held_by"], list(operation.of), operation.rows)
     held: list[Job] = []
     await tx.functions.load_keys({row[2] for row in found})
     for job_id, state, function, priority, attempt, suspects, term, foreground, options in found:
@@ -194,7 +198,7 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
         job = Job(job_id, key, b"", state=state, priority=priority, foreground=bool(foreground))
         job.attempt, job.suspects, job.term = attempt, suspects, term
         if options is not None:
-            job.options, job.key = rows.decode_stored_options(options, read_options)
+            job.options, job.key = transaction.decode_stored_options(options, read_options)
         held.append(job)
     settlements = rules.recovered(held)
     await tx.nodes.load_terms({job.term for job in held})
@@ -204,9 +208,83 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
     assert len(accepted) == len(held), "their rows are locked"
     if operation.of is None:
         return ops.Recovered(len(held), pending, lost=lost)
-    waited = await tx.connection.fetch(SQL["waited_by"], list(operation.of), operation.rows)
+    waited = await tx.connection.fetch(JOBS_SQL["waited_by"], list(operation.of), operation.rows)
     # Also jobs that ran when the last client left: they were kept for their worker, which is gone.
     left = {row[0] for row in waited} | {job.id for job in held if job.foreground}
-    await waiting.drop(tx, ((job_id, term) for job_id in left for term in operation.of))
+    await drop(tx, ((job_id, term) for job_id in left for term in operation.of))
     more = len(held) == operation.rows or len(waited) == operation.rows
     return ops.Recovered(len(held), pending, more, lost)
+
+
+async def wait(tx: Transaction, operations: Sequence[ops.Subscribe]) -> list[dict[int, Job]]:
+    """Record waiters, and return the jobs; see ``Subscribe``.
+
+    This locks the jobs' rows: a concurrent settlement comes before, and then the job is found ended here, or after, and then it
+    finds the record.
+    """
+    wanted = [job_id for operation in operations for job_id in operation.ids]
+    await submitting.admit(tx, wanted)
+    aliases = await submitting.aliases(tx, wanted)
+    pairs: dict[str, set[tuple[int, int]]] = {}
+    for operation in operations:
+        for job_id in operation.ids:
+            stored = aliases.get(job_id, job_id)
+            if 0 < stored <= transaction.LARGEST_ID:
+                pairs.setdefault(operation.namespace, set()).add((stored, operation.term))
+    for namespace, found in sorted(pairs.items()):
+        columns = zip(*sorted(found), strict=True)
+        await tx.connection.fetch(JOBS_SQL["wait"], *map(list, columns), namespace)
+    return await with_results(tx, operations)
+
+
+async def leave(tx: Transaction, operations: Sequence[ops.Unsubscribe]) -> list[set[int]]:
+    """Remove waiters; see ``Unsubscribe``."""
+    wanted = [job_id for operation in operations for job_id in operation.ids]
+    aliases = await submitting.aliases(tx, wanted)
+    pairs = [(aliases.get(job_id, job_id), operation.term) for operation in operations for job_id in operation.ids]
+    dropped = await drop(tx, pairs)
+    return [{job_id for job_id in operation.ids if aliases.get(job_id, job_id) in dropped} for operation in operations]
+
+
+async def drop(tx: Transaction, pairs: Iterable[tuple[int, int]]) -> set[int]:
+    """Remove waiters, given as pairs of job and term; return the foreground jobs that are dropped because none is left."""
+    pairs = sorted({pair for pair in pairs if 0 < pair[0] <= transaction.LARGEST_ID})
+    if not pairs:
+        return set()
+    ids, terms = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    await tx.connection.fetch(JOBS_SQL["leave"], ids, terms)
+    locked = {row[0] for row in await tx.connection.fetch(JOBS_SQL["lock_foreground"], transaction.known_ids(ids))}
+    pairs = [pair for pair in pairs if pair[0] in locked]
+    if not pairs:
+        return set()
+    dropped = set()
+    for job_id, function, state, priority in await tx.connection.fetch(
+        JOBS_SQL["drop_foreground"], [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    ):
+        dropped.add(job_id)
+        tx.count(function, state, priority, -1)
+    return dropped
+
+
+async def find_subscribers(tx: Transaction, operations: Sequence[ops.FindSubscribers]) -> list[dict[int, list[int]]]:
+    """Return the nodes of other waiters; see ``FindSubscribers``."""
+    ids = transaction.known_ids(job_id for operation in operations for job_id in operation.ids)
+    waits: dict[int, list[int]] = {}
+    for job_id, term in await tx.connection.fetch(JOBS_SQL["subscribers"], ids) if ids else ():
+        waits.setdefault(job_id, []).append(term)
+    outcomes = []
+    for operation in operations:
+        elsewhere = {
+            job_id: [term for term in waits.get(job_id, ()) if term != operation.term] for job_id in operation.ids
+        }
+        outcomes.append({job_id: terms for job_id, terms in elsewhere.items() if terms})
+    return outcomes
+
+
+async def notify_waiters(tx: Transaction, ids: Iterable[int]) -> None:
+    """Notify the nodes of clients that wait for ended jobs, and remove these waiters."""
+    wanted = transaction.known_ids(ids)
+    if wanted:
+        for job_id, term in await tx.connection.fetch(JOBS_SQL["end_waiting"], wanted):
+            if term != tx.term:
+                tx.settled(term, job_id)

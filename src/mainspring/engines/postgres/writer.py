@@ -8,45 +8,64 @@
       ▲                                                       │
       └──────── connect, wait for the old session to end ◄────┘
 
-Nearly all groups are one statement instead, which does all of that and commits by itself (`fast_path`).
-
 The session of a term's groups has a mark of the term until it ends. The next session ends those with the mark before any other
 statement, so no attempt of an old session is under way any more, and the result of `enter` for a group is final. The journal's
 primary key is the second guard: two attempts of a group cannot both be committed.
+
+**The fast path**: most groups are only successes and new jobs, and are sent to the server in one statement that also commits
+them. It has
+the effect of the handlers if every guard holds and no unique conflicts: each job is still held under its term, no client waits at
+another node, each unique is free. Outcomes and counts follow from that. Otherwise it writes nothing; the group runs step by
+step, and so
+do the groups of the next second, since joins come in series (`FastPathBackoff`).
+
+A function of the schema does it (`migrations/0014.sql`). Only an error undoes the writes that precede a failed guard, and an
+error that ends a statement appears in the database's log; so the function catches its own. To check first would cost another
+round trip for each group, as would a ROLLBACK in place of the error, and could be overtaken; to keep the valid part of a group
+would need counts that depend on it.
+
+**The watch**: a group has no answer for long if the server still works on it, or if the connection is dead, which swallows
+packets for a
+quarter of an hour before the operating system gives up. The watch asks the server over the control connection. While the
+server works
+for the group's session, or that session waits for a lock or a standby, the watch does nothing. If the session waits for this
+node, or
+does not exist, the watch drops the connection and the group runs again on another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from mainspring.engines.postgres import failures, journal, membership
-from mainspring.engines.postgres.connection import LOG_INTERVAL, connect_repeatedly, delays, disconnect
-from mainspring.engines.postgres.failures import Verdict
-from mainspring.engines.postgres.fast_path import FastPathBackoff, compose
-from mainspring.engines.postgres.functions import Functions, Nodes
+from mainspring.engines.postgres import connections, control, settling, submitting, transaction
+from mainspring.engines.postgres.connections import LOG_INTERVAL, Verdict, connect_repeatedly, delays, disconnect
 from mainspring.engines.postgres.handlers import Runner
-from mainspring.engines.postgres.rows import SQL
-from mainspring.engines.postgres.statements import load
-from mainspring.engines.postgres.transaction import Memory, Transaction
+from mainspring.engines.postgres.transaction import JOBS_SQL, Functions, Memory, Nodes, Transaction, load_statements
 from mainspring.errors import StoreError, StoreFencedError
-from mainspring.storage.plan import only_reads, plan_of
+from mainspring.jobs import store as ops
+from mainspring.jobs.owners import owner
+from mainspring.jobs.rules import Event
+from mainspring.storage.engine import only_reads, plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from asyncpg import Connection, Record
 
-    from mainspring.engines.postgres.address import Address
+    from mainspring.engines.postgres.connections import Address
+    from mainspring.engines.postgres.control import Control
+    from mainspring.engines.postgres.submitting import New
+    from mainspring.jobs.rules import Settlement
     from mainspring.jobs.slices import JobLifecycle, Slice
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.plan import Plan
+    from mainspring.storage.engine import Operation, Plan
 
 log = structlog.get_logger("mainspring.postgres")
-_SQL = load("engine.sql")
+_SQL = load_statements("engine.sql")
 
 COMMAND_TIMEOUT: Final = 5.0
 """Seconds for short commands. Between groups nothing else detects a dead connection; within one, `watch` does."""
@@ -103,7 +122,7 @@ class Writer:
                 async with asyncio.timeout(COMMAND_TIMEOUT):
                     await connection.execute("SELECT pg_advisory_unlock_all()")
                     await self._lock(connection)
-            except failures.ERRORS:
+            except connections.ERRORS:
                 connection.terminate()
             else:
                 return
@@ -167,7 +186,7 @@ class Writer:
                         fenced.__cause__ = error
                         return fenced
                     case _:
-                        failure = failures.explain(error, self._address)
+                        failure = connections.explain(error, self._address)
                         failure.__cause__ = error
                         return failure
             finally:
@@ -175,14 +194,14 @@ class Writer:
 
     async def roll_back(self, connection: Connection[Record], error: BaseException) -> Verdict:
         """Roll back an open transaction on the connection, and return the verdict on the error."""
-        verdict = failures.judge(error, connected=not connection.is_closed())
+        verdict = connections.judge(error, connected=not connection.is_closed())
         if verdict is Verdict.AWAY:
             connection.terminate()
         elif not connection.is_closed() and connection.is_in_transaction():  # the watch may have dropped it in between
             try:
                 async with asyncio.timeout(COMMAND_TIMEOUT):
                     await connection.execute("ROLLBACK")
-            except failures.ERRORS:
+            except connections.ERRORS:
                 connection.terminate()  # which rolls back as well
         return verdict
 
@@ -228,10 +247,10 @@ class Writer:
             try:
                 async with asyncio.timeout(COMMAND_TIMEOUT):
                     await self._lock(connection)
-            except failures.ERRORS as error:
+            except connections.ERRORS as error:
                 connection.terminate()
-                if open_timeout is not None and not failures.is_away(error):
-                    raise failures.explain(error, self._address) from error
+                if open_timeout is not None and not connections.is_away(error):
+                    raise connections.explain(error, self._address) from error
                 log.warning("the store went away again", reason=str(error) or type(error).__name__)
                 await asyncio.sleep(0.5)
             except BaseException:
@@ -245,11 +264,9 @@ class Writer:
         """Mark the session as the term's, and end the term's other sessions."""
         schema, term = self._address.schema, self._term
         # The lock of the version before may be held by anybody. The mark has a number that nobody can know before.
-        while not await connection.fetchval(
-            _SQL["mark_session"], *membership.marks(schema, term, secrets.randbits(31))
-        ):
+        while not await connection.fetchval(_SQL["mark_session"], *control.marks(schema, term, secrets.randbits(31))):
             pass
-        keys = membership.keys(schema, term)
+        keys = control.keys(schema, term)
         tries = 0
         while await connection.fetch(_SQL["break_off"], *keys):
             await asyncio.sleep(0.02)
@@ -258,7 +275,7 @@ class Writer:
                 log.warning(
                     "the last session does not end: no group can be committed until it does",
                     term=term,
-                    sessions=await membership.sessions(connection, keys),
+                    sessions=await control.sessions(connection, keys),
                 )
 
 
@@ -283,7 +300,7 @@ class _Group:
         if fast_path is None:
             return None
         self._sent = Sent(tx, fast_path.outcomes)
-        if await connection.fetchval(SQL["fast_path"], *fast_path.arguments):
+        if await connection.fetchval(JOBS_SQL["fast_path"], *fast_path.arguments):
             return fast_path.outcomes
         self._sent = None
         self._writer.backoff.missed(_now())
@@ -306,10 +323,10 @@ class _Group:
                 self._writer.rolled_back(before.tx)  # otherwise `enter` would have refused this attempt
             outcomes = await self._writer.runner.handle(tx, self._plan, self._size)
             self._sent = Sent(tx, outcomes)
-            await connection.execute(journal.entry(tx, self._number))
+            await connection.execute(transaction.journal_entry(tx, self._number))
         except BaseException as error:
             self._writer.forget()
-            verdict = failures.judge(error, connected=not connection.is_closed())
+            verdict = connections.judge(error, connected=not connection.is_closed())
             unknown = verdict is Verdict.AWAY and self._sent is not None and self._sent.tx is tx
             if not unknown:
                 self._writer.rolled_back(tx)
@@ -321,3 +338,145 @@ class _Group:
             tx, outcomes = before
         self._writer.committed(tx)
         return outcomes
+
+
+KINDS: Final = frozenset({ops.Settle, ops.Submit})
+BACKOFF: Final = 1.0
+"""Seconds for which groups run step by step after a group that the fast path refused."""
+
+
+class FastPathBackoff:
+    """Decides whether to try the fast path. Times are seconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def tries(self, now: float) -> bool:
+        """Return whether to try it for a group."""
+        return now >= self._until
+
+    def missed(self, now: float) -> None:
+        """Note that it refused a group."""
+        self._until = now + BACKOFF
+
+
+class FastPath(NamedTuple):
+    """A group for the fast path: the arguments of the statement ``fast_path``, and the outcomes of its operations."""
+
+    arguments: list[Any]
+    outcomes: list[Any]
+
+
+async def compose(tx: Transaction, plan: Plan, size: int, number: int) -> FastPath | None:
+    """Return a group as one statement, with its counts noted in ``tx``; None if the group does not qualify."""
+    if not KINDS.issuperset(plan):
+        return None
+    settlements = _settlements(tx, plan)
+    new_jobs = None if settlements is None else _new_jobs(tx, plan)
+    if settlements is None or new_jobs is None:
+        return None
+    if (
+        sum(len(new.job.payload) for new in new_jobs) + sum(len(one.result) for one in settlements)
+        > transaction.PORTION_BYTES
+    ):
+        return None
+    await settling.count(tx, settlements)
+    await submitting.note_stored(tx, new_jobs)
+    deltas = [(*key, delta) for key, delta in tx.deltas.items() if delta]
+    arguments = [
+        tx.term,
+        number,
+        *settling.columns_of(settlements),
+        *submitting.columns_of(tx, new_jobs),
+        *transaction.uniques([new.job for new in new_jobs]),
+        *([delta[at] for delta in deltas] for at in range(4)),
+        *settling.remembered(settlements),
+    ]
+    outcomes: list[Any] = [None] * size
+    for index, _ in plan.get(ops.Settle, ()):
+        outcomes[index] = set()
+    for index, _ in plan.get(ops.Submit, ()):
+        outcomes[index] = {}
+    return FastPath(arguments, outcomes)
+
+
+def _settlements(tx: Transaction, plan: Plan) -> list[Settlement] | None:
+    found: dict[tuple[int, int], Settlement] = {}
+    number = 0
+    for _, operation in plan.get(ops.Settle, ()):
+        assert isinstance(operation, ops.Settle)
+        number += len(operation.settlements)
+        for one in operation.settlements:
+            job = one.job
+            if one.event is not Event.SUCCEED or job.term <= 0 or not 0 < job.id <= transaction.LARGEST_ID:
+                return None
+            if job.function not in tx.functions.numbers or owner(job.options) is not None:
+                return None
+            found[job.id, job.term] = one
+    return [found[job_term] for job_term in sorted(found)] if len(found) == number else None
+
+
+def _new_jobs(tx: Transaction, plan: Plan) -> list[New] | None:
+    jobs = []
+    for _, operation in plan.get(ops.Submit, ()):
+        assert isinstance(operation, ops.Submit)
+        if operation.waiter:
+            return None
+        jobs += operation.jobs
+    if any(job.options is not None and job.options.tags for job in jobs):
+        return None
+    if not all(job.function in tx.functions.numbers for job in jobs):
+        return None
+    new_jobs = submitting.new_jobs_of(tx, jobs, [0] * len(jobs))
+    independent = submitting.independent([new for new in new_jobs if new.job.unique])
+    return None if independent is None else [*(new for new in new_jobs if not new.job.unique), *independent]
+
+
+_WATCH_SQL = load_statements("engine.sql")
+
+SLOW_GROUP: Final = 5.0
+"""Seconds without an answer after which the server is asked."""
+RECHECK_DELAY: Final = 1.0
+"""Seconds between two checks: an answer under way arrives in between."""
+
+
+class Watch:
+    """Checks the group under way from time to time."""
+
+    def __init__(self, control: Control, writer: Writer, *, slow: float = SLOW_GROUP) -> None:
+        self._control = control
+        self._writer = writer
+        self._slow = slow
+
+    async def run(self) -> None:
+        """Watch, until cancelled: one wake-up per interval, and a query only for a group that takes very long."""
+        while True:
+            seen = self._writer.attempts
+            await asyncio.sleep(self._slow)
+            if self._writer.busy and self._writer.attempts == seen:
+                await self.check(seen)
+
+    async def check(self, attempt: int) -> bool:
+        """Drop the writer's connection if the server waits for this node on it; return whether it did."""
+        idle: list[Any] = []
+        for _ in range(2):
+            pid = self._writer.pid
+            if pid is None:
+                return False  # it is connecting, with time-outs of its own
+            try:
+                row = await self._control.run(partial(_activity, pid=pid), self._slow)
+            except StoreError:
+                return False  # the store is unavailable for both connections
+            if row is not None and not row["waits"]:
+                return False
+            idle.append((pid, row and row["state_change"]))
+            await asyncio.sleep(RECHECK_DELAY)
+        if idle[0] != idle[1] or not self._writer.busy or self._writer.attempts != attempt:
+            return False
+        log.warning("a group has no answer, and the server does not work on it: connecting again")
+        self._writer.give_up()
+        return True
+
+
+async def _activity(connection: Connection[Record], pid: int) -> Record | None:
+    return await connection.fetchrow(_WATCH_SQL["activity"], pid)

@@ -1,4 +1,4 @@
-"""Credentials and the audit on SQLite."""
+"""The access slice on SQLite: credentials, the audit, and the kept answers of requests with a key."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from mainspring.access.audit import (
     object_number,
     row_of,
 )
-from mainspring.engines.sqlite.rows import LARGEST_ID
+from mainspring.access.idempotency import OPERATIONS, ReplyOperation, Reservation, reservation_of
 from mainspring.engines.sqlite.statements import SQL
-from mainspring.storage.query import in_parts
-from mainspring.storage.synchronous import run_synchronously
+from mainspring.engines.sqlite.transaction import LARGEST_ID
+from mainspring.storage.engine import in_parts, run_synchronously
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
-    from mainspring.access.acts import Act
+    from mainspring.access.caller import Act
     from mainspring.engines.sqlite.transaction import Transaction
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Meter, Page, Query
+    from mainspring.storage.engine import Meter, Operation, Page, Query
 
 
 class _Credentials:
@@ -140,4 +139,45 @@ READERS: Final[dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Corout
     store.ListTokens: _tokens,
     store.CountRevocations: _revocations,
     ListActs: _acts,
+}
+
+
+class ReplyRows:
+    """`replies.Rows` inside the open transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._cursor = tx.cursor
+
+    async def reserve(self, key: bytes, request: bytes, at_us: int, expired_us: int) -> Reservation | None:
+        """Insert a reservation, or return the existing one."""
+        found = await self.find(key, expired_us)
+        if found is None:
+            self._cursor.execute(SQL["reserve_reply"], (key, request, at_us))
+        return found
+
+    async def find(self, key: bytes, expired_us: int) -> Reservation | None:
+        """Return the existing reservation."""
+        found = next(iter(self._cursor.execute(SQL["reply"], (key, expired_us))), None)
+        return None if found is None else reservation_of(*found)
+
+    async def keep(self, key: bytes, reply: bytes) -> None:
+        """Set the answer of a reservation."""
+        self._cursor.execute(SQL["keep_reply"], (reply, key))
+
+    async def release(self, key: bytes) -> None:
+        """Delete a reservation without an answer."""
+        self._cursor.execute(SQL["release_reply"], (key,))
+
+    async def sweep(self, before_us: int, rows: int) -> int:
+        """Delete old reservations."""
+        self._cursor.execute(SQL["sweep_replies"], (before_us, rows))
+        return self._cursor.connection.changes()
+
+
+def _change_replies(tx: Transaction, operations: Sequence[ReplyOperation]) -> list[object]:
+    return [run_synchronously(operation.run(ReplyRows(tx))) for operation in operations]
+
+
+REPLY_HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]]] = {
+    **dict.fromkeys(OPERATIONS, _change_replies)
 }

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.bulk import store as ops
 from mainspring.bulk import unit
-from mainspring.bulk.model import BulkOperation, Touched, decode_touched, operations_of, row_of
+from mainspring.bulk.rules import BulkOperation, Touched, decode_touched, operations_of, row_of
 from mainspring.bulk.unit import BulkUnit
 from mainspring.engines.sqlite import jobs
-from mainspring.engines.sqlite.finding import find_job
+from mainspring.engines.sqlite.jobs import find_job
 from mainspring.engines.sqlite.queries import near
-from mainspring.engines.sqlite.rows import LARGEST_ID
 from mainspring.engines.sqlite.schedules import SqliteSchedules
 from mainspring.engines.sqlite.statements import SQL
-from mainspring.queries.jobs import ListJobs
+from mainspring.engines.sqlite.transaction import LARGEST_ID
+from mainspring.queries.lists import QueryJobs
 from mainspring.schedules.unit import ScheduleUnit
-from mainspring.storage.query import in_parts
+from mainspring.storage.engine import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
     from mainspring.queries.filters import JobFilter
-    from mainspring.schedules.past_times import Backfill, Backfilled
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Meter, Page, Query
+    from mainspring.schedules.rules import Backfill, Backfilled
+    from mainspring.storage.engine import Meter, Operation, Page, Query
 
 
 class SqliteBulk:
@@ -70,7 +69,7 @@ class SqliteBulk:
 
     async def near(self, where: JobFilter, after: int, limit: int) -> Page[Job] | None:
         """Read the next jobs by a filter, if they are near."""
-        return near(self._tx, ListJobs(where=where, after=after, limit=limit))
+        return near(self._tx, QueryJobs(where=where, after=after, limit=limit))
 
     async def backfill(self, step: Backfill) -> Backfilled:
         """Fire past fire times of a schedule."""

@@ -13,24 +13,18 @@ import apsw
 import structlog
 
 from mainspring.access.audit import recorded_acts
-from mainspring.access.once import KeyedGroup, has_keys
-from mainspring.engines.sqlite import access, finding, jobs, logs, opening, probing, replies, resources, series
+from mainspring.access.idempotency import KeyedGroup, has_keys
+from mainspring.engines.sqlite import access, claiming, job_records, jobs, store_file
 from mainspring.engines.sqlite.failures import explain, full_at_start
-from mainspring.engines.sqlite.folding import Folding
-from mainspring.engines.sqlite.lock import FileLock
-from mainspring.engines.sqlite.queries import READERS
-from mainspring.engines.sqlite.reading import Reader
+from mainspring.engines.sqlite.queries import READERS, Reader
 from mainspring.engines.sqlite.statements import SQL
+from mainspring.engines.sqlite.store_file import FileLock, Folding
 from mainspring.engines.sqlite.transaction import Transaction
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
 from mainspring.ids import Term
 from mainspring.jobs.slices import Units, concerns
 from mainspring.storage.commit_queue import LOCK_RETRY_DELAYS
-from mainspring.storage.engine import Opened
-from mainspring.storage.operation import Probe, unknown
-from mainspring.storage.phases import Phase
-from mainspring.storage.plan import plan_of
-from mainspring.storage.synchronous import run_synchronously
+from mainspring.storage.engine import Opened, Phase, Probe, plan_of, run_synchronously, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,18 +32,24 @@ if TYPE_CHECKING:
 
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
-    from mainspring.storage.engine import Answer, Answered, Committed
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Budget, Query
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
+
+
+def probe(tx: Transaction, operations: Sequence[Probe]) -> list[None]:
+    """Write a job and delete it again: its pages go to the log with the commit."""
+    tx.cursor.execute(SQL["probe"])
+    tx.cursor.execute(SQL["probed"])
+    return [None] * len(operations)
+
 
 _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
-    **resources.HANDLERS,
-    **logs.HANDLERS,
+    **claiming.RESOURCE_HANDLERS,
+    **job_records.LOG_HANDLERS,
     **access.HANDLERS,
-    **replies.HANDLERS,
-    **series.HANDLERS,
-    Probe: probing.probe,
+    **access.REPLY_HANDLERS,
+    **job_records.SERIES_HANDLERS,
+    Probe: probe,
 }
 THREAD_ROWS = 64
 """The most rows of a group whose commit runs on the event loop. Larger groups wait for the disk in the engine's thread, so that
@@ -80,13 +80,13 @@ class SqliteEngine:
         self,
         path: Path,
         *,
-        synchronous: opening.Synchronous = "full",
-        cache_bytes: int = opening.CACHE_BYTES,
-        update: opening.Update = opening.UPDATE,
+        synchronous: store_file.Synchronous = "full",
+        cache_bytes: int = store_file.CACHE_BYTES,
+        update: store_file.Update = store_file.UPDATE,
         thread_rows: int = THREAD_ROWS,
         slices: Sequence[Slice[Transaction]] = (),
     ) -> None:
-        self._path = path = opening.real(path)
+        self._path = path = store_file.real_path(path)
         self._synchronous = synchronous
         self._cache_bytes = cache_bytes
         self._update = update
@@ -94,7 +94,7 @@ class SqliteEngine:
         self._thread_rows = thread_rows
         self.slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**READERS, **logs.READERS, **access.READERS, **series.READERS}
+        self._readers = {**READERS, **job_records.LOG_READERS, **access.READERS, **job_records.SERIES_READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers
@@ -121,7 +121,7 @@ class SqliteEngine:
         self._deliver = deliver
         self._lifecycle = lifecycle
         self._broken = None
-        opening.check_file(self._path)
+        store_file.check_file(self._path)
         self._lock.acquire()
         try:
             opened = await self._open_repeatedly(node)
@@ -134,8 +134,8 @@ class SqliteEngine:
             self._close()
             raise
         self._lock.record_pair()
-        opening.warn_of_readers(self._path)
-        opening.lay_out_log(self._tx.cursor.connection, self._path)
+        store_file.warn_of_readers(self._path)
+        store_file.lay_out_log(self._tx.cursor.connection, self._path)
         self._thread = threading.Thread(target=self._run, name="sqlite", daemon=True)
         self._thread.start()
         # With CPython's default of 5 ms the engine's thread would wait that long for the interpreter, row by row, under a busy
@@ -158,7 +158,7 @@ class SqliteEngine:
 
     def _open(self, node: NodeId) -> Opened:
         connection = self._connection = apsw.Connection(str(self._path))
-        opening.prepare(
+        store_file.prepare(
             connection,
             self._path,
             synchronous=self._synchronous,
@@ -234,7 +234,7 @@ class SqliteEngine:
 
     def _end(self, outcomes: list[Any]) -> list[Any]:
         if self._tx.large:
-            finding.read_large(self._tx)
+            jobs.read_large(self._tx)
         self._lock.check()  # commits to a file that was moved away must not be acknowledged
         self._tx.cursor.execute("COMMIT")
         self._fold(self._folding.after_commit)
@@ -301,7 +301,7 @@ class SqliteEngine:
         if not plan.keys() <= self._kinds:
             raise unknown("SQLite", plan.keys() - self._kinds)
         outcomes: list[Any] = [None] * len(group)
-        keyed = KeyedGroup(plan, replies.ReplyRows(self._tx), outcomes) if has_keys(plan) else None
+        keyed = KeyedGroup(plan, access.ReplyRows(self._tx), outcomes) if has_keys(plan) else None
         if keyed is not None:
             plan = run_synchronously(keyed.reserve(plan))
         for kind, placed in plan.items():

@@ -17,7 +17,7 @@ from mainspring.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from mainspring.private_files import refusal_reason
+from mainspring.private_data import refusal_reason
 
 if TYPE_CHECKING:
     from pathlib import Path

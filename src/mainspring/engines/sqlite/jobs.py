@@ -1,6 +1,7 @@
 """The jobs slice on SQLite: a handler for each kind of operation, called with all of a group's operations of that kind.
 
-This module changes stored jobs.
+Lookups and counts of a group come first. Submits store new jobs, or join jobs with the same unique. Then come the changes of
+stored jobs; `claiming` has the leases.
 """
 
 from __future__ import annotations
@@ -9,21 +10,201 @@ import json
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.sqlite import claiming, finding, rows, submitting
-from mainspring.engines.sqlite.finding import find_job
+from mainspring.engines.sqlite import claiming, transaction
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.attempt_records import cancel_on_request, note_lost
 from mainspring.jobs.model import RUNS, Job, State, decode_stop_request, encode_stop_request, read_options
 from mainspring.jobs.owners import Ended, note, noticed
 from mainspring.jobs.rules import Event
+from mainspring.jobs.settlement_records import cancel_on_request, note_lost
+from mainspring.jobs.user_data import indexed_tags
+from mainspring.namespaces import ANY, namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Operation
+
+SMALL_RESULT = 65_536
+"""Bytes up to which results are read with the group. The engine's thread reads larger ones, which wait for the disk and not for
+the interpreter."""
+
+
+def first_found(tx: Transaction, statement: str, values: tuple[object, ...]) -> ops.Found | None:
+    """Return the first job in the rows of a statement."""
+    for row in tx.cursor.execute(statement, values):
+        return ops.Found(*row)
+    return None
+
+
+def find_job(tx: Transaction, job_id: int, namespace: str = ANY) -> Job | None:
+    """Return a job of a namespace, without its result."""
+    if job_id > transaction.LARGEST_ID:
+        return None
+    statement, values = ("find", (job_id,)) if namespace == ANY else ("find_of", (job_id, namespace))
+    jobs = transaction.stored_jobs(tx.cursor.execute(SQL[statement], values), tx.functions, read_options)
+    return jobs[0] if jobs else None
+
+
+def find_short(tx: Transaction, job_id: int, namespace: str) -> Job | None:
+    """Return a job of a namespace, without its result, or None if it is long or not there."""
+    if job_id > transaction.LARGEST_ID:
+        return None
+    jobs = transaction.stored_jobs(
+        tx.cursor.execute(SQL["find_short"], (job_id, namespace)), tx.functions, read_options
+    )
+    return jobs[0] if jobs else None
+
+
+def find(tx: Transaction, operations: Sequence[ops.Find]) -> list[dict[int, Job]]:
+    """Return jobs by their ids; see ``Find``. A group has one copy of each result."""
+    outcomes = []
+    results: dict[int, bytes] = {}
+    large: dict[int, list[Job]] = {}
+    for operation in operations:
+        looked_up = (find_job(tx, job_id, operation.namespace) for job_id in operation.ids)
+        found = {job.id: job for job in looked_up if job is not None}
+        for job in ops.fitting(found, operation.room):
+            if job.output_size > SMALL_RESULT:
+                large.setdefault(job.id, []).append(job)
+                continue
+            if job.id not in results:
+                ((results[job.id],),) = tx.cursor.execute(SQL["result"], (job.id,))
+            job.result = results[job.id]
+        outcomes.append(found)
+    tx.large.extend(large.values())
+    return outcomes
+
+
+def read_large(tx: Transaction) -> None:
+    """Read the large results that the group needs: without the interpreter lock, and one copy of each."""
+    jobs, tx.large = tx.large, []
+    for same in jobs:
+        with tx.cursor.connection.blob_open("main", "jobs", "result", same[0].id, False) as blob:
+            result = blob.read()
+        for job in same:
+            job.result = result
+
+
+def find_unique(tx: Transaction, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
+    """Return live jobs by their uniques; see ``FindUnique``."""
+    return [[_find_unique(tx, *key) for key in operation.keys] for operation in operations]
+
+
+def _find_unique(tx: Transaction, function: bytes | ops.InNamespace, unique: bytes) -> ops.Found | None:
+    if isinstance(function, ops.InNamespace):
+        return first_found(tx, SQL["live_anywhere"], (unique, function.namespace))
+    number = tx.functions.find(function)
+    return None if number is None else first_found(tx, SQL["live"], (number, unique))
+
+
+def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
+    """Return the counts; see ``Count``."""
+    tx.write_counts()
+    counts = {
+        (tx.functions.key(function), state, priority): number
+        for function, state, priority, number in tx.cursor.execute(SQL["counts"])
+    }
+    return [counts for _ in operations]
+
+
+def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
+    """Return the counts of some functions; see ``CountLive``."""
+    tx.write_counts()
+    return [_counts_of(tx, operation.functions) for operation in operations]
+
+
+def _counts_of(tx: Transaction, functions: Sequence[bytes]) -> ops.Counted:
+    counts = {}
+    for name in functions:
+        function = tx.functions.find(name)
+        if function is not None:
+            for state, priority, number in tx.cursor.execute(SQL["counts_of"], (function,)):
+                counts[name, state, priority] = number
+    return ops.Counted(counts)
+
+
+def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found]]:
+    """Store new jobs; see ``Submit``. Jobs without a unique cannot conflict and are stored in one batch."""
+    plain: list[transaction.Row] = []
+    named: list[Job] = []
+    tagged: list[Job] = []
+    number = tx.functions.number
+    numbers: dict[tuple[int, int, int], int] = {}
+    for operation in operations:
+        for job in operation.jobs:
+            if job.unique:
+                named.append(job)
+            else:
+                function = number(job.function)
+                plain.append(transaction.submitted_row(job, function))
+                key = (function, job.state, job.priority)
+                numbers[key] = numbers.get(key, 0) + 1
+                if job.options is not None and job.options.tags:
+                    tagged.append(job)
+    for (function, state, priority), count in numbers.items():
+        tx.count(function, state, priority, count)
+    if plain:
+        tx.cursor.executemany(SQL["submit"], plain)
+        if tagged:
+            _store_tags(tx, tagged)
+    joined = _submit_named(tx, named) if named else {}
+    if not joined:
+        return [{} for _ in operations]
+    return [{job.id: joined[job.id] for job in operation.jobs if job.id in joined} for operation in operations]
+
+
+def _submit_named(tx: Transaction, named: list[Job]) -> dict[int, ops.Found]:
+    joined: dict[int, ops.Found] = {}
+    fresh: list[Job] = []
+    for job in named:
+        kept = _kept(tx, job)
+        if kept is None:
+            fresh.append(job)
+        else:
+            # A live job takes precedence over an ended one, even if this group has just submitted it.
+            _store_named(tx, fresh, joined)
+            fresh = []
+            function = tx.functions.number(job.function)
+            joined[job.id] = first_found(tx, SQL["live"], (function, job.unique)) or kept
+    _store_named(tx, fresh, joined)
+    return joined
+
+
+def _store_named(tx: Transaction, fresh: list[Job], joined: dict[int, ops.Found]) -> None:
+    numbered = [(job, tx.functions.number(job.function)) for job in fresh]
+    connection = tx.cursor.connection
+    before = connection.total_changes()
+    tx.cursor.executemany(
+        SQL["submit_unique"], [transaction.submitted_row(job, function) for job, function in numbered]
+    )
+    all_stored = connection.total_changes() - before == len(fresh)
+    for job, function in numbered:
+        if not all_stored:
+            (live,) = tx.cursor.execute(SQL["live"], (function, job.unique))
+            if live[0] != job.id:
+                joined[job.id] = ops.Found(*live)
+                continue
+        tx.count(function, job.state, job.priority, 1)
+        if job.options is not None and job.options.tags:
+            _store_tags(tx, [job])
+
+
+def _store_tags(tx: Transaction, stored: list[Job]) -> None:
+    tx.cursor.executemany(
+        SQL["tag"], [(namespace_of(job.function), tag, job.id) for job in stored for tag in indexed_tags(job)]
+    )
+
+
+def _kept(tx: Transaction, job: Job) -> ops.Found | None:
+    keep = job.options.keep_unique if job.options is not None else None
+    if keep is None:
+        return None
+    function = tx.functions.number(job.function)
+    return first_found(tx, SQL["kept"], (function, job.unique, rules.kept_since(job.created_us, keep)))
+
 
 _TARGETS = {event: int(rules.target(event)) for event in Event}
 _SUCCEED = Event.SUCCEED
@@ -116,7 +297,7 @@ def _is_typical(settlement: rules.Settlement) -> bool:
     return settlement.payload is None and settlement.event is _SUCCEED and not settlement.record
 
 
-def _typical(settlement: rules.Settlement) -> rows.Row:
+def _typical(settlement: rules.Settlement) -> transaction.Row:
     """Return the values of the statement ``settle_typical``."""
     job, result = settlement.job, settlement.result
     return (
@@ -132,7 +313,7 @@ def _typical(settlement: rules.Settlement) -> rows.Row:
     )
 
 
-def _settled(settlement: rules.Settlement) -> rows.Row:
+def _settled(settlement: rules.Settlement) -> transaction.Row:
     """Return the values of the statement ``settle``."""
     job, state = settlement.job, _TARGETS[settlement.event]
     return (
@@ -348,13 +529,13 @@ HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]
     ops.DeleteEnded: delete_ended,
     ops.Sweep: sweep,
     ops.Wake: wake,
-    ops.Submit: submitting.submit,
-    ops.SubmitOnce: submitting.submit,
+    ops.Submit: submit,
+    ops.SubmitOnce: submit,
     ops.Claim: claiming.claim,
-    ops.Find: finding.find,
-    ops.FindUnique: finding.find_unique,
-    ops.Count: finding.count,
-    ops.CountLive: finding.count_live,
+    ops.Find: find,
+    ops.FindUnique: find_unique,
+    ops.Count: count,
+    ops.CountLive: count_live,
 }
 
 CHANGES: dict[type[Operation], Callable[[Transaction, Job | None, Any], Any]] = {

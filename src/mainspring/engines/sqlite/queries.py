@@ -1,28 +1,126 @@
-"""The queries on SQLite, each inside one transaction of the reader's connection."""
+"""Queries on SQLite: they run beside the groups, each inside one transaction of the reader's connection.
+
+The reader has its own connection, in its own thread, so queries do not block groups. Lookups of jobs with little data run at
+once, on a connection of the node's thread: they take less time than the other thread needs to get the interpreter and to give
+the answer back.
+
+A reader of a write-ahead log sees what was committed when it began, and delays only the folding of the log; see
+`store_file.Folding`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import queue
+import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+import apsw
+
 from mainspring import namespaces
-from mainspring.engines.sqlite import rows
-from mainspring.engines.sqlite.finding import find_job
-from mainspring.engines.sqlite.rows import LARGEST_ID
+from mainspring.engines.sqlite import transaction
+from mainspring.engines.sqlite.failures import explain
+from mainspring.engines.sqlite.jobs import find_job, find_short
 from mainspring.engines.sqlite.statements import SQL
-from mainspring.engines.sqlite.transaction import Transaction
+from mainspring.engines.sqlite.transaction import LARGEST_ID, Transaction
+from mainspring.errors import StoreError
 from mainspring.jobs.model import Priority, State, read_options
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, ShowDead, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
-from mainspring.queries.jobs import MAX_KEYS, FirstInLine, ListJobs, Mark, ReadArguments, Recall, Recalled, search
-from mainspring.resources.model import decode_limits
+from mainspring.queries.lists import MAX_KEYS, FirstInLine, Mark, QueryJobs, ReadArguments, Recall, Recalled, search
+from mainspring.resources.rules import decode_limits
 from mainspring.resources.store import ListLimits
-from mainspring.storage.query import Meter, Page, Query, in_parts
+from mainspring.storage.engine import Meter, Page, Query, in_parts, run_synchronously, unknown
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mainspring.engines.sqlite.store_file import Folding
     from mainspring.jobs.model import Job
-    from mainspring.resources.model import FunctionLimits
+    from mainspring.resources.rules import FunctionLimits
+    from mainspring.storage.engine import Answered, Budget
+
+BUSY_MS = 2000
+"""Milliseconds that a read waits if another program has locked the file even against readers."""
+
+
+class Reader:
+    """Answers queries about a file; ``deliver`` runs a function on the node's own thread."""
+
+    def __init__(
+        self, path: Path, folding: Folding, deliver: Callable[[Callable[[], None]], object], readers: Readers
+    ) -> None:
+        """Open the file, which the node already uses. Raises apsw.Error."""
+        self._readers = readers
+        self._path = path
+        self._folding = folding
+        self._deliver = deliver
+        self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        self._connection.set_busy_timeout(BUSY_MS)
+        self._tx = Transaction(self._connection.cursor(), 0, {}, None)
+        self._own_connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        self._own_connection.set_busy_timeout(0)
+        self._own_tx = Transaction(self._own_connection.cursor(), 0, {}, None)
+        """Used by the node's thread."""
+        self._asked: queue.SimpleQueue[tuple[Query[Any], Budget, Answered] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="sqlite reads", daemon=True)
+        self._thread.start()
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        """Answer a query; ``answered`` is called on the node's thread."""
+        if type(query) not in self._readers:
+            raise unknown("SQLite", [type(query)])
+        job = self._look_up(query) if isinstance(query, ShowJob) else None
+        if job is None:
+            self._asked.put((query, budget, answered))
+        else:
+            answered(job)
+
+    def _look_up(self, query: ShowJob) -> Job | None:
+        """Return a job with little data; None if the thread has to look it up."""
+        try:
+            return find_short(self._own_tx, query.id, query.namespace)
+        except apsw.Error:
+            return None
+
+    def close(self) -> None:
+        """End the thread, and close the connection."""
+        self._asked.put(None)
+        self._thread.join()
+        self._connection.close()
+        self._own_connection.close()
+
+    def _run(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            query, budget, answered = asked
+            # A small read takes no longer than the moment between two pages of a folding, and is not worth a wait for all of it.
+            with contextlib.nullcontext() if query.is_small else self._folding.reading():
+                outcome = self._answer(query, budget)
+            self._deliver(lambda then=answered, what=outcome: then(what))  # type: ignore[misc] # of this round
+
+    def _answer(self, query: Query[Any], budget: Budget) -> Any:
+        try:
+            read = self._readers[type(query)]
+            if query.is_small:  # one statement; each one more would wait for the interpreter under a busy loop
+                return run_synchronously(read(self._tx, query, Meter(budget)))
+            self._tx.cursor.execute("BEGIN")  # all statements of a read see the same
+            try:
+                return run_synchronously(read(self._tx, query, Meter(budget)))
+            finally:
+                self._tx.cursor.execute("ROLLBACK")
+        except apsw.Error as error:
+            failure = explain(error, self._path, self._connection.system_errno)
+            failure.__cause__ = error
+            return failure
+        except StoreError as refusal:
+            return refusal
+        except Exception as error:  # noqa: BLE001 - a defect in this code costs one answer, not the thread
+            failure = StoreError(f"{self._path}: a defect in the store's code: {error!r}")
+            failure.__cause__ = error
+            return failure
+
 
 _BY_STATE = {
     State.SCHEDULED: "few_scheduled",
@@ -49,7 +147,7 @@ class _Jobs:
 
     seeks = True
 
-    def __init__(self, tx: Transaction, query: ListJobs, function: int | None) -> None:
+    def __init__(self, tx: Transaction, query: QueryJobs, function: int | None) -> None:
         self._tx = tx
         self._query = query
         self._where = where = query.where
@@ -133,7 +231,9 @@ class _Jobs:
         found: list[Job] = []
         while len(found) < most:
             values = (_id(before), most, among, *self._criteria, *self._tagged)
-            candidates = rows.stored(self._tx.cursor.execute(SQL[statement], values), self._tx.functions, read_options)
+            candidates = transaction.stored_jobs(
+                self._tx.cursor.execute(SQL[statement], values), self._tx.functions, read_options
+            )
             found += filter(self._where.matches, candidates)
             if len(candidates) < most:
                 break
@@ -145,20 +245,20 @@ def _id(before: int | None) -> int:
     return LARGEST_ID if before is None else min(before, LARGEST_ID)
 
 
-async def list_jobs(tx: Transaction, query: ListJobs, meter: Meter) -> Page[Job]:
+async def list_jobs(tx: Transaction, query: QueryJobs, meter: Meter) -> Page[Job]:
     """List jobs, newest first."""
     jobs = _searchable(tx, query)
     return Page([]) if jobs is None else await search(jobs, query, meter)
 
 
-def _searchable(tx: Transaction, query: ListJobs) -> _Jobs | None:
+def _searchable(tx: Transaction, query: QueryJobs) -> _Jobs | None:
     """Return the jobs that a query searches; None if its function has never had a job."""
     wanted = query.where.function
     function = None if wanted is None else tx.functions.find(wanted)
     return None if wanted is not None and function is None else _Jobs(tx, query, function)
 
 
-def near(tx: Transaction, query: ListJobs) -> Page[Job] | None:
+def near(tx: Transaction, query: QueryJobs) -> Page[Job] | None:
     """Return a page that continues another one, if all of it is near: this reads few rows."""
     jobs = None if query.where.tag is not None else _searchable(tx, query)
     found = [] if jobs is None else jobs.near(query.after)
@@ -246,7 +346,7 @@ async def show_dead(tx: Transaction, query: ShowDead, _: Meter) -> DeadCounted:
 
 Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]
 READERS: Readers = {
-    ListJobs: list_jobs,
+    QueryJobs: list_jobs,
     FirstInLine: first_in_line,
     ShowJob: show_job,
     ReadArguments: read_arguments,

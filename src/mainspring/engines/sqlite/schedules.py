@@ -6,29 +6,27 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.sqlite.ground import SqliteGround
-from mainspring.engines.sqlite.rows import LARGEST_ID
+from mainspring.engines.sqlite.slice_transaction import SqliteGround
 from mainspring.engines.sqlite.statements import SQL
+from mainspring.engines.sqlite.transaction import LARGEST_ID
 from mainspring.jobs.owners import Ended
-from mainspring.queries.schedules import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
+from mainspring.queries.lists import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.codecs import decode_fire, decode_fires, decode_schedule, decode_stored, encode
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Deployment, Stored
-from mainspring.schedules.retention import MIN_ROWS, NAMES_PER_STEP
-from mainspring.schedules.unit import ScheduleUnit
-from mainspring.storage.query import in_parts
+from mainspring.schedules.unit import MIN_ROWS, NAMES_PER_STEP, ScheduleUnit
+from mainspring.storage.engine import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
-    from mainspring.queries.schedules import Stretch
+    from mainspring.queries.lists import Stretch
     from mainspring.schedules.model import Fire
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Meter, Page, Query
+    from mainspring.storage.engine import Meter, Operation, Page, Query
 
 LAST_NAME = "\U0010ffff"
 """A text that sorts after all names."""

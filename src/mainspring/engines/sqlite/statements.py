@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from mainspring.storage.named_statements import statements_of
+from mainspring.storage.engine import statements_of
 
 SQL_FILES = (
     "statements.sql",

@@ -16,7 +16,7 @@ from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.cancellation import wait_or_timeout
 from mainspring.engines.zookeeper.committer import Conflict, Entry
 from mainspring.engines.zookeeper.records import MAX_RECORD, UNMARKED, Notice, decode_notice, encode_requests, mark_of
-from mainspring.engines.zookeeper.session import Waiting
+from mainspring.engines.zookeeper.sessions import Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.records import Mark
-    from mainspring.engines.zookeeper.session import Handlers, LocalMaster, Session
+    from mainspring.engines.zookeeper.sessions import Handlers, LocalMaster, Session
     from mainspring.errors import StoreError
 
 

@@ -1,4 +1,7 @@
-"""A store on ZooKeeper: one session for each node, which is a worker of the recipe and may be its master."""
+"""A store on ZooKeeper: one session for each node, which is a worker of the recipe and may be its master.
+
+The engine creates the roots of an empty tree, and the next term of its node. Each kind of operation has a handler.
+"""
 
 from __future__ import annotations
 
@@ -9,37 +12,144 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
-from mainspring.engines.zookeeper import bootstrap, lists, membership, paths, terms
+from mainspring.access.audit import RecordActs
+from mainspring.engines.zookeeper import (
+    changing,
+    claiming,
+    cluster,
+    committer,
+    paths,
+    queries,
+    records,
+    recovering,
+    sessions,
+    settling,
+    submitting,
+    waiting,
+)
 from mainspring.engines.zookeeper.claiming import OpenClaim
-from mainspring.engines.zookeeper.handlers import HANDLERS
-from mainspring.engines.zookeeper.lists import READERS
+from mainspring.engines.zookeeper.cluster import Relay
 from mainspring.engines.zookeeper.master.master import Master
+from mainspring.engines.zookeeper.queries import READERS
 from mainspring.engines.zookeeper.recovering import abandoned
-from mainspring.engines.zookeeper.refreshing import RefreshedTree
-from mainspring.engines.zookeeper.relay import Relay
-from mainspring.engines.zookeeper.session import Session
-from mainspring.errors import SettingsError, StoreBrokenError, StoreError, StoreFencedError, StoreUnavailableError
-from mainspring.events.relay import Pending
+from mainspring.engines.zookeeper.schedules import places
+from mainspring.engines.zookeeper.sessions import Session
+from mainspring.engines.zookeeper.tree import Create, Done, RefreshedTree, SessionEndedError, UnknownOutcomeError, Write
+from mainspring.errors import (
+    SettingsError,
+    StoreBrokenError,
+    StoreError,
+    StoreFencedError,
+    StoreForeignError,
+    StoreUnavailableError,
+)
+from mainspring.events import Pending
 from mainspring.ids import Term
 from mainspring.jobs.store import Settle, Submit
+from mainspring.nodes.model import NodeRow
 from mainspring.quantities import format_duration
-from mainspring.storage.engine import Opened
-from mainspring.storage.operation import DEFERRED, unknown
-from mainspring.storage.phases import Phase
-from mainspring.storage.plan import plan_of
+from mainspring.storage.engine import DEFERRED, Opened, Phase, Probe, plan_of, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from mainspring.engines.zookeeper.session import Handlers, Reader, Slice
+    from mainspring.engines.zookeeper.sessions import Handlers, Reader, Slice
     from mainspring.engines.zookeeper.tree import Tree
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle
-    from mainspring.nodes.model import NodeRow
-    from mainspring.storage.engine import Answer, Answered, Committed
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Budget, Query
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
+
+LAYOUT_VERSION: Final = 1
+"""The version of the tree's layout; a node refuses a tree of a newer one."""
+
+
+async def prepare_tree(tree: Tree) -> bool:
+    """Create all missing roots and buckets, and return whether there were any.
+
+    Several nodes may do so at once, and may stop anywhere. Raises StoreForeignError if a newer version has the tree.
+    """
+    node = await tree.get(paths.LAYOUT)
+    if node is not None:
+        version = records.decode(node.data).get("version", 0)
+        if version > LAYOUT_VERSION:
+            raise StoreForeignError(
+                f"the tree has layout {version}, and this version of Mainspring supports {LAYOUT_VERSION}: upgrade this node"
+            )
+        return False
+    for root in (*paths.ROOTS, *places.ROOTS):
+        await tree.commit([Create(root)])  # refused if it exists
+    for root in paths.BUCKETED:
+        while missing := sorted(set(paths.BUCKETS).difference(await tree.children(root) or ())):
+            await tree.commit([Create(f"{root}/{bucket}") for bucket in missing])
+    await tree.commit([Create(paths.LAYOUT, records.encode({"version": LAYOUT_VERSION}))])
+    return True
+
+
+async def next_term(tree: Tree, node: NodeId) -> int:
+    """Start a node's next term: one multi creates its number, queue, journal and ephemeral node."""
+    while True:
+        counter = await tree.get(paths.TERMS)
+        assert counter is not None, "the roots are there"
+        term = int(records.decode(counter.data).get("last", 0)) + 1
+        who = paths.worker_name(node, term)
+        row = NodeRow(term=term, name=node, counter=0)
+        changes = [
+            Write(paths.TERMS, records.encode({"last": term}), counter.version),
+            Create(f"{paths.TERMS}/{term}", node.encode()),
+            *(Create(path) for path in (paths.queue(who), paths.wants(who), paths.mail(who))),
+            *committer.begin(who),
+            Create(paths.worker(who), records.encode(row), ephemeral=True),
+        ]
+        try:
+            outcome = await tree.commit(changes)
+        except UnknownOutcomeError:
+            if await _has_begun(tree, who):
+                return term
+            continue  # with another number: this one leaves at most a worker without tasks, which ends with its session
+        if isinstance(outcome, Done):
+            return term
+
+
+async def _has_begun(tree: Tree, who: str) -> bool:
+    """Return whether this session has created a worker. While the ensemble is away, it waits.
+
+    The worker would live as long as the session: without the wait, an idle one might stay behind.
+    """
+    while True:
+        try:
+            await tree.sync()
+            node = await tree.get(paths.worker(who))
+        except (StoreUnavailableError, SessionEndedError):
+            await asyncio.sleep(committer.RETRY_DELAY)  # the next session can read it as well
+        else:
+            return node is not None and node.owner == tree.session
+
+
+async def drop_acts(session: Session, operations: Sequence[RecordActs]) -> list[None]:
+    """Keep no audit."""
+    del session
+    return [None] * len(operations)
+
+
+async def probe(session: Session, operations: Sequence[Probe]) -> list[None]:
+    """Write the node's journal, as each batch does, with nothing else in it; see ``Probe``."""
+    await session.write()
+    return [None] * len(operations)
+
+
+HANDLERS: Final[Handlers] = {
+    **recovering.HANDLERS,
+    **settling.HANDLERS,
+    **submitting.HANDLERS,
+    **changing.HANDLERS,
+    **waiting.HANDLERS,
+    **changing.TIMING_HANDLERS,
+    **queries.HANDLERS,
+    **claiming.HANDLERS,
+    Probe: probe,
+    RecordActs: drop_acts,
+}
 
 T = TypeVar("T")
 
@@ -117,17 +227,17 @@ class ZookeeperEngine:
             try:
                 await self._patiently(tree.open)
                 self._check_session(tree)
-                await self._patiently(lambda: bootstrap.prepare(tree))
-                term = await self._patiently(lambda: bootstrap.next_term(tree, node))
+                await self._patiently(lambda: prepare_tree(tree))
+                term = await self._patiently(lambda: next_term(tree, node))
             except BaseException:
                 await self.close()
                 raise
         else:
             tree = self._tree
             await self._end_session()
-            term = await bootstrap.next_term(tree, node)
-        self._nodes.update(await self._patiently(lambda: terms.read_all(tree)))
-        whose = partial(terms.worker_of, tree, self._nodes)
+            term = await next_term(tree, node)
+        self._nodes.update(await self._patiently(lambda: sessions.read_all(tree)))
+        whose = partial(sessions.worker_of, tree, self._nodes)
         relay = self._relay = Relay(tree, paths.worker_name(node, term), whose, self._deliver)
         session = self._session = Session(
             tree,
@@ -246,7 +356,7 @@ class ZookeeperEngine:
         answer: Any
         try:
             async with asyncio.timeout(QUERY_TIMEOUT):
-                answer = await lists.answer(reader, session, query, budget)
+                answer = await queries.answer(reader, session, query, budget)
         except TimeoutError:
             answer = StoreUnavailableError("the ensemble does not answer")
         except StoreError as error:
@@ -289,19 +399,19 @@ class ZookeeperEngine:
 
     async def beat(self, row: NodeRow) -> Sequence[NodeRow]:
         """Write the node's own row and return all; see ``MembershipPort``."""
-        return await membership.beat(self._open_tree(), self._who(), row)
+        return await cluster.beat(self._open_tree(), self._who(), row)
 
     async def rows(self) -> Sequence[NodeRow]:
         """Return the rows of all nodes."""
-        return await membership.rows(self._open_tree())
+        return await cluster.rows(self._open_tree())
 
     async def now(self) -> float:
         """Return the ensemble's wall time, in seconds. Raises StoreFencedError."""
-        return await membership.now(self._open_tree(), self._who())
+        return await cluster.now(self._open_tree(), self._who())
 
     async def end(self, term: int, counter: int | None = None) -> bool:
         """End a term; see ``MembershipPort``."""
-        return await membership.end(self._open_tree(), term, counter)
+        return await cluster.end(self._open_tree(), term, counter)
 
     async def abandoned(self) -> Sequence[int]:
         """Return the ended terms that have left nodes behind."""
@@ -309,7 +419,7 @@ class ZookeeperEngine:
 
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
         """Store the request that a node drain, or delete it."""
-        return await membership.ask_to_drain(self._open_tree(), term, draining=draining)
+        return await cluster.ask_to_drain(self._open_tree(), term, draining=draining)
 
     # ---- closing ----
 
@@ -337,7 +447,7 @@ class ZookeeperEngine:
             return
         if session is not None:
             with contextlib.suppress(StoreError, TimeoutError):
-                await asyncio.wait_for(membership.leave(tree, session.who), LEAVE_TIMEOUT)
+                await asyncio.wait_for(cluster.leave(tree, session.who), LEAVE_TIMEOUT)
         await tree.close()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.engines.zookeeper import address, bootstrap
+from mainspring.engines.zookeeper import address
+from mainspring.engines.zookeeper import engine as engine_module
 from mainspring.engines.zookeeper.cluster import ZookeeperCluster
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.engines.zookeeper.ensemble.client import KazooTree
@@ -12,7 +13,7 @@ from mainspring.engines.zookeeper.ensemble.client import KazooTree
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.session import Slice
+    from mainspring.engines.zookeeper.sessions import Slice
 
 
 def engine(url: str, lease: float, slices: Sequence[Slice]) -> ZookeeperEngine:
@@ -31,6 +32,6 @@ async def prepare(url: str) -> list[int]:
     tree = KazooTree(address.parse(url), 10.0)
     try:
         await tree.open()
-        return [bootstrap.LAYOUT_VERSION] if await bootstrap.prepare(tree) else []
+        return [engine_module.LAYOUT_VERSION] if await engine_module.prepare_tree(tree) else []
     finally:
         await tree.close()

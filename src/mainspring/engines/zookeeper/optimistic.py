@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mainspring.engines.zookeeper import following, locating, paths, records
+from mainspring.engines.zookeeper import paths, queries, records, transaction
 from mainspring.engines.zookeeper.committer import Entry, Fenced
-from mainspring.engines.zookeeper.session import Completion
+from mainspring.engines.zookeeper.sessions import Completion
 from mainspring.engines.zookeeper.submitting import live_result
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
 from mainspring.errors import StoreError
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
-    from mainspring.engines.zookeeper.locating import LocatedJob, TaskLocation
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.queries import LocatedJob, TaskLocation
+    from mainspring.engines.zookeeper.sessions import Session
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
 
@@ -66,8 +66,8 @@ async def decide_ends(
         verdicts: dict[int, Verdict | StoreError] = {}
         ending_places = [place for place, (_, ended) in enumerate(ends) if ended is not None]
         other_places = [place for place, (_, ended) in enumerate(ends) if ended is None]
-        ended = [following.end(entry, one) for entry, one in ends if one is not None]
-        verdicts.update(zip(ending_places, await following.commit(session, ended), strict=True))
+        ended = [transaction.end(entry, one) for entry, one in ends if one is not None]
+        verdicts.update(zip(ending_places, await transaction.commit(session, ended), strict=True))
         others = [ends[place][0] for place in other_places]
         verdicts.update(zip(other_places, await session.committer.commit(others), strict=True))
         return [verdicts[place] for place in range(len(planned))]
@@ -88,7 +88,7 @@ async def _decide(
     unmarked: set[str] = set()
     """Missing index nodes of expiries: their deletion is left out, since the job's end does not need it."""
     while left:
-        seen = await locating.look(session, left)
+        seen = await queries.read_jobs(session, left)
         locations = await _namesakes(session, seen) if named else {}
         writing: list[int] = []
         planned: list[tuple[Entry, T]] = []
@@ -127,7 +127,7 @@ async def _namesakes(session: Session, seen: dict[int, LocatedJob]) -> dict[int,
         if one.location is None:
             job = one.job()
             tasks[job.id] = paths.task_name(job.function, job.unique, job.id)
-    locations = await locating.locate(session, tasks.values())
+    locations = await queries.locate(session, tasks.values())
     return {job_id: locations[task] for job_id, task in tasks.items() if task in locations}
 
 

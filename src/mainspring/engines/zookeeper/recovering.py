@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from mainspring.engines.zookeeper import following, locating, paths, records, terms, waiting
+from mainspring.engines.zookeeper import paths, queries, records, sessions, transaction, waiting
 from mainspring.engines.zookeeper.committer import Conflict, Entry, Fenced
-from mainspring.engines.zookeeper.following import Happening
-from mainspring.engines.zookeeper.session import Waiting
+from mainspring.engines.zookeeper.sessions import Waiting
+from mainspring.engines.zookeeper.transaction import Happening
 from mainspring.engines.zookeeper.tree import Create, Delete, Refusal
 from mainspring.errors import StoreError
 from mainspring.jobs import rules
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
-    from mainspring.engines.zookeeper.session import Handlers, Session
+    from mainspring.engines.zookeeper.sessions import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change, Node, Tree
     from mainspring.jobs.model import Job
 
@@ -142,7 +142,7 @@ class Recovery:
         helds = [held for held in await self._read(tasks) if held is not None]
         unwanted = [held.id for held in helds if is_dropped(held, self._living)]
         if unwanted:
-            seen = await locating.look(self._session, unwanted)
+            seen = await queries.read_jobs(self._session, unwanted)
             # A client may have started to wait since the first read; the entry checks the last one. The waiters are read
             # before the live workers: a node that started in between may be among the waiters.
             self._living = await living(self._tree)
@@ -175,7 +175,7 @@ class Recovery:
         """Return tasks, each with the consequences of the lost attempt for its owner."""
         term = paths.term_of(self._who)
         happenings = [Happening(entry, back.job, _loss(back.job, term)) for entry, back in planned if back is not None]
-        returned = iter(self._checked(await following.commit(self._session, happenings)))
+        returned = iter(self._checked(await transaction.commit(self._session, happenings)))
         removed = iter(await self._commit([entry for entry, back in planned if back is None]))
         return [next(removed if back is None else returned) for _, back in planned]
 
@@ -267,7 +267,7 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
     lost = await _lost_workers(session.tree)
     if operation.of is not None:
         lost = [who for who in lost if paths.term_of(who) in operation.of]
-    await terms.meet(session.tree, session.nodes, map(paths.term_of, lost))  # the node reports their names
+    await sessions.meet(session.tree, session.nodes, map(paths.term_of, lost))  # the node reports their names
     alive = await living(session.tree)
     back: list[Job] = []
     more = False

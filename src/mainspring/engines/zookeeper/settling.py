@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.engines.zookeeper import following, locating, paths, records
+from mainspring.engines.zookeeper import paths, queries, records, transaction
 from mainspring.engines.zookeeper.committer import Entry, Fenced
-from mainspring.engines.zookeeper.following import Happening
 from mainspring.engines.zookeeper.records import running
-from mainspring.engines.zookeeper.session import Completion, Waiting
+from mainspring.engines.zookeeper.sessions import Completion, Waiting
+from mainspring.engines.zookeeper.transaction import Happening
 from mainspring.engines.zookeeper.tree import ANY, Create, Delete, Refusal, Write
 from mainspring.errors import StoreError
 from mainspring.ids import TERM_SPAN
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.engines.zookeeper.committer import Conflict
-    from mainspring.engines.zookeeper.session import Handlers, Session
+    from mainspring.engines.zookeeper.sessions import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.owners import Notice
     from mainspring.jobs.rules import Settlement
@@ -75,7 +75,7 @@ class Held:
         self.assignment = assignment
         self.version = version
         """The version of the assignment; None if it has to be read."""
-        self.name: locating.Name | None = None
+        self.name: queries.Name | None = None
         """The name, read if a job with a unique is delayed: other nodes may have written it."""
         self.payload: bytes | None = None
         """The payload, read if it is kept and the settlement's job has none."""
@@ -122,9 +122,7 @@ def settlement_entry(held: Held, job: Job, who: str) -> Entry:
         name = held.name
         kept, version = (None, ANY) if name is None else (name.kept, name.version)
         changes.append(Create(paths.delayed(task, job.due_us, job.id), held.record))
-        changes.append(
-            Write(f"{paths.NAMES}/{end}", locating.name_data(job.id, held.handle, kept, job.due_us), version)
-        )
+        changes.append(Write(f"{paths.NAMES}/{end}", queries.name_data(job.id, held.handle, kept, job.due_us), version))
     function, priority = job.function, job.priority
     return Entry(changes, ((function, _LEASED, priority, -1), (function, after, priority, 1)))
 
@@ -206,7 +204,7 @@ class Settling:
                     held.version = node.version
             for held in unnamed:
                 node = next(nodes)
-                held.name = None if node is None else locating.name_of(node)
+                held.name = None if node is None else queries.name_of(node)
             for held in bare:
                 node = next(nodes)
                 held.payload = None if node is None else records.untext(records.decode(node.data), "payload")
@@ -223,7 +221,7 @@ class Settling:
         entries = [settlement_entry(held, job, who) for held, job in zip(left, jobs, strict=True)]
         retry = []
         notices = [_notice(held.settlement, job) for held, job in zip(left, jobs, strict=True)]
-        verdicts = await following.commit(self.session, list(map(Happening, entries, jobs, notices)))
+        verdicts = await transaction.commit(self.session, list(map(Happening, entries, jobs, notices)))
         for held, job, verdict in zip(left, jobs, verdicts, strict=True):
             if verdict is None:
                 self._settled(held, job)
@@ -325,7 +323,7 @@ async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[Sto
             for job_term, job in ((job_term, last[job_term]) for job_term in left)
         ]
         retry = []
-        for job_term, verdict in zip(left, await following.commit(session, happenings), strict=True):
+        for job_term, verdict in zip(left, await transaction.commit(session, happenings), strict=True):
             if isinstance(verdict, Fenced):
                 return [session.over()] * len(operations)
             if isinstance(verdict, StoreError):

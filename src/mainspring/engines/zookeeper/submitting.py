@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.zookeeper import locating, paths, records
+from mainspring.engines.zookeeper import paths, queries, records
 from mainspring.engines.zookeeper.committer import RETRY_DELAY, Conflict, Entry, Fenced, NotAttempted
 from mainspring.engines.zookeeper.records import leased
-from mainspring.engines.zookeeper.session import Waiting
+from mainspring.engines.zookeeper.sessions import Waiting
 from mainspring.engines.zookeeper.tree import Create, Refusal, SessionEndedError, Write
 from mainspring.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from mainspring.jobs import rules
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
-    from mainspring.engines.zookeeper.locating import Name, TaskLocation
-    from mainspring.engines.zookeeper.session import Handlers, Session
+    from mainspring.engines.zookeeper.queries import Name, TaskLocation
+    from mainspring.engines.zookeeper.sessions import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
 
@@ -66,7 +66,7 @@ def submission(new: NewJob, handle: str, who: str, name: Name | None = None) -> 
     record = records.encode_job(job, handle)
     kept = None if name is None else name.kept
     due_us = job.due_us if job.state == _SCHEDULED else 0
-    name_record = locating.name_data(job.id, handle, kept, due_us)
+    name_record = queries.name_data(job.id, handle, kept, due_us)
     path = f"{paths.NAMES}/{bucket}/{task}"
     changes: list[Change] = [
         Create(path, name_record) if name is None else Write(path, name_record, name.version),
@@ -152,7 +152,7 @@ class Submission:
 
     async def _race(self, new_jobs: list[NewJob]) -> list[NewJob]:
         """Read the names, and store or join the jobs; return those that had a conflict."""
-        locations = await locating.locate(self.session, [new.task for new in new_jobs])
+        locations = await queries.locate(self.session, [new.task for new in new_jobs])
         storing: list[NewJob] = []
         joining: list[tuple[NewJob, TaskLocation]] = []
         left: list[NewJob] = []
@@ -245,7 +245,7 @@ class Submission:
 
     async def _note(self, new_jobs: list[NewJob], ids: dict[str, int]) -> list[NewJob]:
         """Join unpublished jobs, and store the waiters; return those that had a conflict."""
-        seen = await locating.look(self.session, [ids[new.task] for new in new_jobs])
+        seen = await queries.read_jobs(self.session, [ids[new.task] for new in new_jobs])
         left: list[NewJob] = []
         noting: list[tuple[NewJob, TaskLocation, Entry]] = []
         for new in new_jobs:

@@ -17,9 +17,9 @@ from mainspring.jobs.model import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.engines.zookeeper.locating import LocatedJob
     from mainspring.engines.zookeeper.optimistic import Plan
-    from mainspring.engines.zookeeper.session import Handlers, Session
+    from mainspring.engines.zookeeper.queries import LocatedJob
+    from mainspring.engines.zookeeper.sessions import Handlers, Session
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
 

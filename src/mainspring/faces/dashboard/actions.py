@@ -16,7 +16,7 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.faces.dashboard.calls import N, names_in
-from mainspring.faces.dashboard.shell import command_line, curl
+from mainspring.faces.dashboard.rendering import command_line, curl
 from mainspring.quantities import parse_duration, parse_rate
 
 if TYPE_CHECKING:

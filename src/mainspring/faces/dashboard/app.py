@@ -1,25 +1,30 @@
-"""The ASGI application of the pages, in front of the HTTP API, which it calls: files, pages, and forms."""
+"""The ASGI application of the pages, in front of the HTTP API, which it calls: files, pages, and forms.
+
+The addresses of files (style, scripts, icon) contain a digest, so browsers keep them for ever.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import secrets
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qs, parse_qsl, quote
 
 import msgspec
 import structlog
 
 from mainspring import appearance
-from mainspring.access.sites import is_of_this_site
-from mainspring.api.tokens import Identity
-from mainspring.faces.dashboard import actions, assets, view_settings
+from mainspring.access.proxy import is_of_this_site
+from mainspring.api.access import Identity
+from mainspring.faces.dashboard import actions, rendering
 from mainspring.faces.dashboard.actions import FormError
 from mainspring.faces.dashboard.calls import ROOT, Calls, Problem, RefusedError
 from mainspring.faces.dashboard.pages import ACTIONS, PAGES
-from mainspring.faces.dashboard.registry import Table
 from mainspring.faces.dashboard.rendering import MenuEntry, Templates
-from mainspring.faces.dashboard.visit import HTML, NAMESPACE, Place, Response, Visit
+from mainspring.faces.dashboard.visit import HTML, NAMESPACE, Place, Response, Table, Visit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,6 +33,56 @@ if TYPE_CHECKING:
 
     from mainspring.faces.dashboard.actions import Action
     from mainspring.faces.dashboard.calls import Answer
+
+ASSETS_PATH: Final = "/assets/"
+_TYPES: Final = {
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
+HTMX: Final = "htmx-2.0.11.min.js"
+"""A vendored copy (Zero-Clause BSD): nothing is loaded from other hosts."""
+HTMX_SHA256: Final = "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717"
+ASSET_NAMES: Final = ("style.css", "mainspring.js", "icon.svg", HTMX)
+
+
+class Asset(NamedTuple):
+    """A file as it is sent."""
+
+    kind: bytes
+    digest: str
+    body: bytes
+    zipped: bytes
+
+
+class Assets:
+    """All files. ``extra`` is text that is appended to a file, such as the generated colours to the style."""
+
+    def __init__(self, extra: dict[str, str] | None = None) -> None:
+        folder = files("mainspring.faces.dashboard") / "static"
+        self._assets: dict[str, Asset] = {}
+        for name in ASSET_NAMES:
+            body = (folder / name).read_bytes() + (extra or {}).get(name, "").encode()
+            digest = hashlib.sha256(body).hexdigest()[:16]
+            kind = _TYPES["." + name.rpartition(".")[2]]
+            self._assets[name] = Asset(kind, digest, body, gzip.compress(body, 9, mtime=0))
+
+    def path(self, name: str) -> str:
+        """Return the path of a file."""
+        return f"{ASSETS_PATH}{self._assets[name].digest}/{name}"
+
+    def answer(self, path: str, accepted: bytes) -> tuple[dict[bytes, bytes], bytes] | None:
+        """Return the headers and the body for a path below `PATH`, or None. An old digest gets the new file."""
+        digest, _, name = path.removeprefix(ASSETS_PATH).partition("/")
+        asset = self._assets.get(name)
+        if asset is None:
+            return None
+        kept = b"public, max-age=31536000, immutable" if digest == asset.digest else b"no-store"
+        headers = {b"content-type": asset.kind, b"cache-control": kept, b"vary": b"accept-encoding"}
+        if b"gzip" in accepted:
+            return headers | {b"content-encoding": b"gzip"}, asset.zipped
+        return headers, asset.body
+
 
 API: Final = "/api/"
 LOGIN: Final = "/login"
@@ -72,9 +127,9 @@ log = structlog.get_logger("mainspring.pages")
 
 
 @lru_cache(maxsize=1)
-def all_assets() -> assets.Assets:
+def all_assets() -> Assets:
     """Return the files of the pages."""
-    return assets.Assets({"style.css": appearance.style()})
+    return Assets({"style.css": appearance.style()})
 
 
 class Dashboard:
@@ -102,7 +157,7 @@ class Dashboard:
         if path in NO_PAGES or path.startswith(API):
             await self._api(scope, receive, send)
             return
-        if path.startswith(assets.PATH):
+        if path.startswith(ASSETS_PATH):
             found = self._assets.answer(path, headers.get(b"accept-encoding", b""))
             await _send(send, Response(404, {}) if found is None else Response(200, *found), scope["method"])
             return
@@ -152,8 +207,8 @@ class Dashboard:
             query=query,
             calls=calls,
             identity=identity,
-            settings=view_settings.read(
-                cookies.get(view_settings.COOKIE, ""), cookies.get(view_settings.ZONE_COOKIE, "")
+            settings=rendering.read_settings(
+                cookies.get(rendering.SETTINGS_COOKIE, ""), cookies.get(rendering.ZONE_COOKIE, "")
             ),
             place=Place(_origin(scope, headers), self._prefix),
             templates=self._templates,
@@ -235,8 +290,8 @@ class Dashboard:
         return "" if action is None else action.notice(outcome)
 
     def _set_view(self, visit: Visit, form: dict[str, str]) -> Response:
-        changed = view_settings.from_form(form, visit.settings)
-        cookie = self._cookie(visit, view_settings.COOKIE, changed.cookie(), view_settings.COOKIE_LIFE)
+        changed = rendering.settings_of_form(form, visit.settings)
+        cookie = self._cookie(visit, rendering.SETTINGS_COOKIE, changed.cookie(), rendering.COOKIE_LIFE)
         return Response(303, {b"location": _ascii(self._next(visit, form)), b"set-cookie": cookie})
 
     def _cookie(self, visit: Visit, name: str, value: str, seconds: int) -> bytes:

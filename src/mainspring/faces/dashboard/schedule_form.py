@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.faces.dashboard.actions import Field, FormError, read_field
-from mainspring.faces.dashboard.shell import command_line
+from mainspring.faces.dashboard.rendering import command_line
 from mainspring.faces.dashboard.words import field_time
 from mainspring.quantities import format_duration
 

@@ -1,22 +1,27 @@
-"""One request for a page: its caller, its namespace, and the wishes of its viewer."""
+"""One request for a page: its caller, its namespace, the wishes of its viewer, and the page that answers it.
+
+A `Page` is a path, and the function that makes the answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from urllib.parse import unquote_to_bytes
 
 from mainspring import namespaces
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role
 from mainspring.faces.dashboard.calls import NONE, N, Problem, RefusedError, encode_query, segment
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from mainspring.api.tokens import Identity
+    from mainspring.api.access import Identity
     from mainspring.faces.dashboard.calls import Calls
-    from mainspring.faces.dashboard.rendering import Templates
-    from mainspring.faces.dashboard.view_settings import ViewSettings
+    from mainspring.faces.dashboard.rendering import Templates, ViewSettings
 
 T = TypeVar("T")
 
@@ -207,3 +212,50 @@ class Visit:
         object as another change has left it.
         """
         return self.render("problem.html", code=problem.status, problem=problem, back=back, form=form, current=current)
+
+
+_PARAMETER: Final = re.compile(r"\\{([a-z_]+)\\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page. ``path`` may have parameters in braces: one encoded segment each, so ``/`` in names is ``%2F``."""
+
+    path: str
+    handler: Callable[[Visit], Awaitable[Response]]
+    post: Callable[[Visit, Mapping[str, str]], Awaitable[Response]] | None = None
+    """Answers a form that is sent to the page's own path, for forms that are more than one `Action`."""
+    menu: str = ""
+    """Its words in the menu; empty: it is not in the menu."""
+    permission: Permission = Permission.READ
+    """The menu shows the page to those who have it. The API decides about the page."""
+    needs: str = ""
+    """A thing that the store has to keep, by its word in `tokens.Identity.lacks`; empty: every store will do."""
+
+
+class Table:
+    """Finds the page for a path."""
+
+    def __init__(self, pages: Iterable[Page]) -> None:
+        self.pages = tuple(pages)
+        self._fixed = {page.path: page for page in self.pages if "{" not in page.path}
+        self._patterns = [
+            (re.compile(_PARAMETER.sub(r"(?P<\1>[^/]+)", re.escape(page.path))), page)
+            for page in self.pages
+            if "{" in page.path
+        ]
+
+    def find(self, path: str) -> tuple[Page, dict[str, str]] | None:
+        """Return the page for an encoded path, with its parameters. A path with a slash at its end is that without."""
+        path = path.rstrip("/") or "/"
+        page = self._fixed.get(path)
+        if page is not None:
+            return page, {}
+        for pattern, candidate in self._patterns:
+            if (match := pattern.fullmatch(path)) is not None:
+                return candidate, {name: _decoded(value) for name, value in match.groupdict().items()}
+        return None
+
+
+def _decoded(segment: str) -> str:
+    return unquote_to_bytes(segment).decode("utf-8", "surrogateescape")

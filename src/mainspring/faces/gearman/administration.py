@@ -1,40 +1,44 @@
-"""The administration protocol: one line of text in, text out."""
+"""The administration protocol: one line of text in, text out.
+
+An answer of any length is built and sent piece by piece. A piece is built when the peer has read most of the previous ones,
+and other work runs between two pieces. A long answer therefore delays no other peer, whatever its duration or length.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring import namespaces
 from mainspring.access.roles import Permission
-from mainspring.api.jobs import Cancel, Cancelled
+from mainspring.api.jobs import CancelJob, CancelledJob
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
-from mainspring.errors import ForbiddenError
+from mainspring.errors import ForbiddenError, StoreError
 from mainspring.faces.gearman.calls import CALL_COST
-from mainspring.faces.gearman.listings import Listing
+from mainspring.faces.gearman.peer_io import TRANSPORT_WINDOW
+from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
-from mainspring.jobs.roster import FIRST_PLACE, PAGE_SIZE
 from mainspring.namespaces import name_of, namespace_of
 from mainspring.queries.filters import JobFilter
-from mainspring.queries.jobs import ListJobs
-from mainspring.wire.gearman import admin
-from mainspring.wire.gearman.uniques import original_unique
+from mainspring.queries.lists import QueryJobs
+from mainspring.wire import gearman_admin
+from mainspring.wire.gearman_uniques import original_unique
 from mainspring.workflows.model import decisions_of, function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from mainspring.errors import StoreError
-    from mainspring.faces.gearman.listings import Pieces
+    from mainspring.faces.gearman.face import Piece
     from mainspring.faces.gearman.peer import Peer
+    from mainspring.faces.gearman.peer_io import Slot
     from mainspring.faces.gearman.peers import Connected
-    from mainspring.faces.gearman.piece_cache import Piece
+    from mainspring.jobs.function_index import Page, Place
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.model import Job
-    from mainspring.jobs.roster import Page, Place
-    from mainspring.wire.gearman.admin import Command
+    from mainspring.wire.gearman_admin import Command
 
 
 class About(Enum):
@@ -68,7 +72,7 @@ PIECE_SIZE = 64 * 1024
 
 def command(peer: Peer, args: list[bytes]) -> None:
     """Answer one command line."""
-    parsed = admin.parse(args[0])
+    parsed = gearman_admin.parse(args[0])
     if isinstance(parsed, bytes):
         peer.outbox.send(parsed)
         return
@@ -108,14 +112,14 @@ def _after_own_results(peer: Peer, then: Callable[[], None]) -> None:
 
 
 def _status(peer: Peer, _: Command) -> None:
-    _count(peer, admin.status_line)
+    _count(peer, gearman_admin.status_line)
 
 
 def _priority_status(peer: Peer, _: Command) -> None:
-    _count(peer, admin.priority_line)
+    _count(peer, gearman_admin.priority_line)
 
 
-def _count(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> None:
+def _count(peer: Peer, line: Callable[[gearman_admin.FunctionStatus], bytes]) -> None:
     service = peer.service
     if not service.knows_few_functions:
         Listing(peer, _functions(peer, line), CALL_COST)
@@ -124,12 +128,12 @@ def _count(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> None:
 
     def counted() -> None:
         queues = [queue for queue in service.queues() if namespace_of(queue.name) == peer.namespace]
-        peer.outbox.fill(slot, admin.listing(line(_function(peer, queue)) for queue in queues))
+        peer.outbox.fill(slot, gearman_admin.listing(line(_function(peer, queue)) for queue in queues))
 
     _after_own_results(peer, lambda: service.counted(counted))
 
 
-def _functions(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> Pieces:
+def _functions(peer: Peer, line: Callable[[gearman_admin.FunctionStatus], bytes]) -> Pieces:
     """List the functions page by page, because there are very many.
 
     Pages of functions in memory are always current. Only pages from the store are cached, and only for peers that have sent
@@ -149,7 +153,10 @@ def _functions(peer: Peer, line: Callable[[admin.FunctionStatus], bytes]) -> Pie
 
 
 def _page(
-    peer: Peer, line: Callable[[admin.FunctionStatus], bytes], place: Place, then: Callable[[Piece | StoreError], None]
+    peer: Peer,
+    line: Callable[[gearman_admin.FunctionStatus], bytes],
+    place: Place,
+    then: Callable[[Piece | StoreError], None],
 ) -> None:
     def found(page: Page) -> None:
         queues = [queue for queue in page.functions if namespace_of(queue.name) == peer.namespace]
@@ -158,7 +165,7 @@ def _page(
     peer.service.page_of_functions(place, found, then)
 
 
-def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
+def _function(peer: Peer, queue: FunctionQueue) -> gearman_admin.FunctionStatus:
     total, running, workers = queue.total(), queue.running, sum(queue.workers.values())
     if queue.is_root:
         # Open runs need no worker for days. Monitors take the jobs that do not run as waiting ones.
@@ -168,7 +175,7 @@ def _function(peer: Peer, queue: FunctionQueue) -> admin.FunctionStatus:
         total, workers = total + others.foreground, workers + others.workers
         # Other nodes' counts may be some seconds old: no more of the stored jobs can run there than the store counts as away.
         running += min(others.running, queue.away + others.foreground)
-    return admin.FunctionStatus(_shown(queue.name), total, running, workers, *queue.waiting_by_priority())
+    return gearman_admin.FunctionStatus(_shown(queue.name), total, running, workers, *queue.waiting_by_priority())
 
 
 def _shown(function: bytes, space: bytes = b" ") -> bytes:
@@ -182,7 +189,7 @@ def _workers(peer: Peer, _: Command) -> None:
     if sum(sum(len(worker.abilities) for worker in other.workers) or 1 for other in peers) > PAGE_SIZE:
         Listing(peer, _many_workers(peers), CALL_COST)
     else:
-        peer.outbox.send(admin.listing(_worker_line(other) for other in peers))
+        peer.outbox.send(gearman_admin.listing(_worker_line(other) for other in peers))
 
 
 def _many_workers(peers: list[Connected]) -> Pieces:
@@ -203,20 +210,24 @@ def _many_workers(peers: list[Connected]) -> Pieces:
 def _worker_line(other: Connected) -> bytes:
     # Without a space, because spaces separate the names here.
     functions = [_shown(queue.name, b"") for worker in other.workers for queue in reversed(worker.abilities)]
-    return admin.worker_line(admin.ConnectedPeer(other.descriptor, other.address, other.client_id, functions))
+    return gearman_admin.worker_line(
+        gearman_admin.ConnectedPeer(other.descriptor, other.address, other.client_id, functions)
+    )
 
 
 def _show_jobs(peer: Peer, _: Command) -> None:
     handle = peer.service.handle_of
 
     def line(job: Job, stored: bool) -> bytes:
-        return admin.job_line(admin.JobLine(handle(job.id), job.attempt, cancelled=False, background=stored))
+        return gearman_admin.job_line(
+            gearman_admin.JobLine(handle(job.id), job.attempt, cancelled=False, background=stored)
+        )
 
     _show(peer, line)
 
 
 def _show_unique_jobs(peer: Peer, _: Command) -> None:
-    _show(peer, lambda job, _: admin.unique_line(original_unique(job.unique)))
+    _show(peer, lambda job, _: gearman_admin.unique_line(original_unique(job.unique)))
 
 
 def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:
@@ -232,27 +243,27 @@ def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
         yield b"".join([line(held.job, held.stored) for held in in_memory[start : start + PAGE_SIZE]])
     for state in (State.PENDING, State.SCHEDULED):
         stored: list[Job] = yield partial(
-            _list, peer, ListJobs(where=JobFilter(states=(state,), namespace=peer.namespace), limit=JOBS_PER_STATE)
+            _list, peer, QueryJobs(where=JobFilter(states=(state,), namespace=peer.namespace), limit=JOBS_PER_STATE)
         )
         stored.reverse()
         for start in range(0, len(stored), PAGE_SIZE):
             yield b"".join([line(job, True) for job in stored[start : start + PAGE_SIZE]])
 
 
-def _list(peer: Peer, query: ListJobs, then: Callable[[list[Job] | StoreError], None]) -> None:
+def _list(peer: Peer, query: QueryJobs, then: Callable[[list[Job] | StoreError], None]) -> None:
     peer.service.gather(query, lambda page: then(page.items), then, lambda: not peer.reading.ended)
 
 
 def _cancel_job(peer: Peer, command: Command) -> None:
     slot = peer.outbox.reserve()
 
-    def done(cancelled: Cancelled) -> None:
+    def done(cancelled: CancelledJob) -> None:
         is_cancelled = cancelled.state in {"cancelled", "running"}
-        peer.outbox.fill(slot, admin.OK if is_cancelled else admin.UNKNOWN_JOB)
+        peer.outbox.fill(slot, gearman_admin.OK if is_cancelled else gearman_admin.UNKNOWN_JOB)
 
     handle = command.args[0].decode("utf-8", "replace")
-    request = Cancel(handle, "cancelled by an administrator", namespace=peer.namespace)
-    peer.face.api.start(request, done, lambda _: peer.outbox.fill(slot, admin.UNKNOWN_JOB), caller=peer.caller)
+    request = CancelJob(handle, "cancelled by an administrator", namespace=peer.namespace)
+    peer.face.api.start(request, done, lambda _: peer.outbox.fill(slot, gearman_admin.UNKNOWN_JOB), caller=peer.caller)
 
 
 def _create_function(peer: Peer, command: Command) -> None:
@@ -268,7 +279,7 @@ def _create_function(peer: Peer, command: Command) -> None:
         peer.outbox.send(b"ERR TOO_MANY_FUNCTIONS %b\r\n" % text)
         return
     peer.service.create_function(function)
-    peer.outbox.send(admin.OK)
+    peer.outbox.send(gearman_admin.OK)
 
 
 def _drop_function(peer: Peer, command: Command) -> None:
@@ -279,12 +290,12 @@ def _drop_function(peer: Peer, command: Command) -> None:
     def found(functions: Mapping[bytes, FunctionQueue]) -> None:
         queue = functions.get(name)
         if queue is None:
-            peer.outbox.fill(slot, admin.FUNCTION_NOT_FOUND)
+            peer.outbox.fill(slot, gearman_admin.FUNCTION_NOT_FOUND)
         elif queue.workers or queue.total() or not queue.counted:
-            peer.outbox.fill(slot, admin.FUNCTION_IN_USE)
+            peer.outbox.fill(slot, gearman_admin.FUNCTION_IN_USE)
         else:
             peer.service.forget_function(name)
-            peer.outbox.fill(slot, admin.OK)
+            peer.outbox.fill(slot, gearman_admin.OK)
 
     def failed(error: StoreError) -> None:
         peer.outbox.fill(slot, f"ERR STORE {error}\r\n".encode())
@@ -293,20 +304,22 @@ def _drop_function(peer: Peer, command: Command) -> None:
 
 
 def _maxqueue(peer: Peer, command: Command) -> None:
-    peer.service.limit_queue(namespaces.key(peer.namespace, command.args[0]), admin.queue_limits(command.args[1:]))
-    peer.outbox.send(admin.OK)
+    peer.service.limit_queue(
+        namespaces.key(peer.namespace, command.args[0]), gearman_admin.queue_limits(command.args[1:])
+    )
+    peer.outbox.send(gearman_admin.OK)
 
 
 def _getpid(peer: Peer, _: Command) -> None:
-    peer.outbox.send(admin.pid_reply(os.getpid()))
+    peer.outbox.send(gearman_admin.pid_reply(os.getpid()))
 
 
 def _version(peer: Peer, _: Command) -> None:
-    peer.outbox.send(admin.version_reply(peer.face.settings.version))
+    peer.outbox.send(gearman_admin.version_reply(peer.face.settings.version))
 
 
 def _verbose(peer: Peer, _: Command) -> None:
-    peer.outbox.send(admin.verbose_reply(peer.face.settings.verbosity))
+    peer.outbox.send(gearman_admin.verbose_reply(peer.face.settings.verbosity))
 
 
 def _is_loopback(address: str) -> bool:
@@ -317,7 +330,7 @@ def _shutdown(peer: Peer, command: Command) -> None:
     if not peer.is_on_socket_file and not (peer.face.settings.allow_shutdown and _is_loopback(peer.address)):
         peer.outbox.send(_NO_SHUTDOWN)
         return
-    peer.outbox.send(admin.OK)
+    peer.outbox.send(gearman_admin.OK)
     peer.face.shut_down(command.args == (b"graceful",))
 
 
@@ -337,3 +350,62 @@ COMMANDS: Final[dict[str, _TextCommand]] = {
     "shutdown": _TextCommand(_shutdown, Permission.ADMIN, About.NODE),
 }
 """All commands, with the right that each needs."""
+
+StoreRequest = Callable[[Callable[[Any], None]], None]
+"""Calls a function with the result of a request, at once or later."""
+Pieces = Generator[bytes | StoreRequest, Any, None]
+"""Yields pieces of an answer, and requests, whose results are sent to it. A StoreError is answered with an error."""
+
+
+class Listing:
+    """One answer that is being sent to a peer."""
+
+    def __init__(self, peer: Peer, pieces: Pieces, cost: int) -> None:
+        self._peer = peer
+        self._pieces = pieces
+        self._put = peer.service.soon
+        self._answer: Any = None
+        self._has_begun = False
+        peer.outbox.stream(cost, self._begin)
+
+    def _begin(self, slot: Slot) -> None:
+        self._slot = slot
+        self._put(self._step)
+
+    def _step(self) -> None:
+        peer = self._peer
+        if peer.reading.ended:
+            self._pieces.close()
+            return
+        if peer.outgoing.unread > TRANSPORT_WINDOW:
+            peer.outgoing.when_writable(lambda: self._put(self._step))
+            return
+        answer, self._answer = self._answer, None
+        if isinstance(answer, StoreError):
+            self._fail(answer)
+            return
+        try:
+            piece = self._pieces.send(answer)
+        except StopIteration:
+            self._end(gearman_admin.LIST_END)
+            return
+        if callable(piece):
+            piece(self._answered)
+        else:
+            self._has_begun = True
+            peer.outbox.write(piece)
+            self._put(self._step)
+
+    def _answered(self, answer: Any) -> None:
+        self._answer = answer
+        self._put(self._step)
+
+    def _fail(self, error: StoreError) -> None:
+        """Answer with an error. If part of the answer is sent, close the connection before the last line, to show the loss."""
+        if self._has_begun:
+            self._peer.close()
+        else:
+            self._end(f"ERR STORE {error}\r\n".encode())
+
+    def _end(self, data: bytes) -> None:
+        self._peer.outbox.fill(self._slot, data)

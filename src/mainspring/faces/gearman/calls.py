@@ -11,16 +11,15 @@ import structlog
 
 from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
-from mainspring.api.errors import ApiError, Code, Problem, problem_of
-from mainspring.api.jobs import Watch
-from mainspring.api.request import Request, read, write
+from mainspring.api.jobs import WatchJobs
+from mainspring.api.request import ApiError, Code, Problem, Request, problem_of, read, write
 from mainspring.errors import ForbiddenError
-from mainspring.faces.gearman.worker_about import About
-from mainspring.jobs.argument_rules import MOST_KEPT
+from mainspring.faces.gearman.peers import About
 from mainspring.jobs.failures import JobFailure  # noqa: TC001 - msgspec reads the annotations
+from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.namespaces import DEFAULT
 from mainspring.sizes import ENTRIES, Text
-from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.decider_workers import CacheReport
 
 if TYPE_CHECKING:
@@ -28,12 +27,10 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Caller as Identity
     from mainspring.access.shares import Refusals
-    from mainspring.api.answers.jobs import JobCalls
-    from mainspring.api.answers.registry import Api
-    from mainspring.api.answers.waiting import CallInProgress
-    from mainspring.faces.gearman.outbox import Outbox
-    from mainspring.faces.gearman.outgoing import Outgoing
-    from mainspring.faces.gearman.outstanding import Outstanding
+    from mainspring.api.handlers.jobs import JobCalls
+    from mainspring.api.handlers.registry import Api
+    from mainspring.api.handlers.waiting import CallInProgress
+    from mainspring.faces.gearman.peer_io import Outbox, Outgoing, Outstanding
     from mainspring.jobs.held import Worker
 
 CALL_COST = 64
@@ -152,7 +149,7 @@ class Keeps(Request[None]):
     permission = Permission.DEVELOP
     call = "worker.keeps"
     arguments: Annotated[
-        dict[Text, Annotated[int, msgspec.Meta(ge=0, le=MOST_KEPT)]], msgspec.Meta(max_length=ENTRIES.most)
+        dict[Text, Annotated[int, msgspec.Meta(ge=0, le=MAX_KEPT_ARGUMENTS)]], msgspec.Meta(max_length=ENTRIES.most)
     ]
     """Bytes, by function; other functions declare nothing."""
 
@@ -274,7 +271,7 @@ class Calls:
             Steps: _steps,
             TakesLogs: self._takes_logs,
             Texts: _texts,
-            Watch: self._watch,
+            WatchJobs: self._watch,
         }
         self.requests = ChainMap({kind.call: kind for kind in self._own}, api.requests)
 
@@ -322,7 +319,7 @@ class Calls:
             _check(request, peer.caller)
             own(peer, call_id, request)
         except ForbiddenError as error:
-            named = request.function if isinstance(request, Watch) else None
+            named = request.function if isinstance(request, WatchJobs) else None
             self._api.refused_early(request.call, request.namespace, peer.caller, named or "", str(error))
             raise
 
@@ -331,7 +328,7 @@ class Calls:
             raise ApiError(Code.UNSUPPORTED, "the store of this node keeps no logs of jobs")
         _answer(peer, call_id, _EMPTY_ANSWER)
 
-    def _watch(self, peer: Caller, call_id: bytes, request: Watch) -> None:
+    def _watch(self, peer: Caller, call_id: bytes, request: WatchJobs) -> None:
         if peer.end_watch is not None:
             raise ApiError(Code.CONFLICT, "this connection watches already: open another one")
 
@@ -357,9 +354,9 @@ class Calls:
 
 def _check(request: Request[Any], caller: Identity) -> None:
     """Raise ForbiddenError if a caller may not make a request about its connection."""
-    function = request.function if isinstance(request, Watch) else None
+    function = request.function if isinstance(request, WatchJobs) else None
     caller.check(request.permission, request.namespace, function)
-    if isinstance(request, Watch) and function is None and caller.functions(request.permission, request.namespace):
+    if isinstance(request, WatchJobs) and function is None and caller.functions(request.permission, request.namespace):
         raise ForbiddenError(f"{caller.name!r} may watch some functions alone: name one of them")
 
 

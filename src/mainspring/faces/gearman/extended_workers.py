@@ -8,14 +8,14 @@ import msgspec
 
 from mainspring.api.submitting import check_seconds
 from mainspring.errors import UsageError
-from mainspring.faces.gearman import deciders
+from mainspring.faces.gearman import decide_packets
 from mainspring.faces.gearman.extension_json import RegisterOptions, decode_beats, decode_register
-from mainspring.jobs.functions import NOT_KEPT
+from mainspring.jobs.function_limits import NO_LIMITS
 from mainspring.jobs.held import Ability
-from mainspring.jobs.retry import check as check_retry
+from mainspring.jobs.model import check_retry
 from mainspring.resources.limit_specs import limits_of, limits_to_wire
 from mainspring.sizes import CANNOT_READ
-from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman_protocol import Type, response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,13 +45,13 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         return
     if limits is not None and not peer.service.keeps_limits:
         given = ", ".join(name for name, value in limits_to_wire(limits).items() if value is not None).encode()
-        peer.refuse(b"UNSUPPORTED", b"%b has %b, and %b" % (function, given or b"limits", NOT_KEPT.encode()))
+        peer.refuse(b"UNSUPPORTED", b"%b has %b, and %b" % (function, given or b"limits", NO_LIMITS.encode()))
         return
     if options.workflow is not None:
         if not 1 <= options.decisions <= MOST_DECISIONS:
             _refuse(peer, f"a worker takes 1 to {MOST_DECISIONS} decisions at a time, not {options.decisions}")
             return
-        deciders.register(peer, function, options.workflow, options.decisions, options.timeout)
+        decide_packets.register(peer, function, options.workflow, options.decisions, options.timeout)
         return
     ability = Ability(
         timeout=options.timeout, requeue=False, heartbeat=options.heartbeat, retry=options.retry, limits=limits

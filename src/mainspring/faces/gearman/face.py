@@ -1,29 +1,46 @@
-"""The state that all peers of the Gearman port share."""
+"""The state that all peers of the Gearman port share.
+
+`KeyedSubmits` answers SUBMIT with a request key: a repeated one joins the job of the first, even if that job has ended or its
+answer was lost.
+
+`PieceCache` keeps pieces of long answers for one second: scripts often list the functions, and several at the same time. It
+has only pieces from the store: those from memory are built in about a millisecond.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
+from mainspring.access.idempotency import FindReply, IdempotencyKey, KeptReply, RepeatedError, Reservation
+from mainspring.api.handlers.waiting import Callback, CallInProgress
+from mainspring.api.request import ApiError, Code, Problem
 from mainspring.clock import to_us
+from mainspring.errors import StoreError
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.guard import NO_CREDENTIALS
 from mainspring.faces.gearman.peers import Strangers
-from mainspring.faces.gearman.piece_cache import PieceCache
 from mainspring.ids import TERM_SPAN
 from mainspring.log_limit import LogLimit
-from mainspring.wire.gearman.connection import MAX_BODY
+from mainspring.wire.gearman_protocol import MAX_BODY
+from mainspring.wire.gearman_uniques import unique_of_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Hashable
 
+    from mainspring.access.caller import Caller
+    from mainspring.access.idempotency import ReplyService
     from mainspring.access.shares import Refusals
-    from mainspring.api.answers.jobs import JobCalls
-    from mainspring.api.answers.registry import Api
+    from mainspring.api.handlers.jobs import JobCalls
+    from mainspring.api.handlers.registry import Api
+    from mainspring.api.handlers.submitting import SubmitCalls
+    from mainspring.api.submitting import JobOptions, Submission
     from mainspring.faces.gearman.guard import Credentials
-    from mainspring.faces.gearman.keyed_submits import KeyedSubmits
     from mainspring.faces.gearman.peers import Connected, Peers
     from mainspring.job_logs.service import LogService
     from mainspring.jobs.service import JobService
@@ -244,3 +261,133 @@ class GearmanFace:
         """End all connections once their written data is sent."""
         for peer in list(self.peers.connected):
             peer.close()
+
+
+KEY_LIMIT: Final = 255
+"""Characters of a request key."""
+KEYS_NOT_KEPT: Final = (
+    "this node's store keeps no request keys (SQLite, PostgreSQL and memory do): leave out request_key"
+)
+_PATH: Final = b"SUBMIT"
+DEFECT: Final = Problem(
+    Code.UNAVAILABLE, "the node could not submit the job because of a defect: its log has the reason"
+)
+
+
+class KeyedSubmits:
+    """Submits jobs with request keys. A key belongs to its caller and namespace, and is kept for a day."""
+
+    def __init__(self, submits: SubmitCalls, replies: ReplyService, service: JobService) -> None:
+        self._submits = submits
+        self._replies = replies
+        self._put = service.put
+
+    def start(
+        self,
+        caller: Caller,
+        namespace: str,
+        key: str,
+        args: list[bytes],
+        options: JobOptions,
+        done: Callable[[str, bool], None],
+        failed: Callable[[Problem], None],
+    ) -> CallInProgress:
+        """Submit the job of a SUBMIT with these arguments.
+
+        ``done`` is called with its handle, and with whether it was submitted before. If the call is ended before, nothing or
+        all of it is done.
+        """
+
+        def broken(error: Exception) -> None:
+            log.error("a submit has failed because of a defect", exc_info=error)
+            failed(DEFECT)
+
+        work = self._submit(caller, namespace, key, args, options)
+        return CallInProgress(work, lambda answer: done(*answer), failed, broken)
+
+    async def _submit(
+        self, caller: Caller, namespace: str, key: str, args: list[bytes], options: JobOptions
+    ) -> tuple[str, bool]:
+        if not 0 < len(key) <= KEY_LIMIT:
+            raise ApiError(Code.INVALID, f"a request key has 1 to {KEY_LIMIT} characters, and this one has {len(key)}")
+        if not self._replies.atomic:
+            raise ApiError(Code.UNSUPPORTED, KEYS_NOT_KEPT)
+        owner = (caller.token or caller.name).encode()
+        request = self._replies.key(_digest(owner, _PATH, namespace.encode(), key.encode()), _digest(*args))
+        earlier: Reservation | None = await Callback(
+            lambda done, failed: self._put(FindReply(request.key, request.expired_us), done, failed)
+        )  # before the checks: a full queue must not refuse a job that is stored already
+        if earlier is None:
+            function, unique, _, payload = args
+            if unique == b"-" and payload:
+                unique = unique_of_payload(payload)
+            job = self._submits.job(namespace, function, payload, unique, options, caller)
+            try:
+                stored = await self._submits.stored(job, IdempotencyKey(request, _reply))
+            except RepeatedError as repeated:
+                earlier = repeated.earlier
+            else:
+                return stored.handle or "", bool(stored.joined)
+        if earlier.request != request.request:
+            raise ApiError(Code.CONFLICT, "this request key was used for another submit: use a new one")
+        if earlier.reply is None:
+            raise ApiError(Code.CONFLICT, "the submit with this request key is under way: submit again")
+        return earlier.reply.body.decode(), True
+
+
+def _reply(answer: Submission) -> KeptReply:
+    return KeptReply(200, {}, (answer.handle or "").encode())
+
+
+def _digest(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(b"%d:%s" % (len(part), part) for part in parts)).digest()
+
+
+CACHE_SECONDS: Final = 1.0
+"""Seconds for which a piece may be sent again: the largest age of the counts in it."""
+CACHE_BYTES: Final = 4 * 2**20
+"""The largest total size of the cached pieces, in bytes."""
+
+Piece = tuple[bytes, Any]
+"""A piece, and the value with which its reader requests the next one."""
+BuildPiece = Callable[[Callable[[Piece | StoreError], None]], None]
+
+
+class PieceCache:
+    """Recently built pieces, and pieces in progress, which are shared by all peers that request them."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._pieces: OrderedDict[Hashable, tuple[float, Piece]] = OrderedDict()
+        self._bytes = 0
+        self._building: dict[Hashable, list[Callable[[Piece | StoreError], None]]] = {}
+
+    def get(self, key: Hashable, build: BuildPiece, then: Callable[[Piece | StoreError], None]) -> None:
+        """Call ``then`` with a piece once it is built."""
+        self._evict(0)
+        cached = self._pieces.get(key)
+        if cached is not None:
+            then(cached[1])
+        elif key in self._building:
+            self._building[key].append(then)
+        else:
+            self._building[key] = [then]
+            build(lambda piece: self._built(key, piece))
+
+    def _built(self, key: Hashable, built: Piece | StoreError) -> None:
+        if not isinstance(built, StoreError):
+            self._evict(len(built[0]))
+            self._pieces[key] = (self._monotonic(), built)
+            self._bytes += len(built[0])
+        for then in self._building.pop(key):
+            then(built)
+
+    def _evict(self, size: int) -> None:
+        """Remove old pieces, and the oldest ones if a new piece of this size does not fit."""
+        now = self._monotonic()
+        while self._pieces:
+            at, (piece, _) = next(iter(self._pieces.values()))
+            if now - at <= CACHE_SECONDS and self._bytes + size <= CACHE_BYTES:
+                break
+            self._pieces.popitem(last=False)
+            self._bytes -= len(piece)

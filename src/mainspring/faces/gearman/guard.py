@@ -1,4 +1,4 @@
-"""The right that each message of a peer needs.
+"""The right that each message of a peer needs, and each command in a decision.
 
 A connection has one caller, who is the origin of all its requests: that of its port, or the one of its token. `PACKETS` states
 what is checked for each kind of message: here, if the message itself names the function, else where its object is looked up. A
@@ -6,29 +6,45 @@ message that is not declared there is a defect at the import of `protocol`. `LOC
 demands no token, may do everything, and has no guard.
 
 A peer signs in with the option ``mainspring/1 TOKEN``. Connections over Unix sockets and with client certificates need no token.
+
+A decider has the permission ``develop`` for the workflow, since it has registered for it. So it may do everything to the run
+itself. A command about something else needs the same permission for that, as a client would. Otherwise, a token for one workflow
+would reach every function. A run whose decider lacks a permission is parked, so that a person may give it, and unpark the run.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 
-from mainspring.access.credentials import Kind
+import msgspec
+
+from mainspring.access.caller import Kind
 from mainspring.access.roles import Permission
 from mainspring.namespaces import key, namespace_of
-from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT
-from mainspring.wire.gearman.packets import EXTENSION, NAMESPACE_OPTION, PLAIN, Type, response
-from mainspring.workflows.model import function_text
+from mainspring.wire.gearman_protocol import (
+    BAD,
+    EXTENSION,
+    FATAL,
+    NAMESPACE_OPTION,
+    OVERSIZED,
+    PLAIN,
+    TEXT,
+    Type,
+    response,
+)
+from mainspring.workflows import requests
+from mainspring.workflows.model import PART, function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.access.caller import Caller
     from mainspring.errors import StoreError
-    from mainspring.faces.gearman.outbox import Outbox
-    from mainspring.faces.gearman.reading import Reading
+    from mainspring.faces.gearman.peer_io import Outbox, Reading
     from mainspring.jobs.service import JobService
-    from mainspring.wire.gearman.connection import Connection
+    from mainspring.wire.gearman_protocol import Connection
+    from mainspring.workflows.requests import Decision, DecisionBase
 
 SIGN_IN: Final = EXTENSION + b" "
 """The option begins so, with the token after it."""
@@ -351,3 +367,82 @@ def sign_in(peer: GuardedPeer, option: bytes) -> None:
 
     peer.reading.pause(_REASON, paused=True)
     access.find(Kind.TOKEN, secret, found, failed, peer.address)
+
+
+class _Part(msgspec.Struct, array_like=True):
+    """The begin of the input of a part of a map; `deciding.map_parts` has all of it."""
+
+    activity: requests.ScheduleActivityTask
+
+
+_decode_part = msgspec.msgpack.Decoder(_Part).decode
+
+
+def _of_activity(decision: requests.ScheduleActivityTask) -> Iterator[bytes]:
+    yield decision.function
+
+
+def _of_part(
+    decision: requests.ContinueAsNewWorkflowExecution | requests.StartChildWorkflowExecution,
+) -> Iterator[bytes]:
+    """Yield the function that a run calls in place of its own code, if its input is that of a part of a map.
+
+    Another worker may decide about that run, with more rights.
+    """
+    if decision.input.startswith(PART):
+        try:
+            part = _decode_part(decision.input[len(PART) :])
+        except ValueError:
+            return  # no worker reads it either
+        yield from _of_activity(part.activity)
+
+
+def _of_child(decision: requests.StartChildWorkflowExecution) -> Iterator[bytes]:
+    yield decision.type.encode()
+    yield from _of_part(decision)
+
+
+def _of_run_itself(decision: DecisionBase) -> Iterator[bytes]:
+    del decision
+    return iter(())
+
+
+COMMANDS: Final[dict[type[DecisionBase], Callable[[Any], Iterator[bytes]]]] = {
+    requests.ScheduleActivityTask: _of_activity,
+    requests.StartChildWorkflowExecution: _of_child,
+    requests.ContinueAsNewWorkflowExecution: _of_part,
+    # The workflow of the other run is looked up when the request is delivered: see `limited`.
+    requests.SignalExternalWorkflowExecution: _of_run_itself,
+    requests.RequestCancelExternalWorkflowExecution: _of_run_itself,
+    requests.ScheduleLambdaFunction: _of_run_itself,
+    requests.RequestCancelActivityTask: _of_run_itself,
+    requests.CompleteWorkflowExecution: _of_run_itself,
+    requests.FailWorkflowExecution: _of_run_itself,
+    requests.CancelWorkflowExecution: _of_run_itself,
+    requests.RecordMarker: _of_run_itself,
+    requests.StartTimer: _of_run_itself,
+    requests.CancelTimer: _of_run_itself,
+}
+"""For each command, the functions for which the decider needs the permission ``develop``, beside its workflow."""
+if COMMANDS.keys() != set(get_args(requests.Decision)):
+    raise TypeError(f"COMMANDS lacks {set(get_args(requests.Decision)) - COMMANDS.keys()}")
+_OTHERS: Final = (requests.SignalExternalWorkflowExecution, requests.RequestCancelExternalWorkflowExecution)
+
+
+def command_refusal(decisions: Sequence[Decision], caller: Caller, namespace: str) -> str:
+    """Return why a caller may not make decisions, with the first command that it may not give; empty if it may."""
+    for decision in decisions:
+        for name in COMMANDS[type(decision)](decision):
+            function = function_text(key(namespace, name))
+            if not caller.may(Permission.DEVELOP, namespace, function):
+                return (
+                    f"{type(decision).__name__} {decision.number}: {caller.name!r} lacks the permission 'develop' for the"
+                    f" function {function!r}: give it to the token of the worker, or start a worker with another token,"
+                    " and unpark the run"
+                )
+    return ""
+
+
+def limited_to(decisions: Sequence[Decision], reach: tuple[str, ...]) -> tuple[Decision, ...]:
+    """Return decisions whose requests to other runs reach only workflows of some patterns."""
+    return tuple(msgspec.structs.replace(one, reach=reach) if isinstance(one, _OTHERS) else one for one in decisions)

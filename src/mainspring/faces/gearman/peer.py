@@ -8,34 +8,27 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec.structs import replace
 
 from mainspring.access.caller import LOCAL, NOBODY
-from mainspring.byte_names import name_text
 from mainspring.faces.gearman.face import SIGN_IN_BYTES
-from mainspring.faces.gearman.frozen import give_back
 from mainspring.faces.gearman.guard import Guard
-from mainspring.faces.gearman.listeners import PlainListener, ResultListener
-from mainspring.faces.gearman.outbox import Outbox
-from mainspring.faces.gearman.outgoing import Outgoing
-from mainspring.faces.gearman.outstanding import Outstanding
-from mainspring.faces.gearman.reading import UNREAD, Reading
-from mainspring.faces.gearman.silence import Silence
-from mainspring.faces.gearman.submits import Submits
+from mainspring.faces.gearman.peer_io import UNREAD, Outbox, Outgoing, Outstanding, Reading
+from mainspring.faces.gearman.peers import Silence, give_back
+from mainspring.faces.gearman.submits import PlainListener, ResultListener, Submits
 from mainspring.faces.gearman.worker_side import WorkerSide
-from mainspring.namespaces import DEFAULT, key
-from mainspring.wire.gearman.connection import Connection
-from mainspring.wire.gearman.packets import Type, response
+from mainspring.namespaces import DEFAULT, key, name_text
+from mainspring.wire.gearman_protocol import Connection, Type, response
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.access.caller import Caller
-    from mainspring.api.answers.waiting import CallInProgress
+    from mainspring.api.handlers.waiting import CallInProgress
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.guard import Credentials, Refusals
-    from mainspring.faces.gearman.worker_about import About
+    from mainspring.faces.gearman.peers import About
     from mainspring.jobs.failures import JobFailure
     from mainspring.jobs.held import Held, Worker
-    from mainspring.wire.gearman.connection import Message
+    from mainspring.wire.gearman_protocol import Message
     from mainspring.workflows.decider_workers import CacheReport
     from mainspring.workflows.messages import DecideMessage
     from mainspring.workflows.model import Definition

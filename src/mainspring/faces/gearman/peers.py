@@ -1,16 +1,108 @@
-"""The peers that are connected to the Gearman ports of a node."""
+"""The peers that are connected to the Gearman ports of a node, and workers among them that are silent or frozen.
+
+A silent worker, which sends nothing, gets no work until it sends again.
+
+| a worker | is silent | its connection is ended |
+|---|---|---|
+| that has announced heartbeats (`worker.beats`) | after twice the time between two of them | after twelve times that time |
+| any other one of the extension | when a job or a decision was lost for its silence | never |
+| of plain Gearman, which has no heartbeats | never | never |
+
+Workers of earlier versions announce nothing. The node counts its own checks in place of reading a clock: a node that was stopped
+itself must not take all of its workers for silent before it has read what they sent meanwhile.
+
+The event loop of a frozen worker process is blocked, and its watchdog reports it before the process is replaced. The report
+comes on another connection, because nothing can use the worker's own one. It names deliveries of the worker by their tokens.
+The node gives back all that the process has: also jobs that it has sent and that the process has not read.
+"""
 
 from __future__ import annotations
 
 from ipaddress import IPv4Address, ip_address
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from mainspring.access.roles import Permission
+from mainspring.clock import to_us
+from mainspring.jobs.failures import encode_failure, fitting
+from mainspring.jobs.model import DECISIONS
+from mainspring.namespaces import split
+from mainspring.workflows.model import decisions_of, function_text
 
 if TYPE_CHECKING:
-    from mainspring.faces.gearman.reading import Reading
-    from mainspring.faces.gearman.silence import Silence
-    from mainspring.faces.gearman.worker_about import About
+    from collections.abc import Callable, Iterable
+
+    from mainspring.access.caller import Caller
+    from mainspring.faces.gearman.peer_io import Reading
+    from mainspring.jobs.failures import JobFailure
     from mainspring.jobs.held import Held, Worker
-    from mainspring.wire.gearman.connection import Connection
+    from mainspring.jobs.service import JobService
+    from mainspring.wire.gearman_protocol import Connection
+
+
+class About(NamedTuple):
+    """A worker's description of itself."""
+
+    version: str = ""
+    """Its version of Mainspring; empty if it has not declared it."""
+    stops: bool = False
+    """Whether it stops on request."""
+
+
+SILENT_AFTER: Final = 2.0
+"""Heartbeats that a worker leaves out before it is silent."""
+GONE_AFTER: Final = 12.0
+"""Heartbeats that a worker leaves out before its connection is ended, so that its jobs go to others."""
+LONGEST_PASSED: Final = 2.0
+"""Seconds that one check counts at most."""
+
+
+class Silence:
+    """The silence of a peer. ``changed`` is called when it begins (True) or another job is lost for it, and when it ends (False).
+
+    Times in microseconds are wall times.
+    """
+
+    __slots__ = ("_changed", "_last_read", "_quiet", "_reading", "beats", "since_us")
+
+    def __init__(self, reading: Reading, changed: Callable[[bool], None]) -> None:
+        self._reading = reading
+        self._changed = changed
+        self._last_read = 0.0
+        self._quiet = 0.0
+        self.beats = 0.0
+        """Seconds between the heartbeats that the peer has announced; 0 without an announcement."""
+        self.since_us = 0
+        """When the silence began; 0 if the peer is not silent."""
+
+    def expect_beats(self, seconds: float) -> None:
+        """Check that heartbeats come at these intervals from now on."""
+        self.beats = seconds
+
+    def begin(self, now_us: int) -> None:
+        """Take the peer for silent until it sends something."""
+        self._last_read = self._reading.last_read
+        if not self.since_us:
+            self.since_us = now_us - int(self._quiet * 1_000_000)
+        self._changed(True)
+
+    def end(self) -> None:
+        """End the silence: the peer has sent something."""
+        self.since_us = 0
+        self._changed(False)
+
+    def check(self, passed: float, now_us: int) -> bool:
+        """Count ``passed`` seconds since the last check; return whether the connection must be ended."""
+        last_read = self._reading.last_read
+        if last_read != self._last_read:
+            self._last_read = last_read
+            self._quiet = 0.0
+            return False
+        if not self.beats or self._reading.paused_by_server:
+            return False
+        self._quiet += min(passed, LONGEST_PASSED)
+        if not self.since_us and self._quiet >= SILENT_AFTER * self.beats:
+            self.begin(now_us)
+        return self._quiet >= GONE_AFTER * self.beats
 
 
 class TaskWorker(Protocol):
@@ -177,3 +269,49 @@ def _origin(text: str) -> bytes:
     if isinstance(address, IPv4Address):
         return address.packed
     return address.packed[:8] if address.ipv4_mapped is None else address.ipv4_mapped.packed
+
+
+def give_back(
+    service: JobService,
+    peers: Iterable[Connected],
+    caller: Caller,
+    deliveries: Iterable[tuple[str, str]],
+    blocking: tuple[str, str] | None,
+    error: JobFailure,
+) -> int:
+    """Give back the jobs of the workers that have some of these deliveries; return how many jobs they had.
+
+    The attempt of ``blocking`` fails with ``error``; if it is a decision, its run is parked, because its code would block the
+    next worker, too. The other deliveries do not count. The workers get no work until they send something.
+
+    Raises ForbiddenError if the caller may not run a function of these jobs.
+    """
+    error = fitting(error)
+    tokens = {handle.encode(): token.encode() for handle, token in deliveries}
+    frozen = [peer for peer in peers if any(tokens.get(held.handle) == held.token for held in _running(peer))]
+    jobs = [(peer, held) for peer in frozen for held in _running(peer)]
+    for _, held in jobs:
+        caller.check(Permission.DEVELOP, *_function_of(held))
+    for peer in frozen:  # before its jobs wait again, so that it does not get them
+        peer.silence.begin(to_us(service.wall()))
+    for peer, held in reversed(jobs):  # so that each is put before the ones that came after it
+        if blocking is None or (held.handle, held.token) != (blocking[0].encode(), blocking[1].encode()):
+            service.released(held)
+        elif peer.decisions is not None and held.job.function[:1] == DECISIONS:
+            peer.decisions.park(held, error.message)
+        else:
+            service.failed(held, encode_failure(error), exception=f"{error.type}: {error.message}".encode())
+    return len(jobs)
+
+
+def _running(peer: Connected) -> list[Held]:
+    return [held for worker in peer.workers for held in worker.running.values()]
+
+
+def _function_of(held: Held) -> tuple[str, str]:
+    """Return the namespace of a job, and the name of its function or workflow."""
+    decided = decisions_of(held.job.function)
+    if decided is not None:
+        return decided[0], decided[1]
+    namespace, name = split(held.job.function)
+    return namespace, function_text(name)

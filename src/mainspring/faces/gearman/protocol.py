@@ -7,29 +7,20 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mainspring.access.caller import LOCAL, caller_of_port
 from mainspring.access.roles import Role
-from mainspring.faces.gearman import (
-    administration,
-    clients,
-    deciders,
-    extended_clients,
-    extended_workers,
-    log_lines,
-    workers,
-)
+from mainspring.faces.gearman import administration, clients, decide_packets, extended_workers, worker_reports, workers
 from mainspring.faces.gearman.guard import PACKETS
 from mainspring.faces.gearman.peer import Peer
-from mainspring.faces.gearman.settlements import settle
+from mainspring.faces.gearman.worker_reports import settle
 from mainspring.jobs.model import Priority
 from mainspring.loop_shares import CROWDED_SLICE
-from mainspring.wire.gearman.connection import BAD, FATAL, OVERSIZED, TEXT
-from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman_protocol import BAD, FATAL, OVERSIZED, TEXT, Type, response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.access.caller import Caller
     from mainspring.faces.gearman.face import GearmanFace
-    from mainspring.wire.gearman.connection import Message
+    from mainspring.wire.gearman_protocol import Message
 
     Handler = Callable[[Peer, list[bytes]], None]
 
@@ -53,10 +44,10 @@ def _fatal(peer: Peer, args: list[bytes]) -> None:
 HANDLERS: dict[int, Handler] = {
     **clients.HANDLERS,
     **workers.HANDLERS,
-    **extended_clients.HANDLERS,
+    **clients.EXTENDED_HANDLERS,
     **extended_workers.HANDLERS,
-    **deciders.HANDLERS,
-    **log_lines.HANDLERS,
+    **decide_packets.HANDLERS,
+    **worker_reports.HANDLERS,
     Type.SETTLE: settle,
     TEXT: administration.command,
     BAD: _bad,
@@ -130,7 +121,7 @@ class GearmanProtocol(asyncio.Protocol):
                 if not crowded:
                     continue
             elif kind == _SUBMIT:
-                extended_clients.submit(peer, args)
+                clients.submit(peer, args)
                 if not crowded:
                     continue
             else:

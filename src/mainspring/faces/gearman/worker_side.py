@@ -1,29 +1,35 @@
-"""The worker side of a peer: its functions, its readiness for jobs, and the messages of the dispatcher."""
+"""The worker side of a peer: its functions, its readiness for jobs, and the messages of the dispatcher.
+
+A job is assigned with one packet, in plain Gearman or in the extension.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mainspring.access.caller import LOCAL
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
 from mainspring.clock import to_us
-from mainspring.faces.gearman.assignments import extended_assignment, plain_assignment
-from mainspring.faces.gearman.reading import UNREAD
-from mainspring.faces.gearman.worker_about import About
+from mainspring.faces.gearman.peer_io import UNREAD
+from mainspring.faces.gearman.peers import About
+from mainspring.jobs import rules
 from mainspring.jobs.held import LOST, SILENT, Worker
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
 from mainspring.namespaces import prefix
-from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman_protocol import Type, response
+from mainspring.wire.gearman_uniques import original_unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.faces.gearman.face import GearmanFace
-    from mainspring.faces.gearman.outbox import Outbox, Slot
-    from mainspring.faces.gearman.reading import Reading
-    from mainspring.faces.gearman.silence import Silence
+    from mainspring.faces.gearman.peer_io import Outbox, Reading, Slot
+    from mainspring.faces.gearman.peers import Silence
     from mainspring.jobs.held import Ability, Held
+    from mainspring.jobs.service import JobService
 
 _NOOP = response(Type.NOOP)
 NO_JOB = response(Type.NO_JOB)
@@ -232,3 +238,55 @@ class WorkerSide:
                 self._silence.begin(to_us(self._service.wall()))
                 reason = LOST
             self._outbox.write(response(Type.STOP, held.handle, held.token, reason))
+
+
+_JOB_ASSIGN = int(Type.JOB_ASSIGN)
+_encode = msgspec.json.Encoder().encode
+
+
+def plain_assignment(held: Held, kind: int, before: int) -> bytes:
+    """Return the packet that assigns a job to a plain worker; ``kind`` is the packet type that its request selects.
+
+    ``before`` is the number of bytes before the function's name in its key.
+    """
+    job = held.job
+    function = job.function[before:] if before else job.function
+    if kind == _JOB_ASSIGN:
+        return response(_JOB_ASSIGN, held.handle, function, job.payload)
+    unique = original_unique(job.unique)
+    if kind == Type.JOB_ASSIGN_ALL and job.options is not None and job.options.reducer:
+        return response(Type.JOB_ASSIGN_ALL, held.handle, function, unique, job.options.reducer, job.payload)
+    return response(Type.JOB_ASSIGN_UNIQ, held.handle, function, unique, job.payload)
+
+
+def extended_assignment(held: Held, service: JobService, before: int) -> bytes:
+    """Return the packet that assigns a job to a worker of the extension; ``before`` is as above."""
+    job = held.job
+    function = job.function[before:] if before else job.function
+    info: dict[str, object] = {
+        "attempt": job.attempt + 1,
+        "term": service.term,
+        "submitted_at": job.created_us / 1_000_000,
+    }
+    ability = held.ability
+    options = job.options
+    for name in ("timeout", "heartbeat"):
+        seconds = getattr(options, name) if options is not None else None
+        if seconds is None and ability is not None:
+            seconds = getattr(ability, name)
+        if seconds is not None:
+            info[name] = seconds
+            if name == "timeout":
+                info["deadline"] = held.started_us / 1_000_000 + seconds
+    if options is not None and options.run is not None:
+        info["run"], info["ref"] = str(options.run[0]), options.ref
+    if options is not None and options.fire_us:
+        info["fire_time"] = options.fire_us / 1_000_000
+    if job.suspects and rules.may_kill_workers(job):
+        info["alone"] = True
+    policy = service.policy(held)
+    if policy is not None:
+        info["max_attempts"] = policy.max_attempts
+        if options is not None and options.retry is not None:
+            info["retry"] = policy  # the worker has its own policy already
+    return response(Type.ASSIGN, held.handle, held.token, function, job.unique, _encode(info), job.payload)

@@ -6,13 +6,12 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING
 
-from mainspring.faces.gearman.assignments import plain_assignment
 from mainspring.faces.gearman.clients import lone_handle
-from mainspring.faces.gearman.settlements import settle_oversized
-from mainspring.faces.gearman.worker_side import NO_JOB
+from mainspring.faces.gearman.worker_reports import settle_oversized
+from mainspring.faces.gearman.worker_side import NO_JOB, plain_assignment
 from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
-from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman_protocol import Type, response
 
 if TYPE_CHECKING:
     from collections.abc import Callable

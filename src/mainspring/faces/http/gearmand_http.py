@@ -25,14 +25,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from mainspring.access.sites import HostNames, may_be_foreign_page
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import JobOptions, Run, Submit
+from mainspring.access.proxy import HostNames, may_be_foreign_page
+from mainspring.api.request import ApiError, Code
+from mainspring.api.submitting import JobOptions, RunJob, Submit
 from mainspring.errors import MainspringError
-from mainspring.wire.gearman.uniques import unique_of_payload
+from mainspring.wire.gearman_uniques import unique_of_payload
 
 if TYPE_CHECKING:
-    from mainspring.api.answers.registry import Api
+    from mainspring.api.handlers.registry import Api
     from mainspring.api.submitting import PriorityName
     from mainspring.faces.http.connections import Connection
 
@@ -164,11 +164,11 @@ class GearmandHttp:
         unique = request.headers.get("x-gearman-unique", "").encode("latin-1")
         if unique == b"-":
             unique = unique_of_payload(request.payload)
-        submission: Submit | Run
+        submission: Submit | RunJob
         if background:
             submission = Submit(request.function, request.payload, unique, JobOptions(priority))
         else:
-            submission = Run(request.function, request.payload, unique, priority)
+            submission = RunJob(request.function, request.payload, unique, priority)
         job = asyncio.ensure_future(self._reply(submission))
         disconnected = asyncio.ensure_future(_until_end(reader))
         try:
@@ -183,7 +183,7 @@ class GearmandHttp:
                 pending.cancel()
             await asyncio.gather(job, disconnected, return_exceptions=True)
 
-    async def _reply(self, request: Submit | Run) -> _Reply:
+    async def _reply(self, request: Submit | RunJob) -> _Reply:
         if isinstance(request, Submit):
             return _Reply("JOB_CREATED", (await self._api.call(request)).handle)
         ended = await self._api.call(request)

@@ -15,22 +15,25 @@ import structlog
 from mainspring import namespaces
 from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
-from mainspring.api.errors import problem_of
-from mainspring.api.request import write
+from mainspring.api.request import problem_of, write
 from mainspring.errors import MainspringError
-from mainspring.faces.rest import paging
-from mainspring.faces.rest.conditional import is_unchanged, required_version, tag_of
-from mainspring.faces.rest.idempotency import HEADER, REPLAYED, answer_once
+from mainspring.faces.rest import registry
+from mainspring.faces.rest.idempotency import (
+    HEADER,
+    REPLAYED,
+    answer_once,
+    is_unchanged,
+    required_version,
+    revision_in,
+    tag_of,
+)
 from mainspring.faces.rest.inputs import JSON, NDJSON, Inputs
-from mainspring.faces.rest.login import PATHS
-from mainspring.faces.rest.problems import HttpError, refusal
 from mainspring.faces.rest.registry import PREFER, Context, Table, WaitTimes
-from mainspring.faces.rest.replies import Items, Raw, Reply
-from mainspring.faces.rest.security import check_site, collect
+from mainspring.faces.rest.replies import HttpError, Items, Raw, Reply, refusal
+from mainspring.faces.rest.security import PATHS, check_site, collect
 from mainspring.faces.rest.streams import Parts, disconnected
-from mainspring.faces.rest.versions import revision_in
-from mainspring.hidden_secrets import hide_secrets
 from mainspring.loop_shares import SHARE_IN_SCOPE
+from mainspring.private_data import hide_secrets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -38,14 +41,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mainspring.access.caller import Caller
-    from mainspring.access.once import Once
-    from mainspring.api.answers.registry import Api
-    from mainspring.api.feeds import Feed
-    from mainspring.api.request import Request
+    from mainspring.access.idempotency import IdempotencyKey
+    from mainspring.api.handlers.registry import Api
+    from mainspring.api.request import Feed, Request
     from mainspring.faces.rest.idempotency import Encoded, Replies
-    from mainspring.faces.rest.login import Login
     from mainspring.faces.rest.registry import Route
-    from mainspring.faces.rest.security import Doorkeeper
+    from mainspring.faces.rest.security import Doorkeeper, Login
     from mainspring.faces.rest.streams import EventFeed, Streams
     from mainspring.loop_shares import LoopShare
 
@@ -82,7 +83,7 @@ class _Compiled:
 
     @cached_property
     def is_list(self) -> bool:
-        return any(one.name == paging.FIELD for one in msgspec.structs.fields(self.route.takes))
+        return any(one.name == registry.FIELD for one in msgspec.structs.fields(self.route.takes))
 
 
 class _Exchange:
@@ -411,7 +412,7 @@ class RestApp:
         inputs = found.inputs.read(values, exchange.query, body, lines=lines)
         if route.if_match:
             inputs = msgspec.structs.replace(inputs, **{route.if_match: version})
-        exchange.inputs = paging.position(inputs, path) if found.is_list else inputs
+        exchange.inputs = registry.position(inputs, path) if found.is_list else inputs
 
     @staticmethod
     async def _use_share(scope: Scope, share: LoopShare | None) -> None:
@@ -422,7 +423,7 @@ class RestApp:
                 use(share)
             await share.rested()
 
-    async def _reply(self, exchange: _Exchange, once: Once | None = None) -> Encoded:
+    async def _reply(self, exchange: _Exchange, once: IdempotencyKey | None = None) -> Encoded:
         """Call the API, and encode the answer."""
         route, inputs = exchange.found.route, exchange.inputs
         if route.handler is not None:
@@ -440,8 +441,8 @@ class RestApp:
         route, inputs = exchange.found.route, exchange.inputs
         extra: dict[bytes, bytes] = {}
         if isinstance(value, Items):
-            value = paging.seal(value, inputs, exchange.path)
-            following = paging.link(value, self._prefix + exchange.path, exchange.query)
+            value = registry.seal(value, inputs, exchange.path)
+            following = registry.link(value, self._prefix + exchange.path, exchange.query)
             if following is not None:
                 extra[b"link"] = following.encode("ascii")
             return _encoded(value, route.status, extra)

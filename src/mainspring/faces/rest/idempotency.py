@@ -1,7 +1,11 @@
-"""``Idempotency-Key``: a repeated POST gets the answer of the first one, and is not done twice.
+"""Requests that apply once or to one version only: ``Idempotency-Key``, ``If-Match`` and ``If-None-Match``.
 
-After draft-ietf-httpapi-idempotency-key-header-07. A key belongs to its caller and path; the caller is a
-token, a session that began with a sign-in link, or a user of a proxy. The answer is kept for a day.
+A repeated POST with a key gets the answer of the first one, and is not done twice. After
+draft-ietf-httpapi-idempotency-key-header-07. A key belongs to its caller and path; the caller is a token, a session that began
+with a sign-in link, or a user of a proxy. The answer is kept for a day.
+
+ETags of objects with a revision say which revision the client has, and also whether it has the whole answer. A write applies to a
+revision. A read with ``If-None-Match`` compares more: the counts and times of an object change without a new revision.
 """
 
 from __future__ import annotations
@@ -11,16 +15,61 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from mainspring.access.once import Once, RepeatedError
-from mainspring.access.replies import KeptReply
+from mainspring.access.idempotency import IdempotencyKey, KeptReply, RepeatedError
+from mainspring.api.request import write
 from mainspring.errors import MainspringError, StoreError
-from mainspring.faces.rest.problems import HttpError
+from mainspring.faces.rest.replies import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.access.caller import Caller
-    from mainspring.access.replies import RequestKey, Reservation
+    from mainspring.access.idempotency import RequestKey, Reservation
+
+_TAG: Final = re.compile(r'(?:W/)?"([^"]*)"')
+ANY: Final = "*"
+
+
+def tag_of(body: bytes) -> bytes:
+    """Return the ETag of a body."""
+    return b'"%s"' % hashlib.blake2b(body, digest_size=12).hexdigest().encode()
+
+
+def is_unchanged(if_none_match: bytes | None, tag: bytes) -> bool:
+    """Return whether the client has this version."""
+    if if_none_match is None:
+        return False
+    text = if_none_match.decode("latin-1").strip()
+    return text == ANY or tag.decode("latin-1").strip('"') in _TAG.findall(text)
+
+
+def required_version(if_match: bytes | None) -> str | None:
+    """Return the version to which a write applies; None for any. Raises HttpError without a usable ``If-Match``."""
+    if if_match is None:
+        raise HttpError(
+            "precondition_required", "this write needs If-Match with the ETag of the version that it changes, or *"
+        )
+    text = if_match.decode("latin-1").strip()
+    if text == ANY:
+        return None
+    match = _TAG.fullmatch(text)
+    if match is None:
+        raise HttpError("malformed", "If-Match has one ETag in quotes, or *")
+    return match[1]
+
+
+SEPARATOR: Final = "-"
+
+
+def version_of(answer: Any) -> str:
+    """Return the version of an answer with a ``revision``."""
+    return f"{answer.revision}{SEPARATOR}{tag_of(write(answer)).decode()[1:-1]}"
+
+
+def revision_in(version: str | None) -> str | None:
+    """Return the revision of a version from ``If-Match``; None for any."""
+    return None if version is None else version.partition(SEPARATOR)[0]
+
 
 Encoded: TypeAlias = "tuple[int, dict[bytes, bytes], bytes]"
 """Status, headers and body."""
@@ -62,7 +111,7 @@ class Replies(Protocol):
 class Attempt(Protocol):
     """Answers a request now."""
 
-    async def __call__(self, once: Once | None = None) -> Encoded:
+    async def __call__(self, once: IdempotencyKey | None = None) -> Encoded:
         """Return the answer. With ``once``, the call keeps it in the transaction of its act, and raises RepeatedError."""
 
 
@@ -105,7 +154,7 @@ async def _in_one_transaction(
     if earlier is not None:
         return _repeated(earlier, key, replies.age(earlier))
     try:
-        return await attempt(Once(key, lambda answer: KeptReply(*encode(answer))))
+        return await attempt(IdempotencyKey(key, lambda answer: KeptReply(*encode(answer))))
     except RepeatedError as repeated:
         return _repeated(repeated.earlier, key, replies.age(repeated.earlier))
     except MainspringError:  # maybe because a concurrent request with the key has just changed the object

@@ -10,10 +10,9 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import inspect
 
-from mainspring.api.errors import ApiError
-from mainspring.api.request import with_present_names
-from mainspring.faces.rest.problems import Fault, HttpError, fault_of
-from mainspring.faces.rest.shapes import struct_of
+from mainspring.api.request import ApiError, with_present_names
+from mainspring.faces.rest.registry import struct_of
+from mainspring.faces.rest.replies import Fault, HttpError, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,18 +1,25 @@
-"""OpenAPI 3.1 of the routes, from their structs."""
+"""OpenAPI 3.1 of the routes, from their structs, and the route that answers with it."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from typing import Any, Final
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import NODEFAULT
 from msgspec.inspect import type_info
 
+from mainspring.access.roles import Permission
+from mainspring.api.request import Request
 from mainspring.faces.rest.inputs import Inputs
-from mainspring.faces.rest.problems import KINDS, MEDIA_TYPE, Document
 from mainspring.faces.rest.registry import ROOT, Route
+from mainspring.faces.rest.replies import KINDS, MEDIA_TYPE, Document
+
+if TYPE_CHECKING:
+    from mainspring.faces.rest.registry import Context
 
 OF_ALL: Final = ("malformed", "unauthenticated", "forbidden", "invalid", "unknown_host", "unavailable")
 """Problems of each route."""
@@ -129,3 +136,33 @@ def _parameters(part: Any, place: str) -> list[dict[str, Any]]:
 def _subject(route: Route) -> str:
     segments = [one for one in route.path.removeprefix(ROOT).split("/") if one and not one.startswith("{")]
     return next((one for one in segments if one != "namespaces"), "namespaces")
+
+
+class Describe(Request[dict[str, Any]]):
+    """The OpenAPI document of this API."""
+
+    permission = Permission.SIGNED_IN
+    name_in_audit = "openapi.show"
+
+
+OPENAPI = Route(
+    method="GET",
+    path=f"{ROOT}/openapi.json",
+    request=Describe,
+    answer=dict[str, Any],
+    summary="Get this document",
+    name="openapi",
+)
+
+
+def with_document(routes: tuple[Route, ...], *, version: str, prefix: str = "") -> tuple[Route, ...]:
+    """Return the routes and the one that describes all of them."""
+
+    @cache
+    def written() -> msgspec.Raw:
+        return msgspec.Raw(msgspec.json.encode(document((*routes, OPENAPI), version=version, prefix=prefix)))
+
+    async def describe(_: Context) -> msgspec.Raw:
+        return written()  # made at the first request: most nodes get none
+
+    return (*routes, replace(OPENAPI, handler=describe))

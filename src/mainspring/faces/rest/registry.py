@@ -2,31 +2,194 @@
 
 `faces/rest/routes` has them, one module for each subject. Everything else is derived from them: the table by which the
 application finds a route, the readers of its inputs, and OpenAPI.
+
+A `Shape` has the inputs of a route that differ from its request in some fields, and the request that is made of them.
+
+A route whose inputs have a field ``cursor`` gets the position there, and returns the next position in `Items`. A cursor says
+where the next page begins, bound to the list and its filter. Only this module knows the form that clients see: a cursor of
+another list or of another filter is refused, and does not skip items silently.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
-from urllib.parse import quote, unquote_to_bytes
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
+from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlencode
 
-from mainspring.access.sites import SAFE
-from mainspring.faces.rest.problems import HttpError
-from mainspring.faces.rest.replies import page_of
-from mainspring.faces.rest.shapes import Shape
+import msgspec
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo, replace
+
+from mainspring.access.proxy import SAFE
+from mainspring.api.request import PAGE_LIMIT, Time
+from mainspring.faces.rest.replies import Fault, HttpError, page_of
+from mainspring.sizes import Text, bare
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.access.caller import Caller
     from mainspring.access.roles import Permission
-    from mainspring.api.answers.registry import Api
+    from mainspring.api.handlers.registry import Api
     from mainspring.api.request import Request
     from mainspring.faces.rest.idempotency import Encoded
+    from mainspring.faces.rest.replies import Items
+
+FIELD: Final = "cursor"
+_DIGEST: Final = 9
+"""Bytes; a multiple of three, so that base64 needs no padding between digest and position."""
+
+
+def position(inputs: Any, path: str) -> Any:
+    """Return the inputs with the position in place of the cursor. Raises HttpError for a cursor of another list."""
+    given = inputs.cursor
+    if given is None:
+        return inputs
+    try:
+        raw = base64.b64decode(given.encode() + b"=" * (-len(given) % 4), b"-_", validate=True)
+        text = raw[_DIGEST:].decode()
+    except ValueError:  # also for text that is not UTF-8
+        raise _wrong("it is no cursor of this node: take it from next in the previous page") from None
+    if raw[:_DIGEST] != _digest(inputs, path, text):
+        raise _wrong("it belongs to another list or to another filter, or is incomplete: begin without one")
+    return msgspec.structs.replace(inputs, **{FIELD: text})
+
+
+def number(text: str) -> int:
+    """Return the position in a list whose positions are numbers. Raises HttpError."""
+    if not text.isdecimal() or len(text) > 18:
+        raise _wrong("it is no place in this list: take it from next in the previous page")
+    return int(text)
+
+
+def seal(page: Items[Any], inputs: Any, path: str) -> Items[Any]:
+    """Return a page with a cursor in place of its next position."""
+    if page.next is None:
+        return page
+    raw = _digest(inputs, path, page.next) + page.next.encode()
+    return msgspec.structs.replace(page, next=base64.urlsafe_b64encode(raw).rstrip(b"=").decode())
+
+
+def link(page: Items[Any], path: str, query: bytes) -> str | None:
+    """Return the value of ``Link`` for the next page; None if there is none."""
+    if page.next is None:
+        return None
+    pairs = [pair for pair in parse_qsl(query.decode("ascii"), keep_blank_values=True) if pair[0] != FIELD]
+    return f'<{path}?{urlencode([*pairs, (FIELD, page.next)])}>; rel="next"'
+
+
+def _digest(inputs: Any, path: str, text: str) -> bytes:
+    """Return a digest of the list, its filter, and a position in it."""
+    criteria = msgspec.structs.asdict(inputs) | {FIELD: text, "limit": None}
+    return hashlib.blake2b(path.encode() + b"\0" + msgspec.json.encode(criteria), digest_size=_DIGEST).digest()
+
+
+def _wrong(reason: str) -> HttpError:
+    return HttpError("invalid", f"the cursor is invalid: {reason}", faults=[Fault(reason, parameter=FIELD)])
+
+
+LONGEST_WAIT: Final = 60.0
+Wait = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT)]
+"""Seconds of a long poll."""
+Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)]
+"""The most items of a page."""
+
+
+class Shape:
+    """The inputs for a request. The parameters are those of `registry.Route`."""
+
+    def __init__(
+        self,
+        request: type[Request[Any]],
+        *,
+        cursor: str = "",
+        times: Iterable[str] = (),
+        types: Mapping[str, Any],
+        fixed: Mapping[str, object],
+        names: Mapping[str, str],
+        waits: bool = False,
+    ) -> None:
+        fields = {one.name: one for one in msgspec.structs.fields(request)}
+        for name in filter(None, (cursor, *times, *types, *fixed, *names.values())):
+            if name not in fields:
+                raise ValueError(f"{request.__name__} has no field {name}")
+        self._request = request
+        self._cursor = cursor
+        self._has_number = bool(cursor) and int in map(bare, _parts(fields[cursor].type))
+        self._times = tuple(times)
+        self._fixed = fixed
+        shown = {field: name for name, field in names.items()}
+        self._names = {name: shown.get(name, name) for name in fields if name not in fixed and name != cursor}
+        """The fields of the request that clients set, with the clients' names for them."""
+        self.inputs: type[Any] = request
+        """The struct of the inputs."""
+        if cursor or times or types or fixed or names or waits:
+            self.inputs = struct_of(f"{request.__name__}Inputs", [*self._fields(fields, types, waits=waits)])
+
+    def _fields(self, fields: Mapping[str, FieldInfo], types: Mapping[str, Any], *, waits: bool) -> Iterator[FieldInfo]:
+        """Yield the fields of the inputs, in the order of the request; those of each list, or of each long poll, are last."""
+        for key, name in self._names.items():
+            if self._cursor and key == "limit":
+                continue
+            kind = types.get(key, fields[key].type)
+            one = replace(fields[key], type=_with_times(kind) if key in self._times else kind)
+            yield one if name == key else replace(one, name=name, encode_name=name)
+        if self._cursor:
+            yield _field(FIELD, Text | None, None)
+            if "limit" in fields:
+                yield _field("limit", Limit, 100)
+        if waits:
+            yield _field("wait", Wait, 0.0)
+
+    def request_of(self, inputs: Any) -> Request[Any]:
+        """Return the request for inputs. Raises HttpError."""
+        if self.inputs is self._request:
+            request: Request[Any] = inputs
+            return request
+        values = {field: getattr(inputs, name) for field, name in self._names.items()}
+        for name in self._times:
+            if isinstance(values[name], datetime):
+                values[name] = values[name].timestamp()
+        if self._cursor and inputs.cursor is not None:
+            values[self._cursor] = number(inputs.cursor) if self._has_number else inputs.cursor
+        return self._request(**{**self._fixed, **values})
+
+
+def struct_of(name: str, fields: Sequence[FieldInfo]) -> Any:
+    """Return a struct with these fields."""
+    defined: list[Any] = []
+    for one in fields:
+        if one.default_factory is not NODEFAULT:
+            defined.append((one.name, one.type, msgspec.field(default_factory=one.default_factory)))
+        elif one.default is not NODEFAULT:
+            defined.append((one.name, one.type, one.default))
+        else:
+            defined.append((one.name, one.type))
+    renamed = {one.name: one.encode_name for one in fields if one.encode_name != one.name}
+    return msgspec.defstruct(name, defined, kw_only=True, forbid_unknown_fields=True, rename=renamed or None)
+
+
+def _field(name: str, kind: Any, default: object) -> FieldInfo:
+    return FieldInfo(name, name, kind, default)
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the type."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _with_times(kind: Any) -> Any:
+    """Return a type with times in place of its numbers, which are seconds since 1970."""
+    return Union[tuple(Time if bare(part) is float else part for part in _parts(kind))]  # noqa: UP007 - made of a tuple
+
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 PREFER: Final = b"prefer"

@@ -1,13 +1,21 @@
-"""Answers to HTTP requests, before they are sent."""
+"""Answers to HTTP requests, before they are sent: replies, and problems.
+
+A problem is ``application/problem+json`` of RFC 9457, with a type for each code. docs/reference/http-api.md has the table of
+the types.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import re
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from mainspring.api.request import Code, Problem
+from mainspring.errors import MainspringError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -46,3 +54,170 @@ class Reply(msgspec.Struct, frozen=True):
     """A JSON value, `Raw`, or None for no body."""
     status: int = 200
     headers: Mapping[str, str] = {}
+
+
+PREFIX: Final = "urn:mainspring:problem:"
+"""The types of problems begin so. Clients compare them, so they never change. They are names and no addresses: nothing need be
+published under them, and they are the same at each node and behind each proxy, which relative references are not."""
+MEDIA_TYPE: Final = b"application/problem+json"
+RETRY_AFTER: Final = 1
+"""Seconds after which a refused request may be repeated."""
+
+
+class Kind(NamedTuple):
+    """A type of problems."""
+
+    name: str
+    status: int
+    title: str
+
+    @property
+    def code(self) -> str:
+        """The last part of ``type``."""
+        return self.name.replace("_", "-")
+
+    @property
+    def uri(self) -> str:
+        """The value of ``type``."""
+        return PREFIX + self.code
+
+
+def _kinds(*rows: tuple[str, int, str]) -> dict[str, Kind]:
+    return {name: Kind(name, status, title) for name, status, title in rows}
+
+
+OF_CALLS: Final = _kinds(
+    (Code.UNKNOWN_CALL, 404, "There is no such request"),
+    (Code.UNREADABLE, 400, "The request cannot be read"),
+    (Code.INVALID, 422, "A value is invalid"),
+    (Code.UNSUPPORTED, 422, "The store of this node does not support the request"),
+    (Code.TOO_LARGE, 413, "A name or a payload is too long"),
+    (Code.TOO_MANY_FUNCTIONS, 422, "The node accepts no more functions"),
+    (Code.FORBIDDEN, 403, "The caller lacks a permission"),
+    (Code.JOB_NOT_FOUND, 404, "There is no such job"),
+    (Code.NOT_KEPT, 404, "The data are not kept"),
+    (Code.FUNCTION_NOT_FOUND, 404, "There is no such function"),
+    (Code.SCHEDULE_NOT_FOUND, 404, "There is no such schedule"),
+    (Code.NODE_NOT_FOUND, 404, "There is no such node"),
+    (Code.RUN_NOT_FOUND, 404, "There is no such run"),
+    (Code.OPERATION_NOT_FOUND, 404, "There is no such operation"),
+    (Code.WORKER_NOT_FOUND, 404, "There is no such worker"),
+    (Code.WORKFLOW_NOT_FOUND, 404, "There is no such workflow"),
+    (Code.TOKEN_NOT_FOUND, 404, "There is no such token"),
+    (Code.CONFLICT, 409, "The state does not allow the request"),
+    (Code.CHANGED, 412, "The object has changed"),
+    (Code.AMBIGUOUS_NODE, 409, "Several nodes have this name"),
+    (Code.NODE_LIVES, 409, "The node is alive"),
+    (Code.ONLY_NODE, 409, "There is no other node"),
+    (Code.REFUSED, 429, "The node accepts no more jobs now"),
+    (Code.TOO_MANY_WAITS, 429, "The caller has too many requests that wait"),
+    (Code.UNAVAILABLE, 503, "The store cannot be reached"),
+)
+"""Kinds of the API's own problems, by code. Each code needs one."""
+OF_HTTP: Final = _kinds(
+    ("malformed", 400, "The request cannot be read"),
+    ("unauthenticated", 401, "A token or a session is needed"),
+    ("cross_site", 403, "The request comes from another site"),
+    ("path_not_found", 404, "There is no such path"),
+    ("method_not_allowed", 405, "The path has no such method"),
+    ("media_type", 415, "The body has the wrong media type"),
+    ("unknown_host", 421, "The node does not have this name"),
+    ("too_many_requests", 429, "The caller has too many requests under way"),
+    ("too_many_streams", 503, "The node has no place for a stream"),
+    ("in_progress", 409, "The request with this Idempotency-Key is under way"),
+    ("key_reused", 422, "The Idempotency-Key was used for another request"),
+    ("outcome_unknown", 503, "It is not known whether the request was done"),
+    ("precondition_required", 428, "The write names no version"),
+    ("internal", 500, "The node has a defect"),
+)
+"""Kinds of problems with HTTP itself."""
+KINDS: Final = OF_CALLS | OF_HTTP
+_RETRIED: Final = frozenset({429, 503})
+_DEFECT: Final = Kind("internal", 500, OF_HTTP["internal"].title)
+
+
+class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One wrong value of a request."""
+
+    message: str
+    pointer: str | None = None
+    """Where it is in the body, as a JSON pointer."""
+    parameter: str | None = None
+    """Its name in the path or in the query."""
+
+
+class Document(msgspec.Struct, omit_defaults=True):
+    """The body of a refusal."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    """The id of the request, which the log has, too."""
+    errors: tuple[Fault, ...] = ()
+    live_handle: str | None = None
+    """The job that has the unique now, if that is why the request was refused."""
+
+
+class HttpError(MainspringError):
+    """A request that is refused before it becomes a call."""
+
+    def __init__(
+        self, name: str, detail: str, *, faults: Sequence[Fault] = (), headers: Mapping[bytes, bytes] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.kind = OF_HTTP.get(name) or OF_CALLS[name]
+        self.detail = detail
+        self.faults = faults
+        self.headers = headers or {}
+
+
+def refusal(error: HttpError | Problem | None, request_id: str) -> tuple[int, dict[bytes, bytes], bytes]:
+    """Return the status, the headers and the body for an error; None is a defect of the node."""
+    headers: dict[bytes, bytes] = {b"content-type": MEDIA_TYPE}
+    faults: Sequence[Fault] = ()
+    if isinstance(error, HttpError):
+        kind, detail, faults = error.kind, error.detail, error.faults
+        headers |= error.headers
+    elif error is not None:
+        kind, detail = OF_CALLS[error.code], error.message
+    else:
+        kind, detail = _DEFECT, "the node's log has the reason: look there for the request's id"
+    if kind.status in _RETRIED:
+        headers.setdefault(b"retry-after", b"%d" % RETRY_AFTER)
+    document = Document(
+        kind.uri,
+        kind.title,
+        kind.status,
+        detail,
+        f"urn:mainspring:request:{request_id}",
+        tuple(faults),
+        error.live_handle if isinstance(error, Problem) else None,
+    )
+    return kind.status, headers, msgspec.json.encode(document)
+
+
+_PLACE: Final = re.compile(r" - at `(?:key in )?`?\$([^`]*)`$")
+_FIELD: Final = re.compile(r"(?:unknown|missing required) field `([^`]+)`")
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+
+
+def fault_of(error: msgspec.ValidationError, *, prefix: str = "") -> Fault:
+    """Return the wrong value of a body from the decoder's message; ``prefix`` is the pointer of the decoded part."""
+    text = str(error)
+    place = _PLACE.search(text)
+    message = text[: place.start()] if place is not None else text
+    pointer = prefix
+    for name, index in _STEP.findall(place[1]) if place is not None else ():
+        if index == "...":  # the decoder does not report which key of a mapping it was
+            break
+        pointer += "/" + (index or _escaped(name))
+    field = _FIELD.search(message)
+    if field is not None:
+        pointer += "/" + _escaped(field[1])
+    return Fault(message[:1].lower() + message[1:], pointer=pointer)
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

@@ -1,7 +1,8 @@
 """Server-sent events: one response that goes on while its client reads it.
 
-A stream begins with the state of its subject, so that a client that connects again needs no earlier events. Streams have places
-of their own: they never take those of other requests.
+A stream begins with the state of its subject, so that a client that connects again needs no earlier events. Streams have
+places of their own: they never take those of other requests. A caller occupies only its share of the places, so that one token
+cannot keep all others out.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mainspring.access.shares import Shares
-from mainspring.api.feeds import Shared
-from mainspring.api.request import write
-from mainspring.faces.rest.problems import HttpError
+from mainspring.api.request import Shared, write
+from mainspring.faces.rest.replies import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Send
 
     from mainspring.access.caller import Caller
-    from mainspring.api.feeds import Feed
+    from mainspring.api.request import Feed
 
 LIMIT: Final = 300
 """Streams and long polls of a node at the same time."""
@@ -103,7 +103,7 @@ class Space:
 
 
 class EventFeed:
-    """One stream; see `mainspring.api.feeds.Feed`."""
+    """One stream; see `mainspring.api.request.Feed`."""
 
     def __init__(self, beat: float, space: Space, closed: Callable[[EventFeed], object]) -> None:
         self._beat = beat
@@ -246,7 +246,7 @@ class Parts:
 
 
 class Part:
-    """The feed of one of several streams; see `mainspring.api.feeds.Feed`."""
+    """The feed of one of several streams; see `mainspring.api.request.Feed`."""
 
     def __init__(self, feed: Feed, ended: Callable[[], object]) -> None:
         self._feed = feed

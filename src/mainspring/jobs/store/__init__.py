@@ -4,25 +4,50 @@ An engine runs them in the order of their phases (``storage.phases``). Every ope
 stays unchanged and is listed in the outcome; the operation's other rows are not affected.
 """
 
-from mainspring.jobs.store.changes import Deleted, DeleteEnded, Reschedule, Rescheduled
-from mainspring.jobs.store.claims import KEYS_PER_CLAIM, After, Claim, ClaimByKey, ClaimedByKey, ClaimRequest
-from mainspring.jobs.store.counts import Count, CountDead, Counted, CountLive, DeadCounted, ShowDead, ShowLive, numbered
 from mainspring.jobs.store.life import (
+    KEYS_PER_CLAIM,
+    After,
     Assign,
     Cancel,
     Cancelled,
+    Claim,
+    ClaimByKey,
+    ClaimedByKey,
+    ClaimRequest,
+    Deleted,
+    DeleteEnded,
     Found,
     JobTerm,
     Redrive,
     Redriven,
     RequestStop,
+    Reschedule,
+    Rescheduled,
     Settle,
     Submit,
     SubmitOnce,
+    Sweep,
+    Wake,
     Withdrawn,
+    Woken,
     each_once,
 )
-from mainspring.jobs.store.lookups import Find, FindUnique, InNamespace, ShowJob, fitting, leave_unread
+from mainspring.jobs.store.lookups import (
+    Count,
+    CountDead,
+    Counted,
+    CountLive,
+    DeadCounted,
+    Find,
+    FindUnique,
+    InNamespace,
+    ShowDead,
+    ShowJob,
+    ShowLive,
+    fitting,
+    leave_unread,
+    numbered,
+)
 from mainspring.jobs.store.nodes import (
     Backlog,
     DrainedInbox,
@@ -38,7 +63,6 @@ from mainspring.jobs.store.nodes import (
     lost_attempts,
     tally,
 )
-from mainspring.jobs.store.timing import Sweep, Wake, Woken
 
 __all__ = [
     "KEYS_PER_CLAIM",

@@ -1,4 +1,4 @@
-"""Operations from the submission of a job to its end."""
+"""Operations on stored jobs from their submission to their deletion: clients, workers and time cause them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from msgspec.structs import replace
 from mainspring.access.audit import Acting
 from mainspring.jobs.model import State
 from mainspring.namespaces import DEFAULT
-from mainspring.storage.operation import Operation
-from mainspring.storage.phases import Phase
+from mainspring.storage.engine import Operation, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.access.acts import Act
-    from mainspring.access.once import KeyedAct
+    from mainspring.access.caller import Act
+    from mainspring.access.idempotency import KeyedAct
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.rules import Settlement
 
@@ -240,3 +239,211 @@ class Redriven(NamedTuple):
     job: Job | None
     redriven: bool
     rival: int | None = None
+
+
+class Reschedule(Acting):
+    """Change when a waiting job starts, its priority, or when it expires; None leaves a value unchanged.
+
+    With ``due_us``, the job is SCHEDULED if that is after ``now_us``, and PENDING otherwise. An ``expires_us`` of 0 means that it
+    does not expire. Guard: SCHEDULED or PENDING, in the namespace. Outcome: ``Rescheduled``.
+    """
+
+    __slots__ = ("due_us", "expires_us", "id", "namespace", "now_us", "priority")
+
+    phase = Phase.CANCEL
+    is_request = True
+
+    def __init__(
+        self,
+        job_id: int,
+        now_us: int,
+        *,
+        due_us: int | None = None,
+        priority: int | None = None,
+        expires_us: int | None = None,
+        namespace: str = DEFAULT,
+    ) -> None:
+        super().__init__()
+        self.id = job_id
+        self.namespace = namespace
+        self.now_us = now_us
+        self.due_us = due_us
+        self.priority = priority
+        self.expires_us = expires_us
+
+    def recorded(self, outcome: Rescheduled) -> Act | None:
+        """Return the act, if the job waited."""
+        return self.act if outcome.job is not None and outcome.before <= State.PENDING else None
+
+
+class Rescheduled(NamedTuple):
+    """The outcome of Reschedule: the job after it, without payload and result, and its state and priority before.
+
+    The guard held if the state before is SCHEDULED or PENDING.
+    """
+
+    job: Job | None
+    before: int
+    priority: int
+
+
+class DeleteEnded(Acting):
+    """Delete an ended job. Guard: ended, in the namespace, and no root job (``model.RUNS``). Outcome: ``Deleted``."""
+
+    __slots__ = ("id", "namespace")
+
+    phase = Phase.SWEEP
+    is_request = True
+
+    def __init__(self, job_id: int, namespace: str = DEFAULT) -> None:
+        super().__init__()
+        self.id = job_id
+        self.namespace = namespace
+
+    def recorded(self, outcome: Deleted) -> Act | None:
+        """Return the act, if the job was deleted."""
+        return self.act if outcome.deleted else None
+
+
+class Deleted(NamedTuple):
+    """The outcome of DeleteEnded: the job as it was, without payload and result, and whether it was deleted."""
+
+    job: Job | None
+    deleted: bool
+
+
+class ClaimRequest(NamedTuple):
+    """The number of jobs of a function that a node requests."""
+
+    function: bytes
+    limit: int
+    slots: frozenset[int] | None = None
+    """Only jobs of these hash slots; None means all."""
+    overdue_us: int = 0
+    """Jobs that were created or due before this time are claimed whatever their slot."""
+
+
+class Claim(Operation):
+    """Lease due jobs to a term, in the order of priority and then of age.
+
+    On a shared store the order is approximate, and the claim skips jobs that another node is claiming.
+    Outcome: ``list[list[Job]]``: for each request, the whole jobs, in order.
+    """
+
+    __slots__ = ("term", "wants")
+
+    phase = Phase.CLAIM
+
+    def __init__(
+        self,
+        term: int,
+        wants: list[ClaimRequest],
+    ) -> None:
+        super().__init__()
+        self.term = term
+        self.wants = wants
+        self.rows = sum(want.limit for want in wants)
+
+
+class ClaimByKey(Operation):
+    """Lease due jobs of one function to a term, by priority, and within a priority in rotation over the keys.
+
+    In each priority the claim visits the keys in their order, from the first key after ``after`` (None: from the first key) and
+    once around. It takes up to ``per_key`` jobs of each key, oldest first, and none of the keys in ``enough``. The cost of a key
+    does not depend on its number of jobs. ``slots`` and ``overdue_us`` are those of ``ClaimRequest``. On a store that shares by
+    slots, the claim may skip jobs of other slots after it has read them. With ``concurrency``, the number of tokens of each key,
+    a claim of a shared store takes no job of a key whose tokens other nodes hold: they run it. Outcome: ``ClaimedByKey``.
+    """
+
+    __slots__ = ("after", "concurrency", "enough", "function", "limit", "overdue_us", "per_key", "slots", "term")
+
+    phase = Phase.CLAIM
+
+    def __init__(
+        self,
+        term: int,
+        want: ClaimRequest,
+        per_key: int,
+        after: After,
+        enough: frozenset[bytes],
+        concurrency: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.term = term
+        self.function, self.limit, self.slots, self.overdue_us = want
+        self.per_key = per_key
+        self.after = after
+        self.enough = enough
+        self.concurrency = concurrency
+        self.rows = want.limit
+
+
+After = tuple[bytes | None, bytes | None, bytes | None]
+"""For each priority, the last key that a claim visited."""
+
+
+class ClaimedByKey(NamedTuple):
+    """The outcome of ClaimByKey."""
+
+    jobs: list[Job]
+    """Whole jobs, in the order of the visit."""
+    after: After
+    """Where the next claim continues."""
+    more: bool
+    """Whether the claim ended at its limit of jobs or of keys."""
+    skipped: frozenset[bytes] = frozenset()
+    """The keys of ``enough`` that have jobs in the store. A store with one node may leave them out: the node counts its jobs."""
+
+
+KEYS_PER_CLAIM = 1000
+"""The most keys that a claim visits in one priority."""
+
+
+class Wake(Operation):
+    """Make due jobs pending, and expire waiting jobs that are past their expiry and have no counted attempt.
+
+    The limit applies to each of the two. Outcome: ``Woken``.
+    """
+
+    __slots__ = ("now_us",)
+
+    phase = Phase.WAKE
+
+    def __init__(self, now_us: int, limit: int = 1000) -> None:
+        super().__init__()
+        self.now_us = now_us
+        self.rows = limit
+
+
+class Woken(NamedTuple):
+    """The outcome of Wake."""
+
+    due: dict[tuple[bytes, int], int]
+    """The number of jobs of each function and priority that became pending."""
+    expired: list[tuple[Job, int]]
+    """The jobs that expired, without payload, each with its state before."""
+    next_us: int
+    """The earliest time of the next wake; 0 if no job waits for a time."""
+
+
+class Sweep(Operation):
+    """Delete jobs that ended before a time; failed jobs (dead letters) have their own time. Root jobs (``model.RUNS``) stay.
+
+    A store that drops whole partitions may keep jobs longer, by at most the span of a partition (PostgreSQL: a day, for failed
+    jobs a week). It keeps failed jobs at least as long as others. Outcome: ``int``, how many jobs were deleted one by one.
+    """
+
+    __slots__ = ("dead_before_us", "ended_before_us")
+
+    phase = Phase.SWEEP
+
+    def __init__(
+        self,
+        ended_before_us: int,
+        dead_before_us: int,
+        limit: int = 1000,
+    ) -> None:
+        super().__init__()
+        self.ended_before_us = ended_before_us
+        self.dead_before_us = dead_before_us
+        self.rows = limit

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.jobs.rules import Outcome
 from mainspring.namespaces import DEFAULT
-from mainspring.storage.operation import Operation
-from mainspring.storage.phases import Phase
+from mainspring.storage.engine import Operation, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 
 from mainspring.client import environment
-from mainspring.client.awaited_jobs import Awaited
+from mainspring.client.inside import Awaited
 from mainspring.jobs.rules import LONGEST_PREPARATION
-from mainspring.worker.children import python
 from mainspring.worker.delivery import Delivery, Finish, Finished
 from mainspring.worker.execution import Settlement, failure, stop_settlement
-from mainspring.worker.executors.frames import (
+from mainspring.worker.executors.child import (
     Begun,
     Data,
     Ended,
@@ -36,6 +35,7 @@ from mainspring.worker.executors.frames import (
     decode_to_parent,
     frame,
 )
+from mainspring.worker.processes import python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

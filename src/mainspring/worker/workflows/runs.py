@@ -1,11 +1,18 @@
-"""A run in a worker: its code in memory, its lease, and what is not recorded yet."""
+"""A run in a worker: its code in memory, its lease, and what is not recorded yet.
+
+The worker requests the history of a run that it does not have in memory, page by page. `next_act` is the worker's next act for
+a run: a pure function of the work that the run's code has brought and of the open reports. Times are those of the nodes: the
+worker's own wall clock has no part in them.
+"""
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.clock import to_us
-from mainspring.deciding.instance import Instance
+from mainspring.wire.gearman_protocol import Type
+from mainspring.workflow_code.instance import Instance
 from mainspring.workflows.history import (
     ActivityTaskCanceled,
     ActivityTaskCompleted,
@@ -25,14 +32,14 @@ if TYPE_CHECKING:
     from asyncio import TimerHandle
     from collections.abc import Callable, Sequence
 
-    from mainspring.deciding.model import StepCall, StepOutcome
     from mainspring.worker.delivery import Delivery
     from mainspring.worker.execution import Settlement
     from mainspring.worker.link import Link
     from mainspring.worker.session import Assigned, Key
-    from mainspring.workflows.decisions.model import Decision, StepResult
+    from mainspring.workflow_code.model import StepCall, StepOutcome
     from mainspring.workflows.history import Event
     from mainspring.workflows.messages import SettlementMessage
+    from mainspring.workflows.requests import Decision, StepResult
 
 
 LONG_ACTIVATION: Final = 0.02
@@ -309,3 +316,114 @@ class Run:
             and self.open <= self.activities
             and all(one.ref in self.open for one in ended)
         )
+
+
+class _Request(NamedTuple):
+    last: int
+    now_us: int
+    events: list[Event]
+
+
+class Histories:
+    """The requests for histories under way. ``read`` is called with a run, its missing events, and the time of its decision."""
+
+    def __init__(self, read: Callable[[Run, Sequence[Event], int], None]) -> None:
+        self._read = read
+        self._requests: dict[Run, _Request] = {}
+
+    def ask(self, run: Run, first: int, last: int, now_us: int) -> None:
+        """Request the events of a run from ``first`` on, at least up to ``last``."""
+        self._requests[run] = _Request(last, now_us, [])
+        run.reading = True
+        self._send(run, first)
+
+    @staticmethod
+    def _send(run: Run, first: int) -> None:
+        run.link.session.send(Type.HISTORY, b"%d" % run.id, b"%d" % first)
+        run.link.flush()
+
+    def received(self, run: Run, events: Sequence[Event]) -> None:
+        """Take a page."""
+        request = self._requests.get(run)
+        if request is None:
+            return
+        last_read = request.events[-1].id if request.events else run.instance.position
+        if events and events[0].id != last_read + 1:
+            return  # the answer to an earlier request
+        request.events.extend(events)
+        if events and events[-1].id < request.last:
+            self._send(run, events[-1].id + 1)
+        else:
+            self.drop(run)
+            self._read(run, request.events, request.now_us)
+
+    def drop(self, run: Run) -> None:
+        """Forget the request for a run."""
+        if self._requests.pop(run, None) is not None:
+            run.reading = False
+
+
+TOGETHER_BYTES: Final = 64 * 1024
+"""Bytes of results that are recorded with their decision above which they wait for it no longer."""
+TOGETHER_STEPS: Final = 1_000
+"""The number of such results above which they wait no longer."""
+
+
+class Next(Enum):
+    """The next act for a run."""
+
+    NOTHING = auto()
+    """An answer, an activity, a step or a decision comes first."""
+    COMPLETE = auto()
+    """Report the decision as complete."""
+    RECORD = auto()
+    """Report what there is, and go on with the decision."""
+    START = auto()
+    """Start steps: everything before them is recorded."""
+    WAIT = auto()
+    """Keep the results a short time, because the decision may soon be complete."""
+    REST = auto()
+    """Report the decision as complete, with the times of the next attempts of its steps."""
+    HAND_BACK = auto()
+    """Give the decision back: the worker ends, and nothing of the decision is to be recorded."""
+
+
+def next_act(run: Run, monotonic_us: Callable[[], int], *, draining: bool) -> Next:
+    """Return the next act for a run."""
+    if run.reporting or not (run.key or run.settlements):
+        return Next.NOTHING
+    if run.reading:
+        return Next.HAND_BACK if draining else Next.NOTHING
+    if run.finished or not run.waits:
+        return Next.COMPLETE
+    if run.may_rest(monotonic_us, draining=draining):
+        return Next.REST
+    if run.starts and not draining:
+        return Next.RECORD if run.unrecorded else Next.START
+    if run.decisions or run.settlements or run.outdated:
+        return Next.RECORD
+    if run.steps:
+        many = run.step_bytes > TOGETHER_BYTES or len(run.steps) > TOGETHER_STEPS
+        now = run.eager or draining or many
+        return Next.RECORD if now else Next.NOTHING if run.outcomes else Next.WAIT
+    return Next.HAND_BACK if draining and not run.executes else Next.NOTHING
+
+
+class NodeClocks:
+    """Estimates the time of each node: that of its last decision, and the ``monotonic`` seconds since."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._ahead_us: dict[Link, int] = {}
+
+    def set(self, link: Link, now_us: int) -> None:
+        """Set the time of a node, in microseconds since 1970, by a decision that has just come."""
+        self._ahead_us[link] = now_us - to_us(self._monotonic())
+
+    def monotonic_us(self) -> int:
+        """Return monotonic microseconds: no node's time has a part in them."""
+        return to_us(self._monotonic())
+
+    def now_us(self, link: Link) -> int:
+        """Return the time of a node in microseconds since 1970; an early one if it has assigned no decision yet."""
+        return to_us(self._monotonic()) + self._ahead_us.get(link, 0)

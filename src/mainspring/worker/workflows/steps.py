@@ -9,32 +9,29 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.clock import to_us
-from mainspring.deciding.model import StepOutcome
 from mainspring.jobs import model as jobs
-from mainspring.jobs.retry import backoff
+from mainspring.jobs.model import backoff
 from mainspring.worker.current import CurrentJob
-from mainspring.worker.delivery import Delivery, Finished
+from mainspring.worker.delivery import Delivery, Finished, Origin
 from mainspring.worker.execution import failure, failure_of
-from mainspring.worker.executors.aio import CoroutineExecutor
+from mainspring.worker.executors.in_process import CoroutineExecutor, ThreadExecutor
 from mainspring.worker.executors.process import ProcessExecutor
-from mainspring.worker.executors.thread import ThreadExecutor
-from mainspring.worker.log_batches import LogBatches
-from mainspring.worker.origin import Origin
 from mainspring.worker.registry import Function
+from mainspring.worker.reports import LogBatches
 from mainspring.worker.workflows.runs import RunningStep
-from mainspring.workflows.decisions.model import StepRetry
+from mainspring.workflow_code.model import StepOutcome
+from mainspring.workflows.requests import StepRetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.client.awaited_jobs import Awaited
-    from mainspring.deciding.model import StepCall
+    from mainspring.client.inside import Awaited
+    from mainspring.worker.current import LogLine
     from mainspring.worker.delivery import Executor
     from mainspring.worker.execution import Settlement
-    from mainspring.worker.job_log import LogLine
     from mainspring.worker.settings import WorkerSettings
-    from mainspring.worker.workflows.node_clocks import NodeClocks
-    from mainspring.worker.workflows.runs import Cancellable, Run
+    from mainspring.worker.workflows.runs import Cancellable, NodeClocks, Run
+    from mainspring.workflow_code.model import StepCall
 
     Ended = Callable[[Sequence[tuple[Run, StepOutcome]]], None]
     """Is called on the loop with all steps that have ended in one turn."""

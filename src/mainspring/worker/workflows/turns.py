@@ -1,4 +1,7 @@
-"""The turns of runs: activations of their code, and the worker's acts after them.
+"""The turns of runs: from a decision that a server assigns, over the activation of the run's code, to the report.
+
+A decision is assigned with its events in hand; otherwise the worker looks at the history, or waits for an answer. Reports are
+those of this turn of the loop, and those without an answer.
 
 Activations run on the worker's loop, in plain callbacks: of a connection, an executor or a timer, which other runs and jobs
 share. So nothing that one run causes may leave its turn: an error parks the run.
@@ -7,30 +10,168 @@ share. So nothing that one run causes may leave its turn: an error parks the run
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
+from msgspec.structs import replace
 
-from mainspring.deciding.model import Turn
 from mainspring.jobs.failures import encodable, text_of
+from mainspring.quantities import format_size
+from mainspring.wire.gearman_protocol import Type
 from mainspring.worker.execution import RELEASED
-from mainspring.worker.workflows import fusing
-from mainspring.worker.workflows.progress import Next, next_act
-from mainspring.workflows.history import DecisionTaskCompleted
-from mainspring.workflows.messages import DecideMessage
-from mainspring.workflows.model import Parked
+from mainspring.worker.workflows import activities
+from mainspring.worker.workflows.runs import Histories, Next, Run, next_act
+from mainspring.workflow_code.instance import Instance
+from mainspring.workflow_code.model import Turn
+from mainspring.workflows.history import DecisionTaskCompleted, decode_events
+from mainspring.workflows.messages import DecideMessage, decode_decided, decode_decision_info, encode_message
+from mainspring.workflows.model import Limits, Parked, decisions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from mainspring.worker.session import Key
-    from mainspring.worker.workflows.decide_reports import DecideReports
+    from mainspring.worker.link import Link
+    from mainspring.worker.loop_watch import Watchdog
+    from mainspring.worker.registry import WorkflowFunction
+    from mainspring.worker.session import Assigned, Key
+    from mainspring.worker.workflows.activities import Activities
+    from mainspring.worker.workflows.replay_checks import OtherReplays, ReplayChecks
     from mainspring.worker.workflows.run_cache import RunCache
-    from mainspring.worker.workflows.runs import Run
+    from mainspring.worker.workflows.runs import NodeClocks
     from mainspring.worker.workflows.steps import Steps
-    from mainspring.worker.workflows.watchdog import Watchdog
-    from mainspring.workflows.decisions.model import StepRetry
     from mainspring.workflows.history import Event
+    from mainspring.workflows.messages import DecidedMessage, DecisionInfo
+    from mainspring.workflows.requests import StepRetry
+
+
+class Assignments:
+    """Begins decisions of ``workflows``, which are those of the App, by name and version; ``build`` identifies its code.
+
+    ``evict`` drops a run from memory, ``flush`` sends reports.
+    """
+
+    def __init__(
+        self,
+        workflows: Mapping[tuple[str, str], WorkflowFunction],
+        build: str,
+        cache: RunCache,
+        activities: Activities,
+        turns: Turns,
+        checks: ReplayChecks,
+        others: OtherReplays,
+        clocks: NodeClocks,
+        *,
+        evict: Callable[[Run], None],
+        flush: Callable[[], None],
+    ) -> None:
+        self._workflows = workflows
+        self._build = build
+        self._cache = cache
+        self._activities = activities
+        self._turns = turns
+        self._checks = checks
+        self._others = others
+        self._clocks = clocks
+        self._evict = evict
+        self._flush = flush
+        self._histories = Histories(self._history_read)
+
+    def assigned(self, link: Link, decision: Assigned) -> None:
+        """Decide a run, now or after the answer that is under way."""
+        key = (decision.handle, decision.token)
+        info = decode_decision_info(decision.info)
+        self._clocks.set(link, info.now_us)
+        number = int(info.run)
+        run = self._cache.get(link, number)
+        if self._turns.draining and (run is None or not run.has_steps):
+            link.session.settle(key, RELEASED)
+            return
+        if run is not None and run.reporting:
+            run.assigned = decision
+            return
+        events = decode_events(decision.payload)
+        if run is None:
+            code = self._code_of(decision)
+            if code is None:
+                self._park_unknown(number, link, decision)
+                return
+            run = self._begin(number, link, code, info)
+        elif self._checks.choose(run, info.last):
+            run.restart()
+        run.takes_retries = info.retries
+        self.drop(run)
+        position = run.instance.position
+        if events and events[0].id <= position + 1:
+            self._decide(run, key, info.now_us, events)
+        elif position >= info.last:
+            self._decide(run, key, info.now_us, ())
+        else:
+            self._cache.hold(run, key)
+            self._histories.ask(run, position + 1, info.last, info.now_us)
+
+    def events(self, link: Link, number: int, page: bytes) -> None:
+        """Take a page of a history: a block of events."""
+        run = self._cache.get(link, number)
+        if run is not None:
+            self._histories.received(run, decode_events(page))
+
+    def drop(self, run: Run) -> None:
+        """Forget what the decision of a run waits for."""
+        self._histories.drop(run)
+        self._others.drop(run)
+
+    def _history_read(self, run: Run, events: Sequence[Event], now_us: int) -> None:
+        """Go on with a decision whose missing events have come."""
+
+        def decide(difference: Parked | None) -> None:
+            assert run.key is not None  # a run that loses its delivery is evicted, and forgotten here
+            self._decide(run, run.key, now_us, events, difference)
+            self._flush()
+
+        if not self._others.compare(run, events, decide):
+            decide(None)
+
+    def _decide(
+        self, run: Run, key: Key, now_us: int, events: Sequence[Event], difference: Parked | None = None
+    ) -> None:
+        is_new = not run.instance.position
+        self._turns.guard(run, self._turns.decide, run, key, now_us, events, difference)
+        if is_new:
+            for copy in self._cache.copies(run):  # of a decision that another node of the store has lost
+                self._evict(copy)
+
+    def _code_of(self, decision: Assigned) -> WorkflowFunction | None:
+        named = decisions_of(decision.function)
+        return None if named is None else self._workflows.get(named[1:])
+
+    def _begin(self, number: int, link: Link, workflow: WorkflowFunction, info: DecisionInfo) -> Run:
+        """Take a run into memory, with the limits of its node."""
+        limits = Limits(open_activities=info.open, open_timers=info.open, open_children=info.open, largest=info.largest)
+        run = Run(number, link, Instance(workflow.code, number, limits=limits))
+        self._cache.add(run)
+        self._activities.begun(run)
+        return run
+
+    def _park_unknown(self, number: int, link: Link, decision: Assigned) -> None:
+        """Ask to park a run whose code the App does not have."""
+        name = decision.function.decode("utf-8", "backslashreplace").rpartition("\x1f")[2]
+        parked = Parked("missing", f"the App of this worker has no workflow {name}")
+        info = decode_decision_info(decision.info)
+        message = DecideMessage(
+            number,
+            decision.handle,
+            decision.token,
+            info.last,
+            info.now_us,
+            0,
+            more=False,
+            parked=parked,
+            build=self._build,
+        )
+        link.session.drop((decision.handle, decision.token))
+        link.session.send(Type.DECIDE, b"0", encode_message([message]))
+        link.flush()
+
 
 TOGETHER_DELAY: Final = 0.05
 """Seconds for which results that are recorded with their decision wait for it."""
@@ -124,10 +265,10 @@ class Turns:
         """Decide about activities that this worker has executed, whose ends are reported with the decision."""
         ended = run.take_ended()
         position = run.instance.position
-        run.predicted = fusing.events_of(ended, position, now_us)
+        run.predicted = activities.predicted_events(ended, position, now_us)
         for one in ended:
             run.activities.discard(one.ref)
-            run.settlements.append(fusing.message_of(one))
+            run.settlements.append(activities.settlement_message(one))
             run.link.session.drop(one.key)
         run.note(run.predicted)
         self._cache.count_decision(was_here=True, replayed=False)
@@ -311,3 +452,130 @@ def _defect(what: str, error: BaseException) -> Parked:
     return Parked(
         "defect", f"{what}: {kind}: {text_of(error)[:_MOST_TEXT]}; correct the code, and start a worker with it"
     )
+
+
+if TYPE_CHECKING:
+    Reports: TypeAlias = list[tuple[Run, DecideMessage]]
+
+ROOM: Final = 4_000
+"""Bytes of a packet besides the largest payload: for the rest of the report."""
+
+
+class DecideReports:
+    """Sends the reports of one turn of the loop to their servers, in one DECIDE each if it is large enough for them.
+
+    ``len``: the number of reports without an answer.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._unsent: dict[Link, Reports] = {}
+        self._sent: dict[Link, dict[bytes, Reports]] = {}
+        self._reporting: dict[Run, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._reporting)
+
+    def add(self, run: Run, message: DecideMessage) -> None:
+        """Send a report at the end of this turn of the loop."""
+        run.reporting = True
+        self._reporting[run] = None
+        self._unsent.setdefault(run.link, []).append((run, message))
+
+    @property
+    def unsent(self) -> Collection[Link]:
+        """The servers to which ``send`` would send reports."""
+        return self._unsent.keys()
+
+    def _end(self, run: Run) -> None:
+        run.reporting = False
+        self._reporting.pop(run, None)
+
+    def send(self) -> list[Run]:
+        """Send the reports, and return the runs of those for which there is no connection."""
+        refused = []
+        unsent, self._unsent = self._unsent, {}
+        for link, reports in unsent.items():
+            for body, part in _packets(reports):
+                self._number += 1
+                number = b"%d" % self._number
+                if link.session.send(Type.DECIDE, number, body):
+                    self._sent.setdefault(link, {})[number] = part
+                    link.flush()
+                else:
+                    for run, _ in part:
+                        self._end(run)
+                        refused.append(run)
+        return refused
+
+    def answered(self, link: Link, number: bytes, body: bytes) -> Iterator[tuple[Run, DecideMessage, DecidedMessage]]:
+        """Return the answers to the reports of a DECIDE, one after the other."""
+        reports = self._sent.get(link, {}).pop(number, None)
+        if reports is not None:
+            for (run, message), answer in zip(reports, decode_decided(body), strict=True):
+                self._end(run)
+                yield run, message, answer
+
+    def disconnected(self, link: Link) -> list[Run]:
+        """Return the runs whose reports a lost connection has left without an answer."""
+        self._sent.pop(link, None)
+        self._unsent.pop(link, None)
+        lost = [run for run in self._reporting if run.link is link]
+        for run in lost:
+            self._end(run)
+        return lost
+
+
+def _packets(reports: Reports) -> Iterator[tuple[bytes, Reports]]:
+    """Return the bodies of packets, none larger than the node takes, with the reports in each.
+
+    A report that is too large by itself parks its run: the node would refuse it again and again. So does one that cannot be
+    encoded; those beside it are sent.
+    """
+    try:
+        body = encode_message([message for _, message in reports])
+    except Exception:  # noqa: BLE001 - a value of users, in one of them
+        reports = [(run, _encodable(message)) for run, message in reports]
+        body = encode_message([message for _, message in reports])
+    if len(body) <= ROOM:
+        yield body, reports
+        return
+    limit = min(run.instance.limits.largest for run, _ in reports) + ROOM
+    if len(body) <= limit:
+        yield body, reports
+        return
+    part: Reports = []
+    size = 0
+    for run, message in reports:
+        own = len(encode_message(message))
+        fits = message
+        if own > limit and message.log:
+            fits = replace(message, log=b"")
+            own = len(encode_message(fits))
+        if own > limit:
+            fits = _parking(message, own, limit)
+            own = len(encode_message(fits))
+        if part and size + own > limit:
+            yield encode_message([message for _, message in part]), part
+            part, size = [], 0
+        part.append((run, fits))
+        size += own
+    yield encode_message([message for _, message in part]), part
+
+
+def _encodable(message: DecideMessage) -> DecideMessage:
+    """Return a report; one that parks its run if it cannot be encoded."""
+    try:
+        encode_message(message)
+    except Exception as error:  # noqa: BLE001 - as above
+        why = f"its commands and results cannot be encoded: {text_of(error)}; correct the code, and start a worker with it"
+        return replace(message, more=False, steps=(), decisions=(), about=b"", parked=Parked("defect", why), log=b"")
+    return message
+
+
+def _parking(message: DecideMessage, size: int, limit: int) -> DecideMessage:
+    why = (
+        f"the commands and results of one decision have {format_size(size)}, and the node takes at most {format_size(limit)} at a"
+        " time: wait for some activities before you submit more, or store large values elsewhere and pass their names"
+    )
+    return replace(message, more=False, steps=(), decisions=(), about=b"", parked=Parked("defect", why))

@@ -11,13 +11,13 @@ from tests.conformance.suite.lifecycle import RecordedLifecycle
 from tests.zookeeper.driving import SLICES
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from mainspring.engines.zookeeper import bootstrap, claiming, paths, records, recovering
+from mainspring.engines.zookeeper import claiming, engine, paths, records, recovering
 from mainspring.engines.zookeeper.claiming import OpenClaim
 from mainspring.engines.zookeeper.master.master import Master
-from mainspring.engines.zookeeper.session import Session
+from mainspring.engines.zookeeper.sessions import Session
 from mainspring.engines.zookeeper.tree import Write
 from mainspring.errors import StoreError
-from mainspring.events.relay import Abandoned
+from mainspring.events import Abandoned
 from mainspring.ids import NodeId, Term, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
@@ -29,8 +29,8 @@ from .a_session import NOW, Node, run
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from mainspring.events.relay import Message
-    from mainspring.storage.operation import Operation
+    from mainspring.events import Message
+    from mainspring.storage.engine import Operation
 
 __all__ = ["NOW", "Fleet", "Member", "eventually", "fleet", "run"]
 
@@ -157,8 +157,8 @@ class Fleet:
         """Start a node's next term; with ``is_candidate`` it claims, and may be elected."""
         tree = MemoryTree(self.content)
         await tree.open()
-        await bootstrap.prepare(tree)
-        term = await bootstrap.next_term(tree, NodeId(name))
+        await engine.prepare_tree(tree)
+        term = await engine.next_term(tree, NodeId(name))
         arrived: list[bytes] = []
         session = Session(tree, name, term, {term: name}, arrived=arrived.append, slices=SLICES)
         member = Member(self, tree, session, arrived, is_candidate=is_candidate)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from tests.conformance.suite.paging import everything
 
-from mainspring.engines.zookeeper import cancelling, locating, paths, records, timing
+from mainspring.engines.zookeeper import changing, paths, queries, records
 from mainspring.engines.zookeeper.master import publishing
 from mainspring.engines.zookeeper.schedules import places
 from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.queries.schedules import ListFires
+from mainspring.queries.lists import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Every, Fire, FireState, Schedule
 
@@ -34,8 +34,8 @@ START = 1_700_000_040_000_000
 EVERYTHING = 1_000_000
 HANDLERS: dict[type, Any] = {
     **a_session.HANDLERS,
-    **cancelling.HANDLERS,
-    **timing.HANDLERS,
+    **changing.HANDLERS,
+    **changing.TIMING_HANDLERS,
     **ZookeeperScheduleSlice.handlers,
 }
 
@@ -133,7 +133,7 @@ class Scheduler:
                 result = await tree.get(one.result)
                 assert result is not None
                 assert name is not None
-                found = locating.name_of(name)
+                found = queries.name_of(name)
                 entry = publishing.entry(one, result.version, found if found.id == one.job.id else None)
                 assert await self.node.session.committer.commit([entry]) == [None]
 

@@ -12,30 +12,18 @@ from tests.conformance.suite.paging import everything
 from tests.zookeeper.driving import SLICES
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from mainspring.engines.zookeeper import (
-    bootstrap,
-    cancelling,
-    lists,
-    locating,
-    paths,
-    queries,
-    records,
-    settling,
-    submitting,
-    timing,
-    waiting,
-)
+from mainspring.engines.zookeeper import changing, engine, paths, queries, records, settling, submitting, waiting
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.records import leased
 from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
-from mainspring.engines.zookeeper.session import Completion, LocalMaster, Session, Waiting
+from mainspring.engines.zookeeper.sessions import Completion, LocalMaster, Session, Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.errors import StoreError
 from mainspring.ids import NodeId, Term, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 from mainspring.queries.filters import JobFilter
-from mainspring.queries.jobs import ListJobs
+from mainspring.queries.lists import QueryJobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -44,19 +32,18 @@ if TYPE_CHECKING:
     import pytest
 
     from mainspring.jobs.rules import Settlement
-    from mainspring.storage.operation import Operation
-    from mainspring.storage.query import Budget, Query
+    from mainspring.storage.engine import Budget, Operation, Query
 
 T = TypeVar("T")
 
 NOW = 1_700_000_000_000_000
 TIMEOUT = 20.0
 HANDLERS = {
-    **cancelling.HANDLERS,
+    **changing.HANDLERS,
     **queries.HANDLERS,
     **settling.HANDLERS,
     **submitting.HANDLERS,
-    **timing.HANDLERS,
+    **changing.TIMING_HANDLERS,
     **waiting.HANDLERS,
 }
 
@@ -88,7 +75,7 @@ def falls_behind(tree: MemoryTree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "sync", caught_up)
 
 
-READERS = {**lists.READERS, **ZookeeperScheduleSlice.readers}
+READERS = {**queries.READERS, **ZookeeperScheduleSlice.readers}
 
 
 class Node:
@@ -163,11 +150,11 @@ class Node:
         self, state: State | None = None, *, limit: int = 10**6, after: int | None = None, **criteria: Any
     ) -> list[Job]:
         where = JobFilter(states=() if state is None else (state,), **criteria)
-        return await everything(self, ListJobs(where=where, limit=limit, after=after))
+        return await everything(self, QueryJobs(where=where, limit=limit, after=after))
 
     def read(self, query: Query[Any], budget: Budget, answered: Callable[[Any], None]) -> None:
         """Answer a query, as the engine does."""
-        reading = lists.answer(READERS[type(query)], self.session, query, budget)
+        reading = queries.answer(READERS[type(query)], self.session, query, budget)
         asyncio.ensure_future(reading).add_done_callback(lambda task: answered(task.exception() or task.result()))
 
     async def counts(self) -> dict[tuple[bytes, int, int], int]:
@@ -213,7 +200,7 @@ class Node:
                 assert name is not None
                 job = records.decode_job(records.decode(node.data))
                 await self.session.meet([job.id])
-                after = locating.name_after(locating.name_of(name), job, self.session.handle(job.id))
+                after = queries.name_after(queries.name_of(name), job, self.session.handle(job.id))
                 entry = Entry(
                     [
                         Write(self.session.result(job.id), node.data),
@@ -240,8 +227,8 @@ class Fleet:
         """Start a node's next term."""
         tree = MemoryTree(self.content)
         await tree.open()
-        await bootstrap.prepare(tree)
-        term = await bootstrap.next_term(tree, NodeId(name))
+        await engine.prepare_tree(tree)
+        term = await engine.next_term(tree, NodeId(name))
         noted = RecordedLifecycle(job_ids(Term(term)))
         session = Session(tree, name, term, {term: name}, lifecycle=noted, slices=SLICES, **more)
         node = Node(tree, session, noted).note()

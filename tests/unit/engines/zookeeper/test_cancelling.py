@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring.engines.zookeeper import paths, records, submitting
-from mainspring.engines.zookeeper.cancelling import rounds
+from mainspring.engines.zookeeper.changing import rounds
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import rules

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.engines.zookeeper import claiming, committer, engine, paths, records, settling
-from mainspring.engines.zookeeper.handlers import HANDLERS
+from mainspring.engines.zookeeper.engine import HANDLERS
 from mainspring.engines.zookeeper.records import (
     Notice,
     decode_notice,
@@ -20,7 +20,7 @@ from mainspring.engines.zookeeper.records import (
     encode_requests,
     ranges,
 )
-from mainspring.engines.zookeeper.session import LocalMaster
+from mainspring.engines.zookeeper.sessions import LocalMaster
 from mainspring.engines.zookeeper.tree import Create, Write
 from mainspring.errors import StoreFencedError
 from mainspring.ids import SLOTS, slot_of
@@ -34,7 +34,7 @@ from .a_master import Fleet, Member, eventually, fleet, run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.sessions import Session
     from mainspring.jobs.model import Job
 
 # ---- the records ----

@@ -12,7 +12,7 @@ from mainspring.engines.zookeeper import cluster as module
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.cluster import ZookeeperCluster
 from mainspring.engines.zookeeper.tree import Create
-from mainspring.events.relay import Pending, Settled
+from mainspring.events import Pending, Settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
     from mainspring.engines.zookeeper.tree import Change
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
 
 TIMEOUT = 10.0
 
@@ -134,7 +134,7 @@ def test_a_node_without_a_connection_reports_no_node_as_gone() -> None:
 
 
 def test_a_beginning_that_is_interrupted_begins_no_second_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RETRY_DELAY", 0.001)
+    monkeypatch.setattr(module, "CLUSTER_RETRY_DELAY", 0.001)
 
     async def main() -> None:
         content = MemoryContent()
@@ -153,7 +153,7 @@ def test_a_beginning_that_is_interrupted_begins_no_second_session(monkeypatch: p
 
 def test_a_node_whose_entry_is_foreign_registers_after_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     # A member of the ensemble that lags behind does not show what the session before has left.
-    monkeypatch.setattr(module, "RETRY_DELAY", 0.001)
+    monkeypatch.setattr(module, "CLUSTER_RETRY_DELAY", 0.001)
 
     async def main() -> None:
         content = MemoryContent()

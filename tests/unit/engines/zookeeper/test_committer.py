@@ -18,15 +18,18 @@ from mainspring.engines.zookeeper import committer as module
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import (
     MAX_BATCH_BYTES,
+    MAX_BYTES,
     MAX_CHANGES,
+    MAX_COUNTS,
     MAX_ENTRY_BYTES,
     Committer,
     Conflict,
     Entry,
     Fenced,
     NotAttempted,
+    begin,
+    total,
 )
-from mainspring.engines.zookeeper.journal import MAX_BYTES, MAX_COUNTS, begin, total
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Done, Refusal, Refused, Write
 from mainspring.errors import StoreBrokenError, StoreError, StoreForeignError, StoreUnavailableError
 from mainspring.jobs.model import State

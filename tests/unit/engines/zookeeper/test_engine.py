@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from mainspring.engines.zookeeper import bootstrap, committer, paths
+from mainspring.engines.zookeeper import committer, paths
 from mainspring.engines.zookeeper import engine as engine_module
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.engines.zookeeper.master import master as master_module
 from mainspring.engines.zookeeper.tree import Write
 from mainspring.errors import SettingsError, StoreFencedError, StoreUnavailableError
-from mainspring.events.relay import Settled
+from mainspring.events import Settled
 from mainspring.ids import NodeId
 from mainspring.nodes.model import NodeRow
 from mainspring.quantities import parse_duration
-from mainspring.storage.operation import Probe
+from mainspring.storage.engine import Probe
 
 from .a_master import eventually
 from .a_session import run
@@ -27,7 +27,7 @@ from .a_session import run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
 
 T = TypeVar("T")
 N1 = NodeId("n1")
@@ -39,16 +39,16 @@ def test_a_term_that_does_not_begin_at_once_begins_later(monkeypatch: pytest.Mon
         content = MemoryContent()
         engine = ZookeeperEngine(lambda: MemoryTree(content))
         first = await engine.open(N1, asyncio.get_running_loop().call_soon)
-        begin = bootstrap.next_term
+        begin = engine_module.next_term
 
         async def away(*_: Any) -> int:
             raise StoreUnavailableError("the ensemble is away")
 
         assert await engine.end(first.term)
-        monkeypatch.setattr(bootstrap, "next_term", away)
+        monkeypatch.setattr(engine_module, "next_term", away)
         with pytest.raises(StoreUnavailableError):
             await engine.open(N1, asyncio.get_running_loop().call_soon)
-        monkeypatch.setattr(bootstrap, "next_term", begin)
+        monkeypatch.setattr(engine_module, "next_term", begin)
         assert await engine.end(first.term)
         assert await engine.rows() == []
         second = await engine.open(N1, asyncio.get_running_loop().call_soon)

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kazoo.exceptions import ConnectionDropped
 
-from mainspring.engines.zookeeper.ensemble.multi import multi
-from mainspring.engines.zookeeper.ensemble.requests import MAX_IN_FLIGHT, RequestQueue
+from mainspring.engines.zookeeper.ensemble.requests import MAX_IN_FLIGHT, RequestQueue, multi
 from mainspring.engines.zookeeper.ensemble.wiring import Answer, Handler, ReadAhead, WakeupPipe
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
 

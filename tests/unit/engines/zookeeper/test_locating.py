@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mainspring.engines.zookeeper import locating, paths, records
-from mainspring.engines.zookeeper import session as session_module
-from mainspring.engines.zookeeper.locating import Name, name_after, name_data, name_of
+from mainspring.engines.zookeeper import paths, queries, records
+from mainspring.engines.zookeeper import sessions as session_module
+from mainspring.engines.zookeeper.queries import Name, name_after, name_data, name_of
 from mainspring.engines.zookeeper.tree import Delete, Write
 from mainspring.engines.zookeeper.tree import Node as TreeNode
 from mainspring.errors import StoreCorruptError, StoreFencedError
@@ -94,7 +94,7 @@ def test_a_job_that_moves_is_found_where_it_was_at_some_moment(steps: list[int])
 
 
 def test_a_task_that_is_nowhere_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locating, "RETRY_DELAY", 0.0)
+    monkeypatch.setattr(queries, "RETRY_DELAY", 0.0)
 
     async def check() -> None:
         async with one_node() as node:
@@ -109,7 +109,7 @@ def test_a_task_that_is_nowhere_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_assignment_of_another_job_is_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locating, "RETRY_DELAY", 0.0)
+    monkeypatch.setattr(queries, "RETRY_DELAY", 0.0)
 
     async def check() -> None:
         async with one_node() as node:

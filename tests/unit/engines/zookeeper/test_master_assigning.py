@@ -12,7 +12,7 @@ from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.master import workers
 from mainspring.engines.zookeeper.tree import Create, Write
 from mainspring.errors import StoreUnavailableError
-from mainspring.events.relay import Pending, Settled
+from mainspring.events import Pending, Settled
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event, Settlement

@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.zookeeper import paths, records, waiting
-from mainspring.engines.zookeeper.session import Completion
+from mainspring.engines.zookeeper.sessions import Completion
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
-from mainspring.events.relay import Settled
+from mainspring.events import Settled
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event, Settlement

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.zookeeper.master.workers import HINT_DELAY, MAX_HINT_DELAY, WakeupHints, Worker
-from mainspring.events.relay import Pending
+from mainspring.events import Pending
 
 if TYPE_CHECKING:
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
 
 WAITING = {b"f", b"g"}
 

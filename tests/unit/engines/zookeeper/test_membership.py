@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.engines.zookeeper import membership, paths, records, recovering
+from mainspring.engines.zookeeper import cluster, paths, records, recovering
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.master.leadership import await_election
 from mainspring.engines.zookeeper.master.workers import Workers
@@ -18,7 +18,7 @@ def test_the_end_of_the_masters_term_ends_its_leadership() -> None:
         async with fleet() as nodes:
             one, two = await nodes.join("n1"), await nodes.join("n2")
             await await_election(one.session, lambda *_: None)
-            assert await membership.end(two.tree, one.session.term, None)
+            assert await cluster.end(two.tree, one.session.term, None)
             assert nodes.content.read(paths.MASTER) is None
             leadership = await await_election(two.session, lambda *_: None)
             assert leadership.version == 2
@@ -31,7 +31,7 @@ def test_the_end_of_another_term_does_not_affect_the_master() -> None:
         async with fleet() as nodes:
             one, two = await nodes.join("n1"), await nodes.join("n2")
             await await_election(one.session, lambda *_: None)
-            assert await membership.end(one.tree, two.session.term, None)
+            assert await cluster.end(one.tree, two.session.term, None)
             assert nodes.content.read(paths.MASTER) is not None
 
     run(check())
@@ -44,9 +44,9 @@ def test_a_node_with_a_newer_heartbeat_is_not_ended() -> None:
             await await_election(one.session, lambda *_: None)
             row = NodeRow(term=one.session.term, name="n1", counter=7)
             await one.session.committer.commit([Entry([Write(paths.worker(one.session.who), records.encode(row))])])
-            assert not await membership.end(two.tree, one.session.term, 6)
+            assert not await cluster.end(two.tree, one.session.term, 6)
             assert nodes.content.read(paths.MASTER) is not None
-            assert await membership.end(two.tree, one.session.term, 7)
+            assert await cluster.end(two.tree, one.session.term, 7)
 
     run(check())
 
@@ -69,14 +69,14 @@ def test_foreign_nodes_among_the_workers_are_ignored() -> None:
             await add_foreign_nodes(nodes)
             row = NodeRow(term=one.session.term, name="n1", counter=1)
             terms = {one.session.term, two.session.term}
-            assert {found.term for found in await membership.beat(one.tree, one.session.who, row)} == terms
+            assert {found.term for found in await cluster.beat(one.tree, one.session.who, row)} == terms
             assert set(await recovering.living(one.tree)) == terms | {99}
             assert await recovering.abandoned(one.tree) == []
-            assert await membership.ask_to_drain(one.tree, two.session.term, draining=True)
-            assert {found.name for found in await membership.rows(one.tree) if found.draining} == {"n2"}
-            assert not await membership.end(one.tree, 99, 0)
-            assert await membership.end(one.tree, two.session.term, None)
-            assert [found.name for found in await membership.rows(one.tree)] == ["n1"]
+            assert await cluster.ask_to_drain(one.tree, two.session.term, draining=True)
+            assert {found.name for found in await cluster.rows(one.tree) if found.draining} == {"n2"}
+            assert not await cluster.end(one.tree, 99, 0)
+            assert await cluster.end(one.tree, two.session.term, None)
+            assert [found.name for found in await cluster.rows(one.tree)] == ["n1"]
 
     run(check())
 

@@ -6,7 +6,7 @@ from base64 import b64encode
 
 from mainspring import namespaces
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.journal import total
+from mainspring.engines.zookeeper.committer import total
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 

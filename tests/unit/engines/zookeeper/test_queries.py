@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conformance.suite.operations import ANYTHING
 
-from mainspring.engines.zookeeper import paths, queries, records, terms
-from mainspring.engines.zookeeper.journal import TOTAL
+from mainspring.engines.zookeeper import paths, queries, records, sessions
+from mainspring.engines.zookeeper.committer import TOTAL
 from mainspring.engines.zookeeper.tree import Create, Done, Write
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
@@ -245,7 +245,7 @@ def test_foreign_nodes_in_the_tree_are_ignored() -> None:
             assert await node.counts() == {(b"f", State.PENDING, 1): 1, (b"f", State.SCHEDULED, 1): 1}
             assert [found.id for found in await node.listed()] == [later.id, job.id]
             assert await node.one(ops.Sweep(NOW, NOW, 100)) == 0
-            assert await terms.read_all(node.tree) == {node.session.term: "n1"}
+            assert await sessions.read_all(node.tree) == {node.session.term: "n1"}
             woken = await node.one(ops.Wake(NOW + 5, 100))
             assert woken.due == {(b"f", 1): 1}
 

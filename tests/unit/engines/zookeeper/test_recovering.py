@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.zookeeper import paths, records, recovering
-from mainspring.engines.zookeeper.journal import TOTAL, journal_data, total
-from mainspring.engines.zookeeper.master import cleaning
+from mainspring.engines.zookeeper.committer import TOTAL, journal_data, total
+from mainspring.engines.zookeeper.master import master
 from mainspring.engines.zookeeper.master import master as module
 from mainspring.engines.zookeeper.recovering import abandoned
 from mainspring.engines.zookeeper.tree import Create, Delete, Node, Write
@@ -257,14 +257,14 @@ def journal(batch: int, **counts: int) -> Node:
 
 def test_journals_are_folded_into_one() -> None:
     some = [("/journals/n-1", journal(7, f=2, g=1)), ("/journals/n-1.0", journal(0, f=-5))]
-    entry = cleaning.folded(some, journal(0, f=3))
+    entry = master.folded(some, journal(0, f=3))
     assert entry is not None
     first, second, third = entry.changes
     assert isinstance(third, Create) is False
     assert records.decode(first.data) == {"batch": 7, "counts": []}  # type: ignore[union-attr]
     assert second == Delete("/journals/n-1.0", 4)
     assert total([third.data]) == {(b"g", 1, 1): 1}  # type: ignore[union-attr]
-    assert cleaning.folded([("/journals/n-1", journal(7))], None) is None
+    assert master.folded([("/journals/n-1", journal(7))], None) is None
 
 
 def test_counts_outlive_their_workers() -> None:
@@ -300,7 +300,7 @@ def test_an_old_journal_goes() -> None:
             await lost.kill()
             await eventually(lambda: TOTAL in nodes.content.paths())
             assert paths.journal(lost.session.who) in nodes.content.paths()
-            now_us[0] += cleaning.JOURNAL_RETENTION_US + 10_000_000
+            now_us[0] += master.JOURNAL_RETENTION_US + 10_000_000
             await (await nodes.join("n3")).kill()
             await eventually(lambda: paths.journal(lost.session.who) not in nodes.content.paths())
             assert await first.counts() == {(b"f", State.PENDING, 1): 1}

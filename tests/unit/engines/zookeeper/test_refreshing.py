@@ -13,20 +13,19 @@ from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
-from mainspring.engines.zookeeper.refreshing import STEPS, RefreshedTree
-from mainspring.engines.zookeeper.tree import Create, Write
-from mainspring.events.relay import Pending, Settled
+from mainspring.engines.zookeeper.tree import STEPS, Create, RefreshedTree, Write
+from mainspring.events import Pending, Settled
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import succeeded
-from mainspring.storage.operation import DEFERRED
+from mainspring.storage.engine import DEFERRED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from mainspring.events.relay import Message
-    from mainspring.storage.operation import Operation
+    from mainspring.events import Message
+    from mainspring.storage.engine import Operation
 
 LEASE = 15.0
 OTHER = 4.0

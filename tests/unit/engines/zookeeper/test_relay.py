@@ -10,24 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.zookeeper.memory import Fate
 
-from mainspring.engines.zookeeper import paths, terms
-from mainspring.engines.zookeeper import relay as module
-from mainspring.engines.zookeeper.engine import handle
-from mainspring.engines.zookeeper.handlers import HANDLERS
-from mainspring.engines.zookeeper.relay import Relay
+from mainspring.engines.zookeeper import cluster as module
+from mainspring.engines.zookeeper import paths, sessions
+from mainspring.engines.zookeeper.cluster import Relay
+from mainspring.engines.zookeeper.engine import HANDLERS, handle
 from mainspring.engines.zookeeper.tree import Delete
-from mainspring.events.relay import (
-    Ask,
-    Direct,
-    FollowLog,
-    Logged,
-    Pending,
-    Progress,
-    Running,
-    Settled,
-    Stop,
-    StopRequested,
-)
+from mainspring.events import Ask, Direct, FollowLog, Logged, Pending, Progress, Running, Settled, Stop, StopRequested
 from mainspring.jobs import store as ops
 from mainspring.jobs.rules import Event, Settlement
 
@@ -39,7 +27,7 @@ if TYPE_CHECKING:
     from tests.zookeeper.memory import MemoryContent
 
     from mainspring.engines.zookeeper.tree import Change
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
 
     from .a_session import Node
 
@@ -57,7 +45,7 @@ def test_messages_are_decoded_as_they_were_encoded() -> None:
         Logged([10]),
         Running(5, 7, 1, "w", b"1", b"\xff"),
     ]
-    assert module.decode(module.encode(7, messages)) == messages
+    assert module.decode_message(module.encode_message(7, messages)) == messages
 
 
 class Ear:
@@ -66,7 +54,9 @@ class Ear:
     def __init__(self, node: Node) -> None:
         self.received: list[Message] = []
         self._arrived = asyncio.Event()
-        self.relay = Relay(node.tree, node.session.who, partial(terms.worker_of, node.tree, node.session.nodes), self)
+        self.relay = Relay(
+            node.tree, node.session.who, partial(sessions.worker_of, node.tree, node.session.nodes), self
+        )
 
     def __call__(self, message: Message) -> None:
         self.received.append(message)

@@ -9,16 +9,16 @@ from msgspec.structs import replace
 from tests.conformance.suite.paging import answer, everything
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.schedules import contents, places, sizes, tables
-from mainspring.engines.zookeeper.schedules.catalogue import Specifications
+from mainspring.engines.zookeeper.schedules import places, tables
+from mainspring.engines.zookeeper.schedules.reading import Specifications
 from mainspring.engines.zookeeper.tree import Create, Done
 from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event
-from mainspring.queries.schedules import NewestFires
+from mainspring.queries.lists import NewestFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, Fire, FireState, Overlap, Reason, Schedule
-from mainspring.storage.query import Budget
+from mainspring.storage.engine import Budget
 
 from .a_schedule import EVERYTHING, MINUTE, START, Scheduler, schedulers
 from .a_session import falls_behind, run
@@ -199,7 +199,7 @@ def test_children_that_do_not_fit_into_a_transaction_are_refused() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             parent = await a.add("parent")
-            large = b"x" * (sizes.MAX_FOLLOWING // 4)
+            large = b"x" * (tables.MAX_FOLLOWING // 4)
             first = Schedule(name="c1", function=b"f", parents=("parent",), args=large)
             assert (await a.save(ops.Change("put", "c1", 0, first))).error is None
             saved = await a.save(ops.Change("put", "c2", 0, replace(first, name="c2")))
@@ -370,7 +370,7 @@ def test_pages_of_many_histories_read_the_nodes_of_their_own_rows(monkeypatch: p
                 rows = [
                     Fire(schedule=name, fire_us=time, state=FireState.SKIPPED, reason=Reason.MISFIRE) for time in times
                 ]
-                created += [Create(places.row(name, row.fire_us), contents.Row(row).encode()) for row in rows]
+                created += [Create(places.row(name, row.fire_us), places.Row(row).encode()) for row in rows]
                 assert isinstance(tree.content.apply(created), Done)
             get_many = tree.get_many
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.zookeeper.memory import PATH
 
 from mainspring.engines.zookeeper import records
-from mainspring.engines.zookeeper.schedules import contents, places, sizes
-from mainspring.engines.zookeeper.schedules.contents import Row
+from mainspring.engines.zookeeper.schedules import places, tables
+from mainspring.engines.zookeeper.schedules.places import Row
 from mainspring.jobs.model import Retry
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.model import At, Cron, Every, Fire, FireState, Overlap, Reason, Schedule, ScheduleState
@@ -75,7 +75,7 @@ def test_a_schedule_that_never_fires_is_not_due() -> None:
     )
 )
 def test_a_schedule_is_decoded_as_it_was_encoded(schedule: Schedule) -> None:
-    assert contents.decode(contents.encode(schedule), Schedule) == schedule
+    assert places.decode_record(places.encode_record(schedule), Schedule) == schedule
 
 
 @given(
@@ -92,20 +92,20 @@ def test_a_schedule_is_decoded_as_it_was_encoded(schedule: Schedule) -> None:
     st.lists(st.tuples(NAMES, times), max_size=3),
 )
 def test_a_row_is_decoded_with_its_joined_rows(fire: Fire, joined: list[tuple[str, int]]) -> None:
-    row = contents.decode_row(fire.schedule, fire.fire_us, Row(fire, joined).encode())
+    row = places.decode_row(fire.schedule, fire.fire_us, Row(fire, joined).encode())
     assert (row.fire, row.joined) == (fire, joined)
     assert (places.repair_mark(fire) is not None) == (standing(fire) in {Standing.JOINED, Standing.ENDED})
 
 
 def test_states_and_joins_are_decoded_as_they_were_encoded() -> None:
     state = ScheduleState(version=7, next_us=5, queued=2, declared=b"\x00\xff", app="x", forgotten_us=3)
-    assert contents.decode(contents.encode(state), ScheduleState) == state
+    assert places.decode_record(places.encode_record(state), ScheduleState) == state
     join = Join("child", 5, 2, stopped=True)
-    assert contents.decode(contents.encode(join), Join) == join
+    assert places.decode_record(places.encode_record(join), Join) == join
 
 
 def test_people_can_read_a_schedule() -> None:
-    data = contents.encode(Schedule(name="a", function=b"reports.daily", args=b'{"to": "x"}', trigger=Every(5)))
+    data = places.encode_record(Schedule(name="a", function=b"reports.daily", args=b'{"to": "x"}', trigger=Every(5)))
     record = records.decode(data)
     assert (record["function"], record["args"]) == ("reports.daily", '{"to": "x"}')
 
@@ -114,22 +114,22 @@ def test_people_can_read_a_schedule() -> None:
 
 
 def test_changes_since_a_version_are_listed() -> None:
-    data = contents.changed(contents.changed(b"", 1, ["a"]), 2, ["b", "c"])
-    assert [contents.changes_since(data, version) for version in range(3)] == [{"a", "b", "c"}, {"b", "c"}, set()]
+    data = places.changed(places.changed(b"", 1, ["a"]), 2, ["b", "c"])
+    assert [places.changes_since(data, version) for version in range(3)] == [{"a", "b", "c"}, {"b", "c"}, set()]
 
 
 def test_changes_since_an_old_version_are_unknown() -> None:
     data = b""
-    for version in range(1, 2 * contents.CHANGED_NAMES):
-        data = contents.changed(data, version, [f"s{version}"])
-    newest = 2 * contents.CHANGED_NAMES - 1
-    assert contents.changes_since(data, newest - contents.CHANGED_NAMES - 1) is None
-    names_since = contents.changes_since(data, newest - contents.CHANGED_NAMES)
+    for version in range(1, 2 * places.CHANGED_NAMES):
+        data = places.changed(data, version, [f"s{version}"])
+    newest = 2 * places.CHANGED_NAMES - 1
+    assert places.changes_since(data, newest - places.CHANGED_NAMES - 1) is None
+    names_since = places.changes_since(data, newest - places.CHANGED_NAMES)
     assert names_since is not None
-    assert len(names_since) == contents.CHANGED_NAMES
-    many = contents.changed(data, newest + 1, [f"m{number}" for number in range(contents.CHANGED_NAMES + 1)])
-    assert contents.changes_since(many, newest) is None
-    assert contents.changes_since(many, newest + 1) == set()
+    assert len(names_since) == places.CHANGED_NAMES
+    many = places.changed(data, newest + 1, [f"m{number}" for number in range(places.CHANGED_NAMES + 1)])
+    assert places.changes_since(many, newest) is None
+    assert places.changes_since(many, newest + 1) == set()
 
 
 # ---- limits of a transaction ----
@@ -141,27 +141,27 @@ def _catalogue(*schedules: Schedule) -> Catalogue:
 
 def test_rows_with_more_consequences_are_fewer_per_transaction() -> None:
     alone = Schedule(name="a", function=b"f", trigger=Every(5))
-    assert sizes.most_rows(_catalogue(alone), ["a"]) == sizes.MAX_ROWS
+    assert tables.most_rows(_catalogue(alone), ["a"]) == tables.MAX_ROWS
     children = [Schedule(name=f"c{number}", function=b"f", parents=("a",)) for number in range(9)]
-    assert sizes.most_rows(_catalogue(alone, *children), ["a"]) == sizes.MAX_ROWS // 10
-    large = Schedule(name="a", function=b"f", trigger=Every(5), args=b"x" * sizes.MAX_BYTES)
-    assert sizes.most_rows(_catalogue(large), ["a"]) == 1
-    assert sizes.most_rows(_catalogue(), ["gone"]) == sizes.MAX_ROWS
+    assert tables.most_rows(_catalogue(alone, *children), ["a"]) == tables.MAX_ROWS // 10
+    large = Schedule(name="a", function=b"f", trigger=Every(5), args=b"x" * tables.MAX_BYTES)
+    assert tables.most_rows(_catalogue(large), ["a"]) == 1
+    assert tables.most_rows(_catalogue(), ["gone"]) == tables.MAX_ROWS
 
 
 def test_the_children_of_a_schedule_have_to_fit_into_a_transaction() -> None:
     parent = Schedule(name="a", function=b"f", trigger=Every(5))
-    half = b"x" * (sizes.MAX_FOLLOWING // 4)
+    half = b"x" * (tables.MAX_FOLLOWING // 4)
     children = [Schedule(name=f"c{number}", function=b"f", args=half, parents=("a",)) for number in range(2)]
-    assert sizes.too_much_follows(_catalogue(parent, children[0]), ["c0"]) is None
-    assert sizes.too_much_follows(_catalogue(parent, *children), ["c1"]) == "a"
-    assert sizes.too_much_follows(_catalogue(parent, *children), ["other"]) is None
+    assert tables.too_much_follows(_catalogue(parent, children[0]), ["c0"]) is None
+    assert tables.too_much_follows(_catalogue(parent, *children), ["c1"]) == "a"
+    assert tables.too_much_follows(_catalogue(parent, *children), ["other"]) is None
 
 
 def test_changes_are_split_in_their_order() -> None:
-    large = Schedule(name="a", function=b"f", args=b"x" * (sizes.MAX_BYTES // 2))
+    large = Schedule(name="a", function=b"f", args=b"x" * (tables.MAX_BYTES // 2))
     changes = [Change("remove", "r"), *(Change("put", "p", 0, large) for _ in range(3)), Change("pause", "q")]
-    parts = list(sizes.portions(changes))
+    parts = list(tables.portions(changes))
     assert [change for part in parts for change in part] == changes
     assert len(parts) == 3
-    assert list(sizes.portions([])) == []
+    assert list(tables.portions([])) == []

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.zookeeper.memory import Fate
 
 from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.schedules.contents import Row
+from mainspring.engines.zookeeper.schedules.places import Row
 from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
 from mainspring.engines.zookeeper.transaction import Transaction
 from mainspring.engines.zookeeper.tree import Delete
@@ -17,8 +17,8 @@ from mainspring.errors import StoreFencedError
 from mainspring.jobs.rules import Event
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, FireState, Overlap
-from mainspring.schedules.retention import MIN_ROWS
 from mainspring.schedules.rules import MOST_ROWS
+from mainspring.schedules.unit import MIN_ROWS
 
 from .a_schedule import MINUTE, START, Race, Scheduler, schedulers
 from .a_session import run

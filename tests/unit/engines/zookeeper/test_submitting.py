@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mainspring.engines.zookeeper import locating, paths, records, submitting
+from mainspring.engines.zookeeper import paths, queries, records, submitting
 from mainspring.engines.zookeeper.tree import Create, Delete
 from mainspring.errors import StoreCorruptError, StoreFencedError
 from mainspring.jobs import store as ops
@@ -367,7 +367,7 @@ def test_an_operation_whose_jobs_cannot_be_looked_up_fails_alone(monkeypatch: py
     async def nowhere(*_: object) -> dict[str, object]:
         raise StoreCorruptError("nowhere")
 
-    monkeypatch.setattr(locating, "locate", nowhere)
+    monkeypatch.setattr(queries, "locate", nowhere)
 
     async def check() -> None:
         async with one_node() as node:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.zookeeper import following, paths, timing
-from mainspring.engines.zookeeper.timing import Swept
+from mainspring.engines.zookeeper import changing, paths, transaction
+from mainspring.engines.zookeeper.changing import Swept
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.jobs import rules
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.sessions import Session
 
 ENDS = [Event.SUCCEED, Event.FAIL, Event.CANCEL, Event.EXPIRE]
 KEEP = Options(keep_unique=10.0)
@@ -195,8 +195,8 @@ def test_a_job_returned_by_another_node_expires_soon() -> None:
             job = await node.held(expires_us=NOW)
             assert (await wake(other, NOW)).expired == []
             await node.settle(Settlement(job, Event.RELEASE, 0))
-            assert (await wake(other, NOW + timing.LATE_US - 1)).expired == []
-            assert [one.id for one, _ in (await wake(other, NOW + timing.LATE_US)).expired] == [job.id]
+            assert (await wake(other, NOW + changing.LATE_US - 1)).expired == []
+            assert [one.id for one, _ in (await wake(other, NOW + changing.LATE_US)).expired] == [job.id]
 
     run(check())
 
@@ -220,17 +220,17 @@ def test_a_job_that_cannot_expire_does_not_delay_others(monkeypatch: pytest.Monk
     async def check() -> None:
         async with one_node() as node:
             jobs = [await node.submitted(expires_us=NOW + at) for at in range(3)]
-            commit = following.commit
+            commit = transaction.commit
 
-            async def refuse(session: Session, some: Sequence[following.Happening]) -> list[Verdict | StoreError]:
+            async def refuse(session: Session, some: Sequence[transaction.Happening]) -> list[Verdict | StoreError]:
                 written = await commit(session, [one for one in some if one.job.id != jobs[0].id])
                 return [StoreError("no") if one.job.id == jobs[0].id else written.pop(0) for one in some]
 
-            monkeypatch.setattr(following, "commit", refuse)
+            monkeypatch.setattr(transaction, "commit", refuse)
             woken = await wake(node, NOW + 2, limit=2)
             assert [job.id for job, _ in woken.expired] == [job.id for job in jobs[1:]]
             monkeypatch.undo()
-            woken = await wake(node, NOW + 2 + timing.LATE_US)
+            woken = await wake(node, NOW + 2 + changing.LATE_US)
             assert [job.id for job, _ in woken.expired] == [jobs[0].id], "it is tried again later"
 
     run(check())
@@ -322,7 +322,7 @@ def test_blocks_are_not_read_again_before_their_retention_is_over() -> None:
 
 
 def test_the_cache_of_blocks_is_cleared_regularly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "SWEEPS_REMEMBERED", 3)
+    monkeypatch.setattr(changing, "SWEEPS_REMEMBERED", 3)
 
     async def check() -> None:
         async with fleet() as members:
@@ -339,7 +339,7 @@ def test_the_cache_of_blocks_is_cleared_regularly(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_sweep_reads_so_many_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "MAX_READ", 1)
+    monkeypatch.setattr(changing, "MAX_READ", 1)
 
     async def check() -> None:
         async with fleet() as members:
@@ -352,7 +352,7 @@ def test_a_sweep_reads_so_many_and_the_next_goes_on(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_next_sweep_goes_on_where_the_last_one_had_read_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "MAX_READ", 1)
+    monkeypatch.setattr(changing, "MAX_READ", 1)
 
     async def check() -> None:
         async with fleet() as members:

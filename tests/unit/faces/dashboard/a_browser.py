@@ -16,7 +16,7 @@ from tests.unit.faces.rest.a_server import whole_node
 from tests.unit.faces.rest.test_live_routes import event
 from tests.unit.faces.rest.test_streams import Reader
 
-from mainspring.api.tokens import GrantSpec, Identity
+from mainspring.api.access import GrantSpec, Identity
 from mainspring.faces.dashboard.app import Dashboard
 from mainspring.faces.rest.streams import Streams
 

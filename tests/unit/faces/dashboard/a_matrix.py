@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tests.simulation.wires import Wire
 
-from mainspring.wire.gearman.packets import EXTENSION, Type, request
+from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 
 from .a_browser import browsing
 

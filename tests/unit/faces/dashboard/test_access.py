@@ -10,10 +10,8 @@ from tests.unit.api.a_node import run
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api.audit import ActInfo
-from mainspring.api.nodes import NodeInfo
-from mainspring.api.tokens import GrantSpec, Identity
-from mainspring.api.workers import WorkerDetails
+from mainspring.api.access import ActInfo, GrantSpec, Identity
+from mainspring.api.nodes import NodeInfo, WorkerDetails
 from mainspring.faces.dashboard.pages import PAGES
 
 from .a_browser import browser_of, browsing

@@ -7,10 +7,9 @@ import hashlib
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.faces.dashboard.app import HEADERS
-from mainspring.faces.dashboard.assets import HTMX, HTMX_SHA256, NAMES, Assets
+from mainspring.faces.dashboard.app import ASSET_NAMES, HEADERS, HTMX, HTMX_SHA256, Assets
 from mainspring.faces.dashboard.pages import ACTIONS
-from mainspring.faces.dashboard.pages.nodes import DRAIN
+from mainspring.faces.dashboard.pages.fleet import DRAIN_NODE
 from mainspring.faces.rest.inputs import Inputs
 from mainspring.faces.rest.routes import ROUTES
 
@@ -159,7 +158,7 @@ def test_files_are_kept_by_browsers_until_they_change() -> None:
             page = await browser.open("/nodes")
             paths = [one.attributes["src"] for one in page.root.all("script")]
             paths += [one.attributes["href"] for one in page.root.all("link")]
-            assert len(paths) == len(NAMES)
+            assert len(paths) == len(ASSET_NAMES)
             for path in paths:
                 answer = (await browser.open(path, token=None)).answer
                 assert (answer.status, "immutable" in answer.headers["cache-control"]) == (200, True)
@@ -177,9 +176,9 @@ def test_the_vendored_script_is_the_published_one() -> None:
 
 def test_the_files_are_small() -> None:
     assets = Assets()
-    sizes = {name: len((assets.answer(f"/assets/x/{name}", b"gzip") or ({}, b""))[1]) for name in NAMES}
+    sizes = {name: len((assets.answer(f"/assets/x/{name}", b"gzip") or ({}, b""))[1]) for name in ASSET_NAMES}
     assert sum(sizes.values()) <= 60 << 10
-    whole = {name: len((assets.answer(f"/assets/x/{name}", b"") or ({}, b""))[1]) for name in NAMES}
+    whole = {name: len((assets.answer(f"/assets/x/{name}", b"") or ({}, b""))[1]) for name in ASSET_NAMES}
     assert whole["mainspring.js"] <= 12 << 10, "12,288 bytes"
     assert whole["style.css"] <= 20 << 10
 
@@ -214,7 +213,7 @@ def test_the_api_behind_the_pages_answers_as_before() -> None:
 
 
 def test_a_command_has_the_values_of_its_form() -> None:
-    action = DRAIN
+    action = DRAIN_NODE
     assert action.command_line("default", {"node": "a b"}, {}) == "mainspring nodes drain 'a b'"
     assert action.command_line("team", {"node": "n"}, {}).endswith(" --namespace team")
 

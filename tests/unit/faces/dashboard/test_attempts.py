@@ -10,8 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.api.job_records import Attempt
-from mainspring.api.jobs import JobDetails
+from mainspring.api.jobs import Attempt, JobDetails
 from mainspring.faces.dashboard.drawings.attempts import LEFT, MOST, WIDTH, Lane, lane, notes_of, waits_of
 
 from .a_browser import browser_of, browsing

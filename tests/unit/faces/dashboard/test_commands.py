@@ -12,7 +12,7 @@ from mainspring.cli.main import build_app
 from mainspring.faces.dashboard.actions import EXAMPLES
 from mainspring.faces.dashboard.pages import ACTIONS
 from mainspring.faces.dashboard.pages.functions import LIMIT
-from mainspring.faces.dashboard.pages.job import DELETE, RETRY
+from mainspring.faces.dashboard.pages.jobs import DELETE, RETRY
 from mainspring.faces.dashboard.pages.workflows import SIGNAL
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.faces.dashboard.pages.job import RETRY
-from mainspring.faces.dashboard.pages.tokens import PATH as TOKENS
+from mainspring.faces.dashboard.pages.access import TOKENS_PATH as TOKENS
+from mainspring.faces.dashboard.pages.jobs import RETRY
 
 from .a_browser import browsing
 from .a_matrix import matrix

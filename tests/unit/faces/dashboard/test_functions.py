@@ -10,8 +10,8 @@ import pytest
 from tests.unit.api.a_node import run
 from tests.unit.jobs.a_node import Client, unexpected
 
-from mainspring.api.fires import Timeline
-from mainspring.api.functions import FunctionInfo
+from mainspring.api.access import GrantSpec, Identity
+from mainspring.api.functions import BucketInfo, FunctionInfo
 from mainspring.api.namespaces import (
     FailingFunction,
     Failures,
@@ -20,10 +20,9 @@ from mainspring.api.namespaces import (
     NamespaceStatus,
     TroubledFunction,
 )
-from mainspring.api.series import BucketInfo
-from mainspring.api.tokens import GrantSpec, Identity
-from mainspring.byte_names import name_text
+from mainspring.api.schedules import Timeline
 from mainspring.jobs.model import Job
+from mainspring.namespaces import name_text
 
 from .a_browser import browser_of, browsing
 

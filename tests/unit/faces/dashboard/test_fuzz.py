@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mainspring.faces.dashboard.app import SETTINGS
 from mainspring.faces.dashboard.pages import ACTIONS, PAGES
+from mainspring.faces.dashboard.pages.access import FIELDS as OF_TOKENS
 from mainspring.faces.dashboard.pages.jobs import FILTERS
-from mainspring.faces.dashboard.pages.tokens import FIELDS as OF_TOKENS
 from mainspring.faces.dashboard.schedule_form import FIELDS, NAME
 
 from .a_browser import browsing

@@ -6,9 +6,8 @@ from typing import Any
 
 from tests.unit.api.a_node import run
 
-from mainspring.api.functions import FunctionInfo
-from mainspring.api.series import BucketInfo, DurationNumbers, Series
-from mainspring.faces.dashboard.drawings.histogram import Row, histogram
+from mainspring.api.functions import BucketInfo, DurationNumbers, FunctionInfo, Series
+from mainspring.faces.dashboard.drawings.functions import Row, histogram
 
 from .a_browser import browser_of
 

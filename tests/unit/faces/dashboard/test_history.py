@@ -9,9 +9,10 @@ from tests.unit.api.a_node import run
 
 from mainspring.api.workflows import ParkingInfo, RunDetails
 from mainspring.faces.dashboard.drawings.axes import LETTER, CompressedScale, rows_of
-from mainspring.faces.dashboard.drawings.difference import LONGEST, MOST
-from mainspring.faces.dashboard.drawings.history import (
+from mainspring.faces.dashboard.drawings.workflows import (
     LEFT,
+    LONGEST_COMMAND,
+    MOST_COMMANDS,
     MOST_LANES,
     MOST_SIGNALS,
     TICKS_APART,
@@ -279,14 +280,14 @@ def test_an_earlier_part_of_an_open_run_does_not_reach_the_present() -> None:
 
 def test_a_difference_of_very_many_long_commands_is_light_and_its_table_is_whole() -> None:
     async def test() -> None:
-        commands = [f"activity {number} {'x' * 200}" for number in range(MOST + 50)]
+        commands = [f"activity {number} {'x' * 200}" for number in range(MOST_COMMANDS + 50)]
         for recorded, code in ((commands, commands[:-1]), ([], commands), (commands, [])):
             parking = ParkingInfo("mismatch", "the code differs", recorded, code, len(code) % len(commands), [])
             page = await browser_of_events(EVENTS, 120.0, parked=parking).open("/workflows/order-17")
             drawing = next(one for one in page.main.all("svg") if "replayed" in one.text)
             texts = [one.text for one in drawing.all("text")]
-            assert all(len(text) <= LONGEST for text in texts)
-            assert sum(text.endswith("…") for text in texts) == MOST * (bool(recorded) + bool(code))
+            assert all(len(text) <= LONGEST_COMMAND for text in texts)
+            assert sum(text.endswith("…") for text in texts) == MOST_COMMANDS * (bool(recorded) + bool(code))
             assert len(page.rows()) == len(commands)
 
     run(test())

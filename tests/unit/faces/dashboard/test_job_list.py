@@ -10,10 +10,9 @@ from tests.unit.api.a_node import run
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api.job_records import Attempt, Attempts
-from mainspring.api.jobs import JobDetails, JobInfo, List
+from mainspring.api.access import GrantSpec, Identity
+from mainspring.api.jobs import Attempt, Attempts, JobDetails, JobInfo, ListJobs
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
-from mainspring.api.tokens import GrantSpec, Identity
 from mainspring.faces.dashboard.pages.jobs import FILTERS
 
 from .a_browser import Browser, browser_of, browsing
@@ -45,7 +44,7 @@ def _browser(jobs: list[JobInfo], asked: list[dict[str, list[str]]] | None = Non
 
 def test_the_list_asks_for_all_that_its_filter_has() -> None:
     async def test() -> None:
-        assert {one.name for one in FILTERS} == set(List.__struct_fields__) - {
+        assert {one.name for one in FILTERS} == set(ListJobs.__struct_fields__) - {
             *("namespace", "state", "before", "limit", "partial")
         }
         asked: list[dict[str, list[str]]] = []

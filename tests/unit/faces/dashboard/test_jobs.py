@@ -7,10 +7,9 @@ import pytest
 from tests.unit.api.a_node import run
 
 from mainspring.api.namespaces import JobCounts, NamespaceStatus
-from mainspring.api.workers import WorkerInfo
-from mainspring.faces.dashboard.pages.audit import ACTS
-from mainspring.faces.dashboard.pages.job import CANCEL, ONE_LINE, SHOWN, as_text
-from mainspring.faces.dashboard.pages.jobs import MOST_SELECTED
+from mainspring.api.nodes import WorkerInfo
+from mainspring.faces.dashboard.pages.access import ACTS
+from mainspring.faces.dashboard.pages.jobs import CANCEL, MOST_SELECTED, ONE_LINE, SHOWN, as_text
 from mainspring.faces.dashboard.words import field_time
 
 from .a_browser import browser_of, browsing

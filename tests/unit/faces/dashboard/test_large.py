@@ -8,14 +8,12 @@ from typing import Any
 import msgspec
 from tests.unit.api.a_node import run
 
-from mainspring.api.audit import MarkInfo
-from mainspring.api.fires import ScheduleLine, Timeline, TimelineBucket
-from mainspring.api.functions import FunctionInfo
+from mainspring.api.access import MarkInfo
+from mainspring.api.functions import BucketInfo, FunctionInfo, Series
 from mainspring.api.namespaces import NamespaceNode
 from mainspring.api.nodes import NodeInfo
-from mainspring.api.schedules import Run, ScheduleDetails, ScheduleInfo
-from mainspring.api.series import BucketInfo, Series
-from mainspring.faces.dashboard.drawings.family import OCCASIONS
+from mainspring.api.schedules import FireInfo, ScheduleDetails, ScheduleInfo, ScheduleLine, Timeline, TimelineBucket
+from mainspring.faces.dashboard.drawings.schedules import OCCASIONS
 from mainspring.faces.dashboard.pages.schedules import MOST_RELATIVES, ROWS
 
 from .a_browser import browser_of
@@ -43,9 +41,15 @@ def schedule(name: str, **given: Any) -> ScheduleInfo:
     return ScheduleInfo(**(values | {"name": name} | given))
 
 
-def fire(name: str, number: int) -> Run:
-    values: dict[str, Any] = dict.fromkeys(Run.__struct_fields__) | {"schedule": name, "state": "fired", "attempt": 1}
-    return Run(**(values | {"cause": "time", "finished": True, "outcome": "succeeded", "fire_time": at(3600 * number)}))
+def fire(name: str, number: int) -> FireInfo:
+    values: dict[str, Any] = dict.fromkeys(FireInfo.__struct_fields__) | {
+        "schedule": name,
+        "state": "fired",
+        "attempt": 1,
+    }
+    return FireInfo(
+        **(values | {"cause": "time", "finished": True, "outcome": "succeeded", "fire_time": at(3600 * number)})
+    )
 
 
 def test_the_day_of_a_thousand_schedules_is_a_light_page() -> None:

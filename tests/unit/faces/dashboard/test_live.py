@@ -11,8 +11,8 @@ from tests.unit.api.a_node import run
 
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api.job_data import Progress
-from mainspring.api.live import FunctionNumbers, Numbers
+from mainspring.api.jobs import JobProgress
+from mainspring.api.namespaces import FunctionNumbers, Numbers
 from mainspring.api.operations import OperationInfo
 from mainspring.workflows.model import Definition
 
@@ -56,7 +56,7 @@ def test_each_live_element_gets_its_value_from_the_stream_of_its_page() -> None:
                 ("/jobs", keys(Numbers) | {"news"}, {"waiting", "running", "scheduled", "dead_letters"}),
                 ("/functions", of_function, shown),
                 ("/functions/a%20%22b%22%20%3Cc%3E", of_function, shown),
-                (f"/jobs/{job}", keys(Progress), set()),
+                (f"/jobs/{job}", keys(JobProgress), set()),
                 (f"/operations/{operation['id']}", keys(OperationInfo), {"done"}),
             ):
                 page = await browser.open(path)

@@ -8,11 +8,18 @@ from typing import Any
 from tests.unit.api.a_node import run
 
 from mainspring.access.roles import Role
+from mainspring.api.access import GrantSpec, Identity
 from mainspring.api.namespaces import NamespaceNode
 from mainspring.api.nodes import NodeInfo, RecoveryInfo
-from mainspring.api.tokens import GrantSpec, Identity
-from mainspring.faces.dashboard.drawings.fleet import LEASE_WIDTH, MOST_NODES, ROW, Recovery, fleet
-from mainspring.faces.dashboard.pages.nodes import different_versions, shown_node
+from mainspring.faces.dashboard.pages.fleet import (
+    LEASE_WIDTH,
+    MOST_NODES,
+    ROW,
+    Recovery,
+    different_versions,
+    fleet,
+    shown_node,
+)
 
 from .a_browser import browser_of, browsing
 

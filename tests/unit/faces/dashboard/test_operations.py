@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.unit.api.a_node import run
 
-from mainspring.api.operations import Started
+from mainspring.api.operations import StartedOperation
 
 from .a_browser import browser_of, browsing
 
@@ -155,7 +155,7 @@ def test_more_jobs_than_were_counted_are_not_changed() -> None:
 
 
 def test_an_unfinished_count_limits_nothing() -> None:
-    counted = Started(None, 120, at_least=True, sample=[])
+    counted = StartedOperation(None, 120, at_least=True, sample=[])
     fields = {"action": "cancel", "subject": '{"filter":{"function":"f"}}', "matched": "120", "typed": "120"}
 
     async def test() -> None:

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.api.a_node import Side, run
 from tests.unit.faces.rest.a_server import whole_node
 
-from mainspring.api.answers import acknowledgements, dead_letters
 from mainspring.api.functions import Acknowledged
+from mainspring.api.handlers import functions
 from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import (
     FailingFunction,
@@ -106,7 +106,7 @@ def test_acknowledged_dead_letters_and_failures_are_no_trouble() -> None:
 
 
 def test_failures_are_acknowledged_until_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (acknowledgements, dead_letters):
+    for module in (functions, functions):
         monkeypatch.setattr(module, "KEPT_FOR", 0.0)
 
     async def test() -> None:

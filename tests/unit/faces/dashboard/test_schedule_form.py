@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.api.schedules import Declare
+from mainspring.api.schedules import DeclareSchedules
 from mainspring.cli.main import build_app
 from mainspring.faces.dashboard import schedule_form
 from mainspring.schedules.specification import Specification
@@ -169,7 +169,7 @@ def test_a_lost_race_shows_what_was_saved_and_keeps_what_was_typed() -> None:
 def test_a_schedule_of_code_says_so() -> None:
     async def test() -> None:
         async with browsing() as (browser, built):
-            await built.api.call(Declare("shop", [Specification(name="nightly", cron="@daily")]))
+            await built.api.call(DeclareSchedules("shop", [Specification(name="nightly", cron="@daily")]))
             page = await browser.open("/schedules/nightly/edit")
             assert "The code of the App shop declares this schedule" in page.main.text
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tests.unit.api.a_node import run
 
-from mainspring.api.answers import fires
-from mainspring.faces.dashboard.drawings.family import OCCASIONS
+from mainspring.api.handlers import fires
+from mainspring.faces.dashboard.drawings.schedules import OCCASIONS
 from mainspring.faces.dashboard.pages.schedules import ROWS
 
 from .a_browser import Browser, Shown, browsing

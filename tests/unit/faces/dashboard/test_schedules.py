@@ -9,10 +9,17 @@ from zoneinfo import ZoneInfo
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.api.fires import ScheduleLine, Timeline, TimelineBucket
-from mainspring.api.schedules import Run
-from mainspring.faces.dashboard.drawings.day import LEFT, MOST_CELLS, STEPS, WIDTH, day, step_of
-from mainspring.faces.dashboard.drawings.family import OCCASIONS, family
+from mainspring.api.schedules import FireInfo, ScheduleLine, Timeline, TimelineBucket
+from mainspring.faces.dashboard.drawings.schedules import (
+    DAY_LEFT,
+    DAY_WIDTH,
+    MOST_CELLS,
+    OCCASIONS,
+    STEPS,
+    day,
+    family,
+    step_of,
+)
 from mainspring.faces.dashboard.pages.schedules import ROWS
 
 from .a_browser import browsing
@@ -31,8 +38,8 @@ def _timeline(*lines: ScheduleLine) -> Timeline:
     return Timeline(MIDNIGHT.isoformat(), end.isoformat(), 3600.0, list(lines), None)
 
 
-def _run(time: int, **given: Any) -> Run:
-    values: dict[str, Any] = dict.fromkeys(Run.__struct_fields__) | {
+def _run(time: int, **given: Any) -> FireInfo:
+    values: dict[str, Any] = dict.fromkeys(FireInfo.__struct_fields__) | {
         "schedule": "s",
         "state": "fired",
         "cause": "time",
@@ -40,7 +47,7 @@ def _run(time: int, **given: Any) -> Run:
         "finished": True,
         "fire_time": (MIDNIGHT + dt.timedelta(days=time)).isoformat(),
     }
-    return Run(**(values | given))
+    return FireInfo(**(values | given))
 
 
 def test_a_part_of_the_day_is_failed_if_most_of_it_failed_and_else_has_a_mark_of_that_length() -> None:
@@ -74,7 +81,7 @@ def test_a_part_of_the_day_is_failed_if_most_of_it_failed_and_else_has_a_mark_of
     assert some == pytest.approx(drawn.cell * 3 / 8, abs=0.1)
     assert drawn.lines[1].cells[0].kind == "skipped"
     assert (drawn.most, drawn.fires) == (309, 338)
-    assert drawn.now == LEFT + (WIDTH - LEFT) / 4
+    assert drawn.now == DAY_LEFT + (DAY_WIDTH - DAY_LEFT) / 4
 
 
 def test_a_day_without_fires_is_not_drawn() -> None:
@@ -95,7 +102,7 @@ def test_a_day_shows_the_change_of_its_zones_clock() -> None:
         assert (drawn.jump.text, drawn.jump.at) == (text, f"2030-{month:02}-{number}T01:00:00+00:00")
         hours = (times[2] - times[0]).total_seconds() / 3600
         passed = 2 if month == 3 else 3
-        assert drawn.jump.x == round(LEFT + (WIDTH - LEFT) * passed / hours, 1)
+        assert drawn.jump.x == round(DAY_LEFT + (DAY_WIDTH - DAY_LEFT) * passed / hours, 1)
     ordinary = day(_timeline(ScheduleLine("s", "f", "active", complete=True, buckets=[_bucket(1, fired=1)])), 0, zone)
     assert ordinary is not None
     assert ordinary.jump is None
@@ -108,7 +115,7 @@ def test_a_change_of_the_clock_at_midnight_is_at_the_end_of_a_day() -> None:
     drawn = day(Timeline(begin.isoformat(), end.isoformat(), 3600.0, [line], None), 0, zone)
     assert drawn is not None
     assert drawn.jump is not None
-    assert (drawn.jump.x, drawn.jump.text) == (WIDTH, "+1 h")
+    assert (drawn.jump.x, drawn.jump.text) == (DAY_WIDTH, "+1 h")
 
 
 def test_a_day_is_on_the_clock_of_the_viewer() -> None:
@@ -116,7 +123,7 @@ def test_a_day_is_on_the_clock_of_the_viewer() -> None:
     drawn = day(_timeline(line), MIDNIGHT.timestamp() + 86400, ZoneInfo("Asia/Kolkata"))
     assert drawn is not None
     assert [cell.clock for cell in drawn.lines[0].cells] == ["06:30", "07:30"]
-    assert (drawn.ticks[0].text, drawn.ticks[0].at) == ("06:00", round(LEFT + (WIDTH - LEFT) / 48, 1))
+    assert (drawn.ticks[0].text, drawn.ticks[0].at) == ("06:00", round(DAY_LEFT + (DAY_WIDTH - DAY_LEFT) / 48, 1))
     assert [cell.span is None for cell in drawn.lines[0].cells] == [False, True], "skipped times have an address"
     assert drawn.now is None, "the day is over"
 
@@ -167,7 +174,7 @@ def test_a_family_shares_its_occasions() -> None:
     assert len(many.occasions) == len(many.cells) == OCCASIONS
     assert many.occasions[-1] == _run(OCCASIONS + 9).fire_time
     assert [(one.x, one.anchor, one.text) for one in many.labels] == [
-        (LEFT, "start", "10 Feb 00:00"),
+        (DAY_LEFT, "start", "10 Feb 00:00"),
         (many.width, "end", "11 Mar 00:00"),
     ]
     assert family({"s": []}, dt.UTC) is None
@@ -391,7 +398,7 @@ def test_pages_name_a_schedule_that_is_set_aside_and_the_reason(monkeypatch: pyt
     async def test() -> None:
         async with browsing() as (browser, _):
             await browser.call("POST", "schedules", NIGHTLY)
-            monkeypatch.setattr("mainspring.api.answers.schedules.fault_of", lambda _: fault)
+            monkeypatch.setattr("mainspring.api.handlers.schedules.fault_of", lambda _: fault)
             for query in ("", "?state=set_aside"):
                 (row,) = (await browser.open(f"/schedules{query}")).rows(-1)
                 assert row[1].endswith(f"set_aside {fault}")

@@ -16,7 +16,7 @@ from mainspring.faces.dashboard import schedule_form
 from mainspring.faces.dashboard.actions import EXAMPLES
 from mainspring.faces.dashboard.calls import segment
 from mainspring.faces.dashboard.pages import ACTIONS
-from mainspring.faces.dashboard.shell import at_server, command_line
+from mainspring.faces.dashboard.rendering import at_server, command_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,11 +9,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.api.audit import MarkInfo
-from mainspring.api.functions import FunctionInfo
-from mainspring.api.series import BucketInfo, Series
+from mainspring.api.access import MarkInfo
+from mainspring.api.functions import BucketInfo, FunctionInfo, Series
 from mainspring.faces.dashboard.drawings.axes import Scale, nice_ceiling, time_ticks
-from mainspring.faces.dashboard.drawings.throughput import DEPTH, HEIGHT, LEFT, WIDTH, throughput
+from mainspring.faces.dashboard.drawings.functions import DEPTH, HEIGHT, LEFT, WIDTH, throughput
 
 from .a_browser import browser_of
 from .test_legends import looks_of

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 from tests.unit.api.a_node import run
 
-from mainspring.api.tokens import GrantSpec, Identity
+from mainspring.api.access import GrantSpec, Identity
 from mainspring.api.workflows import ActivityInfo, ChildInfo, ParkingInfo, ProgressInfo, RunDetails, RunInfo, TimerInfo
 
 from .a_browser import browser_of

@@ -13,7 +13,7 @@ from tests.simulation.wires import Wire
 
 from mainspring.faces.gearman.face import GearmanSettings
 from mainspring.testing import ManualClock
-from mainspring.wire.gearman.packets import EXTENSION, Type, request
+from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ from tests.simulation.wires import Wire
 from tests.unit.jobs.a_node import unexpected
 
 from mainspring.faces.gearman.administration import COMMIT_LIMIT
-from mainspring.faces.gearman.piece_cache import CACHE_SECONDS
-from mainspring.jobs.roster import PAGE_SIZE, Place
-from mainspring.wire.gearman.packets import Type, request
+from mainspring.faces.gearman.face import CACHE_SECONDS
+from mainspring.jobs.function_index import PAGE_SIZE, Place
+from mainspring.wire.gearman_protocol import Type, request
 
 from .a_face import F, G, Node, configure
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mainspring.api.answers.dead_letters import DeadLetters
-from mainspring.api.answers.functions import FunctionCalls
-from mainspring.api.answers.nodes import SingleNodeCalls
-from mainspring.api.answers.schedules import ScheduleCalls
-from mainspring.api.answers.status import StatusCalls
-from mainspring.jobs.registered import STARTUP_GRACE
+from mainspring.api.handlers.functions import DeadLetters, FunctionCalls
+from mainspring.api.handlers.nodes import SingleNodeCalls, StatusCalls
+from mainspring.api.handlers.schedules import ScheduleCalls
+from mainspring.jobs.function_index import STARTUP_GRACE
 from mainspring.nodes.model import NodeRow
 from mainspring.schedules.service import ScheduleService
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 
 from .a_face import G, Node
 
 if TYPE_CHECKING:
-    from mainspring.api.status import NodeStatus
+    from mainspring.api.nodes import NodeStatus
 
     from .a_face import Peer
 

@@ -9,14 +9,14 @@ import pytest
 import structlog
 
 from mainspring.access.roles import Permission
-from mainspring.api.answers.status import StatusCalls
-from mainspring.api.answers.waiting import Later
+from mainspring.api.handlers.nodes import StatusCalls
+from mainspring.api.handlers.waiting import Callback
+from mainspring.api.nodes import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, WaitingJobs
 from mainspring.api.request import Request
-from mainspring.api.status import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, Waiting
 from mainspring.faces.gearman.calls import DEFECT, WATCHER_BACKLOG
-from mainspring.jobs.argument_rules import KEPT
-from mainspring.storage.query import Budget
-from mainspring.wire.gearman.packets import Type
+from mainspring.jobs.user_data import KEPT_ARGUMENTS
+from mainspring.storage.engine import Budget
+from mainspring.wire.gearman_protocol import Type
 
 from .a_face import F, G, Node
 
@@ -69,10 +69,10 @@ def test_a_worker_declares_which_arguments_its_functions_keep(node: Node) -> Non
     worker = node.stream(F)
     assert worker.call("worker.keeps", arguments={"f": 7, "other": 9}) == {}
     rules = node.service.arguments_of
-    assert (rules(F).limit, rules(b"other").limit) == (7, KEPT), "it has not registered the other one"
+    assert (rules(F).limit, rules(b"other").limit) == (7, KEPT_ARGUMENTS), "it has not registered the other one"
     assert worker.call("worker.keeps", arguments={"f": 2**20 + 1}) == "usage"
     assert worker.call("worker.keeps", arguments={}) == {}
-    assert rules(F).limit == KEPT
+    assert rules(F).limit == KEPT_ARGUMENTS
 
 
 def test_a_worker_declares_how_long_its_functions_keep_results(node: Node) -> None:
@@ -304,7 +304,7 @@ def test_a_slow_watcher_receives_the_number_of_missed_changes(node: Node) -> Non
 
 
 def test_the_status_of_the_node_is_shown(node: Node) -> None:
-    functions = [FunctionStatus("f", 6, 0, 0, Waiting(1, 2, 3))]
+    functions = [FunctionStatus("f", 6, 0, 0, WaitingJobs(1, 2, 3))]
     numbers = JobNumbers(6, 0, 6), CommitNumbers(2, 9)
     status = NodeStatus("1", "n", 7, "memory://", 1, 0.5, 1, True, 0, 1, *numbers, functions)
     node.life.api.add(StatusCalls(node.service, lambda *_: status).handlers)
@@ -346,7 +346,7 @@ def test_a_call_that_fails_because_of_a_defect_is_answered(node: Node, *, is_lat
 
     async def fragile(_: _Fragile) -> None:
         if is_late:
-            await Later[None](lambda done, _: reads.append(done))
+            await Callback[None](lambda done, _: reads.append(done))
         raise KeyError("planted")
 
     node.life.api.add({_Fragile: fragile})

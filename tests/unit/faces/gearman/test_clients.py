@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.errors import StoreBrokenError
 from mainspring.jobs.model import State
-from mainspring.wire.gearman.packets import Type, request
+from mainspring.wire.gearman_protocol import Type, request
 
 from .a_face import F, Node, Peer
 

@@ -13,17 +13,8 @@ from tests.simulation.wires import Wire
 from mainspring.job_logs.service import PAUSE
 from mainspring.jobs.model import Options, Retry, State, encode_options
 from mainspring.storage.set_aside import RETRY_DELAY
-from mainspring.wire.gearman.packets import Type, request
-from mainspring.workflows import latest_events
-from mainspring.workflows.decisions.model import (
-    CompleteWorkflowExecution,
-    RecordMarker,
-    ScheduleActivityTask,
-    StartChildWorkflowExecution,
-    StartTimer,
-    StepResult,
-    StepRetry,
-)
+from mainspring.wire.gearman_protocol import Type, request
+from mainspring.workflows import reading
 from mainspring.workflows.history import decode_events
 from mainspring.workflows.messages import (
     DecidedMessage,
@@ -33,9 +24,18 @@ from mainspring.workflows.messages import (
     decode_decided,
     encode_message,
     encode_runs,
+    refusal,
 )
 from mainspring.workflows.model import Definition, Parked, decision_function
-from mainspring.workflows.report_checks import refusal
+from mainspring.workflows.requests import (
+    CompleteWorkflowExecution,
+    RecordMarker,
+    ScheduleActivityTask,
+    StartChildWorkflowExecution,
+    StartTimer,
+    StepResult,
+    StepRetry,
+)
 from mainspring.workflows.store import SaveDefinitions
 
 from .a_face import Node, configure
@@ -43,9 +43,9 @@ from .a_face import Node, configure
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.storage.query import Budget, Query
-    from mainspring.workflows.decisions.model import Decision
+    from mainspring.storage.engine import Budget, Query
     from mainspring.workflows.history import Event
+    from mainspring.workflows.requests import Decision
 
 ORDER = b"order"
 DECISIONS = decision_function("default", "order", "1")
@@ -464,7 +464,7 @@ def test_a_decision_of_a_run_that_cannot_be_read_is_postponed(
 ) -> None:
     run = forgotten(node, decider).run
     with monkeypatch.context() as patched:
-        patched.setattr(latest_events, "decoded", lambda *_: "an event of a newer version")
+        patched.setattr(reading, "decoded", lambda *_: "an event of a newer version")
         node.wait(1.1)
         assert decider.take() == []
         assert node.life.workflows is not None
@@ -482,7 +482,7 @@ def test_a_decision_of_a_run_that_cannot_be_read_is_postponed(
 def test_a_decision_of_a_long_history_is_assigned_without_events(
     node: Node, decider: Decider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(latest_events, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(reading, "MOST_BLOCKS", 2)
     forgotten(node, decider)
     node.wait(1.1)
     assert decider.assigned().events == []

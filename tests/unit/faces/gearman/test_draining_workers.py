@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.server.connected_workers import ConnectedWorkers
-from mainspring.wire.gearman.packets import Type
+from mainspring.server.fleet import ConnectedWorkers
+from mainspring.wire.gearman_protocol import Type
 
 if TYPE_CHECKING:
     from .a_face import Node

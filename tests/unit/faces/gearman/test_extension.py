@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.wire.gearman.packets import Type, request
+from mainspring.wire.gearman_protocol import Type, request
 
 from .a_face import F, G, Node, Packet, Peer
 

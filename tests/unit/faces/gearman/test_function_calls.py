@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from mainspring.api.answers import functions
-from mainspring.api.answers.dead_letters import DeadLetters
-from mainspring.api.answers.functions import FunctionCalls
+from mainspring.api.handlers import functions
+from mainspring.api.handlers.functions import DeadLetters, FunctionCalls
+from mainspring.jobs.function_index import STARTUP_GRACE
 from mainspring.jobs.model import Options
-from mainspring.jobs.registered import STARTUP_GRACE
-from mainspring.resources.model import Limits, Rate
-from mainspring.wire.gearman.packets import Type
+from mainspring.resources.rules import Limits, Rate
+from mainspring.wire.gearman_protocol import Type
 
 from .a_face import F, Node, Peer
 

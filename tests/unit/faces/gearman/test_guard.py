@@ -9,13 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 from tests.simulation.wires import Wire
 
-from mainspring.access.caller import Caller
-from mainspring.access.credentials import Kind
+from mainspring.access.caller import Caller, Kind
 from mainspring.access.roles import Grant, Role
-from mainspring.api.answers.registry import Api
+from mainspring.api.handlers.registry import Api
 from mainspring.errors import StoreUnavailableError
 from mainspring.faces.gearman.guard import Guard
-from mainspring.wire.gearman.packets import EXTENSION, Type, request
+from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 from mainspring.workflows.model import decision_function
 
 from .a_face import Node, configure
@@ -23,7 +22,7 @@ from .a_face import Node, configure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.access.acts import Act
+    from mainspring.access.caller import Act
     from mainspring.errors import StoreError
 
     from .a_face import Peer

@@ -21,8 +21,8 @@ from mainspring.job_logs.service import (
     SWEEP_INTERVAL,
 )
 from mainspring.job_logs.store import SweepLogs
-from mainspring.jobs.argument_rules import ArgumentRules, Rule
-from mainspring.wire.gearman.packets import Type
+from mainspring.jobs.user_data import ArgumentRule, ArgumentRules
+from mainspring.wire.gearman_protocol import Type
 
 from .a_face import Node
 from .test_extension import assigned, settle, submit
@@ -143,7 +143,7 @@ def test_the_last_lines_may_come_after_a_timeout(node: Node) -> None:
 
 
 def test_fields_of_redacted_keys_are_not_stored() -> None:
-    node = Node(arguments=ArgumentRules(redactions=[Rule("f", "card*")]))
+    node = Node(arguments=ArgumentRules(redactions=[ArgumentRule("f", "card*")]))
     running = Running(node)
     running.log([[0, INFO, "", "m", {"card_number": 4711, "CARD": "x", "order": 7}]])
     (line,) = read(node, running.handle)["lines"]

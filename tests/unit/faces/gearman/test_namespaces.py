@@ -10,7 +10,7 @@ import pytest
 from mainspring import namespaces
 from mainspring.jobs.model import Job
 from mainspring.jobs.store import Submit
-from mainspring.wire.gearman.packets import EXTENSION, Type
+from mainspring.wire.gearman_protocol import EXTENSION, Type
 
 from .a_face import F, Node, Peer
 

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mainspring.faces.gearman.outbox import Outbox, Slot
-from mainspring.faces.gearman.outstanding import Outstanding
+from mainspring.faces.gearman.peer_io import Outbox, Outstanding, Slot
 
 
 @given(st.lists(st.booleans(), max_size=30), st.randoms(use_true_random=False))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.faces.gearman.outgoing import GATHERED_BYTES, TRANSPORT_WINDOW, Outgoing
+from mainspring.faces.gearman.peer_io import GATHERED_BYTES, TRANSPORT_WINDOW, Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

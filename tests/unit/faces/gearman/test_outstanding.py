@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.faces.gearman.outstanding import Outstanding
+from mainspring.faces.gearman.peer_io import Outstanding
 
 if TYPE_CHECKING:
     from random import Random

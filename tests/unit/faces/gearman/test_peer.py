@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from mainspring.faces.gearman.peer import ENDING_LIMIT
 from mainspring.faces.gearman.submits import DROP_DELAY
 from mainspring.jobs.held import Ability
-from mainspring.wire.gearman.packets import Type, request
+from mainspring.wire.gearman_protocol import Type, request
 
 from .a_face import F, G, Node, Peer, configure
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.errors import StoreFullError
-from mainspring.faces.gearman.piece_cache import CACHE_BYTES, CACHE_SECONDS, PieceCache
+from mainspring.faces.gearman.face import CACHE_BYTES, CACHE_SECONDS, PieceCache
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.faces.gearman.piece_cache import Piece
+    from mainspring.faces.gearman.face import Piece
 
 
 class Reader:

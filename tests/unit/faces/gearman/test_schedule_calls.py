@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.api.answers.schedules import ScheduleCalls
+from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.schedules import triggers
 from mainspring.schedules.service import ScheduleService
-from mainspring.slices import SLICE, Slices
-from mainspring.wire.gearman.packets import Type, request
+from mainspring.turns_of_loop import SLICE, LongWork
+from mainspring.wire.gearman_protocol import Type, request
 
 from .a_face import F, Node, Peer
 
@@ -240,7 +240,7 @@ def test_the_search_for_times_ends_with_its_client(
     tool.call("schedules.add", name="a", every=MINUTE)
     turns: list[Callable[[], None]] = []
     ticks = count(0.0, SLICE)
-    schedules.run_sliced = Slices(turns.append, lambda: next(ticks)).start
+    schedules.run_sliced = LongWork(turns.append, lambda: next(ticks)).start
     tool.request(Type.CALL, b"7", b"schedules.next", b'{"name": "a", "count": 1000}')
     node.commit()
     assert turns
@@ -258,7 +258,7 @@ def counted_turns(
     """
     turns: list[Callable[[], None]] = []
     ticks = count(0.0, SLICE)
-    service.run_sliced = Slices(turns.append, lambda: next(ticks)).start
+    service.run_sliced = LongWork(turns.append, lambda: next(ticks)).start
     computed, next_after = 0, triggers.next_after
 
     def counting(schedule: Schedule, after_us: int) -> int | None:

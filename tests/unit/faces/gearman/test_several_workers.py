@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from mainspring.faces.gearman.reading import UNREAD
+from mainspring.faces.gearman.peer_io import UNREAD
 from mainspring.faces.gearman.worker_side import WorkerSide
 from mainspring.jobs.held import Ability, Worker
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 
 from .a_face import F, G, Node, Peer
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from mainspring.server.connected_workers import ConnectedWorkers
-from mainspring.wire.gearman.packets import Type
+from mainspring.server.fleet import ConnectedWorkers
+from mainspring.wire.gearman_protocol import Type
 
 from .a_face import F, G, Node, Peer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.jobs.workers import FUNCTIONS_AT_ONCE
-from mainspring.wire.gearman.packets import Type, request
+from mainspring.wire.gearman_protocol import Type, request
 
 from .a_face import F, G, Node
 

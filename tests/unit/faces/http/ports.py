@@ -8,7 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from mainspring.faces.http.connections import Connections
-from mainspring.server.listener import Listener
+from mainspring.server.ports import Listener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.faces.rest.a_server import whole_node
 
-from mainspring.api.answers.registry import Api
-from mainspring.api.answers.waiting import Later
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.submitting import Ended, NewJob, Run, Submit, SubmitJob, Submitted
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.waiting import Callback
+from mainspring.api.request import ApiError, Code
+from mainspring.api.submitting import Ended, NewJob, RunJob, Submit, SubmitJob, Submitted
 from mainspring.faces.http import gearmand_http
 from mainspring.faces.http.gearmand_http import GearmandHttp
-from mainspring.wire.gearman.uniques import unique_of_payload
+from mainspring.wire.gearman_uniques import unique_of_payload
 
 from .ports import accepting, connecting
 
@@ -31,12 +31,12 @@ HANDLE = "H:vm:1"
 
 class Jobs:
     def __init__(self) -> None:
-        self.api = Api({Submit: self._submit, Run: self._run})
+        self.api = Api({Submit: self._submit, RunJob: self._run})
         self.submitted: list[Submission] = []
         self.waiting = asyncio.Event()
         self.dropped = asyncio.Event()
 
-    def _record(self, request: Submit | Run) -> None:
+    def _record(self, request: Submit | RunJob) -> None:
         priority = request.options.priority if isinstance(request, Submit) else request.priority
         submission = (request.function, request.unique, request.payload, priority, isinstance(request, Submit))
         self.submitted.append(submission)
@@ -49,7 +49,7 @@ class Jobs:
         self._record(request)
         return Submitted(HANDLE)
 
-    async def _run(self, request: Run) -> Ended:
+    async def _run(self, request: RunJob) -> Ended:
         self._record(request)
         if request.function == b"rev":
             return Ended(HANDLE, succeeded=True, result=request.payload[::-1])
@@ -61,7 +61,7 @@ class Jobs:
             return Ended(HANDLE, succeeded=False, exception=b"why")
         self.waiting.set()
         try:
-            return await Later[Ended](lambda done, failed: None)
+            return await Callback[Ended](lambda done, failed: None)
         finally:
             self.dropped.set()
 
@@ -253,7 +253,7 @@ def test_a_background_submit_that_the_store_does_not_answer_is_refused_in_time(m
 
     async def never(request: Submit) -> Submitted:
         del request
-        return await Later[Submitted](lambda done, failed: None)
+        return await Callback[Submitted](lambda done, failed: None)
 
     jobs.api = Api({Submit: never})
 

@@ -13,15 +13,14 @@ import msgspec
 from tests.unit.api.a_node import opened
 
 from mainspring.access.caller import Caller
+from mainspring.access.idempotency import ReplyService
 from mainspring.access.proxy import TrustedProxies, parse_networks
-from mainspring.access.reply_service import ReplyService
 from mainspring.access.roles import Grant, Role
 from mainspring.access.shares import Shares
 from mainspring.faces.rest.app import RestApp
-from mainspring.faces.rest.login import Login
+from mainspring.faces.rest.openapi import with_document
 from mainspring.faces.rest.routes import ROUTES
-from mainspring.faces.rest.routes.documents import with_document
-from mainspring.faces.rest.security import Doorkeeper, Hosts
+from mainspring.faces.rest.security import Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import Streams
 
 if TYPE_CHECKING:

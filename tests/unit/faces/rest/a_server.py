@@ -6,16 +6,15 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from mainspring.faces.rest.app import RestApp
-from mainspring.faces.rest.login import Login
+from mainspring.faces.rest.openapi import with_document
 from mainspring.faces.rest.routes import ROUTES
-from mainspring.faces.rest.routes.documents import with_document
-from mainspring.faces.rest.security import Doorkeeper, Hosts
+from mainspring.faces.rest.security import Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import Streams
 from mainspring.server.build import open_node
-from mainspring.server.clock import SystemClock
 from mainspring.server.engines import build_engine
+from mainspring.server.fleet import SystemClock
+from mainspring.server.node import Shutdown
 from mainspring.server.settings import ListenSettings, ServerSettings, parse_store
-from mainspring.server.shutdown import Shutdown
 
 from .a_client import Client, MemoryAccess
 

@@ -10,8 +10,7 @@ import pytest
 from tests.unit.api.a_node import UNKNOWN_HANDLE, run
 
 from mainspring.access.roles import Permission
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.request import Request
+from mainspring.api.request import ApiError, Code, Request
 from mainspring.faces.rest.registry import Context, N, Route
 from mainspring.faces.rest.replies import Raw, Reply
 from mainspring.faces.rest.routes import ROUTES

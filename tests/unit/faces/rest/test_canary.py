@@ -6,11 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from mainspring.api.audit import ListActs
-from mainspring.api.tokens import Create, GrantSpec, Revoke
+from mainspring.api.access import CreateToken, GrantSpec, ListActs, RevokeToken
 from mainspring.faces.rest.app import RestApp
-from mainspring.faces.rest.login import Login
-from mainspring.faces.rest.security import Doorkeeper, Hosts
+from mainspring.faces.rest.security import Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import Streams
 from mainspring.server.log_settings import LogSettings
 from mainspring.server.logs import start_logging
@@ -55,8 +53,8 @@ def test_a_secret_appears_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 streams,
             )
             client, call = Client(app, MemoryAccess(), streams), built.api.call
-            created = await call(Create("canary", [GrantSpec("admin", "*", payloads=True)]))
-            viewer = await call(Create("view", [GrantSpec("viewer", "default")]))
+            created = await call(CreateToken("canary", [GrantSpec("admin", "*", payloads=True)]))
+            viewer = await call(CreateToken("view", [GrantSpec("viewer", "default")]))
             session = await built.access.sign_in(viewer.token)
             link = await built.access.new_link()
             assert session is not None
@@ -76,7 +74,7 @@ def test_a_secret_appears_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 seen += await answers(client, [("authorization", f"Bearer {created.token}")])
                 assert 500 in {one.status for one in seen}
             assert await built.access.caller_of_token(created.token) is not None, "no route has revoked it"
-            await call(Revoke("canary"))
+            await call(RevokeToken("canary"))
             seen += await answers(client, [("authorization", f"Bearer {created.token}")])
             for field, value in (("token", created.token), ("token", link), ("link", session)):
                 form = urlencode({field: value}).encode()

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from mainspring.faces.rest import paging
+from mainspring.faces.rest import registry
 from mainspring.faces.rest.inputs import Inputs
 from mainspring.faces.rest.replies import Items
 
@@ -49,7 +49,9 @@ PLACES = [
     f"{2**40}-{2**63}",
     "1@1",
 ]
-LISTS = [route for route in ALL_ROUTES if any(one.name == paging.FIELD for one in msgspec.structs.fields(route.takes))]
+LISTS = [
+    route for route in ALL_ROUTES if any(one.name == registry.FIELD for one in msgspec.structs.fields(route.takes))
+]
 
 
 async def names_of(client: Client) -> dict[str, str]:
@@ -68,7 +70,7 @@ async def check(client: Client, route: Route, names: dict[str, str]) -> list[tup
     inputs = Inputs(route).read(values, query.encode(), b"")
     wrong = []
     for place in PLACES:
-        cursor = paging.seal(Items([], place), inputs, path).next
+        cursor = registry.seal(Items([], place), inputs, path).next
         answer = await client.get(f"{path}?{query}&cursor={cursor}")
         if answer.status not in {200, 404, 422}:
             wrong.append((path, place[:40], answer.status))

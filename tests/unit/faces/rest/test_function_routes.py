@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.api.a_node import run
 
-from mainspring.api.answers.series import SeriesCalls
+from mainspring.api.handlers.namespaces import SeriesCalls
 
 from .a_client import serving
 

@@ -18,8 +18,7 @@ from .a_client import serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.storage.engine import Answer, Committed
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Answer, Committed, Operation
 
 JOBS = "/api/v1/namespaces/default/jobs"
 ONE = b'{"function":"f"}'

@@ -10,11 +10,9 @@ import pytest
 from tests.unit.api.a_node import Node, run
 
 from mainspring.access.caller import LOCAL, Caller
-from mainspring.access.replies import KeptReply, RequestKey, Reservation
-from mainspring.access.reply_service import ReplyService
+from mainspring.access.idempotency import KeptReply, ReplyService, RequestKey, Reservation
 from mainspring.access.roles import Grant, Permission, Role
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.request import Request
+from mainspring.api.request import ApiError, Code, Request
 from mainspring.errors import StoreUnavailableError
 from mainspring.faces.rest.idempotency import LOST_AFTER, REPLAYED, answer_once
 from mainspring.faces.rest.registry import Context, N, Route
@@ -23,7 +21,7 @@ from mainspring.faces.rest.replies import Reply
 from .a_client import Answer, Client, serving
 
 if TYPE_CHECKING:
-    from mainspring.access.once import Once
+    from mainspring.access.idempotency import IdempotencyKey
     from mainspring.faces.rest.idempotency import Encoded
 
 
@@ -171,7 +169,7 @@ class Late(ReplyService):
 
 
 def test_a_refusal_by_the_act_of_a_concurrent_request_is_its_answer() -> None:
-    async def refused(once: Once | None = None) -> Encoded:
+    async def refused(once: IdempotencyKey | None = None) -> Encoded:
         assert once is not None
         raise ApiError(Code.CONFLICT, "it waits already")
 

@@ -13,8 +13,8 @@ from mainspring.server.addresses import TcpAddress
 from mainspring.server.build import open_node
 from mainspring.server.engines import build_engine
 from mainspring.server.http import HttpPort
+from mainspring.server.node import Shutdown
 from mainspring.server.settings import ListenSettings, ServerSettings, parse_store
-from mainspring.server.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -12,11 +12,10 @@ from tests.unit.api.a_node import UNKNOWN_HANDLE, run
 
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
-from mainspring.api.answers.logs import LogCalls
-from mainspring.api.logs import FollowLogs
+from mainspring.api.handlers.logs import LogCalls
+from mainspring.api.jobs import FollowLogs
 from mainspring.job_logs.model import Line
-from mainspring.job_logs.readers import MOST_TAPPED, LogReaders
-from mainspring.job_logs.service import Delivery, LogService
+from mainspring.job_logs.service import MOST_TAPPED, Delivery, LogReaders, LogService
 from mainspring.job_logs.store import ReadLogs
 
 from .a_client import serving

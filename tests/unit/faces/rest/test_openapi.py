@@ -9,13 +9,12 @@ import msgspec
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.api.errors import Code
+from mainspring.api.request import Code
 from mainspring.faces.rest.inputs import Inputs
-from mainspring.faces.rest.openapi import document
-from mainspring.faces.rest.problems import KINDS, OF_CALLS
+from mainspring.faces.rest.openapi import document, with_document
 from mainspring.faces.rest.registry import Route, Table
+from mainspring.faces.rest.replies import KINDS, OF_CALLS
 from mainspring.faces.rest.routes import ROUTES
-from mainspring.faces.rest.routes.documents import with_document
 
 from .a_client import serving
 

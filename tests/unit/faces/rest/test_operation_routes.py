@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mainspring.access.service import AccessService
-from mainspring.api.answers import operation_streams
-from mainspring.api.schedules import Add
+from mainspring.api.handlers import operations
+from mainspring.api.schedules import AddSchedule
 from mainspring.api.submitting import Submit
 from mainspring.faces.rest.streams import EventFeed
 
@@ -66,7 +66,7 @@ def test_an_operation_with_a_key_is_begun_once(monkeypatch: pytest.MonkeyPatch) 
     async def test() -> None:
         async with whole_node() as (client, built):
             await built.api.call(Submit(b"f", b""))
-            await built.api.call(Add(name="nightly", cron="0 0 * * *", function="f"))
+            await built.api.call(AddSchedule(name="nightly", cron="0 0 * * *", function="f"))
             for path, body in (
                 (OPERATIONS, {"action": "cancel", "filter": {"function": "f"}}),
                 (f"{SCHEDULES}/nightly/backfill", {"from": "2020-01-01T00:00:00Z", "to": "2020-01-02T00:00:00Z"}),
@@ -112,7 +112,7 @@ def test_wrong_unknown_and_forbidden_operations_are_refused() -> None:
 
 def test_a_long_poll_ends_when_the_operation_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AccessService, "current", lambda _, caller, done, __: done(caller))
-    monkeypatch.setattr(operation_streams, "INTERVAL", 0.001)
+    monkeypatch.setattr(operations, "INTERVAL", 0.001)
     changed, waits = EventFeed.changed, asyncio.Semaphore(0)
 
     async def count_waits(feed: EventFeed, seconds: float) -> bool:

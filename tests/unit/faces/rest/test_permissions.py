@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring.access.audit import REFUSALS_PER_MINUTE, UNKNOWN_PER_MINUTE
 from mainspring.access.caller import Caller
-from mainspring.access.recorder import REFUSALS_PER_MINUTE, UNKNOWN_PER_MINUTE
 from mainspring.access.roles import Grant, Permission, Role
-from mainspring.api.audit import ListActs
-from mainspring.api.status import Show as Status
+from mainspring.api.access import ListActs
+from mainspring.api.nodes import ShowStatus as Status
 from mainspring.api.submitting import Submit
 from mainspring.faces.rest.openapi import document
 

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.api.a_node import run
 
 from mainspring.access.proxy import TrustedProxies, parse_networks, parse_rules
-from mainspring.faces.rest.problems import HttpError
+from mainspring.faces.rest.replies import HttpError
 from mainspring.faces.rest.routes import ROUTES
 from mainspring.faces.rest.security import Doorkeeper, Hosts, collect
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from mainspring.access.roles import Permission
-from mainspring.api import fires, functions, jobs, operations, workers
+from mainspring.api import functions, jobs, nodes, operations, schedules
 from mainspring.api.request import Request
 from mainspring.faces.rest.inputs import Inputs
-from mainspring.faces.rest.problems import HttpError
 from mainspring.faces.rest.registry import ROOT, Route
+from mainspring.faces.rest.replies import HttpError
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
@@ -32,50 +32,50 @@ def names(shaped: Route) -> tuple[str, ...]:
 
 
 def test_without_differences_the_inputs_are_the_request() -> None:
-    plain = route(workers.Stop)
-    assert plain.takes is workers.Stop
-    assert request_of(plain, worker="w") == workers.Stop("w")
+    plain = route(nodes.StopWorker)
+    assert plain.takes is nodes.StopWorker
+    assert request_of(plain, worker="w") == nodes.StopWorker("w")
 
 
 def test_a_cursor_is_the_position_and_pages_have_a_limit() -> None:
-    listing = route(jobs.List, cursor="before", fixed={"partial": True})
+    listing = route(jobs.ListJobs, cursor="before", fixed={"partial": True})
     assert names(listing)[-2:] == ("cursor", "limit")
     assert not {"before", "partial"} & set(names(listing))
-    assert request_of(listing, state="failed") == jobs.List(state="failed", partial=True)
-    assert request_of(listing, cursor="H:a:1", limit=7) == jobs.List(before="H:a:1", limit=7, partial=True)
+    assert request_of(listing, state="failed") == jobs.ListJobs(state="failed", partial=True)
+    assert request_of(listing, cursor="H:a:1", limit=7) == jobs.ListJobs(before="H:a:1", limit=7, partial=True)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"limit": 1001}, listing.takes)
 
 
 def test_positions_that_are_numbers_are_read_from_cursors() -> None:
-    listing = route(operations.Jobs, cursor="after")
+    listing = route(operations.ListOperationJobs, cursor="after")
     assert "limit" not in names(listing)
-    assert request_of(listing, id="op-1") == operations.Jobs("op-1")
-    assert request_of(listing, id="op-1", cursor="17") == operations.Jobs("op-1", 17)
+    assert request_of(listing, id="op-1") == operations.ListOperationJobs("op-1")
+    assert request_of(listing, id="op-1", cursor="17") == operations.ListOperationJobs("op-1", 17)
     with pytest.raises(HttpError, match="no place in this list"):
         request_of(listing, id="op-1", cursor="-1")
 
 
 def test_times_become_seconds() -> None:
-    pause = route(functions.Pause, times=("until",), fixed={"revision": None})
-    assert request_of(pause, function="f", until=NOON) == functions.Pause("f", until=NOON.timestamp())
-    assert request_of(pause, function="f") == functions.Pause("f")
+    pause = route(functions.PauseFunction, times=("until",), fixed={"revision": None})
+    assert request_of(pause, function="f", until=NOON) == functions.PauseFunction("f", until=NOON.timestamp())
+    assert request_of(pause, function="f") == functions.PauseFunction("f")
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"function": "f", "until": 17.0}, pause.takes)
 
 
 def test_a_field_may_have_another_name_and_type() -> None:
-    listing = route(fires.ListFires, names={"name": "schedule"}, types={"schedule": str})
+    listing = route(schedules.ListFires, names={"name": "schedule"}, types={"schedule": str})
     assert "schedule" not in names(listing)
-    assert request_of(listing, name="nightly") == fires.ListFires("nightly")
+    assert request_of(listing, name="nightly") == schedules.ListFires("nightly")
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"name": None}, listing.takes)
 
 
 def test_a_long_poll_has_a_time() -> None:
-    polled = route(jobs.Show, waits=True)
+    polled = route(jobs.ShowJob, waits=True)
     assert polled.takes(handle="H:a:1").wait == 0.0
-    assert request_of(polled, handle="H:a:1", wait=5.0) == jobs.Show("H:a:1")
+    assert request_of(polled, handle="H:a:1", wait=5.0) == jobs.ShowJob("H:a:1")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_long_poll_has_a_time() -> None:
 )
 def test_differences_in_fields_that_the_request_does_not_have_are_refused(more: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="has no field x"):
-        _ = route(workers.Stop, **more).takes
+        _ = route(nodes.StopWorker, **more).takes
 
 
 def test_texts_of_a_path_have_the_limits_of_their_types() -> None:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.faces.http.app import HEALTH
 from mainspring.faces.http.connections import Connections
-from mainspring.faces.http.listener import HttpListener
+from mainspring.faces.http.listener import HEALTH, HttpListener
 from mainspring.faces.rest.streams import Streams
-from mainspring.server.listener import Listener
-from mainspring.worker.memory import resident_bytes
+from mainspring.server.ports import Listener
+from mainspring.worker.processes import resident_bytes
 
 from .a_client import serving
 from .test_streams import ROUTES, Follow, Subject, Thing

@@ -12,11 +12,9 @@ from tests.unit.api.a_node import run
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
-from mainspring.api.errors import ApiError, Code
-from mainspring.api.feeds import Shared
-from mainspring.api.request import Request
-from mainspring.faces.rest.problems import HttpError
+from mainspring.api.request import ApiError, Code, Request, Shared
 from mainspring.faces.rest.registry import N, Route
+from mainspring.faces.rest.replies import HttpError
 from mainspring.faces.rest.streams import LARGEST_SEND, UNSENT_LIMIT, EventFeed, Streams
 
 from .a_client import Client, serving
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.access.caller import Caller
-    from mainspring.api.feeds import Feed
+    from mainspring.api.request import Feed
 
 
 class Thing(Request[dict[str, int]]):

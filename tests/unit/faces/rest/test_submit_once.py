@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.api.a_node import Store, opened, run
 
-from mainspring.api.jobs import Cancel
-from mainspring.api.schedules import Add
-from mainspring.api.submitting import Run
+from mainspring.api.jobs import CancelJob
+from mainspring.api.schedules import AddSchedule
+from mainspring.api.submitting import RunJob
 from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.errors import StoreUnavailableError
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from tests.unit.api.a_node import Node
 
     from mainspring.storage.engine import Answer as Answered
-    from mainspring.storage.engine import Committed
-    from mainspring.storage.operation import Operation
+    from mainspring.storage.engine import Committed, Operation
 
     from .a_client import Answer, Client
 
@@ -108,8 +107,8 @@ def test_an_act_whose_answer_was_lost_is_answered_by_the_next_node(what: str) ->
         store = EndingStore()
         async with serving(store=store) as (client, node):
             handle = await node.submit()
-            await node.api.call(Cancel(handle))
-            await node.api.call(Add(name="nightly", every=86_400.0, function="g"))
+            await node.api.call(CancelJob(handle))
+            await node.api.call(AddSchedule(name="nightly", every=86_400.0, function="g"))
             path = f"{namespace}/jobs/{handle}/retry" if what == "retry" else f"{namespace}/schedules/nightly/trigger"
             headers = [("idempotency-key", "k")]
             lost = asyncio.ensure_future(client.send("POST", path, {}, headers=headers))
@@ -132,7 +131,7 @@ def test_concurrent_retries_with_a_key_are_one() -> None:
     async def test() -> None:
         async with serving() as (client, node):
             handle = await node.submit()
-            await node.api.call(Cancel(handle))
+            await node.api.call(CancelJob(handle))
             answers = await asyncio.gather(*(post(client, {}, f"/{handle}/retry") for _ in range(4)))
             assert {(answer.status, answer.json["state"]) for answer in answers} == {(200, "pending")}
             assert (await post(client, {}, f"/{handle}/retry", "other")).status == 409
@@ -190,8 +189,8 @@ def test_a_worker_gets_the_job_of_repeated_submissions_once() -> None:
 def test_a_submission_that_joins_a_foreground_job_is_answered_with_that() -> None:
     async def test() -> None:
         async with serving() as (client, node):
-            foreground = asyncio.ensure_future(node.api.call(Run(b"f", b"1", b"u")))
-            other = asyncio.ensure_future(node.api.call(Run(b"f", b"1", b"v")))
+            foreground = asyncio.ensure_future(node.api.call(RunJob(b"f", b"1", b"u")))
+            other = asyncio.ensure_future(node.api.call(RunJob(b"f", b"1", b"v")))
             await asyncio.sleep(0)
             body = {"function": "f", "unique": "u"}
             single, batch = await asyncio.gather(

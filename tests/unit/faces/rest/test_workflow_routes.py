@@ -6,11 +6,11 @@ from tests.unit.api.a_node import PAYLOAD_LIMIT, run
 from tests.unit.api.runs_of_a_node import MISMATCH, ROOT, START_US, FakeWorkflows, a_run, activity
 from tests.unit.nodes.rows import row
 
-from mainspring.api.answers.nodes import SingleNodeCalls
-from mainspring.api.answers.workflows import WorkflowCalls
+from mainspring.api.handlers.nodes import SingleNodeCalls
+from mainspring.api.handlers.workflows import WorkflowCalls
 from mainspring.workflows.history import TimerFired, TimerStarted
 from mainspring.workflows.model import Limits
-from mainspring.workflows.state import State as RunState
+from mainspring.workflows.model import State as RunState
 
 from .a_client import serving
 

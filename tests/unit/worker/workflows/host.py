@@ -15,13 +15,12 @@ from tests.unit.deciding.fake_node import FakeNode
 
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import Ended
-from mainspring.wire.gearman.connection import Connection
-from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman_protocol import Connection, Type, response
 from mainspring.worker.runtime import Worker
 from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.workflows.deciding import WorkflowDecider
-from mainspring.workflows.completing import complete
-from mainspring.workflows.decisions.activity import activity_ended, canceled_before_start
+from mainspring.worker.workflows.decider import WorkflowDecider
+from mainspring.workflows.activities import activity_ended, canceled_before_start
+from mainspring.workflows.execution import complete
 from mainspring.workflows.history import ActivityTaskScheduled, DecisionTaskCompleted, encode_events
 from mainspring.workflows.messages import (
     DecidedMessage,

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.worker.workflows.host import RUN, Host
 
 from mainspring import App, workflow
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 
 
 class Charges:

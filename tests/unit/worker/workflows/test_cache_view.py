@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 from tests.unit.worker.workflows.host import Host
 from tests.unit.worker.workflows.test_deciding import sleeper
 
-from mainspring.wire.gearman.packets import Type
-from mainspring.worker.workflows.cache_view import REPORT_INTERVAL, REPORTS_PER_LINE
+from mainspring.wire.gearman_protocol import Type
+from mainspring.worker.workflows.decider import REPORT_INTERVAL, REPORTS_PER_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import Mock
 
-from mainspring.worker.workflows.decide_reports import ROOM, DecideReports
-from mainspring.workflows.decisions.model import RecordMarker, ScheduleActivityTask
+from mainspring.worker.workflows.turns import ROOM, DecideReports
 from mainspring.workflows.messages import DecideMessage, decode_decide
 from mainspring.workflows.model import Limits
+from mainspring.workflows.requests import RecordMarker, ScheduleActivityTask
 
 LARGEST = 10_000
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from tests.unit.worker.workflows.host import RUN, Host
 
 from mainspring import App, workflow
-from mainspring.wire.gearman.packets import Type, response
+from mainspring.wire.gearman_protocol import Type, response
 from mainspring.worker.session import WorkerSession
 from mainspring.worker.workflows import turns
 from mainspring.workflows.history import MarkerRecorded

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.unit.worker.workflows.host import Host
 from tests.unit.worker.workflows.test_deciding import Steps, markers, sleeper
 
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 
 if TYPE_CHECKING:
     from mainspring import App

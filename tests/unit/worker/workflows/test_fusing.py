@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.worker.workflows import fusing
-from mainspring.worker.workflows.fusing import FIRST_DELAY, LONGEST_DELAY, FuseDelays
+from mainspring.worker.workflows import activities
+from mainspring.worker.workflows.activities import FIRST_DELAY, LONGEST_DELAY, FuseDelays
 
 if TYPE_CHECKING:
     import pytest
@@ -41,7 +41,7 @@ def test_a_delay_is_that_of_one_run_of_one_node() -> None:
 
 
 def test_a_bounded_number_of_delays_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fusing, "MOST_DELAYS", 3)
+    monkeypatch.setattr(activities, "MOST_DELAYS", 3)
     delays = FuseDelays()
     for run in (1, 2, 3, 1, 4):
         delays.overtaken(LINK, run, 0.0)

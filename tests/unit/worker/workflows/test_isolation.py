@@ -9,8 +9,8 @@ import pytest
 from tests.unit.worker.workflows.host import RUN, Host, Node
 
 from mainspring import App, workflow
-from mainspring.deciding.instance import Instance
-from mainspring.workflows.decisions.model import CompleteWorkflowExecution, FailWorkflowExecution
+from mainspring.workflow_code.instance import Instance
+from mainspring.workflows.requests import CompleteWorkflowExecution, FailWorkflowExecution
 
 if TYPE_CHECKING:
     from collections.abc import Callable

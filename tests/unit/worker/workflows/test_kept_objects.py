@@ -12,7 +12,7 @@ import pytest
 from tests.unit.worker.workflows.host import Host
 
 from mainspring import App, workflow
-from mainspring.deciding.commands import StepSignatures
+from mainspring.workflow_code.workflow_jobs import StepSignatures
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from mainspring.testing import ManualClock
-from mainspring.worker.workflows.node_clocks import NodeClocks
+from mainspring.worker.workflows.runs import NodeClocks
 
 
 def test_each_node_has_its_time_and_the_workers_wall_clock_has_no_part() -> None:

@@ -9,11 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 from tests.unit.worker.workflows.host import RUN, Host
 
-from mainspring.deciding.instance import Instance
 from mainspring.worker import selector
-from mainspring.worker.workflows.other_replays import OtherReplays
-from mainspring.worker.workflows.replay_checks import CHECKED_EVENTS
+from mainspring.worker.workflows.replay_checks import CHECKED_EVENTS, OtherReplays
 from mainspring.worker.workflows.runs import Run
+from mainspring.workflow_code.instance import Instance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.worker.workflows.host import RUN, Host
 
 from mainspring import App, workflow
-from mainspring.wire.gearman.packets import Type
+from mainspring.wire.gearman_protocol import Type
 from mainspring.worker.workflows.replay_checks import CHECKED_EVENTS, ONE_IN
 
 SETTINGS: list[tuple[dict[str, Any], float]] = [({"check_replay": True}, 1.0), ({}, 0.5 / ONE_IN)]

@@ -12,11 +12,11 @@ from tests.unit.worker.workflows.host import RUN, Host
 from tests.unit.worker.workflows.test_deciding import Steps
 
 from mainspring import App, Retry, Snooze, current_job
-from mainspring.wire.gearman.packets import Type
-from mainspring.worker.workflows import decision_places, runs
-from mainspring.worker.workflows.decision_places import FULL_AFTER, LINE_TICKS
-from mainspring.workflows.decisions.model import StepRetry
+from mainspring.wire.gearman_protocol import Type
+from mainspring.worker.workflows import decider, runs
+from mainspring.worker.workflows.decider import FULL_AFTER, LINE_TICKS
 from mainspring.workflows.history import TimerStarted
+from mainspring.workflows.requests import StepRetry
 
 HOUR = 3600.0
 
@@ -219,7 +219,7 @@ async def kept(host: Host) -> list[int]:
 
 
 def test_decisions_that_keep_a_step_are_reported_before_the_places_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision_places, "DECISIONS", 4)
+    monkeypatch.setattr(decider, "DECISIONS", 4)
     steps = Steps(1)
 
     async def test(host: Host) -> None:
@@ -240,8 +240,8 @@ def test_decisions_that_keep_a_step_are_reported_before_the_places_are_taken(mon
 
 
 def test_a_worker_without_places_logs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision_places, "DECISIONS", 2)
-    monkeypatch.setattr(decision_places, "MOST_KEPT", 1)
+    monkeypatch.setattr(decider, "DECISIONS", 2)
+    monkeypatch.setattr(decider, "MOST_KEPT", 1)
     steps = Steps(1)
 
     async def test(host: Host) -> None:

@@ -16,7 +16,7 @@ from tests.unit.worker.workflows.host import Host
 
 from mainspring import App, Retry, Snooze, current_job, workflow
 from mainspring.worker.executors import process
-from mainspring.worker.executors.frames import Begun, ToParent, frame
+from mainspring.worker.executors.child import Begun, ToParent, frame
 
 if TYPE_CHECKING:
     import pytest

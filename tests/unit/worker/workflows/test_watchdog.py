@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 from tests.unit.worker.workflows.host import RUN, Host
 
 from mainspring import App
-from mainspring.worker.workflows import watchdog
-from mainspring.worker.workflows.watchdog import Watchdog
+from mainspring.worker import loop_watch
+from mainspring.worker.loop_watch import Watchdog
 
 
 class Blocked:
@@ -72,8 +72,8 @@ def test_the_stack_of_the_blocking_code_is_logged() -> None:
 
 
 def test_the_code_of_runs_is_watched(monkeypatch: Any) -> None:
-    monkeypatch.setattr(watchdog, "LIMIT", 0.0)
-    monkeypatch.setattr(watchdog, "INTERVAL", 0.001)
+    monkeypatch.setattr(loop_watch, "ACTIVATION_LIMIT", 0.0)
+    monkeypatch.setattr(loop_watch, "ACTIVATION_INTERVAL", 0.001)
     logged = threading.Event()
     runs: list[int] = []
 
@@ -82,7 +82,7 @@ def test_the_code_of_runs_is_watched(monkeypatch: Any) -> None:
             runs.append(fields["run"])
             logged.set()
 
-    monkeypatch.setattr(watchdog, "_log", Log())
+    monkeypatch.setattr(loop_watch, "_workflow_log", Log())
     app = App()
 
     @app.workflow

@@ -6,11 +6,10 @@ import pytest
 from tests.unit.workflows.drafts import Run, ended
 
 from mainspring.jobs.model import State as JobState
-from mainspring.workflows import history
-from mainspring.workflows.decisions import execution
-from mainspring.workflows.decisions.activity import activity_ended, canceled_before_start
-from mainspring.workflows.decisions.model import RequestCancelActivityTask, ScheduleActivityTask
+from mainspring.workflows import execution, history
+from mainspring.workflows.activities import activity_ended, canceled_before_start
 from mainspring.workflows.history import TimeoutType
+from mainspring.workflows.requests import RequestCancelActivityTask, ScheduleActivityTask
 
 CHARGE = ScheduleActivityTask(1, "1", b"charge", input=b"[7]", options=b"", key=b"eu")
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from tests.unit.workflows.drafts import BEGIN, SECOND, Run
 
-from mainspring.workflows import history
-from mainspring.workflows.decisions import execution
-from mainspring.workflows.decisions.model import (
+from mainspring.workflows import execution, history
+from mainspring.workflows.history import ChildPolicy
+from mainspring.workflows.model import REQUESTS_KEPT, YEAR, Status
+from mainspring.workflows.requests import (
     CancelWorkflowExecution,
     CompleteWorkflowExecution,
     FailWorkflowExecution,
     ScheduleActivityTask,
 )
-from mainspring.workflows.history import ChildPolicy
-from mainspring.workflows.model import YEAR, Status
-from mainspring.workflows.state import REQUESTS_KEPT
 
 
 def test_a_run_lasts_a_year_at_most() -> None:

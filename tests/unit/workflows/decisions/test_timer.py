@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.workflows.drafts import BEGIN, SECOND, Run
 
 from mainspring.workflows import history
-from mainspring.workflows.decisions.model import CancelTimer, StartTimer
+from mainspring.workflows.requests import CancelTimer, StartTimer
 
 
 def test_a_timer_has_its_time() -> None:

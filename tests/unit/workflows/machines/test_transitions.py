@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from mainspring.errors import IllegalTransitionError
-from mainspring.workflows import history
-from mainspring.workflows.fold import _FOLDS, TRIGGERS, apply, fold
-from mainspring.workflows.machines import activity, child, decision_task, execution, external
-from mainspring.workflows.state import State
+from mainspring.workflows import history, machines
+from mainspring.workflows.draft import _FOLDS, TRIGGERS, apply, fold
+from mainspring.workflows.model import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,11 +49,11 @@ def test_the_fold_covers_every_event() -> None:
 
 SCHEDULED: tuple[type[EventBase], dict[str, Any]] = (history.DecisionTaskScheduled, {})
 STARTED = (history.DecisionTaskStarted, {"scheduled": 2})
-DECISION_PHASES: list[tuple[decision_task.Phase, Sequence[Any], dict[str, int]]] = [
-    (decision_task.Phase.NONE, [], {}),
-    (decision_task.Phase.SCHEDULED, [SCHEDULED], {"scheduled": 2, "started": 0}),
-    (decision_task.Phase.STARTED, [SCHEDULED, STARTED], {"scheduled": 2, "started": 3}),
-    (decision_task.Phase.WAITING, [SCHEDULED, STARTED, SCHEDULED], {"scheduled": 2, "started": 3}),
+DECISION_PHASES: list[tuple[machines.DecisionPhase, Sequence[Any], dict[str, int]]] = [
+    (machines.DecisionPhase.NONE, [], {}),
+    (machines.DecisionPhase.SCHEDULED, [SCHEDULED], {"scheduled": 2, "started": 0}),
+    (machines.DecisionPhase.STARTED, [SCHEDULED, STARTED], {"scheduled": 2, "started": 3}),
+    (machines.DecisionPhase.WAITING, [SCHEDULED, STARTED, SCHEDULED], {"scheduled": 2, "started": 3}),
 ]
 DECISION_EVENTS = [
     history.DecisionTaskScheduled,
@@ -67,15 +66,15 @@ DECISION_EVENTS = [
 @pytest.mark.parametrize("kind", DECISION_EVENTS)
 @pytest.mark.parametrize(("phase", "events", "names"), DECISION_PHASES)
 def test_decision_tasks(
-    phase: decision_task.Phase, events: Sequence[Any], names: dict[str, int], kind: type[EventBase]
+    phase: machines.DecisionPhase, events: Sequence[Any], names: dict[str, int], kind: type[EventBase]
 ) -> None:
     state = run(*events)
-    assert decision_task.phase(state) is phase
+    assert machines.phase_of_decision(state) is phase
     named = {name: value for name, value in names.items() if name in kind.__struct_fields__}
-    following = decision_task.TRANSITIONS.get((phase, kind))
+    following = machines.DECISION_TRANSITIONS.get((phase, kind))
     assert legal(state, kind, **named) == (following is not None)
     if following is not None:
-        assert decision_task.phase(state) is following
+        assert machines.phase_of_decision(state) is following
 
 
 @pytest.mark.parametrize("kind", [history.DecisionTaskCompleted, history.DecisionTaskTimedOut])
@@ -95,29 +94,29 @@ def test_a_step_is_recorded_once_and_inside_a_decision() -> None:
 
 ACTIVITY = (history.ActivityTaskScheduled, {"activity_id": "a", "job": 7})
 ACTIVITY_PHASES = [
-    (activity.Phase.SCHEDULED, [ACTIVITY], 0),
-    (activity.Phase.STARTED, [ACTIVITY, (history.ActivityTaskStarted, {"scheduled": 2})], 3),
+    (machines.ActivityPhase.SCHEDULED, [ACTIVITY], 0),
+    (machines.ActivityPhase.STARTED, [ACTIVITY, (history.ActivityTaskStarted, {"scheduled": 2})], 3),
     (
-        activity.Phase.CLOSED,
+        machines.ActivityPhase.CLOSED,
         [ACTIVITY, (history.ActivityTaskCanceled, {"scheduled": 2, "started": 0})],
         0,
     ),
 ]
-ACTIVITY_EVENTS = sorted({kind for _, kind in activity.TRANSITIONS}, key=lambda kind: kind.__name__)
+ACTIVITY_EVENTS = sorted({kind for _, kind in machines.ACTIVITY_TRANSITIONS}, key=lambda kind: kind.__name__)
 
 
 @pytest.mark.parametrize("kind", ACTIVITY_EVENTS)
 @pytest.mark.parametrize(("phase", "events", "started"), ACTIVITY_PHASES)
-def test_activities(phase: activity.Phase, events: Sequence[Any], started: int, kind: type[EventBase]) -> None:
+def test_activities(phase: machines.ActivityPhase, events: Sequence[Any], started: int, kind: type[EventBase]) -> None:
     state = run(*events)
     named = {"scheduled": 2, "started": started, "activity_id": "a"}
     named = {name: value for name, value in named.items() if name in kind.__struct_fields__}
-    following = activity.TRANSITIONS.get((phase, kind))
+    following = machines.ACTIVITY_TRANSITIONS.get((phase, kind))
     assert legal(state, kind, **named) == (following is not None)
     if following is not None:
         found = state.activities.get(2)
-        assert (activity.Phase.CLOSED if found is None else activity.phase(found)) is following
-        assert (following is activity.Phase.CLOSED) == ("a" not in state.activity_ids)
+        assert (machines.ActivityPhase.CLOSED if found is None else machines.phase_of_activity(found)) is following
+        assert (following is machines.ActivityPhase.CLOSED) == ("a" not in state.activity_ids)
 
 
 def test_an_activity_id_is_free_once_the_activity_is_closed() -> None:
@@ -152,31 +151,33 @@ def test_timers(kind: type[EventBase]) -> None:
 
 CHILD = (history.StartChildWorkflowExecutionInitiated, {"workflow_id": "c", "run": 9, "child_policy": "ABANDON"})
 CHILD_PHASES = [
-    (child.Phase.INITIATED, [CHILD], 0),
-    (child.Phase.STARTED, [CHILD, (history.ChildWorkflowExecutionStarted, {"initiated": 2})], 3),
-    (child.Phase.CLOSED, [CHILD, (history.StartChildWorkflowExecutionFailed, {"initiated": 2})], 0),
+    (machines.ChildPhase.INITIATED, [CHILD], 0),
+    (machines.ChildPhase.STARTED, [CHILD, (history.ChildWorkflowExecutionStarted, {"initiated": 2})], 3),
+    (machines.ChildPhase.CLOSED, [CHILD, (history.StartChildWorkflowExecutionFailed, {"initiated": 2})], 0),
 ]
-CHILD_EVENTS = sorted({kind for _, kind in child.TRANSITIONS}, key=lambda kind: kind.__name__)
+CHILD_EVENTS = sorted({kind for _, kind in machines.CHILD_TRANSITIONS}, key=lambda kind: kind.__name__)
 
 
 @pytest.mark.parametrize("kind", CHILD_EVENTS)
 @pytest.mark.parametrize(("phase", "events", "started"), CHILD_PHASES)
-def test_children(phase: child.Phase, events: Sequence[Any], started: int, kind: type[EventBase]) -> None:
+def test_children(phase: machines.ChildPhase, events: Sequence[Any], started: int, kind: type[EventBase]) -> None:
     state = run(*events)
     named = {"initiated": 2, "started": started} if "started" in kind.__struct_fields__ else {"initiated": 2}
-    following = child.TRANSITIONS.get((phase, kind))
+    following = machines.CHILD_TRANSITIONS.get((phase, kind))
     assert legal(state, kind, **named) == (following is not None)
     if following is not None:
         found = state.children.get(2)
-        assert (child.Phase.CLOSED if found is None else child.phase(found)) is following
+        assert (machines.ChildPhase.CLOSED if found is None else machines.phase_of_child(found)) is following
 
 
 def test_a_child_that_a_limit_refuses_concerns_no_machine() -> None:
     assert legal(run(), history.StartChildWorkflowExecutionFailed, initiated=0)
 
 
-@pytest.mark.parametrize("kind", [one for one in external.FOLDS if "initiated" in one.__struct_fields__])
-@pytest.mark.parametrize("initiated", [one for one in external.FOLDS if "initiated" not in one.__struct_fields__])
+@pytest.mark.parametrize("kind", [one for one in machines.REQUEST_FOLDS if "initiated" in one.__struct_fields__])
+@pytest.mark.parametrize(
+    "initiated", [one for one in machines.REQUEST_FOLDS if "initiated" not in one.__struct_fields__]
+)
 def test_requests_to_other_runs_are_answered_once(initiated: type[EventBase], kind: type[EventBase]) -> None:
     assert not legal(run(), kind, initiated=2)
     state = run((initiated, {}))
@@ -184,7 +185,7 @@ def test_requests_to_other_runs_are_answered_once(initiated: type[EventBase], ki
     assert not legal(state, kind, initiated=2)
 
 
-@pytest.mark.parametrize(("kind", "status"), execution.CLOSES.items())
+@pytest.mark.parametrize(("kind", "status"), machines.CLOSES.items())
 def test_a_closed_run_takes_no_event(kind: type[EventBase], status: int) -> None:
     state = run(ACTIVITY, TIMER, CHILD, SCHEDULED)
     apply(state, event(kind, state.last + 1))
@@ -214,11 +215,17 @@ def test_lambda_functions_are_only_refused(kind: type[EventBase]) -> None:
     assert legal(run(), kind) == (kind is history.ScheduleLambdaFunctionFailed)
 
 
-@pytest.mark.parametrize("machine", [activity, child])
-def test_late_ends_are_rows_of_the_tables(machine: Any) -> None:
+@pytest.mark.parametrize(
+    ("transitions", "reasons", "phases"),
+    [
+        (machines.ACTIVITY_TRANSITIONS, machines.ACTIVITY_LATE, machines.ActivityPhase),
+        (machines.CHILD_TRANSITIONS, machines.CHILD_LATE, machines.ChildPhase),
+    ],
+)
+def test_late_ends_are_rows_of_the_tables(transitions: Any, reasons: Any, phases: Any) -> None:
     """Each event that closes something is late after the close; a row gives the reason, and no row is a transition too."""
-    closing = {kind for (_, kind), phase in machine.TRANSITIONS.items() if phase is machine.Phase.CLOSED}
-    late: set[tuple[Enum, type[EventBase]]] = set(machine.LATE)
+    closing = {kind for (_, kind), phase in transitions.items() if phase is phases.CLOSED}
+    late: set[tuple[Enum, type[EventBase]]] = set(reasons)
     assert {kind for _, kind in late} >= closing
-    assert not late & set(machine.TRANSITIONS)
-    assert all(machine.LATE.values())
+    assert not late & set(transitions)
+    assert all(reasons.values())

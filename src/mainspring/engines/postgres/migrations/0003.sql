@@ -1,5 +1,5 @@
 -- compatible from: 2
--- What is said of a function's limits; `said` is MessagePack of mainspring.resources.model.FunctionLimits.
+-- What is said of a function's limits; `said` is MessagePack of mainspring.resources.rules.FunctionLimits.
 CREATE TABLE limits (
     function int    PRIMARY KEY,
     version  bigint NOT NULL,

@@ -1,5 +1,5 @@
 -- compatible from: 7
--- A group as nearly all are: jobs that have succeeded, and new ones (mainspring.engines.postgres.fast_path). True: it is written, as by the
+-- A group as nearly all are: jobs that have succeeded, and new ones (mainspring.engines.postgres.writer). True: it is written, as by the
 -- statements `succeed` and `submit_unique` of jobs.sql with the fence before them and the journal behind. False: something is not as
 -- expected, and nothing is written. The error that undoes it ends in the block around it, so that it leaves no line in the server's log.
 -- Nodes call the function of their own version: a later one that takes or does something else gets another name.

@@ -2,7 +2,7 @@
 -- Tokens, sessions of browsers and sign-in links. A secret itself is never stored.
 CREATE TABLE credentials (
     digest bytea PRIMARY KEY,                -- SHA-256 of the secret
-    kind text COLLATE "C" NOT NULL,         -- mainspring.access.credentials.Kind
+    kind text COLLATE "C" NOT NULL,         -- mainspring.access.caller.Kind
     token text COLLATE "C" NOT NULL,        -- the token's id; of a session: its token's, or empty
     expires_us bigint NOT NULL,             -- 0: never
     used_us bigint NOT NULL,

@@ -1,5 +1,5 @@
 -- compatible from: 7
--- The records of a job's attempts, as lines of JSON (mainspring.jobs.attempt_records); NULL if it has none, as most jobs. And the
+-- The records of a job's attempts, as lines of JSON (mainspring.jobs.settlement_records); NULL if it has none, as most jobs. And the
 -- payload of a job that has succeeded, if it is small. (A node of the version before keeps neither.)
 ALTER TABLE jobs ADD COLUMN attempts bytea;
 ALTER TABLE ended ADD COLUMN payload bytea, ADD COLUMN attempts bytea;

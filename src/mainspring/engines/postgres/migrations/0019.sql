@@ -1,6 +1,6 @@
 -- compatible from: 7
 -- The inbox checks its rows itself, however they are inserted: a row that a node could not move on, or that would break a list later,
--- fails its user's statement. And a role may submit without any right on a table (mainspring.engines.postgres.rights).
+-- fails its user's statement. And a role may submit without any right on a table (mainspring.engines.postgres.migrate).
 
 -- Rows that a node could not move all the same, with the reason. The newest 1,000 are kept, for the operator.
 CREATE TABLE refused_submissions (
@@ -22,7 +22,7 @@ CREATE TABLE refused_submissions (
 CREATE FUNCTION check_submission() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     now_us CONSTANT bigint := extract(epoch FROM clock_timestamp()) * 1000000;
-    latest CONSTANT bigint := now_us + 3162240000000000;  -- a century: mainspring.jobs.retry.MAX_WAIT
+    latest CONSTANT bigint := now_us + 3162240000000000;  -- a century: mainspring.jobs.model.MAX_WAIT
     before bytea;
 BEGIN
     IF NEW.namespace COLLATE "C" !~ '^[a-z0-9][a-z0-9_.-]{0,62}$' THEN

@@ -12,7 +12,7 @@ INSERT INTO secrets VALUES ('channels', decode(replace(gen_random_uuid()::text |
 CREATE UNLOGGED TABLE mail (
     term   bigint NOT NULL,
     number bigint GENERATED ALWAYS AS IDENTITY,
-    body   bytea  NOT NULL,                 -- MessagePack of mainspring.events.relay.Message
+    body   bytea  NOT NULL,                 -- MessagePack of mainspring.events.Message
     PRIMARY KEY (term, number)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE mail ALTER COLUMN body SET STORAGE EXTERNAL;

@@ -6,7 +6,7 @@ ALTER TABLE jobs ADD COLUMN key BLOB;
 DROP INDEX queue;
 CREATE INDEX queue ON jobs (state, function, priority, key) WHERE state BETWEEN 1 AND 3;
 
--- What is said of a function's limits; `said` is MessagePack of mainspring.resources.model.FunctionLimits.
+-- What is said of a function's limits; `said` is MessagePack of mainspring.resources.rules.FunctionLimits.
 CREATE TABLE limits (
     namespace TEXT NOT NULL,
     function  BLOB NOT NULL,

@@ -19,7 +19,7 @@ CREATE TABLE runs (
     slot          INTEGER NOT NULL,
     parked_us     INTEGER,
     builds        TEXT NOT NULL,            -- the builds that could not make the next decision, one per line
-    parking       BLOB                      -- MessagePack of mainspring.workflows.state.Parking
+    parking       BLOB                      -- MessagePack of mainspring.workflows.model.Parking
 ) STRICT;
 
 -- A workflow id has one open run.
@@ -42,7 +42,7 @@ CREATE TABLE history (
 CREATE TABLE snapshots (
     run           INTEGER PRIMARY KEY,
     history_bytes INTEGER NOT NULL,         -- bytes of the history up to its last event
-    state         BLOB NOT NULL             -- MessagePack of a number of the format and mainspring.workflows.state.State
+    state         BLOB NOT NULL             -- MessagePack of a number of the format and mainspring.workflows.model.State
 ) STRICT;
 
 -- The versions of workflows that workers have registered.

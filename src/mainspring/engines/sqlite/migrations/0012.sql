@@ -1,7 +1,7 @@
 -- Tokens, sessions of browsers and sign-in links. A secret itself is never stored.
 CREATE TABLE credentials (
     digest BLOB PRIMARY KEY,                -- SHA-256 of the secret
-    kind TEXT NOT NULL,                     -- mainspring.access.credentials.Kind
+    kind TEXT NOT NULL,                     -- mainspring.access.caller.Kind
     token TEXT NOT NULL,                    -- the token's id; of a session: its token's, or empty
     expires_us INTEGER NOT NULL,            -- 0: never
     used_us INTEGER NOT NULL,

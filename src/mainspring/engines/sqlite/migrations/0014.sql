@@ -2,13 +2,13 @@
 CREATE TABLE operations (
     id INTEGER PRIMARY KEY,
     namespace TEXT NOT NULL,
-    status INTEGER NOT NULL,                -- 0 while it runs: mainspring.bulk.model.Status
+    status INTEGER NOT NULL,                -- 0 while it runs: mainspring.bulk.rules.Status
     term INTEGER NOT NULL,                  -- of the node that works on it
     revision INTEGER NOT NULL,              -- incremented with each write
     created_us INTEGER NOT NULL,
     ended_us INTEGER NOT NULL,
-    spec BLOB NOT NULL,                     -- MessagePack of mainspring.bulk.model.Spec
-    progress BLOB NOT NULL                  -- MessagePack of mainspring.bulk.model.Progress
+    spec BLOB NOT NULL,                     -- MessagePack of mainspring.bulk.rules.Spec
+    progress BLOB NOT NULL                  -- MessagePack of mainspring.bulk.rules.Progress
 ) STRICT;
 CREATE INDEX operations_of ON operations (namespace, id);
 CREATE INDEX operations_running ON operations (id) WHERE status = 0;
@@ -18,6 +18,6 @@ CREATE INDEX operations_ended ON operations (ended_us) WHERE status > 0;
 CREATE TABLE operation_steps (
     operation INTEGER NOT NULL,
     revision INTEGER NOT NULL,              -- of the operation after the step
-    jobs BLOB NOT NULL,                     -- MessagePack of mainspring.bulk.model.Touched
+    jobs BLOB NOT NULL,                     -- MessagePack of mainspring.bulk.rules.Touched
     PRIMARY KEY (operation, revision)
 ) STRICT;

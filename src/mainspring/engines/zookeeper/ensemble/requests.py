@@ -1,6 +1,8 @@
-"""The queue of requests to the ensemble: a bounded number is in flight, the rest waits and can be cancelled.
+"""The requests to the ensemble: their queue, multis, and the translation of results into those of the port.
 
-Requests wait here and not in kazoo while there is no connection: kazoo would send a request of one session in the next.
+A bounded number is in flight, the rest waits and can be cancelled. Requests wait here and not in kazoo while there is no
+connection: kazoo would send a request of one session in the next. A multi is bound to one session too, with its paths
+unchanged.
 """
 
 from __future__ import annotations
@@ -9,14 +11,48 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionDropped,
+    ConnectionLoss,
+    InvalidACLError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    NotReadOnlyCallError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionClosedRequireSaslError,
+    SessionExpiredError,
+    SessionMovedError,
+    SystemZookeeperError,
+    ThrottledOpError,
+)
+from kazoo.protocol import serialization
+
 from mainspring.engines.zookeeper.ensemble.wiring import Answer
-from mainspring.engines.zookeeper.tree import SessionEndedError
-from mainspring.errors import StoreUnavailableError
+from mainspring.engines.zookeeper.tree import (
+    Create,
+    Delete,
+    Done,
+    Node,
+    Refusal,
+    Refused,
+    SessionEndedError,
+    UnknownOutcomeError,
+    Write,
+)
+from mainspring.errors import SettingsError, StoreError, StoreForeignError, StoreUnavailableError
 from mainspring.quantities import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from mainspring.engines.zookeeper.tree import Change
 
 MAX_IN_FLIGHT: Final = 256
 """Requests in flight at once."""
@@ -176,3 +212,128 @@ class RequestQueue:
         if request.give_up():  # a commit that was sent ends with its reply, or with the connection
             waited = format_duration(self._timeout)
             request.fail(StoreUnavailableError(f"no member of the ensemble has answered within {waited}"))
+
+
+class Multi(serialization.Transaction):  # type: ignore[misc]
+    """All changes or none.
+
+    A request that kazoo got before it noticed the end of the session would go out in the next session. So kazoo's thread calls
+    ``is_due`` directly before it sends; if that returns False, the connection is dropped instead.
+    """
+
+    is_due: Callable[[], bool]
+
+    def serialize(self) -> Any:
+        """Return the packet's content."""
+        if not self.is_due():
+            raise ConnectionDropped("a request of a session that has ended")
+        return super().serialize()
+
+
+def multi(changes: Sequence[Change], prefix: str, access: Sequence[Any], is_due: Callable[[], bool]) -> Multi:
+    """Return the request for changes whose paths get a prefix; ``access`` is for the nodes that are created."""
+    operations: list[Any] = []
+    for change in changes:
+        path = prefix + change.path
+        if isinstance(change, Create):
+            flags = change.ephemeral + 2 * change.sequence
+            operations.append(serialization.Create(path, change.data, access, flags))
+            continue
+        if change.path == "/":
+            path = prefix or "/"
+        if isinstance(change, Write):
+            operations.append(serialization.SetData(path, change.data, change.version))
+        elif isinstance(change, Delete):
+            operations.append(serialization.Delete(path, change.version))
+        else:
+            operations.append(serialization.CheckVersion(path, change.version))
+    request = Multi(operations)
+    request.is_due = is_due
+    return request
+
+
+def size(changes: Sequence[Change], prefix: str) -> int:
+    """Return the number of bytes that changes have in a packet, but for the access lists of the nodes that they create."""
+    total = 0
+    for change in changes:
+        total += len(prefix) + len(change.path) + 17
+        if isinstance(change, (Create, Write)):
+            total += len(change.data) + 4
+    return total
+
+
+REFUSALS: Final = {
+    NodeExistsError: Refusal.EXISTS,
+    NoNodeError: Refusal.NO_NODE,
+    BadVersionError: Refusal.VERSION,
+    NotEmptyError: Refusal.NOT_EMPTY,
+}
+NOT_SENT_ON: Final = (NotReadOnlyCallError, ThrottledOpError)
+"""Errors of a member that has refused a request without passing it on."""
+UNKNOWN: Final = (
+    ConnectionLoss, ConnectionClosedError, OperationTimeoutError, SessionMovedError, SystemZookeeperError,
+)  # fmt: skip
+FOREIGN: Final = (NoAuthError, AuthFailedError, InvalidACLError, SessionClosedRequireSaslError)
+
+
+def node(data: bytes | None, stat: Any) -> Node:
+    """Return a node as it was read."""
+    return Node(data or b"", stat.version, stat.mtime * 1000, stat.ephemeralOwner, stat.numChildren)
+
+
+def outcome(changes: Sequence[Change], results: Sequence[Any], prefix: str) -> Done | Refused:
+    """Return the result of a multi whose paths began with a prefix. Raises StoreError.
+
+    In a refused multi, kazoo gives RolledBackError to the changes before the refused one, RuntimeInconsistency to those after it.
+    """
+    is_refused = False
+    for at, result in enumerate(results):
+        if not isinstance(result, Exception):
+            continue
+        is_refused = True
+        if isinstance(result, (RolledBackError, RuntimeInconsistency)):
+            continue
+        why = REFUSALS.get(type(result))
+        if why is None:
+            raise commit_error(result)
+        return Refused(at, why)
+    if is_refused:
+        raise StoreError("the ensemble has refused a multi without naming a change")
+    return Done(
+        [
+            result[len(prefix) :] if isinstance(change, Create) else change.path
+            for change, result in zip(changes, results, strict=True)
+        ]
+    )
+
+
+def read_error(error: Exception) -> Exception:
+    """Return the port's error for a read."""
+    if isinstance(error, (StoreError, SettingsError)):
+        return error
+    if isinstance(error, SessionExpiredError):
+        return SessionEndedError("the session has ended")
+    if isinstance(error, FOREIGN):
+        return StoreForeignError(f"the ensemble forbids the access: {_text(error)}")
+    if isinstance(error, (*UNKNOWN, *NOT_SENT_ON)):
+        return StoreUnavailableError(f"the ensemble has not answered: {_text(error)}")
+    return StoreError(f"the ensemble refuses the request: {_text(error)}")
+
+
+def commit_error(error: Exception) -> Exception:
+    """Return the port's error for a multi."""
+    if isinstance(error, UNKNOWN):
+        return UnknownOutcomeError(f"the outcome of a multi is unknown: {_text(error)}")
+    return read_error(error)
+
+
+_TEXTS: Final = {
+    NoAuthError: "no permission",
+    AuthFailedError: "user and password are refused",
+    SessionClosedRequireSaslError: "it requires a user and password, or another way to log in",
+    ConnectionLoss: "the connection was lost",
+}
+
+
+def _text(error: Exception) -> str:
+    return _TEXTS.get(type(error)) or f"{type(error).__name__} {error}".strip()

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.sessions import Session
     from mainspring.engines.zookeeper.tree import Change
-    from mainspring.events.relay import Message
+    from mainspring.events import Message
 
 
 class DeposedError(Exception):

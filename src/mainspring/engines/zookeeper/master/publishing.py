@@ -16,17 +16,17 @@ import structlog
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.cancellation import wait_or_timeout
 from mainspring.engines.zookeeper.committer import Conflict, Entry
-from mainspring.engines.zookeeper.locating import Name, name_after, name_of
-from mainspring.engines.zookeeper.master.buckets import Buckets
+from mainspring.engines.zookeeper.master.index import Buckets
+from mainspring.engines.zookeeper.queries import Name, name_after, name_of
 from mainspring.engines.zookeeper.tree import Create, Delete, Refusal, Write
-from mainspring.events.relay import Settled
+from mainspring.events import Settled
 from mainspring.ids import TERM_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.engines.zookeeper.master.leadership import Leadership
-    from mainspring.engines.zookeeper.session import Completion
+    from mainspring.engines.zookeeper.sessions import Completion
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.jobs.model import Job
 

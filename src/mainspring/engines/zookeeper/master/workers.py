@@ -10,15 +10,15 @@ import structlog
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.records import Notice, decode_requests
-from mainspring.events.relay import Pending
+from mainspring.events import Pending
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.engines.zookeeper.master.index import Task
-    from mainspring.engines.zookeeper.session import Session
-    from mainspring.events.relay import Message
+    from mainspring.engines.zookeeper.sessions import Session
+    from mainspring.events import Message
     from mainspring.jobs.store import ClaimRequest
 
 _row: Final = msgspec.json.Decoder(NodeRow).decode

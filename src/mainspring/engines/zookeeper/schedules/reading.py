@@ -1,4 +1,7 @@
-"""The schedules' reading operations: due schedules, schedules by name, and histories."""
+"""The schedules' reading operations: due schedules, schedules by name, and histories; and the cache of all specifications.
+
+The cache is read once, and then only the changed ones.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,105 @@ import asyncio
 from bisect import bisect_right
 from functools import partial
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.schedules import contents, places
-from mainspring.engines.zookeeper.schedules.catalogue import Specifications
+from mainspring.engines.zookeeper.schedules import places
 from mainspring.engines.zookeeper.tree import Delete
-from mainspring.queries.schedules import AMONG, newest_fires
+from mainspring.queries.lists import AMONG, newest_fires
 from mainspring.schedules import store as ops
+from mainspring.schedules.catalogue import Catalogue, leaders
 from mainspring.schedules.reconcile import Stored
-from mainspring.storage.query import Page, in_parts
+from mainspring.storage.engine import Page, in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mainspring.engines.zookeeper.schedules.places import DueName
-    from mainspring.engines.zookeeper.session import Session
-    from mainspring.queries.schedules import LastOutcomes, ListFires, NewestFires, Stretch
-    from mainspring.schedules.catalogue import Catalogue
-    from mainspring.schedules.model import Fire
-    from mainspring.storage.query import Meter
+    from mainspring.engines.zookeeper.sessions import Session
+    from mainspring.engines.zookeeper.tree import Tree
+    from mainspring.queries.lists import LastOutcomes, ListFires, NewestFires, Stretch
+    from mainspring.schedules.model import Fire, Schedule
+    from mainspring.storage.engine import Meter
+
+
+class CatalogueCache(NamedTuple):
+    """The specifications at one version of the catalogue's node. Transactions that use them check that version."""
+
+    version: int
+    catalogue: Catalogue
+    leaders: Mapping[str, str]
+
+    def turns(self, names: Collection[str]) -> list[str]:
+        """Return the schedules to lock before fire times of these are computed."""
+        return sorted({*names, *(self.leaders[name] for name in names if name in self.leaders)})
+
+    def turn(self, name: str) -> str:
+        """Return the leader of a schedule's family, or itself if it has none."""
+        return self.leaders.get(name, name)
+
+    def minds_ends(self, name: str) -> bool:
+        """Return whether the end of a run may change more than its own row."""
+        return name in self.leaders or self.catalogue.queues(name)
+
+
+class Specifications:
+    """The cached specifications of one term of a node. A stale cache shows as a conflict when a transaction writes."""
+
+    def __init__(self, session: Session) -> None:
+        self._tree: Tree = session.tree
+        self._cache = CatalogueCache(-1, Catalogue({}), {})
+        self._stale = True
+        self._lock = asyncio.Lock()
+
+    def invalidate(self) -> None:
+        """Read the catalogue before the next use."""
+        self._stale = True
+
+    async def now(self, *, fresh: bool = False) -> CatalogueCache:
+        """Return the specifications; with ``fresh`` including the latest commits."""
+        if fresh:
+            await self._tree.sync()
+            self._stale = True
+        if self._stale or self._lock.locked():  # a caller during a refresh waits for it
+            async with self._lock:
+                if self._stale:
+                    await self._refresh()
+        assert self._cache.version >= 0, "no version could be checked"
+        return self._cache
+
+    async def _refresh(self) -> None:
+        self._stale = False  # before the read: a later change sets it again
+        try:
+            node = await self._tree.get(places.CATALOGUE, self.invalidate)
+            assert node is not None, "the roots are there"
+            if node.version == self._cache.version:
+                return
+            before = self._cache
+            names = None if before.version < 0 else places.changes_since(node.data, before.version)
+            schedules: dict[str, Schedule] = {} if names is None else dict(before.catalogue.schedules)
+            unread: dict[str, str] = {} if names is None else dict(before.catalogue.unread)
+            paths = await self._all() if names is None else [places.spec(name) for name in sorted(names)]
+            for name in names or ():
+                schedules.pop(name, None)
+                unread.pop(name, None)
+            for path, found in zip(paths, await self._tree.get_many(paths), strict=True):
+                if found is not None:
+                    name = places.name_of(path.rpartition("/")[2])
+                    schedules[name], why = places.decode_schedule(name, found.data)
+                    if why:
+                        unread[name] = why
+            self._cache = CatalogueCache(node.version, Catalogue(schedules, unread), leaders(schedules))
+        except BaseException:
+            self._stale = True
+            raise
+
+    async def _all(self) -> list[str]:
+        buckets = [f"{places.SPECS}/{bucket}" for bucket in places.BUCKETS]
+        listed = await asyncio.gather(*map(self._tree.children, buckets))
+        return [f"{bucket}/{name}" for bucket, names in zip(buckets, listed, strict=True) for name in names or ()]
+
 
 SWEEP_MINUTES: Final = 10
 """Minutes after which an empty parent of a minute is deleted. A schedule that is later than that creates it again."""
@@ -110,7 +191,7 @@ async def _stored(session: Session, catalogue: Catalogue, names: Sequence[str]) 
     found: list[tuple[str, Stored]] = []
     for name, node in zip(names, states, strict=True):
         if node is not None:
-            state, unread = contents.decode_state(node.data)
+            state, unread = places.decode_state(node.data)
             found.append((name, Stored(catalogue.schedules[name], state, catalogue.unread.get(name, "") or unread)))
     return found
 
@@ -155,7 +236,7 @@ async def read_newest_fires(session: Session, query: NewestFires, meter: Meter) 
                 part, rows = rows[: most - len(found)], rows[most - len(found) :]
                 nodes = await session.tree.get_many(part)
                 found += [
-                    contents.decode_row(*places.key_of_row(path), node.data).fire
+                    places.decode_row(*places.key_of_row(path), node.data).fire
                     for path, node in zip(part, nodes, strict=True)
                     if node is not None
                 ]
@@ -218,7 +299,7 @@ async def _history(session: Session, name: str, before_us: int | None, limit: in
         wanted = times[: limit - len(rows)]
         found = await session.tree.get_many([places.row(name, time) for time in wanted])
         rows += [
-            (time, contents.decode_row(name, time, node.data).fire)
+            (time, places.decode_row(name, time, node.data).fire)
             for time, node in zip(wanted, found, strict=True)
             if node is not None
         ]

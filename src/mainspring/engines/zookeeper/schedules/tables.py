@@ -1,17 +1,18 @@
-"""The port ``ScheduleTables`` on the tree: one attempt of one transaction."""
+"""The port ``ScheduleTables`` on the tree: one attempt of one transaction, within the limits of one multi.
+
+The server accepts about a megabyte. Sizes are approximate bytes: as JSON, some arguments take twice as much.
+
+No version guards the results of lists before a transaction, so the transaction checks or writes these rows.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mainspring.engines.zookeeper.ground import ZookeeperGround
-from mainspring.engines.zookeeper.new_jobs import Parents
-from mainspring.engines.zookeeper.schedules import contents, places
-from mainspring.engines.zookeeper.schedules.catalogue import CatalogueCache, Specifications
-from mainspring.engines.zookeeper.schedules.contents import Row
-from mainspring.engines.zookeeper.schedules.findings import OldRows, Repairs
-from mainspring.engines.zookeeper.schedules.sizes import too_much_follows
-from mainspring.engines.zookeeper.transaction import OvertakenError
+from mainspring.engines.zookeeper.schedules import places
+from mainspring.engines.zookeeper.schedules.places import Row
+from mainspring.engines.zookeeper.schedules.reading import CatalogueCache, Specifications
+from mainspring.engines.zookeeper.transaction import OvertakenError, Parents, ZookeeperGround
 from mainspring.engines.zookeeper.tree import Create, Delete, Refusal, Write
 from mainspring.errors import UsageError
 from mainspring.schedules.catalogue import leaders
@@ -21,15 +22,94 @@ from mainspring.schedules.store import Standing, standing
 from mainspring.schedules.unit import KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.engines.zookeeper.committer import Conflict
-    from mainspring.engines.zookeeper.session import Session
+    from mainspring.engines.zookeeper.sessions import Session
+    from mainspring.engines.zookeeper.tree import Change as TreeChange
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Ended
     from mainspring.schedules import store as ops
     from mainspring.schedules.catalogue import Catalogue
-    from mainspring.schedules.model import Fire, ScheduleState
+    from mainspring.schedules.model import Fire, Schedule, ScheduleState
+    from mainspring.schedules.store import Change, Key
+
+MAX_ROWS: Final = 300
+"""Rows of one transaction."""
+MAX_BYTES: Final = 300_000
+"""Bytes of these rows and their jobs."""
+MAX_FOLLOWING: Final = 700_000
+"""Bytes of all rows and jobs that the end of one run may start."""
+ROW_BYTES: Final = 1_000
+"""Bytes of a row, its job without arguments and their index nodes; or of a schedule."""
+
+
+def most_rows(catalogue: Catalogue, names: Collection[str]) -> int:
+    """Return how many rows of each of some schedules fit into one transaction, with their consequences; at least 1."""
+    graph, schedules = catalogue.graph, catalogue.schedules
+    rows = size = 0
+    for name in names:
+        following = [schedules[name]] if name in schedules else []
+        following += graph.descendants(name)
+        rows += len(following)
+        size += sum(map(_size, following))
+    return max(min(MAX_ROWS // max(rows, 1), MAX_BYTES // max(size, 1)), 1)
+
+
+def too_much_follows(catalogue: Catalogue, changed: Collection[str]) -> str | None:
+    """Return a schedule, of those changed and their parents, whose children do not fit into one multi; None: all do."""
+    graph, schedules = catalogue.graph, catalogue.schedules
+    related = [name for name in changed if name in schedules]
+    parents = {parent for name in related for parent in schedules[name].parents}
+    for name in sorted({*related, *parents}):
+        started = sum(_size(child) + len(child.args) for child in graph.children(name))
+        if started + ROW_BYTES * len(graph.descendants(name)) > MAX_FOLLOWING:
+            return name
+    return None
+
+
+def portions(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    """Split changes, in their order, into portions that fit into one transaction."""
+    portion: list[Change] = []
+    size = 0
+    for change in changes:
+        more = ROW_BYTES if change.schedule is None else _size(change.schedule)
+        if portion and size + more > MAX_BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(change)
+        size += more
+    if portion:
+        yield portion
+
+
+def _size(schedule: Schedule) -> int:
+    return ROW_BYTES + len(schedule.args)
+
+
+class Repairs(NamedTuple):
+    """The rows that one transaction repairs: the answers to ``joined``, ``queued`` and ``stuck``."""
+
+    joined: Sequence[tuple[Key, Ended | None]] = ()
+    queued: Sequence[str] = ()
+    stuck: Sequence[Key] = ()
+
+
+class OldRows(NamedTuple):
+    """The oldest rows of a schedule."""
+
+    rows: Sequence[Fire]
+    blocks: dict[str, list[int]]
+    """The parents of these rows, with the fire times of all rows that each has."""
+
+    def drop(self, name: str, until_us: int) -> list[TreeChange]:
+        """Return the deletion of the rows up to a fire time, and of the parents that are empty then."""
+        changes: list[TreeChange] = [
+            Delete(places.row(name, row.fire_us)) for row in self.rows if row.fire_us <= until_us
+        ]
+        changes += [Delete(block) for block, times in self.blocks.items() if times[-1] <= until_us]
+        return changes
+
 
 MAX_JOINED: Final = 50
 """Joined rows that end in the transaction of their job's end. Further ones are found by the repair."""
@@ -107,7 +187,7 @@ class ZookeeperSchedules(ZookeeperGround):
         wanted = [name for name in cache.turns(set(names)) if name not in self._states]
         found = await self.transaction.get_many([places.state(name) for name in wanted])
         for name, node in zip(wanted, found, strict=True):
-            self._states[name], why = (None, "") if node is None else contents.decode_state(node.data)
+            self._states[name], why = (None, "") if node is None else places.decode_state(node.data)
             if why:
                 self._unread[name] = why
             if node is not None:
@@ -135,7 +215,7 @@ class ZookeeperSchedules(ZookeeperGround):
             found = await self.transaction.get_many([places.row(*key) for key in some], check=check)
             for key, node in zip(some, found, strict=True):
                 if node is not None and key not in self._rows:
-                    self._rows[key] = contents.decode_row(*key, node.data)
+                    self._rows[key] = places.decode_row(*key, node.data)
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
         """Return rows."""
@@ -176,7 +256,9 @@ class ZookeeperSchedules(ZookeeperGround):
         keys = list(keys)
         found = await self.transaction.get_many([places.join(*key) for key in keys])
         joins = {
-            key: contents.decode(node.data, Join) for key, node in zip(keys, found, strict=True) if node is not None
+            key: places.decode_record(node.data, Join)
+            for key, node in zip(keys, found, strict=True)
+            if node is not None
         }
         self._joins.update(joins)
         return joins
@@ -211,10 +293,10 @@ class ZookeeperSchedules(ZookeeperGround):
             if spec is None:
                 self.transaction.include(Delete(path))
             else:
-                data = contents.encode(spec)
+                data = places.encode_record(spec)
                 self.transaction.include(Write(path, data) if name in before.schedules else Create(path, data))
         if changed:
-            self.transaction.write(places.CATALOGUE, contents.changed(node.data, cache.version + 1, changed))
+            self.transaction.write(places.CATALOGUE, places.changed(node.data, cache.version + 1, changed))
             catalogue = before.changed(after)
             if (parent := too_much_follows(catalogue, changed)) is not None:
                 raise UsageError(
@@ -230,7 +312,7 @@ class ZookeeperSchedules(ZookeeperGround):
         for name, stored in schedules.items():
             before, after = self._states[name], None if stored is None else stored.state
             if after is not None:
-                self.transaction.write(places.state(name), contents.encode(after))
+                self.transaction.write(places.state(name), places.encode_record(after))
             elif before is not None:
                 self.transaction.delete(places.state(name))
             due.update(self._move(_due(name, before), _due(name, after)))
@@ -300,7 +382,7 @@ class ZookeeperSchedules(ZookeeperGround):
     def _write_join(self, join: Join) -> None:
         key = (join.child, join.fire_us)
         if join.left:
-            self.transaction.write(places.join(*key), contents.encode(join))
+            self.transaction.write(places.join(*key), places.encode_record(join))
             self._joins.add(key)
         elif key in self._joins:
             self.transaction.delete(places.join(*key))
@@ -342,13 +424,13 @@ class ZookeeperSchedules(ZookeeperGround):
         for change in old.drop(name, until[name]):
             self.transaction.include(change)
         await self.transaction.get(places.fires(name))
-        self.transaction.write(places.fires(name), contents.history(until[name]))
+        self.transaction.write(places.fires(name), places.history(until[name]))
 
     async def forgotten(self, names: Collection[str]) -> dict[str, int]:
         """Return the fire times up to which rows were dropped; a change before the write is a conflict."""
         names = list(names)
         found = await self.transaction.get_many([places.fires(name) for name in names])
-        cache = {name: contents.forgotten_us(node.data) for name, node in zip(names, found, strict=True) if node}
+        cache = {name: places.forgotten_us(node.data) for name, node in zip(names, found, strict=True) if node}
         return {name: until_us for name, until_us in cache.items() if until_us}
 
     # ---- declarations ----
@@ -357,12 +439,12 @@ class ZookeeperSchedules(ZookeeperGround):
         """Store a declaration."""
         path = places.declared(app)
         node = await self.transaction.get(path)
-        self.transaction.write(path, contents.declare(app, b"" if node is None else node.data, digest, now_us))
+        self.transaction.write(path, places.declare(app, b"" if node is None else node.data, digest, now_us))
 
     async def declarations(self, app: str) -> list[ops.Declared]:
         """Return the declarations of an App."""
         node = await self.transaction.get(places.declared(app))
-        return [] if node is None else contents.declarations(app, node.data)
+        return [] if node is None else places.declarations(app, node.data)
 
 
 def _due(name: str, state: ScheduleState | None) -> str | None:

@@ -11,8 +11,7 @@ from mainspring.faces.dashboard.words import duration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.api.job_records import Attempt
-    from mainspring.api.jobs import JobDetails
+    from mainspring.api.jobs import Attempt, JobDetails
 
 LEFT: Final = 12
 WIDTH: Final = 948

@@ -4,49 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.faces.dashboard.pages import (
-    audit,
-    functions,
-    job,
-    jobs,
-    namespaces,
-    nodes,
-    operations,
-    overview,
-    schedule_form,
-    schedules,
-    tokens,
-    workers,
-    workflows,
-)
+from mainspring.faces.dashboard.pages import access, fleet, functions, jobs, operations, overview, schedules, workflows
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.actions import Action
-    from mainspring.faces.dashboard.registry import Page
+    from mainspring.faces.dashboard.visit import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
     *jobs.PAGES,
-    *job.PAGES,
+    *jobs.JOB_PAGES,
     *functions.PAGES,
     *schedules.PAGES,
-    *schedule_form.PAGES,
+    *schedules.FORM_PAGES,
     *workflows.PAGES,
-    *workers.PAGES,
-    *nodes.PAGES,
+    *fleet.WORKER_PAGES,
+    *fleet.NODE_PAGES,
     *operations.PAGES,
-    *audit.PAGES,
-    *tokens.PAGES,
-    *namespaces.PAGES,
+    *access.AUDIT_PAGES,
+    *access.TOKEN_PAGES,
+    *fleet.NAMESPACE_PAGES,
 )
 ACTIONS: Final[tuple[Action, ...]] = (
-    *job.ACTIONS,
+    *jobs.JOB_ACTIONS,
     *functions.ACTIONS,
     *schedules.ACTIONS,
     *workflows.ACTIONS,
-    *workers.ACTIONS,
-    *nodes.ACTIONS,
+    *fleet.WORKER_ACTIONS,
+    *fleet.NODE_ACTIONS,
     *operations.ACTIONS,
-    *audit.ACTIONS,
-    *tokens.ACTIONS,
+    *access.AUDIT_ACTIONS,
+    *access.TOKEN_ACTIONS,
 )

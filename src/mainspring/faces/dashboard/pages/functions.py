@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.audit import MarkInfo
-from mainspring.api.functions import FunctionInfo
+from mainspring.api.access import MarkInfo
+from mainspring.api.functions import BucketInfo, Errors, FunctionInfo, Series
 from mainspring.api.namespaces import NamespaceNode, NamespaceStatus
-from mainspring.api.series import BucketInfo, Errors, Series
 from mainspring.faces.dashboard.actions import REASON, Action, Field
 from mainspring.faces.dashboard.calls import Items, N, Problem
-from mainspring.faces.dashboard.drawings.histogram import histogram
-from mainspring.faces.dashboard.drawings.spark import rate as rate_of
-from mainspring.faces.dashboard.drawings.throughput import failures, throughput
-from mainspring.faces.dashboard.pages.audit import acts_on
-from mainspring.faces.dashboard.pages.job import SUBMIT
-from mainspring.faces.dashboard.registry import Page
+from mainspring.faces.dashboard.drawings.functions import failures, histogram, throughput
+from mainspring.faces.dashboard.drawings.functions import rate as rate_of
+from mainspring.faces.dashboard.pages.access import acts_on
+from mainspring.faces.dashboard.pages.jobs import SUBMIT
+from mainspring.faces.dashboard.visit import Page
 from mainspring.quantities import format_rate
 from mainspring.workflows.model import DECISIONS, is_of_decisions
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from mainspring.api.operations import OperationDetails, OperationInfo, Started, TouchedJob
+from mainspring.api.operations import OperationDetails, OperationInfo, StartedOperation, TouchedJob
 from mainspring.faces.dashboard import words
 from mainspring.faces.dashboard.actions import EXAMPLES, REASON, Action, Field, FormError, Further, json_of, read_field
 from mainspring.faces.dashboard.calls import NONE, Items, N, Problem, RefusedError
 from mainspring.faces.dashboard.pages.jobs import FILTERS
-from mainspring.faces.dashboard.registry import Page
-from mainspring.faces.dashboard.shell import command_line, curl
-from mainspring.faces.dashboard.visit import NAMESPACE
+from mainspring.faces.dashboard.rendering import command_line, curl
+from mainspring.faces.dashboard.visit import NAMESPACE, Page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,7 +135,7 @@ async def _confirmation(
     # A reschedule needs a time: any does for the count.
     time = {RUN_AT.name: typed.get(RUN_AT.name, EXAMPLES["time"])} if name == "reschedule" else {}
     answer = await visit.calls.send("POST", OPERATIONS, body={"action": name, **subject, **time, "dry_run": True})
-    started = msgspec.json.decode(answer.body, type=Started)
+    started = msgspec.json.decode(answer.body, type=StartedOperation)
     criteria: dict[str, Any] = subject.get("filter", {})
     handles: list[str] = subject.get("handles", [])
     body = {"action": name, **subject, **time, **typed} | ({} if started.at_least else {"expect": started.matched})
@@ -193,7 +192,7 @@ async def start(visit: Visit, form: Mapping[str, str]) -> Response:
         field = next(iter(refused.problem.fields), "")
         fault = Fault(refused.problem.detail, field, refused.status)
         return await _confirmation(visit, name, subject, form, fault)
-    started = msgspec.json.decode(answer.body, type=Started)
+    started = msgspec.json.decode(answer.body, type=StartedOperation)
     return visit.redirect(visit.url("/operations/{id}", id=started.id or ""))
 
 
@@ -237,7 +236,7 @@ def _command(
     name: str,
     handles: list[str],
     criteria: dict[str, Any],
-    started: Started,
+    started: StartedOperation,
     typed: Mapping[str, Any],
 ) -> str:
     """Return the command that does the same; empty if there is none: only chosen jobs can be moved by one."""

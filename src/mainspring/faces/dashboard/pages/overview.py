@@ -8,28 +8,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mainspring.access.roles import Permission
-from mainspring.api.audit import MarkInfo
+from mainspring.api.access import MarkInfo
 from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import NamespaceNode, NamespaceStatus, StoreState
-from mainspring.api.overview import (
+from mainspring.api.schedules import ScheduleInfo
+from mainspring.api.versions import (
     NEW,
     NEWEST_FAILURES,
+    PARKED,
     just_failed,
     next_fires,
     overview_version,
     stuck_functions,
     waits_long,
 )
-from mainspring.api.schedules import ScheduleInfo
-from mainspring.api.versions import PARKED
 from mainspring.api.workflows import RunInfo
 from mainspring.faces.dashboard.calls import Items, N, Problem
-from mainspring.faces.dashboard.drawings.spark import rate, spark
-from mainspring.faces.dashboard.pages.audit import MARK
+from mainspring.faces.dashboard.drawings.functions import rate, spark
+from mainspring.faces.dashboard.pages.access import MARK
+from mainspring.faces.dashboard.pages.fleet import different_versions
 from mainspring.faces.dashboard.pages.functions import ACKNOWLEDGE
-from mainspring.faces.dashboard.pages.nodes import different_versions
-from mainspring.faces.dashboard.registry import Page
-from mainspring.faces.dashboard.visit import NAMESPACE
+from mainspring.faces.dashboard.visit import NAMESPACE, Page
 from mainspring.faces.dashboard.words import duration, number
 
 if TYPE_CHECKING:

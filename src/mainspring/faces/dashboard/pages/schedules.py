@@ -1,4 +1,7 @@
-"""The pages of schedules: a list with their day, and one with its past and its next times."""
+"""The pages of schedules: their list with its day, a schedule with its times, and the forms that make or change one.
+
+A form shows the next times of a schedule before it is saved.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,22 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.fires import Timeline
-from mainspring.api.schedules import Run, ScheduleDetails, ScheduleInfo, Times
+from mainspring.api.schedules import CLOCK_NOTES, FireInfo, Previewed, ScheduleDetails, ScheduleInfo, Timeline, Times
 from mainspring.api.versions import SCHEDULES_SHOWN, due_key, version_of
-from mainspring.faces.dashboard import words
+from mainspring.faces.dashboard import schedule_form, words
 from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, read_field
-from mainspring.faces.dashboard.calls import Items, N, Problem
-from mainspring.faces.dashboard.drawings.day import QUARTER, day
-from mainspring.faces.dashboard.drawings.family import OCCASIONS, family, kind_of
-from mainspring.faces.dashboard.pages.audit import acts_on
-from mainspring.faces.dashboard.registry import Page
-from mainspring.faces.dashboard.schedule_form import OVERLAPS
-from mainspring.faces.dashboard.view_settings import known_zone
+from mainspring.faces.dashboard.calls import Items, N, Problem, RefusedError
+from mainspring.faces.dashboard.drawings.schedules import OCCASIONS, QUARTER, day, family, kind_of_family_cell
+from mainspring.faces.dashboard.pages.access import acts_on
+from mainspring.faces.dashboard.rendering import curl, known_zone
+from mainspring.faces.dashboard.schedule_form import DEFAULTS, EXAMPLE, FIELDS, JOB, NAME, OVERLAPS, TIMING
+from mainspring.faces.dashboard.visit import Page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mainspring.faces.dashboard.calls import Answer
-    from mainspring.faces.dashboard.drawings.day import Cell
+    from mainspring.faces.dashboard.drawings.schedules import DayCell
     from mainspring.faces.dashboard.visit import Response, Visit
 
 ROWS: Final = SCHEDULES_SHOWN
@@ -155,14 +156,14 @@ async def schedules(visit: Visit) -> Response:
         drawn = day(timeline, visit.now, zone)
         left_out = len(rows) - len(timeline.schedules) if timeline.next else 0
 
-    def to_fires(name: str, cell: Cell) -> str:
+    def to_fires(name: str, cell: DayCell) -> str:
         """Return the address of the fire times of a cell; of those to come, the page of the schedule has the next ones."""
         query = dict(zip(SPAN, cell.span, strict=True)) if cell.span else None
         return visit.url("/schedules/{name}", query, name=name)
 
     return visit.render(
         "schedules.html",
-        kind_of=kind_of,
+        kind_of=kind_of_family_cell,
         number=len(listed.items),
         found=len(found),
         schedules=rows,
@@ -203,12 +204,12 @@ async def _timeline(visit: Visit, rows: list[ScheduleInfo], begin: dt.datetime, 
     return await visit.calls.get(Timeline, f"{N}/fires/timeline", query=query)
 
 
-async def _outcomes(visit: Visit, rows: list[ScheduleInfo]) -> dict[str, Run]:
+async def _outcomes(visit: Visit, rows: list[ScheduleInfo]) -> dict[str, FireInfo]:
     """Return the last outcome of each schedule of a list that has one."""
     if not rows:
         return {}
     query = {"schedule": [one.name for one in rows]}
-    found = await visit.calls.get_all(Items[Run], f"{N}/fires/outcomes", query=query)
+    found = await visit.calls.get_all(Items[FireInfo], f"{N}/fires/outcomes", query=query)
     return {run.schedule: run for run in sorted(found.items, key=lambda run: run.schedule)}
 
 
@@ -221,7 +222,7 @@ async def schedule(visit: Visit) -> Response:
         visit.optional(calls.get(Times, f"{SCHEDULE}/next", name), "next"),
         visit.optional(
             calls.get(
-                Items[Run],
+                Items[FireInfo],
                 f"{SCHEDULE}/fires",
                 name,
                 query={"limit": OCCASIONS, "cursor": visit.field("cursor"), **span},
@@ -265,7 +266,7 @@ async def schedule(visit: Visit) -> Response:
         schedule=shown,
         actions=[one for one in fitting if visit.offers(one, shown.function)],
         may_edit=visit.may(Permission.DEVELOP, shown.function),
-        kind_of=kind_of,
+        kind_of=kind_of_family_cell,
         overlaps=dict(OVERLAPS),
         occasions=OCCASIONS,
         filled={BACKFILL.key: {"from": words.hour(visit.now - DAY), "max": str(MOST_PAST)}},
@@ -274,7 +275,7 @@ async def schedule(visit: Visit) -> Response:
     )
 
 
-def _times_of(runs: list[Run], *, is_older: bool) -> dict[str, str]:
+def _times_of(runs: list[FireInfo], *, is_older: bool) -> dict[str, str]:
     """Return the span of some fires, for those of relatives; that of the newest fires has no end."""
     times = [dt.datetime.fromisoformat(run.fire_time) for run in runs if run.fire_time]
     if not times:
@@ -283,9 +284,9 @@ def _times_of(runs: list[Run], *, is_older: bool) -> dict[str, str]:
     return found | {"until": (max(times) + dt.timedelta(microseconds=1)).isoformat()} if is_older else found
 
 
-async def _fires(visit: Visit, name: str, span: Mapping[str, Any]) -> list[Run]:
+async def _fires(visit: Visit, name: str, span: Mapping[str, Any]) -> list[FireInfo]:
     listed = await visit.optional(
-        visit.calls.get(Items[Run], f"{SCHEDULE}/fires", {"name": name}, query={"limit": OCCASIONS, **span})
+        visit.calls.get(Items[FireInfo], f"{SCHEDULE}/fires", {"name": name}, query={"limit": OCCASIONS, **span})
     )
     return [] if isinstance(listed, Problem) else listed.items
 
@@ -312,4 +313,144 @@ def _date(text: str) -> dt.date | None:
 PAGES: Final = (
     Page(path="/schedules", handler=schedules, menu="Schedules"),
     Page(path="/schedules/{name}", handler=schedule),
+)
+
+PREVIEW: Final = f"{SCHEDULES}/preview"
+PREVIEWED_TIMES: Final = 10
+_CHANGED: Final = 412
+
+
+class _Form:
+    """A form that was sent: a new schedule, or a change of a stored one."""
+
+    def __init__(self, visit: Visit, form: Mapping[str, str], stored: ScheduleDetails | None) -> None:
+        self.visit = visit
+        self.form = form
+        self.stored = stored
+        self.name = form.get("name", "").strip() if stored is None else stored.name
+        self.version = form.get("version", "")
+        self.values, self.faults = schedule_form.read(form)
+        if not self.name:
+            self.faults["name"] = "Name is missing: fill it in"
+        if stored is not None and not self.faults:
+            self.values = schedule_form.changes(stored, self.values)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return schedule_form.body(self.values, self.stored)
+
+    async def preview(self) -> Previewed:
+        given = {"name": self.name, **self.body, "count": PREVIEWED_TIMES}
+        answer = await self.visit.calls.send("POST", PREVIEW, body=given)
+        return msgspec.json.decode(answer.body, type=Previewed)
+
+    async def save(self) -> None:
+        if self.stored is None:
+            await self.visit.calls.send("POST", SCHEDULES, body={"name": self.name, **self.body})
+        elif self.values:
+            headers = {b"if-match": f'"{self.version}"'.encode("latin-1", "replace")}
+            await self.visit.calls.send("PATCH", SCHEDULE, {"name": self.name}, body=self.body, headers=headers)
+
+    def refused(self, problem: Problem) -> None:
+        """Note the fields that a refusal is about."""
+        found = problem.fields
+        if not found:
+            found = {schedule_form.field_in(problem.detail, self.name, self.values): problem.detail}
+        names = {NAME.name, *(one.name for one in FIELDS)}
+        self.faults |= {name: text for name, text in found.items() if name in names}
+        if problem.status == _CHANGED and self.stored is not None:
+            self.version = self.stored.revision  # the page shows what was saved meanwhile
+
+    def shown(self, problem: Problem | None = None, previewed: Previewed | None = None) -> Response:
+        """Return the page with what was typed."""
+        code = problem.status if problem is not None else 422 if self.faults else 200
+        differing: dict[str, str] = {}
+        if problem is not None and problem.status == _CHANGED and self.stored is not None:
+            saved = schedule_form.form_of(self.stored)
+            differing = {one.label: saved.get(one.name, "") for one in FIELDS if one.name in self.values}
+        return _form_page(
+            self.visit,
+            self.form,
+            self.stored,
+            code=code,
+            version=self.version,
+            values={} if self.faults else self.values,
+            faults=self.faults,
+            problem=problem,
+            previewed=previewed,
+            differing=differing,
+        )
+
+
+def _form_page(
+    visit: Visit,
+    form: Mapping[str, str],
+    stored: ScheduleDetails | None,
+    *,
+    code: int = 200,
+    version: str = "",
+    values: Mapping[str, Any] | None = None,
+    **shown: Any,
+) -> Response:
+    name = form.get("name", "").strip() if stored is None else stored.name
+    given = values or (EXAMPLE if stored is None else schedule_form.timing(stored))
+    if stored is None:
+        method, address = "POST", visit.api_address(SCHEDULES)
+        sent = {"name": name or "NAME", **schedule_form.body(given)}
+    else:
+        method, address = "PATCH", visit.api_address(SCHEDULE, {"name": name})
+        sent = schedule_form.body(given, stored)
+    function = form.get("function", "").strip() or name or None if stored is None else stored.function
+    defaults: dict[str, Any] = {"faults": {}, "problem": None, "previewed": None, "differing": {}}
+    return visit.render(
+        "schedule_form.html",
+        code=code,
+        stored=stored,
+        form=form,
+        revision=version,
+        groups=(("When it runs", TIMING), ("The job", JOB)),
+        name_field=NAME,
+        may_save=visit.may(Permission.DEVELOP, function),
+        sees_payload=visit.may(Permission.PAYLOADS, function),
+        command=schedule_form.command(visit.namespace, "add" if stored is None else "edit", name or "NAME", given),
+        curl=curl(method, address, sent, f'"{version}"' if version else ""),
+        clock_notes=CLOCK_NOTES,
+        **(defaults | shown),
+    )
+
+
+async def _stored(visit: Visit) -> ScheduleDetails:
+    return await visit.calls.get(ScheduleDetails, SCHEDULE, visit.parameters)
+
+
+async def new_schedule(visit: Visit) -> Response:
+    """Show the form of a new schedule; the query may fill its fields."""
+    given = {one.name: visit.field(one.name) for one in (NAME, *FIELDS) if visit.field(one.name)}
+    return _form_page(visit, DEFAULTS | given, None)
+
+
+async def edit_schedule(visit: Visit) -> Response:
+    """Show the form of a stored schedule."""
+    stored = await _stored(visit)
+    return _form_page(visit, schedule_form.form_of(stored), stored, version=stored.revision)
+
+
+async def send_schedule(visit: Visit, form: Mapping[str, str]) -> Response:
+    """Preview or save what was typed. A refusal is shown with it."""
+    sent = _Form(visit, form, await _stored(visit) if visit.parameters else None)
+    if sent.faults:
+        return sent.shown()
+    try:
+        if form.get("do") == "save":
+            await sent.save()
+            return visit.redirect(visit.url("/schedules/{name}", name=sent.name))
+        return sent.shown(previewed=await sent.preview())
+    except RefusedError as refused:
+        sent.refused(refused.problem)
+        return sent.shown(refused.problem)
+
+
+FORM_PAGES: Final = (
+    Page(path="/schedules/new", handler=new_schedule, post=send_schedule),
+    Page(path="/schedules/{name}/edit", handler=edit_schedule, post=send_schedule),
 )

@@ -11,15 +11,13 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.versions import PARKED, RUNS, version_of
-from mainspring.api.workflow_versions import VersionInfo
-from mainspring.api.workflows import RunDetails, RunInfo
+from mainspring.api.workflows import RunDetails, RunInfo, VersionInfo
 from mainspring.faces.dashboard.actions import ARGUMENTS, PRIORITIES, REASON, Action, Field, FormError
 from mainspring.faces.dashboard.calls import Items, N, Problem
-from mainspring.faces.dashboard.drawings.difference import difference
-from mainspring.faces.dashboard.drawings.history import attributes_of, history, name_of
-from mainspring.faces.dashboard.pages.audit import acts_on
-from mainspring.faces.dashboard.pages.job import Text, as_text
-from mainspring.faces.dashboard.registry import Page
+from mainspring.faces.dashboard.drawings.workflows import attributes_of, difference, history, name_of
+from mainspring.faces.dashboard.pages.access import acts_on
+from mainspring.faces.dashboard.pages.jobs import Text, as_text
+from mainspring.faces.dashboard.visit import Page
 from mainspring.jobs.refusals import run_not_retried
 
 if TYPE_CHECKING:

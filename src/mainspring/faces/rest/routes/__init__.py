@@ -4,41 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.faces.rest.routes import (
-    fires,
-    functions,
-    job_data,
-    job_records,
-    jobs,
-    live,
-    logs,
-    namespaces,
-    nodes,
-    operations,
-    schedules,
-    submissions,
-    tokens,
-    workers,
-    workflows,
-)
+from mainspring.faces.rest.routes import functions, jobs, live, operators, schedules, workflows
 
 if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
-    *fires.ROUTES,
+    *schedules.FIRE_ROUTES,
     *functions.ROUTES,
     *jobs.ROUTES,
-    *job_records.ROUTES,
-    *job_data.ROUTES,
-    *submissions.ROUTES,
+    *jobs.RECORD_ROUTES,
+    *jobs.DATA_ROUTES,
+    *jobs.SUBMISSION_ROUTES,
     *live.ROUTES,
-    *logs.ROUTES,
-    *namespaces.ROUTES,
-    *nodes.ROUTES,
-    *operations.ROUTES,
+    *jobs.LOG_ROUTES,
+    *operators.NAMESPACE_ROUTES,
+    *operators.NODE_ROUTES,
+    *operators.OPERATION_ROUTES,
     *schedules.ROUTES,
-    *tokens.ROUTES,
-    *workers.ROUTES,
+    *operators.TOKEN_ROUTES,
+    *operators.WORKER_ROUTES,
     *workflows.ROUTES,
 )

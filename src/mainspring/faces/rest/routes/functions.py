@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 
-from mainspring.api import functions, series
-from mainspring.api.errors import Code
+from mainspring.api import functions
+from mainspring.api.request import Code
+from mainspring.faces.rest.idempotency import version_of
 from mainspring.faces.rest.registry import N, Route
 from mainspring.faces.rest.replies import Items
-from mainspring.faces.rest.versions import version_of
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotations
 from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
@@ -35,12 +35,12 @@ class LimitsOrigin(msgspec.Struct, kw_only=True):
     revision: Text | None = None
 
 
-def _limits(given: LimitsInput) -> functions.Limit:
-    return functions.Limit(**msgspec.structs.asdict(given))
+def _limits(given: LimitsInput) -> functions.LimitFunction:
+    return functions.LimitFunction(**msgspec.structs.asdict(given))
 
 
-def _declared(given: LimitsOrigin) -> functions.Limit:
-    return functions.Limit(declared=True, **msgspec.structs.asdict(given))
+def _declared(given: LimitsOrigin) -> functions.LimitFunction:
+    return functions.LimitFunction(declared=True, **msgspec.structs.asdict(given))
 
 
 F: Final = f"{N}/functions/{{function}}"
@@ -50,7 +50,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=f"{N}/functions",
-        request=functions.List,
+        request=functions.ListFunctions,
         cursor="after",
         answer=Items[functions.FunctionInfo],
         items="functions",
@@ -59,7 +59,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=F,
-        request=functions.Show,
+        request=functions.ShowFunction,
         answer=functions.FunctionInfo,
         version=version_of,
         summary="Show a function",
@@ -68,7 +68,7 @@ ROUTES: Final = (
     Route(
         method="PUT",
         path=f"{F}/limits",
-        request=functions.Limit,
+        request=functions.LimitFunction,
         inputs=LimitsInput,
         make=_limits,
         if_match="revision",
@@ -82,7 +82,7 @@ ROUTES: Final = (
     Route(
         method="DELETE",
         path=f"{F}/limits",
-        request=functions.Limit,
+        request=functions.LimitFunction,
         inputs=LimitsOrigin,
         make=_declared,
         if_match="revision",
@@ -95,7 +95,7 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{F}/pause",
-        request=functions.Pause,
+        request=functions.PauseFunction,
         times=("until",),
         fixed={"revision": None},
         answer=functions.FunctionInfo,
@@ -107,7 +107,7 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{F}/resume",
-        request=functions.Resume,
+        request=functions.ResumeFunction,
         fixed={"revision": None},
         answer=functions.FunctionInfo,
         version=version_of,
@@ -126,17 +126,17 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=f"{F}/series",
-        request=series.ReadSeries,
+        request=functions.ReadFunctionSeries,
         times=("since", "until"),
-        answer=series.Series,
+        answer=functions.Series,
         summary="Show the last hour or day of a function",
         problems=(Code.UNSUPPORTED,),
     ),
     Route(
         method="GET",
         path=f"{F}/errors",
-        request=series.ReadErrors,
-        answer=series.Errors,
+        request=functions.ReadErrors,
+        answer=functions.Errors,
         summary="Show the errors of a function in the last day, by type",
         problems=(Code.UNSUPPORTED,),
     ),

@@ -1,14 +1,31 @@
-"""Routes about jobs: lists, and single jobs with their changes. `job_data` has those with users' data."""
+"""Routes about jobs: submissions, lists, single jobs with their changes, users' data, attempts and logs.
+
+Jobs are submitted one by one, as a batch, or as a clone of another one. Users' data are the arguments and the results of jobs,
+as they are.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import contextlib
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from mainspring.api import job_changes, job_data, jobs
-from mainspring.api.errors import Code
-from mainspring.faces.rest.registry import N, Route
-from mainspring.faces.rest.replies import Items
-from mainspring.sizes import Texts
+import msgspec
+
+from mainspring.api import jobs
+from mainspring.api.jobs import Attempts, KeptArguments, ListAttempts, ShowArguments
+from mainspring.api.request import PAGE_LIMIT, ApiError, Code
+from mainspring.api.submitting import NewJob, SubmitJob, SubmitJobs
+from mainspring.faces.rest.idempotency import REPLAYED
+from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, N, Route, path_in
+from mainspring.faces.rest.replies import OF_CALLS, Items, Raw, Reply
+from mainspring.sizes import Text, Texts
+
+if TYPE_CHECKING:
+    from mainspring.api.request import Problem
+    from mainspring.api.submitting import Submission, Submissions
+    from mainspring.faces.rest.idempotency import Encoded
+    from mainspring.faces.rest.registry import Context
 
 JOB: Final = f"{N}/jobs/{{handle}}"
 FOUND: Final = (Code.JOB_NOT_FOUND,)
@@ -27,15 +44,15 @@ INFO: Final[dict[str, Any]] = {
 }
 
 
-def _watch(query: Any) -> job_data.Follow:
-    return job_data.Follow(query.handle, namespace=query.namespace)
+def _watch(query: Any) -> jobs.FollowJob:
+    return jobs.FollowJob(query.handle, namespace=query.namespace)
 
 
 ROUTES: Final = (
     Route(
         method="GET",
         path=f"{N}/jobs",
-        request=jobs.List,
+        request=jobs.ListJobs,
         cursor="before",
         types={"state": Texts | None},
         fixed={"partial": True},
@@ -47,7 +64,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=JOB,
-        request=jobs.Show,
+        request=jobs.ShowJob,
         waits=True,
         watch=_watch,
         answer=jobs.JobDetails,
@@ -57,7 +74,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=f"{JOB}/stream",
-        request=job_data.Follow,
+        request=jobs.FollowJob,
         answer=jobs.JobInfo,
         stream=True,
         name="jobs_stream",
@@ -67,7 +84,7 @@ ROUTES: Final = (
     Route(
         method="PATCH",
         path=JOB,
-        request=job_changes.Update,
+        request=jobs.UpdateJob,
         answer=jobs.JobInfo,
         summary="Change the time, the priority or the expiry of a waiting job",
         problems=CHANGED,
@@ -77,7 +94,7 @@ ROUTES: Final = (
     Route(
         method="DELETE",
         path=JOB,
-        request=job_changes.Delete,
+        request=jobs.DeleteJob,
         answer=None,
         status=204,
         summary="Delete a job that has ended",
@@ -86,8 +103,8 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{JOB}/cancel",
-        request=jobs.Cancel,
-        answer=jobs.Cancelled,
+        request=jobs.CancelJob,
+        answer=jobs.CancelledJob,
         summary="Cancel a job",
         problems=FOUND,
         example={"reason": "not needed any more"},
@@ -96,7 +113,7 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{JOB}/retry",
-        request=jobs.Retry,
+        request=jobs.RetryJob,
         answer=jobs.JobInfo,
         summary="Retry a job that ended without success",
         problems=(*CHANGED, Code.TOO_LARGE),
@@ -106,11 +123,336 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{JOB}/snooze",
-        request=job_changes.Snooze,
+        request=jobs.SnoozeJob,
         answer=jobs.JobInfo,
         summary="Postpone a waiting job",
         problems=CHANGED,
         example={"delay": 3600},
         answered=INFO | {"state": "scheduled"},
+    ),
+)
+
+LIMIT: Final = 8 << 20
+"""Bytes of a submission or of a batch."""
+REFUSALS: Final = (Code.TOO_LARGE, Code.TOO_MANY_FUNCTIONS, Code.UNSUPPORTED, Code.REFUSED)
+_WAIT: Final = re.compile(rb"(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])")
+HANDLE: Final = "H:node:1000000000001"
+
+
+class Submitted(msgspec.Struct, omit_defaults=True):
+    """A stored job, or the one that it joined, and how it ended if the client waited for that."""
+
+    handle: str
+    joined: bool
+    outcome: jobs.JobOutcome | None = None
+
+
+class ItemProblem(msgspec.Struct):
+    """The reason why one job of a batch was refused."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+class SubmittedItem(msgspec.Struct, omit_defaults=True):
+    """One job of a batch: its handle, or the reason why it was refused."""
+
+    handle: str | None = None
+    joined: bool | None = None
+    problem: ItemProblem | None = None
+
+
+class SubmittedBatch(msgspec.Struct):
+    """The jobs of a batch, in its order."""
+
+    items: list[SubmittedItem]
+
+
+async def _await_outcome(context: Context, answer: Encoded) -> Encoded:
+    """Wait for the end of a stored job, with ``Prefer: wait``, also if its submission is repeated.
+
+    The outcome is read from the job each time, and is not kept with the key of the request: it ends with the job.
+    """
+    status, headers, body = answer
+    is_replayed = REPLAYED in headers
+    seconds = _seconds(context.headers.get(PREFER))
+    if status >= 300 or not (is_replayed or seconds is not None):
+        return answer
+    submitted = msgspec.json.decode(body, type=Submitted)
+    submitted.outcome = None  # nodes of the last version have kept it
+    if seconds is not None:
+        headers = {**headers, b"preference-applied": b"wait=%g" % seconds}
+        wait = jobs.AwaitJob(submitted.handle, namespace=context.inputs.namespace)
+        status = 202
+        try:
+            async with context.waits.within(seconds):
+                submitted.outcome = await context.api.call(wait, caller=context.caller)
+            status = 200
+        except TimeoutError:
+            pass
+        except ApiError as error:
+            if not (is_replayed and error.problem.code is Code.JOB_NOT_FOUND):  # it was deleted, or kept long enough
+                raise
+            return answer[0], answer[1], msgspec.json.encode(submitted)
+    return status, headers, msgspec.json.encode(submitted)
+
+
+def _stored(stored: Submission, inputs: SubmitJob) -> Reply:
+    assert stored.handle is not None
+    headers = {"Location": path_in(inputs.namespace, "jobs", stored.handle)}
+    return Reply(Submitted(stored.handle, bool(stored.joined)), 200 if stored.joined else 201, headers)
+
+
+def _seconds(prefer: bytes | None) -> float | None:
+    """Return the seconds that a client prefers to wait for, at most `LONGEST_WAIT`; None if it does not wait."""
+    found = None if prefer is None else _WAIT.search(prefer)
+    return None if found is None else min(float(found[1]), LONGEST_WAIT)
+
+
+def _created(submission: Submission, clone: jobs.CloneJob) -> Reply:
+    assert submission.handle is not None
+    status = 200 if submission.joined else 201
+    return Reply(submission, status, {"Location": path_in(clone.namespace, "jobs", submission.handle)})
+
+
+def _batch(submissions: Submissions, _: SubmitJobs) -> Any:
+    """Return the answers of a batch: those without problems are in the form of the API already."""
+    if not any(item.problem for item in submissions.items):
+        return submissions
+    return SubmittedBatch(
+        [SubmittedItem(item.handle, item.joined, _problem(item.problem)) for item in submissions.items]
+    )
+
+
+def _problem(problem: Problem | None) -> ItemProblem | None:
+    if problem is None:
+        return None
+    kind = OF_CALLS[problem.code]
+    return ItemProblem(kind.uri, kind.title, kind.status, problem.message)
+
+
+SUBMISSION_ROUTES: Final = (
+    Route(
+        method="POST",
+        path=f"{N}/jobs",
+        request=SubmitJob,
+        body="job",
+        reply=_stored,
+        then=_await_outcome,
+        answer=Submitted,
+        status=201,
+        others={200: "It joined a job of its unique, or it has ended", 202: "It has not ended in the preferred time"},
+        name="jobs_submit",
+        summary="Submit a job; with Prefer: wait=N, wait so many seconds for its end",
+        problems=REFUSALS,
+        limit=LIMIT,
+        example={"function": "thumbnail", "args": ["cat.png"], "unique": "cat", "delay": 5},
+        answered={"handle": HANDLE, "joined": False},
+    ),
+    Route(
+        method="POST",
+        path=f"{N}/jobs/batch",
+        request=SubmitJobs,
+        body="jobs",
+        lines=NewJob,
+        answer=SubmittedBatch,
+        reply=_batch,
+        name="jobs_submit_batch",
+        summary="Submit up to 10,000 jobs in one commit, as an array or as NDJSON",
+        problems=REFUSALS,
+        limit=LIMIT,
+        example=[{"function": "thumbnail", "args": ["cat.png"]}, {"function": "thumbnail", "args": ["dog.png"]}],
+        answered={"items": [{"handle": HANDLE, "joined": False}, {"handle": "H:node:1000000000002", "joined": False}]},
+    ),
+    Route(
+        method="POST",
+        path=f"{JOB}/clone",
+        request=jobs.CloneJob,
+        answer=SubmittedItem,
+        reply=_created,
+        status=201,
+        others={200: "It joined a job of its unique"},
+        summary="Submit a new job like this one",
+        problems=(Code.JOB_NOT_FOUND, Code.NOT_KEPT, *REFUSALS),
+        limit=LIMIT,
+        example={"args": ["dog.png"], "priority": "low"},
+        answered={"handle": "H:node:1000000000002", "joined": False},
+    ),
+)
+
+NOT_KEPT: Final = (Code.JOB_NOT_FOUND, Code.NOT_KEPT)
+
+
+def _payload(data: jobs.UserData, request: jobs.ReadPayload) -> Raw:
+    return Raw(data.data, _filename(request.handle, "payload"))
+
+
+async def _result(context: Context) -> Raw:
+    """Return the result of a job; with ``wait``, once it has ended."""
+    inputs = context.inputs
+    if inputs.wait:
+        wait = jobs.AwaitJob(inputs.handle, namespace=inputs.namespace)
+        with contextlib.suppress(TimeoutError):
+            async with context.waits.within(inputs.wait):
+                await context.api.call(wait, caller=context.caller)
+    request = jobs.ReadResult(inputs.handle, namespace=inputs.namespace)
+    data: jobs.UserData = await context.api.call(request, caller=context.caller)
+    return Raw(data.data, _filename(inputs.handle, "result"))
+
+
+def _filename(handle: str, what: str) -> str:
+    """Return the name under which a browser saves the data."""
+    return "".join(one if one.isalnum() or one in "-._" else "-" for one in f"{handle}-{what}")
+
+
+DATA_ROUTES: Final = (
+    Route(
+        method="GET",
+        path=f"{JOB}/payload",
+        request=jobs.ReadPayload,
+        answer=bytes,
+        reply=_payload,
+        name="jobs_payload",
+        summary="Get the arguments of a job, as they are",
+        problems=NOT_KEPT,
+    ),
+    Route(
+        method="GET",
+        path=f"{JOB}/result",
+        request=jobs.ReadResult,
+        waits=True,
+        handler=_result,
+        answer=bytes,
+        name="jobs_result",
+        summary="Get the result of a job, as it is; with wait, once it has ended",
+        problems=(*NOT_KEPT, Code.CONFLICT),
+    ),
+)
+
+RECORD_ROUTES: Final = (
+    Route(
+        method="GET",
+        path=f"{N}/jobs/{{handle}}/attempts",
+        request=ListAttempts,
+        answer=Attempts,
+        summary="List the attempts at a job, the oldest first",
+        problems=(Code.JOB_NOT_FOUND,),
+    ),
+    Route(
+        method="GET",
+        path=f"{N}/jobs/{{handle}}/arguments",
+        request=ShowArguments,
+        answer=KeptArguments,
+        summary="Show the arguments of a job, without redacted values",
+        problems=(Code.JOB_NOT_FOUND, Code.UNSUPPORTED),
+    ),
+)
+
+LARGEST_TEXT: Final = 64 * 2**20
+"""Characters of a log that is downloaded as text: more than the attempts of a job have."""
+
+
+class LinesQuery(msgspec.Struct, kw_only=True):
+    """The lines of a page."""
+
+    namespace: Text
+    handle: Text
+    tail: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 200
+    """On the first page: so many lines, the newest ones."""
+    whole: bool = False
+    """Whether the first page begins with the first line."""
+    cursor: Text | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
+    level: jobs.Level = "debug"
+    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+
+
+class TextQuery(msgspec.Struct, kw_only=True):
+    """The lines of a text."""
+
+    namespace: Text
+    handle: Text
+    level: jobs.Level = "debug"
+    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+
+
+def _page(query: LinesQuery) -> jobs.ReadJobLogs:
+    return jobs.ReadJobLogs(
+        query.handle,
+        namespace=query.namespace,
+        tail=query.tail,
+        after="" if query.whole and query.cursor is None else query.cursor,
+        limit=query.limit,
+        level=query.level,
+        attempt=query.attempt,
+    )
+
+
+def _items(logged: jobs.Logged, _: LinesQuery) -> Items[jobs.LogLine]:
+    return Items(logged.lines, None if logged.ended else logged.next)
+
+
+async def _text(context: Context) -> Raw:
+    query: TextQuery = context.inputs
+    request = jobs.ReadJobLogs(
+        query.handle, namespace=query.namespace, after="", level=query.level, attempt=query.attempt
+    )
+    parts: list[str] = []
+    size = 0
+    while size < LARGEST_TEXT:
+        answer = await context.api.call(request, caller=context.caller)
+        if not answer.lines:
+            break
+        page = "".join(map(_line, answer.lines))
+        parts.append(page)
+        size += len(page)
+        request = msgspec.structs.replace(request, after=answer.next)
+    return Raw("".join(parts).encode(), "job.log")
+
+
+def _line(line: jobs.LogLine) -> str:
+    missed = "" if line.missed is msgspec.UNSET else f"({line.missed} lines are not kept)\n"
+    logger = f"{line.logger}: " if line.logger else ""
+    fields = f" {msgspec.json.encode(line.fields).decode()}" if line.fields else ""
+    first, *more = line.message.split("\n")
+    text = "\n    ".join([f"{line.at} {line.level.upper():8} {logger}{first}{fields}", *more])
+    return f"{missed}{text}\n"
+
+
+LOG_ROUTES: Final = (
+    Route(
+        method="GET",
+        path=f"{N}/jobs/{{handle}}/logs",
+        request=jobs.ReadJobLogs,
+        inputs=LinesQuery,
+        make=_page,
+        answer=Items[jobs.LogLine],
+        reply=_items,
+        summary="List lines of a job's log, the oldest first",
+        problems=(Code.JOB_NOT_FOUND,),
+    ),
+    Route(
+        method="GET",
+        path=f"{N}/jobs/{{handle}}/logs/text",
+        request=jobs.ReadJobLogs,
+        inputs=TextQuery,
+        handler=_text,
+        answer=bytes,
+        summary="Download a job's log as text",
+        problems=(Code.JOB_NOT_FOUND,),
+        name="jobs_logs_text",
+    ),
+    Route(
+        method="GET",
+        path=f"{N}/jobs/{{handle}}/logs/stream",
+        request=jobs.FollowLogs,
+        answer=None,
+        summary="Follow a job's log: events `lines`, and `end` when the job has ended",
+        stream=True,
+        resume="after",
+        problems=(Code.JOB_NOT_FOUND,),
+        name="jobs_logs_stream",
     ),
 )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
-from mainspring.api import job_data, live, logs, operations
-from mainspring.api.errors import ApiError, Code
+from mainspring.api import jobs, namespaces, operations
+from mainspring.api.request import ApiError, Code
 from mainspring.faces.rest.registry import N, Route
 from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
@@ -54,15 +54,17 @@ class LiveQuery(msgspec.Struct, kw_only=True):
 def _follows(query: LiveQuery) -> list[Request[Any]]:
     found: list[Request[Any]] = []
     if query.overview or query.functions:
-        numbers = live.Follow(namespace=query.namespace, functions=query.functions, troubled=query.troubles)
+        numbers = namespaces.FollowNumbers(
+            namespace=query.namespace, functions=query.functions, troubled=query.troubles
+        )
         found.append(numbers)
     if query.job is not None:
-        found.append(job_data.Follow(query.job, namespace=query.namespace))
+        found.append(jobs.FollowJob(query.job, namespace=query.namespace))
     if query.logs is not None:
-        found.append(logs.FollowLogs(query.logs, namespace=query.namespace, after=query.after))
+        found.append(jobs.FollowLogs(query.logs, namespace=query.namespace, after=query.after))
     if query.operation is not None:
-        found.append(operations.Follow(query.operation, namespace=query.namespace))
-    versions = [live.FollowVersion(*subject, namespace=query.namespace) for subject in _versions(query)]
+        found.append(operations.FollowOperation(query.operation, namespace=query.namespace))
+    versions = [namespaces.FollowVersion(*subject, namespace=query.namespace) for subject in _versions(query)]
     if len(versions) > 1:
         one, other = versions[:2]
         raise ApiError(Code.INVALID, f"a stream has the versions of {one.subject} or of {other.subject}, not of both")
@@ -78,7 +80,7 @@ def _follows(query: LiveQuery) -> list[Request[Any]]:
 
 def _versions(query: LiveQuery) -> Iterator[tuple[Any, ...]]:
     """Yield the subjects whose versions are wanted, with the name of the object that a subject may have."""
-    for subject in get_args(live.Subject):
+    for subject in get_args(namespaces.VersionedSubject):
         wanted = getattr(query, subject)
         if wanted:
             yield (subject,) if wanted is True else (subject, wanted)
@@ -88,7 +90,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=f"{N}/live",
-        request=live.Follow,
+        request=namespaces.FollowNumbers,
         inputs=LiveQuery,
         follows=_follows,
         answer=None,

@@ -1,24 +1,25 @@
-"""Routes about schedules."""
+"""Routes about schedules, and their fire times."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.api import backfills, schedules
-from mainspring.api.errors import Code
+from mainspring.api import operations, schedules
+from mainspring.api.request import Code
+from mainspring.faces.rest.idempotency import version_of
 from mainspring.faces.rest.registry import N, Route, path_in
 from mainspring.faces.rest.replies import Items, Reply
-from mainspring.faces.rest.versions import version_of
+from mainspring.sizes import Text
 
 if TYPE_CHECKING:
     import msgspec
 
 
-def _created(info: schedules.ScheduleInfo, given: schedules.Add) -> Reply:
+def _created(info: schedules.ScheduleInfo, given: schedules.AddSchedule) -> Reply:
     return Reply(info, 201, {"Location": path_in(given.namespace, "schedules", info.name)})
 
 
-def _begun(begun: backfills.Begun, request: backfills.Backfill) -> object:
+def _begun(begun: operations.StartedBackfill, request: operations.Backfill) -> object:
     if begun.id is None:
         return begun
     return Reply(begun, 202, {"Location": path_in(request.namespace, "operations", begun.id)})
@@ -29,7 +30,7 @@ S: Final = f"{N}/schedules/{{name}}"
 
 def _act(
     verb: str,
-    request: type[schedules.Pause | schedules.Resume | schedules.Trigger],
+    request: type[schedules.PauseSchedule | schedules.ResumeSchedule | schedules.TriggerSchedule],
     answer: type[msgspec.Struct],
     summary: str,
 ) -> Route:
@@ -37,7 +38,7 @@ def _act(
         method="POST",
         path=f"{S}/{verb}",
         request=request,
-        fixed={} if request is schedules.Trigger else {"revision": None},
+        fixed={} if request is schedules.TriggerSchedule else {"revision": None},
         answer=answer,
         summary=summary,
         problems=(Code.SCHEDULE_NOT_FOUND,),
@@ -52,7 +53,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=f"{N}/schedules",
-        request=schedules.List,
+        request=schedules.ListAllSchedules,
         cursor="after",
         answer=Items[schedules.ScheduleInfo],
         items="schedules",
@@ -61,7 +62,7 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{N}/schedules",
-        request=schedules.Add,
+        request=schedules.AddSchedule,
         times=TIMES,
         answer=schedules.ScheduleInfo,
         reply=_created,
@@ -73,7 +74,7 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{N}/schedules/preview",
-        request=schedules.Preview,
+        request=schedules.PreviewSchedule,
         times=TIMES,
         answer=schedules.Previewed,
         summary="Show when a schedule would run, and save nothing",
@@ -82,7 +83,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=S,
-        request=schedules.Show,
+        request=schedules.ShowSchedule,
         answer=schedules.ScheduleDetails,
         version=version_of,
         summary="Show a schedule",
@@ -91,7 +92,7 @@ ROUTES: Final = (
     Route(
         method="PUT",
         path=S,
-        request=schedules.Replace,
+        request=schedules.ReplaceSchedule,
         times=TIMES,
         if_match="revision",
         answer=schedules.ScheduleInfo,
@@ -102,7 +103,7 @@ ROUTES: Final = (
     Route(
         method="PATCH",
         path=S,
-        request=schedules.Edit,
+        request=schedules.EditSchedule,
         times=TIMES,
         if_match="revision",
         answer=schedules.ScheduleInfo,
@@ -113,7 +114,7 @@ ROUTES: Final = (
     Route(
         method="DELETE",
         path=S,
-        request=schedules.Remove,
+        request=schedules.RemoveSchedule,
         if_match="revision",
         answer=None,
         summary="Remove a schedule; its history stays",
@@ -122,21 +123,21 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{S}/adopt",
-        request=schedules.Adopt,
+        request=schedules.AdoptSchedule,
         fixed={"revision": None},
         answer=schedules.ScheduleInfo,
         summary="Give a schedule to the code of an App",
         problems=(Code.SCHEDULE_NOT_FOUND,),
         example={"app": "shop"},
     ),
-    _act("pause", schedules.Pause, schedules.ScheduleInfo, "Skip the times of a schedule from now on"),
-    _act("resume", schedules.Resume, schedules.ScheduleInfo, "Let a paused schedule run again"),
-    _act("trigger", schedules.Trigger, schedules.Run, "Run a schedule now"),
+    _act("pause", schedules.PauseSchedule, schedules.ScheduleInfo, "Skip the times of a schedule from now on"),
+    _act("resume", schedules.ResumeSchedule, schedules.ScheduleInfo, "Let a paused schedule run again"),
+    _act("trigger", schedules.TriggerSchedule, schedules.FireInfo, "Run a schedule now"),
     Route(
         method="POST",
         path=f"{S}/backfill",
-        request=backfills.Backfill,
-        answer=backfills.Begun,
+        request=operations.Backfill,
+        answer=operations.StartedBackfill,
         reply=_begun,
         summary="Run a schedule for its past times that have not run",
         others={202: "The operation has begun"},
@@ -151,9 +152,58 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=f"{S}/next",
-        request=schedules.Next,
+        request=schedules.NextTimes,
         answer=schedules.Times,
         summary="Show the next times of a schedule",
         problems=(Code.SCHEDULE_NOT_FOUND,),
+    ),
+)
+
+SPAN: Final = ("since", "until")
+
+FIRE_ROUTES: Final = (
+    Route(
+        method="GET",
+        path=f"{N}/fires",
+        request=schedules.ListFires,
+        cursor="after",
+        times=SPAN,
+        fixed={"schedule": None},
+        answer=Items[schedules.FireInfo],
+        items="fires",
+        summary="List the fire times of all schedules, newest first",
+    ),
+    Route(
+        method="GET",
+        path=f"{N}/schedules/{{name}}/fires",
+        request=schedules.ListFires,
+        cursor="after",
+        times=SPAN,
+        names={"name": "schedule"},
+        types={"schedule": Text},
+        answer=Items[schedules.FireInfo],
+        items="fires",
+        summary="List the fire times of a schedule, newest first",
+        name="schedules_fires_of_one",
+        problems=(Code.SCHEDULE_NOT_FOUND,),
+    ),
+    Route(
+        method="GET",
+        path=f"{N}/fires/outcomes",
+        request=schedules.ReadOutcomes,
+        cursor="after",
+        names={"schedule": "schedules"},
+        answer=Items[schedules.FireInfo],
+        items="fires",
+        summary="Show the last outcome of each of some schedules",
+    ),
+    Route(
+        method="GET",
+        path=f"{N}/fires/timeline",
+        request=schedules.ReadTimeline,
+        times=SPAN,
+        names={"schedule": "schedules"},
+        answer=schedules.Timeline,
+        summary="Count the past and the next fire times of all schedules, or of some",
     ),
 )

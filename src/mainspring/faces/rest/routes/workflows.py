@@ -9,13 +9,18 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.api import workflow_versions, workflows
-from mainspring.api.answers.page_size import size_of
-from mainspring.api.errors import Code
-from mainspring.faces.rest.paging import number
-from mainspring.faces.rest.registry import Context, N, Route, path_in
+from mainspring.api import workflows
+from mainspring.api.handlers.text import size_of
+from mainspring.api.request import Code
+from mainspring.faces.rest.registry import (
+    Context,
+    Limit,
+    N,
+    Route,
+    number,
+    path_in,
+)
 from mainspring.faces.rest.replies import Items, Reply
-from mainspring.faces.rest.shapes import Limit  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import PAGE, Text, Texts
 
 
@@ -74,7 +79,7 @@ class _Histories:
     async def _read(self, first: int, limit: int) -> tuple[list[dict[str, Any]], int | None]:
         self._reads += 1
         query = self._query
-        request = workflows.History(
+        request = workflows.ReadHistory(
             namespace=query.namespace, key=query.key, first=first, limit=limit, native=query.native
         )
         page = await self._context.api.call(request, caller=self._context.caller)
@@ -102,7 +107,7 @@ class _Histories:
     async def _backward(self, last: int | None) -> str | None:
         query = self._query
         if last is None:
-            request = workflows.Show(namespace=query.namespace, key=query.key)
+            request = workflows.ShowRun(namespace=query.namespace, key=query.key)
             last = (await self._context.api.call(request, caller=self._context.caller)).events
         most = PART
         while last > 0 and self._goes_on:
@@ -135,12 +140,12 @@ async def _history(context: Context) -> Items[dict[str, Any]]:
     return await _Histories(context).answer()
 
 
-def _started(started: workflows.Started, given: workflows.Start) -> Reply:
+def _started(started: workflows.StartedRun, given: workflows.StartRun) -> Reply:
     location = path_in(given.namespace, "workflows", started.run)
     return Reply(started, 200 if started.joined else 201, {"Location": location})
 
 
-def _pending(details: workflows.RunDetails, _: workflows.Show) -> Pending:
+def _pending(details: workflows.RunDetails, _: workflows.ShowRun) -> Pending:
     return Pending(**{name: getattr(details, name) for name in Pending.__struct_fields__})
 
 
@@ -155,9 +160,9 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=f"{N}/workflow-types",
-        request=workflow_versions.Versions,
+        request=workflows.ListVersions,
         cursor="after",
-        answer=Items[workflow_versions.VersionInfo],
+        answer=Items[workflows.VersionInfo],
         items="versions",
         summary="List the types and versions of workflows",
         problems=(Code.WORKFLOW_NOT_FOUND, Code.UNSUPPORTED),
@@ -165,7 +170,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=f"{N}/workflows",
-        request=workflows.List,
+        request=workflows.ListWorkflowRuns,
         cursor="after",
         fixed={"partial": True},
         times=("since",),
@@ -177,8 +182,8 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{N}/workflows",
-        request=workflows.Start,
-        answer=workflows.Started,
+        request=workflows.StartRun,
+        answer=workflows.StartedRun,
         reply=_started,
         status=201,
         others={200: "An open run has this workflow id already."},
@@ -189,7 +194,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=W,
-        request=workflows.Show,
+        request=workflows.ShowRun,
         answer=workflows.RunDetails,
         summary="Show a run",
         problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED),
@@ -197,7 +202,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=f"{W}/pending",
-        request=workflows.Show,
+        request=workflows.ShowRun,
         answer=Pending,
         reply=_pending,
         summary="Show the open work of a run",
@@ -207,7 +212,7 @@ ROUTES: Final = (
     Route(
         method="GET",
         path=f"{W}/history",
-        request=workflows.History,
+        request=workflows.ReadHistory,
         inputs=HistoryQuery,
         handler=_history,
         answer=Items[dict[str, Any]],
@@ -217,8 +222,8 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{W}/signal",
-        request=workflows.Signal,
-        answer=workflows.Reached,
+        request=workflows.SignalRun,
+        answer=workflows.ReachedRun,
         status=202,
         summary="Send a signal to a run",
         problems=(*CHANGES, Code.TOO_LARGE),
@@ -227,8 +232,8 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{W}/cancel",
-        request=workflows.Cancel,
-        answer=workflows.Reached,
+        request=workflows.CancelRun,
+        answer=workflows.ReachedRun,
         status=202,
         summary="Ask a run to cancel itself",
         problems=CHANGES,
@@ -237,8 +242,8 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{W}/terminate",
-        request=workflows.Terminate,
-        answer=workflows.Reached,
+        request=workflows.TerminateRun,
+        answer=workflows.ReachedRun,
         summary="End a run at once",
         problems=CHANGES,
         example={"reason": "it does not end", "children": "cancel"},
@@ -246,8 +251,8 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{W}/move",
-        request=workflows.Move,
-        answer=workflows.Reached,
+        request=workflows.MoveRun,
+        answer=workflows.ReachedRun,
         summary="Give a run another version before its code has recorded anything",
         problems=(*CHANGES, Code.WORKFLOW_NOT_FOUND),
         example={"version": "1"},
@@ -255,10 +260,10 @@ ROUTES: Final = (
     Route(
         method="POST",
         path=f"{W}/unpark",
-        request=workflows.Unpark,
+        request=workflows.UnparkRuns,
         types={"key": Text},
         fixed={"all": False},
-        answer=workflows.Number,
+        answer=workflows.ChangedRuns,
         summary="Let the code try a parked run again",
         problems=CHANGES,
     ),

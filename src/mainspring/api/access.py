@@ -1,0 +1,273 @@
+"""Calls about access: tokens, the caller's own rights, and the audit with its marks.
+
+Marks are lines in charts for events such as deployments.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - msgspec reads the annotation
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mainspring.access.roles import Permission
+from mainspring.api.request import PAGE_LIMIT, Request, Touches
+from mainspring.namespaces import DEFAULT
+from mainspring.sizes import (
+    Text,  # noqa: TC001 - msgspec reads the annotations
+    Whole,  # noqa: TC001 - msgspec reads the annotations
+)
+
+RoleName = Literal["viewer", "operator", "developer", "admin"]
+NAME_LIMIT = 100
+"""Characters in the name of a token."""
+MOST_GRANTS = 20
+MOST_FUNCTIONS = 20
+"""Patterns in one grant."""
+
+
+class GrantSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """A role in a namespace, optionally for some functions alone."""
+
+    role: RoleName
+    namespace: Text = DEFAULT
+    """A namespace, or ``*`` for all of them."""
+    functions: Annotated[list[Text], msgspec.Meta(max_length=MOST_FUNCTIONS)] = []
+    """Names, or beginnings of names with a final ``*``; none: all functions."""
+    payloads: bool = False
+    """Whether it also permits to see arguments, results and logs."""
+
+
+class TokenInfo(msgspec.Struct):
+    """A token; docs/reference/protocol.md explains the keys."""
+
+    id: str
+    name: str
+    grants: list[GrantSpec]
+    created_at: str | None
+    created_by: str
+    expires_at: str | None
+    expired: bool
+    used_at: str | None
+    """About when it was last used, exact to a minute."""
+
+
+class CreatedToken(TokenInfo):
+    """A token with its secret, which nothing shows a second time."""
+
+    token: str
+
+
+class ListedTokens(msgspec.Struct):
+    """A page of tokens, by their ids."""
+
+    tokens: list[TokenInfo]
+    next: str | None
+
+
+class CreateToken(Request[CreatedToken]):
+    """Create a token that permits no more than the caller's. Codes: ``invalid``, ``forbidden``, ``unsupported``."""
+
+    permission = Permission.ADMIN
+    touches = Touches.EACH
+    in_any_namespace = True
+    call = "tokens.create"
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LIMIT)]
+    grants: Annotated[list[GrantSpec], msgspec.Meta(min_length=1, max_length=MOST_GRANTS)]
+    expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    """None: it does not expire."""
+
+
+class ListTokens(Request[ListedTokens]):
+    """The tokens that the caller may revoke. Codes: ``unsupported``."""
+
+    permission = Permission.ADMIN
+    touches = Touches.EACH
+    in_any_namespace = True
+    call = "tokens.list"
+    rows = "tokens"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
+    after: Text | None = None
+
+
+class ShowToken(Request[TokenInfo]):
+    """One token. Codes: ``token_not_found``, ``unsupported``."""
+
+    permission = Permission.ADMIN
+    touches = Touches.EACH
+    in_any_namespace = True
+    call = "tokens.show"
+    token: Text
+    """Its id; or its name, if no other token has the name."""
+
+
+class RevokeToken(Request[TokenInfo]):
+    """Delete a token: it ends, and so does all that was signed in with it. Codes: ``token_not_found``, ``unsupported``."""
+
+    permission = Permission.ADMIN
+    touches = Touches.EACH
+    in_any_namespace = True
+    call = "tokens.revoke"
+    token: Text
+    reason: Text = ""
+
+
+class RotateToken(Request[CreatedToken]):
+    """Give a token a new secret, and end the old one. Codes: ``token_not_found``, ``unsupported``."""
+
+    permission = Permission.ADMIN
+    touches = Touches.EACH
+    in_any_namespace = True
+    call = "tokens.rotate"
+    token: Text
+    reason: Text = ""
+
+
+class Identity(msgspec.Struct):
+    """The caller, and its rights."""
+
+    name: str
+    token: str | None
+    """The id of its token; None without one."""
+    grants: list[GrantSpec]
+    lacks: list[str] = []
+    """Things that the store of the node does not keep and that are refused to everybody: some of ``workflows``, ``operations``,
+    ``access`` (tokens, the audit and marks), ``limits`` (also pauses of functions) and ``job_changes`` (all but cancels and plain
+    retries). An older node lists nothing."""
+    server: str | None = None
+    """The address of the node's Gearman port, for the option ``--server`` of commands; None: it has none."""
+
+
+class WhoAmI(Request[Identity]):
+    """The caller's own name and rights. Codes: none of its own."""
+
+    permission = Permission.SIGNED_IN
+    call = "whoami"
+    is_small = True
+
+
+class RoleInfo(msgspec.Struct):
+    """A role."""
+
+    role: RoleName
+    permits: str
+
+
+class Roles(msgspec.Struct):
+    """All roles, from the weakest on: each permits all that the previous one permits."""
+
+    roles: list[RoleInfo]
+
+
+class ListRoles(Request[Roles]):
+    """The roles. Codes: none of its own."""
+
+    permission = Permission.SIGNED_IN
+    call = "roles.list"
+
+
+class Namespaces(msgspec.Struct):
+    """The namespaces in which the caller has rights, by name."""
+
+    namespaces: list[str]
+    next: str | UnsetType = UNSET
+    """The value of ``after`` for the next page; left out: there are no more."""
+
+
+class ListNamespaces(Request[Namespaces]):
+    """The caller's namespaces; for a caller with rights in all: those with functions on this node. Codes: none of its own."""
+
+    permission = Permission.SIGNED_IN
+    about_nodes = True
+    call = "namespaces.list"
+    rows = "namespaces"
+    after: Text | None = None
+
+
+LABEL_LIMIT = 200
+"""Characters in the label of a mark."""
+MARK = "marks.add"
+"""The act of a new mark: marks are acts."""
+
+
+class ActInfo(msgspec.Struct):
+    """An act in the audit; docs/reference/protocol.md explains the keys."""
+
+    number: int
+    at: str | None
+    what: str
+    who: str
+    object: str
+    namespace: str | None
+    token: str | None
+    address: str | None
+    request: str | None
+    before: Any
+    after: Any
+    reason: str
+    refused: str | None
+    """Why the caller was refused; None for an act that was done."""
+
+
+class ListedActs(msgspec.Struct):
+    """A page of acts, newest first."""
+
+    acts: list[ActInfo]
+    next: int | None
+    """The value of ``after`` for the next page; None on the last one. A page may be short and have a next one."""
+    searched_to: str | None
+    """The time of the last act that was examined, if there is a next page."""
+
+
+class ListActs(Request[ListedActs]):
+    """The acts in a namespace, or in all of them. Codes: ``forbidden``, ``unsupported``."""
+
+    permission = Permission.ADMIN
+    touches = Touches.EACH
+    call = "audit.list"
+    rows = "acts"
+    only_reads = True
+    everywhere: bool = False
+    """Acts of all namespaces, and those outside of namespaces, such as on nodes: for administrators of all namespaces."""
+    who: Text | None = None
+    what: Text | None = None
+    object: Text | None = None
+    """As in `ActInfo`: the handle of a job, the name of a function."""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
+    after: Whole | None = None
+
+
+class MarkInfo(msgspec.Struct):
+    """A mark."""
+
+    label: str
+    at: str | None
+    who: str
+
+
+class Marks(msgspec.Struct):
+    """A page of marks, newest first."""
+
+    marks: list[MarkInfo]
+    next: int | None
+
+
+class ListMarks(Request[Marks]):
+    """The marks of a namespace. Codes: ``unsupported``."""
+
+    permission = Permission.READ
+    call = "marks.list"
+    rows = "marks"
+    only_reads = True
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
+    after: Whole | None = None
+
+
+class AddMark(Request[MarkInfo]):
+    """Add a mark now. Codes: ``unsupported``."""
+
+    permission = Permission.OPERATE
+    touches = Touches.NONE
+    call = MARK
+    label: Annotated[str, msgspec.Meta(min_length=1, max_length=LABEL_LIMIT)]

@@ -1,0 +1,308 @@
+"""Calls about tokens, the caller's own rights, the audit and marks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import asdict
+
+from mainspring.access import store
+from mainspring.access.audit import ListActs as StoredActs
+from mainspring.access.caller import LOCAL, Kind
+from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role, administers, check_grant, covers
+from mainspring.api import access as access_requests
+from mainspring.api.access import CreatedToken, GrantSpec, TokenInfo
+from mainspring.api.handlers.text import rfc3339, value_in_row
+from mainspring.api.handlers.waiting import Callback, read_page
+from mainspring.api.request import PAGE_LIMIT, ApiError, Code
+from mainspring.clock import to_us
+from mainspring.sizes import PAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mainspring.access.audit import Recorded
+    from mainspring.access.caller import Caller
+    from mainspring.access.service import AccessService
+    from mainspring.access.store import Credential
+    from mainspring.api.handlers.registry import Handlers
+    from mainspring.storage.engine import Page
+
+ROLES: Final = {
+    Role.VIEWER: "see jobs, functions, schedules, workflows, workers and nodes, without arguments, results and logs",
+    Role.OPERATOR: "cancel and retry jobs, pause functions and schedules, trigger schedules, add marks",
+    Role.DEVELOPER: "submit jobs, start workflows, change schedules and limits, and connect workers",
+    Role.ADMIN: "create and revoke tokens, drain nodes, and read the audit",
+}
+
+LAST_US: Final = to_us(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
+"""The latest end of a token that ends at all: times after the year 9999 cannot be shown."""
+
+
+class AccessCalls:
+    """Answers about the credentials of a node's store. ``namespaces`` returns those with functions on this node.
+
+    Without ``stored``, the node has its credentials in memory alone: nobody can create tokens, and there is no audit.
+    ``lacks`` and ``server`` are those of `tokens.Identity`.
+    """
+
+    def __init__(
+        self,
+        access: AccessService,
+        wall: Callable[[], float],
+        namespaces: Callable[[], Iterable[str]],
+        *,
+        stored: bool = True,
+        lacks: Sequence[str] = (),
+        server: str = "",
+    ) -> None:
+        self._access = access
+        self._server = server or None
+        self._lacks = lacks
+        self._wall = wall
+        self._namespaces = namespaces
+        own: Handlers = {
+            access_requests.WhoAmI: self._who,
+            access_requests.ListRoles: self._roles,
+            access_requests.ListNamespaces: self._own_namespaces,
+        }
+        kept: Handlers = {
+            access_requests.CreateToken: self._create,
+            access_requests.ListTokens: self._list,
+            access_requests.ShowToken: self._show,
+            access_requests.RevokeToken: self._revoke,
+            access_requests.RotateToken: self._rotate,
+            access_requests.ListActs: self._acts,
+            access_requests.ListMarks: self._marks,
+            access_requests.AddMark: self._mark,
+        }
+        self.handlers: Handlers = {**own, **(kept if stored else dict.fromkeys(kept, _not_kept))}
+
+    # ---- tokens ----
+
+    async def _create(self, request: access_requests.CreateToken, caller: Caller) -> CreatedToken:
+        grants = tuple(_grant(spec) for spec in request.grants)
+        for grant in grants:
+            check_grant(grant)
+            if not covers(caller.grants, grant) or not administers(caller.grants, grant):
+                raise ApiError(
+                    Code.FORBIDDEN,
+                    f"{caller.name!r} may not grant the role {grant.role.name.lower()} in the namespace {grant.namespace!r}"
+                    f"{' with payloads' if grant.payloads else ''}: nobody grants more than he has, nor where he is no"
+                    " administrator",
+                )
+        expires_us = 0 if request.expires_at is None else to_us(request.expires_at.timestamp())
+        if request.expires_at is not None and expires_us <= to_us(self._wall()):
+            raise ApiError(Code.INVALID, f"expires_at {request.expires_at.isoformat()} is not in the future")
+        if expires_us > LAST_US:
+            raise ApiError(
+                Code.INVALID, "expires_at is in the year 9999 or later: leave it out for a token that does not end"
+            )
+        template = store.Credential(
+            b"",
+            Kind.TOKEN,
+            request.name,
+            grants,
+            token=self._access.new_id(),
+            created_by=caller.name,
+            expires_us=expires_us,
+        )
+        after = _shown(self._info(template))
+        act = caller.act("tokens.create", template.token, namespace=_namespace_of(grants), after=after)
+        secret, created = await Callback[tuple[str, store.Credential]](
+            lambda done, failed: self._access.new_token(template, act, done, failed)
+        )
+        return self._created(created, secret)
+
+    async def _list(self, request: access_requests.ListTokens, caller: Caller) -> access_requests.ListedTokens:
+        if request.after is not None and "\0" in request.after:
+            raise ApiError(Code.INVALID, f"after is `next` of an earlier answer, not {request.after[:100]!r}")
+        page = await self._page(request.after, request.limit)
+        return access_requests.ListedTokens([self._info(one) for one in page.items if _manages(caller, one)], page.next)
+
+    async def _page(self, after: str | None, limit: int) -> Page[Credential]:
+        query = store.ListTokens(after=after, limit=limit, bytes=PAGE.most)
+        page: Page[Credential] = await Callback(lambda done, failed: self._access.list_tokens(query, done, failed))
+        return page
+
+    async def _show(self, request: access_requests.ShowToken, caller: Caller) -> TokenInfo:
+        return self._info(await self._found(request.token, caller))
+
+    async def _found(self, token: str, caller: Caller) -> Credential:
+        """Return a token by its id or its name. Tokens that the caller does not administer do not exist for it."""
+        if "\0" in token:  # PostgreSQL's texts cannot contain it
+            raise _no_token(token)
+        found: Credential | None = await Callback(lambda done, failed: self._access.find_token(token, done, failed))
+        named = [] if found is None else [found]
+        after: str | None = None
+        while found is None:
+            page = await self._page(after, PAGE_LIMIT)
+            named += [one for one in page.items if one.name == token and _manages(caller, one)]
+            after = page.next
+            if after is None:
+                break
+        if len(named) > 1:
+            ids = ", ".join(one.token for one in named)
+            raise ApiError(Code.CONFLICT, f"{len(named)} tokens have the name {token!r}: give one of the ids {ids}")
+        if not named or not _manages(caller, named[0]):
+            raise _no_token(token)
+        return named[0]
+
+    async def _revoke(self, request: access_requests.RevokeToken, caller: Caller) -> TokenInfo:
+        token = await self._found(request.token, caller)
+        namespace = _namespace_of(token.grants)
+        act = caller.act(
+            "tokens.revoke", token.token, request.reason, namespace=namespace, before=_shown(self._info(token))
+        )
+        revoked = await Callback[bool](lambda done, failed: self._access.revoke(token.token, act, done, failed))
+        if not revoked:
+            raise ApiError(Code.TOKEN_NOT_FOUND, f"the token {token.token} was revoked meanwhile")
+        return self._info(token)
+
+    async def _rotate(self, request: access_requests.RotateToken, caller: Caller) -> CreatedToken:
+        token = await self._found(request.token, caller)
+        if not all(covers(caller.grants, grant) for grant in token.grants):
+            raise ApiError(
+                Code.FORBIDDEN, f"{caller.name!r} may not rotate {token.name!r}, which permits more: revoke it instead"
+            )
+        act = caller.act("tokens.rotate", token.token, request.reason, namespace=_namespace_of(token.grants))
+        rotated: tuple[str, Credential] | None = await Callback(
+            lambda done, failed: self._access.rotate(token.token, act, done, failed)
+        )
+        if rotated is None:
+            raise ApiError(Code.TOKEN_NOT_FOUND, f"the token {token.token} was revoked meanwhile")
+        return self._created(rotated[1], rotated[0])
+
+    def _info(self, token: Credential) -> TokenInfo:
+        return TokenInfo(
+            id=token.token,
+            name=token.name,
+            grants=[_spec(grant) for grant in token.grants],
+            created_at=rfc3339(token.created_us),
+            created_by=token.created_by,
+            expires_at=rfc3339(token.expires_us),
+            expired=not token.is_valid(to_us(self._wall())),
+            used_at=rfc3339(token.used_us),
+        )
+
+    def _created(self, token: Credential, secret: str) -> CreatedToken:
+        return CreatedToken(**asdict(self._info(token)), token=secret)
+
+    # ---- the caller ----
+
+    async def _who(self, _: access_requests.WhoAmI, caller: Caller) -> access_requests.Identity:
+        grants = [_spec(grant) for grant in caller.grants]
+        return access_requests.Identity(caller.name, caller.token or None, grants, list(self._lacks), self._server)
+
+    async def _roles(self, _: access_requests.ListRoles) -> access_requests.Roles:
+        return access_requests.Roles(
+            [access_requests.RoleInfo(_role(role), permits) for role, permits in ROLES.items()]
+        )
+
+    async def _own_namespaces(self, _: access_requests.ListNamespaces, caller: Caller) -> access_requests.Namespaces:
+        own = {grant.namespace for grant in caller.grants}
+        if EVERY_NAMESPACE in own:
+            own = {*own, *self._namespaces()}
+        return access_requests.Namespaces(sorted(own - {EVERY_NAMESPACE}))
+
+    # ---- the audit ----
+
+    async def _acts(self, request: access_requests.ListActs, caller: Caller) -> access_requests.ListedActs:
+        namespace = EVERY_NAMESPACE if request.everywhere else request.namespace
+        caller.check(Permission.ADMIN, namespace)
+        if caller.functions(Permission.ADMIN, namespace) is not None:
+            raise ApiError(
+                Code.FORBIDDEN, f"{caller.name!r} may not read the audit: its grant is for some functions alone"
+            )
+        if request.what is not None and "\0" in request.what:
+            raise ApiError(Code.INVALID, f"what contains the character NUL: no act is named {request.what!r}")
+        query = StoredActs(
+            namespace=None if request.everywhere else request.namespace,
+            who=request.who,
+            what=request.what,
+            object=request.object,
+            limit=request.limit,
+            after=request.after,
+            bytes=PAGE.most,
+        )
+        page = await read_page(self._access.list_acts, query)
+        found = [_act_info(one) for one in page.items]
+        return access_requests.ListedActs(found, page.next, None if page.next is None else rfc3339(page.searched_us))
+
+    async def _marks(self, request: access_requests.ListMarks) -> access_requests.Marks:
+        query = StoredActs(
+            namespace=request.namespace,
+            what=access_requests.MARK,
+            limit=request.limit,
+            after=request.after,
+            without_refusals=True,
+            bytes=PAGE.most,
+        )
+        page = await read_page(self._access.list_acts, query)
+        found = [access_requests.MarkInfo(one.act.object, rfc3339(one.at_us), one.act.who) for one in page.items]
+        return access_requests.Marks(found, page.next)
+
+    async def _mark(self, request: access_requests.AddMark, caller: Caller) -> access_requests.MarkInfo:
+        act = caller.act(access_requests.MARK, request.label, namespace=request.namespace)
+        await Callback[None](lambda done, failed: self._access.record(act, done, failed))
+        return access_requests.MarkInfo(request.label, rfc3339(to_us(self._wall())), caller.name)
+
+
+def _no_token(token: str) -> ApiError:
+    return ApiError(Code.TOKEN_NOT_FOUND, f"there is no token {token!r}; mainspring tokens list shows their ids")
+
+
+async def _not_kept(_: object) -> Any:
+    raise ApiError(
+        Code.UNSUPPORTED,
+        "this store keeps no tokens and no audit: the node shows one token at its start; use a store on SQLite or PostgreSQL",
+    )
+
+
+def _grant(spec: GrantSpec) -> Grant:
+    return Grant(Role[spec.role.upper()], spec.namespace, tuple(spec.functions), spec.payloads)
+
+
+def _spec(grant: Grant) -> GrantSpec:
+    return GrantSpec(_role(grant.role), grant.namespace, list(grant.functions), grant.payloads)
+
+
+def _role(role: Role) -> Any:
+    """Return the name of a role: a `tokens.RoleName`."""
+    return role.name.lower()
+
+
+def _namespace_of(grants: tuple[Grant, ...]) -> str:
+    """Return the namespace of all grants; empty if they are for several."""
+    names = {grant.namespace for grant in grants}
+    return "" if len(names) > 1 or EVERY_NAMESPACE in names else names.pop()
+
+
+def _manages(caller: Caller, token: Credential) -> bool:
+    return caller is LOCAL or all(administers(caller.grants, grant) for grant in token.grants)
+
+
+def _shown(info: TokenInfo) -> dict[str, Any]:
+    """Return a token as the audit shows it."""
+    grants = [{name: getattr(one, name) for name in GrantSpec.__struct_fields__} for one in info.grants]
+    return {"name": info.name, "grants": grants, "expires_at": info.expires_at}
+
+
+def _act_info(one: Recorded) -> access_requests.ActInfo:
+    act = one.act
+    return access_requests.ActInfo(
+        number=one.number,
+        at=rfc3339(one.at_us),
+        what=act.what,
+        who=act.who,
+        object=act.object,
+        namespace=act.namespace or None,
+        token=act.token or None,
+        address=act.address or None,
+        request=act.request or None,
+        before=value_in_row(act.before),
+        after=value_in_row(act.after),
+        reason=act.reason,
+        refused=act.refused or None,
+    )

@@ -1,0 +1,508 @@
+"""Calls about functions: their work, limits and pauses, their failures, and the workers that have registered them.
+
+The numbers of dead letters by function come from the counts in the store. That somebody has acknowledged the failures of a
+function is an act in the audit, which holds until the next failure.
+"""
+
+from __future__ import annotations
+
+import heapq
+from functools import partial
+from hashlib import blake2b
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import UNSET, to_builtins
+from msgspec.structs import asdict, replace
+
+from mainspring.access.audit import ListActs as StoredActs
+from mainspring.api.functions import (
+    Acknowledge,
+    Acknowledged,
+    FunctionInfo,
+    IsRegistered,
+    LimitFunction,
+    ListedFunctions,
+    ListFunctions,
+    PauseFunction,
+    Registration,
+    ResumeFunction,
+    ShowFunction,
+)
+from mainspring.api.handlers.text import names_in_row, rfc3339
+from mainspring.api.handlers.waiting import Callback, Readings, read_page
+from mainspring.api.nodes import WaitingJobs
+from mainspring.api.request import ApiError, Code
+from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
+from mainspring.clock import to_us
+from mainspring.errors import StoreError
+from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE, Place
+from mainspring.jobs.function_limits import NO_LIMITS
+from mainspring.jobs.held import FunctionQueue
+from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
+from mainspring.namespaces import name_of, namespace_of
+from mainspring.nodes.model import running_by_function
+from mainspring.queries.filters import JobFilter
+from mainspring.queries.lists import QueryJobs
+from mainspring.resources import rules
+from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
+from mainspring.resources.rules import UNLIMITED, FunctionLimits, encode_limits
+from mainspring.workflows.model import decisions_of, function_named, function_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mainspring.access.audit import Recorded
+    from mainspring.access.caller import Act, Caller
+    from mainspring.access.service import AccessService
+    from mainspring.api.handlers.registry import Handlers
+    from mainspring.clock import Clock
+    from mainspring.jobs.function_index import Page
+    from mainspring.jobs.function_limits import Change
+    from mainspring.jobs.service import JobService
+    from mainspring.jobs.store import DeadCounted
+    from mainspring.nodes.model import NodeRow
+    from mainspring.storage.reads import Reads
+
+KEPT_FOR: Final = 5.0
+"""Seconds for which the numbers of a namespace are used again."""
+MOST_KEPT: Final = 100
+"""Namespaces whose numbers are kept."""
+MOST_COUNTED: Final = 1000
+"""Functions of one reading: it takes a few milliseconds."""
+MOST_PAGES: Final = 10
+"""Pages of the store's functions that are read for one answer: `jobs.store.ShowDead` has 1,000 of them on each."""
+
+
+class DeadNumbers(NamedTuple):
+    """Those of a namespace."""
+
+    by_function: Mapping[bytes, int]
+    is_whole: bool
+    """Whether functions that are not among them have none."""
+
+
+async def count_dead(service: JobService, names: Sequence[bytes]) -> Mapping[bytes, int] | None:
+    """Return the numbers of functions with dead letters; None while the store cannot be read. All else is in memory."""
+    try:
+        found: Mapping[bytes, int] = await Callback(lambda done, failed: service.count_dead(names, done, failed))
+    except StoreError:
+        return None
+    return found
+
+
+class DeadLetters:
+    """The numbers of namespaces that somebody watches. They are read again after some seconds."""
+
+    def __init__(self, service: JobService) -> None:
+        self._service = service
+        self._all: Readings[None, tuple[dict[bytes, int], bool]] = Readings(service.monotonic, KEPT_FOR, 1)
+        self._namespaces: Readings[str, DeadNumbers] = Readings(service.monotonic, KEPT_FOR, MOST_KEPT)
+        self._counted: Readings[str, DeadNumbers] = Readings(service.monotonic, KEPT_FOR, MOST_KEPT)
+
+    async def among(self, namespace: str, functions: Sequence[FunctionQueue], failing: Sequence[bytes]) -> DeadNumbers:
+        """Return those of all functions; in a very large store of the failing ones, those with jobs, and some of the others.
+
+        ``functions`` are those of the namespace, not those that one caller may see: others get the same numbers.
+        """
+        found = await self.of(namespace)
+        if found.is_whole:
+            return found
+        return await self._counted.get(namespace, lambda: self._count(found, functions, failing))
+
+    async def _count(
+        self, found: DeadNumbers, functions: Sequence[FunctionQueue], failing: Sequence[bytes]
+    ) -> DeadNumbers:
+        queues = sorted(functions, key=lambda queue: not queue.total())
+        names = list(dict.fromkeys([*failing, *(queue.name for queue in queues[:MOST_COUNTED])]))[:MOST_COUNTED]
+        counted = await count_dead(self._service, names)
+        numbers = {} if counted is None else {name: counted.get(name, 0) for name in names}
+        return DeadNumbers({**found.by_function, **numbers}, is_whole=False)
+
+    async def of(self, namespace: str) -> DeadNumbers:
+        """Return those of all functions; of some of them, if not all of the store's functions can be read."""
+        return await self._namespaces.get(namespace, lambda: self._read(namespace))
+
+    async def _read(self, namespace: str) -> DeadNumbers:
+        found, is_whole = await self.everywhere()
+        return DeadNumbers({name: found[name] for name in found if namespace_of(name) == namespace}, is_whole)
+
+    async def everywhere(self) -> tuple[dict[bytes, int], bool]:
+        """Return the numbers of all functions with dead letters, and whether all of the store's functions were read."""
+        return await self._all.get(None, self._read_all)
+
+    async def _read_all(self) -> tuple[dict[bytes, int], bool]:
+        numbers: dict[bytes, int] = {}
+        after: bytes | None = b""
+        for _ in range(MOST_PAGES):
+            place = after or b""
+            try:
+                page: DeadCounted = await Callback(partial(self._service.show_dead, place))
+            except StoreError:
+                return numbers, False
+            numbers |= page.numbers
+            after = page.next
+            if after is None:
+                return numbers, True
+        return numbers, False
+
+
+MOST: Final = 20
+"""Functions of a namespace: those that were acknowledged last."""
+MOST_ACTS: Final = 100
+"""Seconds for which the acts of a namespace are used again."""
+NEWEST: Final = 50
+"""Dead letters of a function that are compared with the time of its act, besides their number and the counts of the last hour."""
+
+
+class Acknowledgements:
+    """Records them, and finds those that hold. ``kept``: the store keeps acts."""
+
+    def __init__(self, access: AccessService, service: JobService, reads: Reads, clock: Clock, *, kept: bool) -> None:
+        self._access = access
+        self._service = service
+        self._reads = reads
+        self._clock = clock
+        self._kept = kept
+        self._acts: Readings[str, dict[bytes, Recorded]] = Readings(clock.monotonic, KEPT_FOR, MOST_KEPT)
+        self.handlers: Handlers = {Acknowledge: self._acknowledge}
+
+    async def of(
+        self, namespace: str, letters: Mapping[bytes, int], failed_us: Mapping[bytes, int]
+    ) -> list[Acknowledged]:
+        """Return the acknowledged functions. ``letters`` has their dead letters, ``failed_us`` when they failed last."""
+        if not self._kept:
+            return []
+        acts = await self._acts.get(namespace, lambda: self._read(namespace))
+        found = []
+        for name, recorded in acts.items():
+            shown = _shown(recorded)
+            number = letters.get(name, 0)
+            if failed_us.get(name, 0) <= recorded.at_us and number <= shown.dead_letters:
+                shown.dead_letters = number
+                found.append(shown)
+        return found
+
+    async def _read(self, namespace: str) -> dict[bytes, Recorded]:
+        """Return the newest acts of the functions without a dead letter after them."""
+        query = StoredActs(namespace=namespace, what=Acknowledge.call, limit=MOST_ACTS, without_refusals=True)
+        newest: dict[bytes, Recorded] = {}
+        for one in (await read_page(self._access.list_acts, query)).items:
+            newest.setdefault(function_named(one.act.object, namespace), one)
+        found = {}
+        for name in [*newest][:MOST]:
+            failed = JobFilter(states=(State.FAILED,), function=name)
+            page = await read_page(self._reads.ask, QueryJobs(where=failed, limit=NEWEST))
+            if all(job.ended_us <= newest[name].at_us for job in page.items):
+                found[name] = newest[name]
+        return found
+
+    async def _acknowledge(self, request: Acknowledge, caller: Caller) -> Acknowledged:
+        caller.check(request.permission, request.namespace, request.function)
+        if not self._kept:
+            raise ApiError(
+                Code.UNSUPPORTED, "this store keeps no acts, and so no acknowledgements: use SQLite or PostgreSQL"
+            )
+        name = function_named(request.function, request.namespace)
+        dead = (await count_dead(self._service, [name]) or {}).get(name, 0)
+        if not dead and self._service.queue_of(name) is None:
+            raise ApiError(
+                Code.FUNCTION_NOT_FOUND,
+                f"no job and no worker has the function {request.function}: mainspring functions list shows all",
+            )
+        after: dict[str, Any] = {"dead_letters": dead}
+        act = caller.act(request.call, request.function, request.reason, namespace=request.namespace, after=after)
+        await Callback[None](lambda done, failed: self._access.record(act, done, failed))
+        self._acts.forget(request.namespace)
+        return Acknowledged(request.function, rfc3339(to_us(self._clock.wall())), caller.name, dead)
+
+
+def _shown(recorded: Recorded) -> Acknowledged:
+    act = recorded.act
+    after = act.after if isinstance(act.after, dict) else {}
+    return Acknowledged(act.object, rfc3339(recorded.at_us), act.who, int(after.get("dead_letters", 0)))
+
+
+NO_LIMITS_OF_WORKFLOWS = (
+    "{0} is a workflow: limits hold jobs of tasks back, and no runs. Limit the tasks that its runs call, or begin no new runs"
+    " for a time, with: mainspring functions pause {0}"
+)
+LONGEST_PAUSE = 10 * 366 * 86_400.0
+"""Seconds."""
+NAMES_LIMIT = 10_000
+"""The largest number of names in one answer of ``functions.registered``."""
+MOST_SEARCHED = 10_000
+"""Functions that one answer of ``functions.list`` searches for a part of their names: it takes some milliseconds."""
+CANDIDATES_LIMIT = 100_000
+"""The largest number of names from which it selects these."""
+
+
+class FunctionCalls:
+    """Answers for the functions of a node.
+
+    ``others`` returns the rows of the other live nodes, and ``dead`` the numbers of dead letters.
+    """
+
+    def __init__(self, service: JobService, dead: DeadLetters, others: Callable[[], Sequence[NodeRow]] = tuple) -> None:
+        self._service = service
+        self._dead = dead
+        self._other_nodes = others
+        self.handlers: Handlers = {
+            ListFunctions: self._list,
+            ShowFunction: self._show,
+            IsRegistered: self._registered,
+            LimitFunction: self._limit,
+            PauseFunction: self._pause,
+            ResumeFunction: self._resume,
+        }
+
+    # ---- reading ----
+
+    async def _list(self, request: ListFunctions, caller: Caller) -> ListedFunctions:
+        limit = request.limit
+        try:
+            place = _place(request.after)
+        except ValueError:
+            raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer") from None
+        part = request.name.casefold()
+
+        def fits(name: bytes) -> bool:
+            return namespace_of(name) == request.namespace and part in function_text(name).casefold()
+
+        others = self._others(request, caller, (await self._dead.everywhere())[0], fits)
+        await self._counted()
+        found: list[FunctionQueue] = []
+        searched = 0
+        while isinstance(place, Place):
+            size = min(limit - len(found), PAGE_SIZE)
+            page = await self._page(place, size)
+            searched += size
+            # Functions of `others` come in the last part, unless they are in memory.
+            found.extend(
+                queue for queue in page.functions if fits(queue.name) and (queue.serial or queue.name not in others)
+            )
+            place = b"" if page.next is None else page.next
+            # The pages of a search are as large as the rest of the answer: so it ends before they become very small.
+            is_enough = bool(part) and (searched >= MOST_SEARCHED or len(found) * 4 > limit * 3)
+            if len(found) >= limit or is_enough:
+                return await self._listed(found, _token(place))
+        # The last part: functions with limits, pauses or dead letters, and those that workers of other nodes have registered.
+        after, remaining = place, limit - len(found)
+        names = heapq.nsmallest(remaining + 1, (name for name in others if name > after))
+        following = _token(names[-2]) if len(names) > remaining else None
+        names = names[:remaining]
+        stored = await self._find(names)
+        found.extend(stored.get(name) or FunctionQueue(name) for name in names)
+        return await self._listed(found, following)
+
+    async def _listed(self, found: list[FunctionQueue], following: str | None) -> ListedFunctions:
+        return ListedFunctions(await self._infos(*sorted(found, key=lambda queue: queue.name)), following)
+
+    def _others(
+        self, request: ListFunctions, caller: Caller, dead: Mapping[bytes, int], fits: Callable[[bytes], bool]
+    ) -> set[bytes]:
+        """Return the functions that are listed although this node has no jobs or workers of them.
+
+        Their names are places between pages, so these are the ones that the caller may see.
+        """
+        service = self._service
+        elsewhere = service.registered_elsewhere() or frozenset()
+        return {
+            name
+            for name in (*service.limited_functions(), *elsewhere, *dead)
+            if fits(name)
+            and service.queue_of(name) is None
+            and caller.may(request.permission, request.namespace, function_text(name))
+        }
+
+    def _page(self, place: Place, size: int) -> Callback[Page]:
+        return Callback(lambda done, failed: self._service.page_of_functions(place, done, failed, size))
+
+    def _counted(self) -> Callback[None]:
+        return Callback(lambda done, _: self._service.counted(lambda: done(None)))
+
+    def _find(self, names: Sequence[bytes]) -> Callback[Mapping[bytes, FunctionQueue]]:
+        return Callback(lambda done, failed: self._service.find_functions(names, done, failed))
+
+    async def _show(self, request: ShowFunction) -> FunctionInfo:
+        service, name = self._service, function_named(request.function, request.namespace)
+        await self._counted()
+        queue = (await self._find([name])).get(name)
+        is_known = queue is not None or name in service.limited_functions() or service.is_registered(name)
+        if not is_known and not await count_dead(service, [name]):
+            raise ApiError(Code.FUNCTION_NOT_FOUND, f"there is no function {request.function}")
+        return (await self._infos(queue or FunctionQueue(name)))[0]
+
+    async def _registered(self, request: IsRegistered) -> Registration:
+        service = self._service
+        has = service.is_registered(function_named(request.function, request.namespace))
+        registered = (name for name in service.registered_names() if namespace_of(name) == request.namespace)
+        names = [] if has else heapq.nsmallest(NAMES_LIMIT, islice(registered, CANDIDATES_LIMIT))
+        return Registration(has, service.sharing is not None, names_in_row(map(function_text, names)))
+
+    # ---- changing ----
+
+    async def _limit(self, request: LimitFunction, caller: Caller) -> FunctionInfo:
+        requested = {name: getattr(request, name) for name in LimitSpec.__struct_fields__}
+        given = {name: limit for name, limit in requested.items() if limit is not UNSET}
+        if bool(given) + request.unlimited + request.declared != 1:
+            raise ApiError(
+                Code.INVALID, "give limits, or `unlimited`, or `declared` for its workers' limits: exactly one of these"
+            )
+        limits_of(LimitSpec(**given))  # raises for an invalid limit
+        if given and self._is_workflow(function_named(request.function, request.namespace)):
+            raise ApiError(Code.INVALID, NO_LIMITS_OF_WORKFLOWS.format(request.function))
+
+        def change(stored: FunctionLimits, now_us: int) -> FunctionLimits:
+            if request.declared:
+                return replace(stored, commanded=None)
+            if request.unlimited:
+                return replace(stored, commanded=UNLIMITED)
+            # Other limits keep their values, whether a command or workers have set them.
+            return replace(stored, commanded=limits_of(replace(spec_of(rules.effective(stored, now_us)), **given)))
+
+        return await self._change(request, caller, change)
+
+    async def _pause(self, request: PauseFunction, caller: Caller) -> FunctionInfo:
+        until = request.until
+        if until is not None and not 0 < until - self._service.wall() <= LONGEST_PAUSE:
+            raise ApiError(
+                Code.INVALID,
+                "until is a time in the future, at most ten years ahead, in seconds since 1970; leave it out"
+                " for a pause until the function is resumed",
+            )
+        until_us = 0 if until is None else to_us(until)
+        return await self._change(
+            request,
+            caller,
+            lambda stored, now_us: rules.paused(stored, now_us, request.reason, until_us, caller.name),
+            request.reason,
+        )
+
+    async def _resume(self, request: ResumeFunction, caller: Caller) -> FunctionInfo:
+        return await self._change(request, caller, lambda stored, _: rules.resumed(stored))
+
+    async def _change(
+        self, request: LimitFunction | PauseFunction | ResumeFunction, caller: Caller, change: Change, reason: str = ""
+    ) -> FunctionInfo:
+        function, revision = request.function, request.revision
+        caller.check(request.permission, request.namespace, function)
+        service = self._service
+        name = function_named(function, request.namespace)
+        bare = name_of(name)
+        if (decisions := decisions_of(name)) is not None:
+            raise ApiError(
+                Code.INVALID,
+                f"{function}: decisions have no limits and no pause; pause the workflow {decisions[1]} instead, so that no new"
+                " runs begin",
+            )
+        if not bare or b"\0" in bare:
+            raise ApiError(Code.INVALID, "a function needs a name, without NUL bytes")
+        if DECISIONS in bare:
+            raise ApiError(Code.INVALID, RESERVED_NAME)
+        if len(bare) > FUNCTION_LIMIT:
+            raise ApiError(Code.TOO_LARGE, LONG_NAME)
+        if not service.keeps_limits:
+            raise ApiError(Code.UNSUPPORTED, NO_LIMITS)
+        if name not in service.limited_functions() and not service.admits(name, caller):
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions(name, caller))
+        if revision is not None:
+            change = _if_unchanged(change, function, revision)
+
+        def act(before: FunctionLimits, after: FunctionLimits) -> Act:
+            shown = self._shown(before), self._shown(after)
+            return caller.act(
+                request.call, function, reason, namespace=request.namespace, before=shown[0], after=shown[1]
+            )
+
+        await Callback[Any](lambda done, failed: service.change_limits(name, change, done, failed, act))
+        return (await self._infos((await self._find([name])).get(name) or FunctionQueue(name)))[0]
+
+    def _shown(self, stored: FunctionLimits) -> dict[str, Any]:
+        """Return limits as the audit shows them."""
+        limits = spec_of(rules.effective(stored, to_us(self._service.wall())))
+        shown: dict[str, Any] = to_builtins(limits)
+        return shown | {"paused": stored.paused}
+
+    def _is_workflow(self, name: bytes) -> bool:
+        queue = self._service.queue_of(name)
+        return queue is not None and queue.is_root
+
+    # ---- writing ----
+
+    async def _infos(self, *queues: FunctionQueue) -> list[FunctionInfo]:
+        dead = await count_dead(self._service, [queue.name for queue in queues])
+        running = running_by_function(self._other_nodes())
+        return [
+            self._info(queue, None if dead is None else dead.get(queue.name, 0), running.get(queue.name, 0))
+            for queue in queues
+        ]
+
+    def _info(self, queue: FunctionQueue, dead: int | None, elsewhere: int) -> FunctionInfo:
+        service = self._service
+        function_limits = stored = service.spec_of(queue.name)
+        if queue.is_root:  # limits of its time before the workflow have no effect
+            function_limits = replace(function_limits, declared=(), commanded=None)
+        limits = rules.effective(function_limits, to_us(service.wall()))
+        waiting = queue.waiting_by_priority()
+        return FunctionInfo(
+            function=function_text(queue.name),
+            paused=function_limits.paused,
+            **asdict(spec_of(limits)),
+            source="command" if function_limits.commanded is not None else "workers" if limits != UNLIMITED else None,
+            waiting=sum(waiting),
+            running=queue.running,
+            workers=sum(queue.workers.values()),
+            registered=service.is_registered(queue.name),
+            pause_reason=function_limits.pause_reason or None,
+            paused_at=rfc3339(function_limits.paused_us),
+            paused_until=rfc3339(function_limits.until_us),
+            revision=revision_of(stored),
+            dead_letters=dead,
+            waiting_by_priority=WaitingJobs(*waiting),
+            running_at_all_nodes=queue.running + elsewhere,
+            paused_by=function_limits.paused_by or None,
+        )
+
+
+def revision_of(limits: FunctionLimits) -> str:
+    """Return the revision of what commands have set. Declarations, which workers repeat, do not change it.
+
+    Nor does ``paused_by``: nodes of earlier versions leave it out, and return the same revision.
+    """
+    commanded = replace(limits, function=b"", declared=(), version=0, paused_by="")
+    return blake2b(encode_limits(commanded), digest_size=8).hexdigest()
+
+
+def _if_unchanged(change: Change, function: str, revision: str) -> Change:
+    """Return a change that raises ApiError if the function has another revision."""
+
+    def checked(stored: FunctionLimits, now_us: int) -> FunctionLimits:
+        if revision_of(stored) != revision:
+            raise ApiError(
+                Code.CHANGED,
+                f"the limits or the pause of {function} were changed since revision {revision}: read them again",
+            )
+        return change(stored, now_us)
+
+    return checked
+
+
+def _token(place: Place | bytes) -> str:
+    """Write a place as a token for clients."""
+    if isinstance(place, bytes):
+        return "n" + place.hex()
+    return f"m{place.serial}" if place.row is None else f"s{place.serial}.{place.row.hex()}"
+
+
+def _place(token: str | None) -> Place | bytes:
+    """Read the place of a token. Raises ValueError."""
+    if token is None:
+        return FIRST_PLACE
+    kind, rest = token[:1], token[1:]
+    if kind == "n":
+        return bytes.fromhex(rest)
+    if kind not in {"m", "s"}:
+        raise ValueError(token)
+    serial, _, row = rest.partition(".")
+    return Place(int(serial), bytes.fromhex(row) if kind == "s" else None)

@@ -1,0 +1,543 @@
+"""Calls about single jobs and lists of them: list, show, change and watch them.
+
+The stream of a job has its state at each change, and its progress.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
+
+from mainspring.api.handlers.job_lookup import (
+    PRIORITY_NAMES,
+    JobLookup,
+    check_access,
+    filter_of,
+    info_of,
+    of_another_node,
+    unknown,
+)
+from mainspring.api.handlers.run_rows import run_handle
+from mainspring.api.handlers.text import rfc3339, whole_line
+from mainspring.api.handlers.waiting import NEXT_TURN, Callback, act_if_new, converted, read_page
+from mainspring.api.jobs import (
+    CancelJob,
+    CancelledJob,
+    CloneJob,
+    DeletedJob,
+    DeleteJob,
+    FollowJob,
+    JobDetails,
+    JobInfo,
+    JobProgress,
+    ListedJobs,
+    ListJobs,
+    MissedChanges,
+    RetryJob,
+    ShowJob,
+    SnoozeJob,
+    UpdateJob,
+    WatchJobs,
+)
+from mainspring.api.request import ApiError, Code, Touches, check_number
+from mainspring.api.submitting import PRIORITY_BY_NAME, JobOptions, bytes_of, check_seconds, has_arguments, size_problem
+from mainspring.clock import to_us
+from mainspring.errors import NotFoundError, UsageError
+from mainspring.jobs.failures import decode_failure
+from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State
+from mainspring.jobs.requests import JobChange
+from mainspring.jobs.settlement_records import decode_records, number_of
+from mainspring.jobs.user_data import is_redacted
+from mainspring.namespaces import name_bytes, name_of, namespace_of, split_text
+from mainspring.queries.lists import QueryJobs, ReadArguments, Recall, Recalled, with_held
+from mainspring.workflows.model import Key, decode_about, function_named
+from mainspring.workflows.store import ShownRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mainspring.access.caller import Caller
+    from mainspring.access.idempotency import IdempotencyKey
+    from mainspring.api.handlers.registry import Finder, Followers, Handlers
+    from mainspring.api.handlers.submitting import SubmitCalls
+    from mainspring.api.request import Feed
+    from mainspring.api.submitting import PriorityName, Submission
+    from mainspring.errors import StoreError
+    from mainspring.jobs.requests import RemoteAttempt
+    from mainspring.jobs.service import JobService
+    from mainspring.storage.engine import Page
+    from mainspring.workflows.service import WorkflowService
+    from mainspring.workflows.store import Shown
+
+NO_OPTIONS = Options()
+ROWS_AT_ONCE = 100
+"""Rows that a store reads at once beside requests of others: those of a thousand would delay a commit by milliseconds."""
+
+
+class JobCalls:
+    """Answers for the jobs of a node and of its store.
+
+    ``recalls``: the store keeps records of attempts, so that the progress of a job stays after its end.
+    """
+
+    def __init__(self, service: JobService, workflows: WorkflowService | None = None, *, recalls: bool = False) -> None:
+        self._service = service
+        self._recalls = recalls
+        self._workflows = workflows
+        self._lookup = JobLookup(service)
+        self.objects: Mapping[Touches, Finder] = {Touches.JOB: self._lookup.functions_of}
+        self.handlers: Handlers = {ListJobs: self._list, ShowJob: self._show, CancelJob: self._cancel}
+
+    # ---- reading ----
+
+    async def _list(self, request: ListJobs, caller: Caller) -> ListedJobs:
+        check_number("limit", request.limit)
+        before = self._lookup.job_id(request.before) if request.before is not None else None
+        where = await filter_of(request, request.namespace, self.find_run)
+        permitted = caller.functions(request.permission, request.namespace)
+        if permitted is not None:
+            where = replace(where, functions=permitted)
+        query = QueryJobs(where=where, after=before, limit=request.limit)
+        page = await self._read(query, self._service.ask if request.partial else self._service.gather)
+        page = page._replace(items=[of_another_node(job) for job in page.items])
+        page = with_held(page, query, self._service.in_memory())
+        jobs = await converted(page.items, partial(info_of, self._service))
+        if not request.partial:
+            return ListedJobs(jobs)
+        following = None if page.next is None else self._service.handle_of(page.next).decode()
+        return ListedJobs(jobs, following, rfc3339(page.searched_us))
+
+    async def _read(self, query: QueryJobs, ask: Callable[..., object]) -> Page[Job]:
+        """Return the answer to a query. Beside requests of others, a long list is read in short pages, each in its own piece."""
+        most = query.limit
+        if most <= ROWS_AT_ONCE or not self._service.is_crowded():
+            return await read_page(ask, query)
+        items: list[Job] = []
+        while True:
+            number = min(ROWS_AT_ONCE, most - len(items))
+            page = await read_page(ask, replace(query, limit=number))
+            items += page.items
+            if page.next is None or len(page.items) < number or len(items) >= most:
+                return page._replace(items=items)
+            query = replace(query, after=page.next)
+            await NEXT_TURN
+
+    async def find_run(self, namespace: str, key: str) -> int:
+        """Return the number of the run with a handle or workflow id. Raises ApiError."""
+        handle, _, run = key.rpartition("@")
+        if self._service.id_of(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:
+            return int(run)
+        if self._workflows is not None:
+            root = self._service.id_of(key.encode())
+            wanted = Key(job=root or 0, workflow_id=key if root is None else "", namespace=namespace)
+            shown = await self._shown(self._workflows, wanted)
+            if isinstance(shown, ShownRun):
+                return shown.row.id
+        raise ApiError(Code.RUN_NOT_FOUND, f"no run of a workflow has the handle or workflow id {key}")
+
+    @staticmethod
+    async def _shown(workflows: WorkflowService, key: Key) -> Shown:
+        shown: Shown = await Callback(lambda done, failed: workflows.show(key, done, failed))
+        return shown
+
+    async def _show(self, request: ShowJob, caller: Caller) -> JobDetails:
+        def check(job: Job) -> None:
+            check_access(job, request.handle, request.namespace, caller, request.permission)
+
+        found = await self.find(self._lookup.job_id(request.handle), request.namespace, check)
+        if found is None:
+            raise unknown(request.handle)
+        return found
+
+    async def find(
+        self, job_id: int, namespace: str, check: Callable[[Job], None] = lambda _: None
+    ) -> JobDetails | None:
+        """Return the details of a job of a namespace. ``check`` may raise an error for it."""
+        service = self._service
+        held = service.find_held(job_id) is not None
+        found: tuple[Job | None, RemoteAttempt | None] = await Callback(
+            lambda done, failed: service.show(job_id, lambda *found: done(found), failed, namespace)
+        )
+        job, running = found
+        if job is None:
+            return None
+        check(job)
+        details = self._details(job if held else of_another_node(job, running), running)
+        if job.term == RUNS:
+            if self._workflows is not None:
+                await self._add_progress(self._workflows, Key(job=job_id, namespace=namespace), details)
+        elif self._recalls and State(job.state).ended:
+            await self._add_last_progress(job_id, details)
+        return details
+
+    async def _add_last_progress(self, job_id: int, details: JobDetails) -> None:
+        """Add the last progress of the last attempt at an ended job."""
+        recalled: Recalled | None = await Callback(
+            lambda done, failed: self._service.ask(Recall(job_id, 0), done, failed)
+        )
+        records = decode_records(recalled.attempts) if recalled is not None else []
+        if records:
+            _set_progress(details, records[-1].done, records[-1].total, records[-1].text)
+
+    async def _add_progress(self, workflows: WorkflowService, root: Key, details: JobDetails) -> None:
+        """Add the progress that the code of a run has reported to the details of its root job."""
+        shown = await self._shown(workflows, root)
+        progress = decode_about(shown.row.about).progress if isinstance(shown, ShownRun) else None
+        if progress is not None:
+            _set_progress(details, progress.done, progress.total, progress.text)
+
+    # ---- changing ----
+
+    async def _cancel(self, request: CancelJob, caller: Caller) -> CancelledJob:
+        job_id = self._lookup.job_id(request.handle)
+        act = caller.act(request.call, request.handle, request.reason, namespace=request.namespace)
+        try:
+            state: str = await Callback(
+                lambda done, failed: self._service.cancel(job_id, request.reason, done, failed, act, request.namespace)
+            )
+        except NotFoundError:
+            raise unknown(request.handle) from None
+        return CancelledJob(request.handle, state)
+
+    # ---- watching ----
+
+    def watch(
+        self, request: WatchJobs, send: Callable[[JobInfo | MissedChanges], None], has_room: Callable[[], bool]
+    ) -> Callable[[], None]:
+        """Call ``send`` with each change from now on; leave changes out while ``has_room`` returns False.
+
+        Return a function that ends the watch. Raises ApiError.
+        """
+        job_id = self._lookup.job_id(request.handle) if request.handle is not None else None
+        namespace = request.namespace
+        function = None if request.function is None else function_named(request.function, namespace)
+        missed = 0
+
+        def changed(job: Job) -> None:
+            nonlocal missed
+            if function is not None and job.function != function:
+                return
+            if namespace_of(job.function) != namespace:
+                return
+            if not has_room():
+                missed += 1
+                return
+            if missed:
+                send(MissedChanges(missed))
+                missed = 0
+            send(info_of(self._service, job))
+
+        self._service.watch(changed, job_id)
+        return lambda: self._service.unwatch(changed, job_id)
+
+    # ---- writing ----
+
+    def _details(self, job: Job, running: RemoteAttempt | None) -> JobDetails:
+        options, service = job.options or NO_OPTIONS, self._service
+        held = service.find_held(job.id)
+        attempt = held if held is not None else running
+        done = number_of(attempt.numerator) if attempt is not None else 0
+        total = number_of(attempt.denominator) if attempt is not None else 0
+        policy = service.policy(held) if held is not None else options.retry
+        info = info_of(service, job)
+        info.error = whole_line(job.error)
+        return JobDetails(
+            **asdict(info),
+            traceback=decode_failure(job.error).traceback if job.error else None,
+            schedule=None if options.schedule is None else split_text(options.schedule)[1],
+            fire_time=rfc3339(options.fire_us),
+            concurrency_key=job.key.decode("utf-8", "replace") or None,
+            run_at=rfc3339(job.due_us),
+            expires_at=rfc3339(job.expires_us),
+            input_size=job.input_size,
+            output_size=job.output_size,
+            max_attempts=policy.max_attempts if policy is not None else None,
+            timeout=options.timeout,
+            worker=held.worker_name() if held is not None else running.worker if running is not None else None,
+            done=done,
+            total=total,
+            numerator=done,
+            denominator=total,
+            tags=list(options.tags),
+            text=None if attempt is None else service.progress_text(job.id).decode("utf-8", "replace") or None,
+            run=self._run(job, options),
+        )
+
+    def _run(self, job: Job, options: Options) -> str | None:
+        if options.run is not None:
+            number = options.run[0]
+            return run_handle(self._service.handle_of(number).decode(), number)
+        return self._service.handle_of(job.id).decode() if job.term == RUNS else None
+
+
+def _set_progress(details: JobDetails, done: int, total: int, text: str) -> None:
+    details.done = details.numerator = done
+    details.total = details.denominator = total
+    details.text = text or None
+
+
+_NO_OPTIONS = Options()
+
+
+class JobChangeCalls:
+    """Calls that change single jobs. ``changes_jobs`` is whether the store can do more than redrive them; see `Engine`."""
+
+    def __init__(self, service: JobService, submits: SubmitCalls, *, largest: int, changes_jobs: bool = True) -> None:
+        self._service = service
+        self._submits = submits
+        self._largest = largest
+        self._changes_jobs = changes_jobs
+        self._lookup = JobLookup(service)
+        self.handlers: Handlers = {
+            RetryJob: self._retry,
+            UpdateJob: self._update,
+            SnoozeJob: self._snooze,
+            CloneJob: self._clone,
+            DeleteJob: self._delete,
+        }
+
+    async def _retry(self, request: RetryJob, caller: Caller, once: IdempotencyKey | None) -> JobInfo:
+        check_seconds(request, "delay")
+        changed = has_arguments(request)
+        if request.delay or changed:
+            self._check_supported("a retry with a delay or other arguments")
+        payload = bytes_of(request) if changed else None
+        if payload is not None and (problem := size_problem(payload, self._largest)) is not None:
+            raise ApiError(problem.code, problem.message)
+        job_id = self._lookup.job_id(request.handle)
+        act = caller.act(request.call, request.handle, namespace=request.namespace)
+        retry = partial(
+            self._service.retry,
+            job_id,
+            payload=payload,
+            delay=request.delay or 0.0,
+            act=act,
+            namespace=request.namespace,
+        )
+        try:
+            return await act_if_new(
+                once,
+                lambda keyed, done, failed: retry(done, failed, keyed_act=keyed),
+                lambda job: info_of(self._service, job),
+            )
+        except NotFoundError:
+            raise unknown(request.handle) from None
+
+    async def _update(self, request: UpdateJob, caller: Caller) -> JobInfo:
+        expires_at = request.expires_at
+        return await self._reschedule(
+            request,
+            JobChange(
+                None if request.run_at is UNSET else self._time_us("run_at", request.run_at.timestamp()),
+                None if request.priority is UNSET else int(PRIORITY_BY_NAME[request.priority]),
+                None
+                if expires_at is UNSET
+                else 0
+                if expires_at is None
+                else self._time_us("expires_at", expires_at.timestamp()),
+            ),
+            caller,
+        )
+
+    async def _snooze(self, request: SnoozeJob, caller: Caller) -> JobInfo:
+        check_seconds(request, "delay")
+        return await self._reschedule(request, JobChange(to_us(self._service.wall() + request.delay)), caller)
+
+    async def _reschedule(self, request: UpdateJob | SnoozeJob, change: JobChange, caller: Caller) -> JobInfo:
+        self._check_supported("a change of a waiting job")
+        job_id = self._lookup.job_id(request.handle)
+        act = caller.act(request.call, request.handle, namespace=request.namespace, after=change.shown())
+        changed: Job = await self._of_handle(
+            request.handle,
+            Callback(
+                lambda done, failed: self._service.reschedule(job_id, change, done, failed, act, request.namespace)
+            ),
+        )
+        return info_of(self._service, changed)
+
+    async def _delete(self, request: DeleteJob, caller: Caller) -> DeletedJob:
+        self._check_supported("the deletion of a job")
+        job_id = self._lookup.job_id(request.handle)
+        act = caller.act(request.call, request.handle, namespace=request.namespace)
+        await self._of_handle(
+            request.handle,
+            Callback[object](lambda done, failed: self._service.delete(job_id, done, failed, act, request.namespace)),
+        )
+        return DeletedJob(request.handle)
+
+    async def _clone(self, request: CloneJob, caller: Caller, once: IdempotencyKey | None) -> Submission:
+        original = await self._lookup.read(request.handle, request.namespace)
+        payload = bytes_of(request) if has_arguments(request) else await self._arguments(original)
+        stored = original.options or _NO_OPTIONS
+        options = JobOptions(
+            priority=request.priority or _priority(original),
+            delay=request.delay,
+            run_at=None if request.run_at is None else request.run_at.timestamp(),
+            timeout=stored.timeout,
+            heartbeat=stored.heartbeat,
+            expires=request.expires,
+            retry=stored.retry,
+            keep_unique=stored.keep_unique if request.unique else None,
+            concurrency_key=_key(original) if request.concurrency_key is None else request.concurrency_key,
+            version=stored.version or None,
+            tags=stored.tags if request.tags is None else request.tags,
+        )
+        name = name_of(original.function)
+        job = self._submits.job(request.namespace, name, payload, name_bytes(request.unique), options, caller)
+        return await self._submits.stored(job, once)
+
+    async def _arguments(self, job: Job) -> bytes:
+        """Return the arguments of a job. Raises ApiError."""
+        held = self._service.find_held(job.id)
+        if held is not None:
+            return held.job.payload
+        payload: bytes | None = await Callback(
+            lambda done, failed: self._service.ask(ReadArguments(job.id), done, failed)
+        )
+        if payload is None or (job.state == State.SUCCEEDED and is_redacted(payload)):
+            handle = self._service.handle_of(job.id).decode()
+            raise ApiError(Code.NOT_KEPT, f"the arguments of {handle} are not kept: give the arguments of the new job")
+        return payload
+
+    async def _of_handle(self, handle: str, work: Callback[Job] | Callback[object]) -> Job:
+        try:
+            answer: Job = await work  # type: ignore[assignment]
+        except NotFoundError:
+            raise unknown(handle) from None
+        return answer
+
+    def _check_supported(self, what: str) -> None:
+        if not self._changes_jobs:
+            raise ApiError(Code.UNSUPPORTED, f"the store of this node does not support {what}")
+
+    def _time_us(self, name: str, time: float) -> int:
+        """Return a time in microseconds. Raises UsageError for one that is too far away."""
+        if time > self._service.wall() + MAX_WAIT:
+            raise UsageError(f"{name} is more than a century away: give an earlier time")
+        return max(to_us(time), 1)
+
+
+def _key(job: Job) -> str:
+    return job.key.decode("utf-8", "replace")
+
+
+def _priority(job: Job) -> PriorityName:
+    return PRIORITY_NAMES[job.priority]
+
+
+DUE_MARGIN: Final = 0.1
+"""Seconds between the time at which a job is due and its lookup: a node makes due jobs pending in a commit."""
+LATE_INTERVAL: Final = 1.0
+"""Seconds between further lookups of a job that no node has made pending in time."""
+LONGEST_SLEEP: Final = 60.0
+"""Seconds between lookups of a scheduled job: a timer keeps the watcher in memory, also after its client has left."""
+
+
+class JobStreams:
+    """Streams about single jobs."""
+
+    def __init__(self, service: JobService) -> None:
+        self._service = service
+        self._lookup = JobLookup(service)
+        self.followers: Followers = {FollowJob: self._follow}
+
+    async def _follow(self, request: FollowJob, caller: Caller, feed: Feed) -> Callable[[], None]:
+        """Send the job now and at each change; the stream ends with the job.
+
+        The node reports the changes that it makes itself, and, of a job at another node, its progress and its end.
+        """
+        job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
+        watcher = _Watcher(self._service, job, feed, request.namespace)
+        watcher.found(job)
+        if State(job.state).ended:
+            return watcher.end
+        self._service.watch(watcher.send, job.id)
+        # It also looks the job up: it may have ended since.
+        self._service.wait(job.id, watcher, watcher.gone_from_store, namespace=request.namespace)
+        return watcher.end
+
+
+class _Watcher:
+    """Passes the changes of one job to a feed: a `jobs.listeners.Listener` of the job."""
+
+    def __init__(self, service: JobService, job: Job, feed: Feed, namespace: str) -> None:
+        self.gone = False
+        self._service = service
+        self._job = job
+        self._feed = feed
+        self._namespace = namespace
+
+    def send(self, job: Job) -> None:
+        """Send the state of the job; after the last one, end the stream."""
+        self._job = job
+        self._feed.replace("job", info_of(self._service, job))
+        if State(job.state).ended:
+            self._feed.end()
+        elif job.state == State.SCHEDULED:
+            self._look_when_due(job)
+
+    def found(self, job: Job) -> None:
+        """Send the state of a job that was looked up."""
+        self.send(job if self._service.find_held(job.id) is not None else of_another_node(job))
+
+    def _look_when_due(self, job: Job) -> None:
+        """Look the job up once it is due: the store makes all due jobs pending at once, and names none of them."""
+        self._look_after(job, max(job.due_us / 1_000_000 - self._service.wall(), 0) + DUE_MARGIN)
+
+    def _look_after(self, job: Job, seconds: float) -> None:
+        self._service.later(min(seconds, LONGEST_SLEEP), partial(self._look, job))
+
+    def _look(self, job: Job) -> None:
+        def found(now: Job | None) -> None:
+            if self.gone or self._job is not job:
+                return
+            if now is None:
+                self._feed.end()
+            elif now.state == State.SCHEDULED:
+                self._job = now
+                self._look_after(now, max(now.due_us / 1_000_000 - self._service.wall(), LATE_INTERVAL))
+            else:
+                self.found(now)
+
+        def failed(error: StoreError) -> None:
+            del error
+            self._look_after(job, LATE_INTERVAL)
+
+        if not self.gone and self._job is job:  # it has not changed since
+            self._service.find(job.id, found, failed, overtakes=True, namespace=self._namespace)
+
+    def gone_from_store(self) -> None:
+        """End the stream of a job that was deleted."""
+        self._feed.end()
+
+    def end(self) -> None:
+        """Send no more: the client has left."""
+        self._service.unwatch(self.send, self._job.id)
+        self._service.client_gone(self)
+
+    def data(self, handle: bytes, data: bytes) -> None:
+        """Ignore a part of the result."""
+
+    def warning(self, handle: bytes, data: bytes) -> None:
+        """Ignore a warning."""
+
+    def status(self, handle: bytes, numerator: bytes, denominator: bytes) -> None:
+        """Send the progress."""
+        del handle
+        if numerator.isdigit() and denominator.isdigit() and len(numerator) < 19 > len(denominator):
+            self._feed.replace("progress", JobProgress(int(numerator), int(denominator)))
+
+    def unknown(self, handle: bytes) -> None:
+        """Do nothing. It is never called, because `has_room` always returns True."""
+
+    def has_room(self) -> bool:
+        """Return True: results are dropped at once."""
+        return True
+
+    def ended(self, handle: bytes, job: Job, exception: bytes | None) -> None:
+        """Send the end of the job, without its result."""
+        del handle, exception
+        self.send(replace(job, result=b""))

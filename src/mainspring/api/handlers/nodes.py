@@ -1,0 +1,287 @@
+"""Calls about the nodes that share a store: the load of the answering one; list, show, drain and remove them."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from mainspring.access.roles import Permission
+from mainspring.api import namespaces
+from mainspring.api.handlers.text import names_in_row, rfc3339
+from mainspring.api.handlers.waiting import Callback
+from mainspring.api.namespaces import ListNamespaceNodes, NamespaceNode, ShowNamespaceNode
+from mainspring.api.nodes import (
+    DrainNode,
+    ListedNodes,
+    ListNodes,
+    NodeInfo,
+    NodeStatus,
+    RecoveryInfo,
+    RemoveNode,
+    ShowNode,
+    ShowStatus,
+)
+from mainspring.api.request import ApiError, Code
+from mainspring.namespaces import namespace_of
+from mainspring.workflows.model import function_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from mainspring.access.caller import Act, Caller
+    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.waiting import Done, Failed
+    from mainspring.api.request import Request
+    from mainspring.jobs.service import JobService
+    from mainspring.nodes.lease_manager import LeaseManager
+    from mainspring.nodes.model import NodeRow, Recovery
+    from mainspring.nodes.store import MembershipPort
+
+
+class StatusCalls:
+    """Calls about the node itself.
+
+    ``status`` returns its current state, with the functions of a namespace that a predicate accepts, or all of them. If its
+    third argument is False, no number is of others.
+    """
+
+    def __init__(
+        self, service: JobService, status: Callable[[str, Callable[[str], bool] | None, bool], NodeStatus]
+    ) -> None:
+        self._service = service
+        self._status = status
+        self.handlers: Handlers = {ShowStatus: self._show}
+
+    async def _show(self, request: ShowStatus, caller: Caller) -> NodeStatus:
+        def sees(function: str) -> bool:
+            return caller.may(request.permission, request.namespace, function)
+
+        counted: Callback[None] = Callback(lambda done, _: self._service.counted(lambda: done(None)))
+        await counted
+        every = caller.functions(request.permission, request.namespace) is None
+        return self._status(request.namespace, None if every else sees, caller.may_everywhere(request.permission))
+
+
+T = TypeVar("T")
+
+
+class NodeCalls:
+    """Calls about the nodes of a shared store. ``recover`` is called with terms that have ended.
+
+    ``record`` writes an act to the audit. Requests to nodes are no part of a group, so it follows them.
+    """
+
+    def __init__(
+        self,
+        lease_manager: LeaseManager,
+        port: MembershipPort,
+        recover: Callable[[Sequence[int]], None],
+        record: Callable[[Act, Done, Failed], object] = lambda _, done, __: done(None),
+    ) -> None:
+        self._lease_manager = lease_manager
+        self._port = port
+        self._recover = recover
+        self._record = record
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self.handlers: Handlers = {
+            ListNodes: self._list,
+            ShowNode: self._show,
+            DrainNode: self._drain,
+            RemoveNode: self._remove,
+            ListNamespaceNodes: self._list_of_namespace,
+            ShowNamespaceNode: self._show_of_namespace,
+        }
+
+    def _awaited(self, work: Coroutine[Any, Any, T]) -> Callback[T]:
+        """Run work on the store's own connection as a task."""
+
+        def ask(done: Done, failed: Failed) -> None:
+            def ended(task: asyncio.Task[T]) -> None:
+                self._under_way.discard(task)
+                try:
+                    value = task.result()
+                except Exception as error:  # noqa: BLE001 - a defect also ends the call, which raises it
+                    failed(error)
+                else:
+                    done(value)
+
+            task = asyncio.get_running_loop().create_task(work)
+            self._under_way.add(task)
+            task.add_done_callback(ended)
+
+        return Callback(ask)
+
+    async def _rows(self) -> list[_Row]:
+        dead = {row.term for row in self._lease_manager.dead()}
+        rows = await self._awaited(self._port.rows())
+        left = self._lease_manager.left()
+        return [_Row(row, dead=row.term in dead, left=left.get(row.term)) for row in rows]
+
+    async def _node(self, request: ShowNode | DrainNode | RemoveNode, caller: Caller) -> NodeInfo:
+        return node_info(await self._find(request.node), request, caller)
+
+    async def _find(self, node: str) -> _Row:
+        found = [one for one in await self._rows() if node in {one.row.name, str(one.row.term)}]
+        if not found:
+            raise ApiError(Code.NODE_NOT_FOUND, f"there is no node {node}; mainspring nodes list shows those there are")
+        if len(found) > 1:
+            terms = ", ".join(str(one.row.term) for one in found)
+            raise ApiError(Code.AMBIGUOUS_NODE, f"{len(found)} nodes are called {node}: name one of the terms {terms}")
+        return found[0]
+
+    async def _list(self, request: ListNodes, caller: Caller) -> ListedNodes:
+        return ListedNodes([node_info(one, request, caller) for one in await self._rows()])
+
+    async def _show(self, request: ShowNode, caller: Caller) -> NodeInfo:
+        return await self._node(request, caller)
+
+    async def _list_of_namespace(self, request: ListNamespaceNodes, caller: Caller) -> namespaces.NamespaceNodes:
+        return namespaces.NamespaceNodes([namespace_node(one, request, caller) for one in await self._rows()])
+
+    async def _show_of_namespace(self, request: ShowNamespaceNode, caller: Caller) -> NamespaceNode:
+        return namespace_node(await self._find(request.node), request, caller)
+
+    async def _drain(self, request: DrainNode, caller: Caller) -> NodeInfo:
+        node = await self._node(request, caller)
+        await self._awaited(self._port.ask_to_drain(node.term, draining=request.draining))
+        before, node.state = node.state, "draining" if request.draining else "live"
+        await self._recorded(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
+        return node
+
+    async def _remove(self, request: RemoveNode, caller: Caller) -> NodeInfo:
+        node = await self._node(request, caller)
+        if node.state != "dead" and not request.force:
+            raise ApiError(
+                Code.NODE_LIVES,
+                f"{node.name} is {node.state}: stop its process, and other nodes run its jobs; to take them away now: --force",
+            )
+        if await self._awaited(self._port.end(node.term)):
+            self._recover([node.term])
+        before, node.state = node.state, "removed"
+        await self._recorded(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
+        return node
+
+    def _recorded(self, act: Act) -> Callback[None]:
+        return Callback(lambda done, failed: self._record(act, done, failed))
+
+
+class SingleNodeCalls:
+    """Calls about a store that is not shared: ``row`` returns the row of its only node."""
+
+    def __init__(self, row: Callable[[], NodeRow]) -> None:
+        self._row = row
+        self.handlers: Handlers = {
+            ListNodes: self._list,
+            ShowNode: self._show,
+            DrainNode: self._refuse,
+            RemoveNode: self._refuse,
+            ListNamespaceNodes: self._list_of_namespace,
+            ShowNamespaceNode: self._show_of_namespace,
+        }
+
+    def _only(self) -> _Row:
+        return _Row(self._row(), dead=False)
+
+    def _find(self, node: str) -> _Row:
+        row = self._row()
+        if node not in {row.name, str(row.term)}:
+            raise ApiError(
+                Code.NODE_NOT_FOUND, f"there is no node {node}: {row.name} is the only one that has this store"
+            )
+        return _Row(row, dead=False)
+
+    async def _list(self, request: ListNodes, caller: Caller) -> ListedNodes:
+        return ListedNodes([node_info(self._only(), request, caller)])
+
+    async def _show(self, request: ShowNode, caller: Caller) -> NodeInfo:
+        return node_info(self._find(request.node), request, caller)
+
+    async def _list_of_namespace(self, request: ListNamespaceNodes, caller: Caller) -> namespaces.NamespaceNodes:
+        return namespaces.NamespaceNodes([namespace_node(self._only(), request, caller)])
+
+    async def _show_of_namespace(self, request: ShowNamespaceNode, caller: Caller) -> NamespaceNode:
+        return namespace_node(self._find(request.node), request, caller)
+
+    async def _refuse(self, _: DrainNode | RemoveNode) -> NodeInfo:
+        raise ApiError(
+            Code.ONLY_NODE, f"{self._row().name} is the only node that has this store: stop its process instead"
+        )
+
+
+class _Row(NamedTuple):
+    row: NodeRow
+    dead: bool
+    left: float | None = None
+    """Seconds that are left of its lease; None: this node does not know."""
+
+    @property
+    def state(self) -> str:
+        return "dead" if self.dead else "draining" if self.row.draining else "live"
+
+    @property
+    def lease_left(self) -> float | None:
+        return None if self.left is None else round(self.left, 1)
+
+    def loads(self, request: Request[Any], caller: Caller) -> dict[str, int]:
+        """Return the running jobs by function, of the functions of the request's namespace that the caller may see."""
+        found: dict[str, int] = {}
+        for name, (_, running) in zip(self.row.functions, chain(self.row.loads, repeat((0, 0))), strict=False):
+            text = function_text(name)
+            if namespace_of(name) == request.namespace and caller.may(Permission.READ, request.namespace, text):
+                found[text] = running
+        return found
+
+
+def node_info(found: _Row, request: Request[Any], caller: Caller) -> NodeInfo:
+    """Return a node as the API describes it, with the functions of the request's namespace that the caller may see.
+
+    Numbers of other namespaces' jobs and workers are only for callers who may see everything.
+    """
+    row, loads = found.row, found.loads(request, caller)
+    everything = caller.may_everywhere(Permission.READ)
+    prefetch = row.capacity if everything else None
+    return NodeInfo(
+        name=row.name,
+        term=row.term,
+        state=found.state,
+        address=row.address or None,
+        slots=row.slots if everything else None,
+        prefetch=prefetch,
+        capacity=prefetch,
+        jobs=row.running if everything else sum(loads.values()),
+        weight=row.weight,
+        functions=names_in_row(loads),
+        beats=row.counter,
+        lease=row.lease,
+        started_at=rfc3339(row.started_us),
+        version=row.version,
+        lease_left=found.lease_left,
+        strategy=row.strategy or None,
+        recoveries=[_recovery(one) for one in row.recoveries] if everything else [],
+    )
+
+
+def _recovery(one: Recovery) -> RecoveryInfo:
+    return RecoveryInfo(list(one.terms), list(one.names), one.jobs, rfc3339(one.at_us) or "")
+
+
+def namespace_node(found: _Row, request: Request[Any], caller: Caller) -> NamespaceNode:
+    """Return a node with the figures of the request's namespace."""
+    row, loads = found.row, found.loads(request, caller)
+    workers = [worker for worker in row.workers if request.namespace in worker.namespaces]
+    slots = [worker.slots for worker in workers if worker.slots is not None]
+    return NamespaceNode(
+        name=row.name,
+        term=row.term,
+        state=found.state,
+        version=row.version,
+        started_at=rfc3339(row.started_us),
+        beats=row.counter,
+        lease=row.lease,
+        workers=len(workers),
+        slots=sum(slots) if len(slots) == len(workers) else None,
+        running=sum(loads.values()),
+        functions=names_in_row(loads),
+        lease_left=found.lease_left,
+    )

@@ -1,0 +1,247 @@
+"""Rows and details of runs in answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.api.handlers.text import rfc3339
+from mainspring.api.workflows import (
+    CHILD_POLICIES,
+    STATUS_NAMES,
+    ActivityInfo,
+    ChildInfo,
+    ChildPolicyName,
+    ParkingInfo,
+    ProgressInfo,
+    RunDetails,
+    RunInfo,
+    StatusName,
+    TimerInfo,
+    UnbegunStatus,
+)
+from mainspring.jobs.model import State
+from mainspring.namespaces import name_text
+from mainspring.quantities import format_duration
+from mainspring.workflows.model import Status, decode_about, function_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.api.jobs import JobDetails
+    from mainspring.jobs.model import Job
+    from mainspring.workflows.history import ChildPolicy
+    from mainspring.workflows.model import About, OpenActivity, OpenChild
+    from mainspring.workflows.model import State as RunState
+    from mainspring.workflows.store import RunRow, ShownRun, Unbegun
+
+MOST_PARTS: Final = 5
+"""The most things in the text of ``waits_for``; the text ends with the number of others."""
+_DAY: Final = 86_400
+_UNITS: Final = (_DAY, 3_600, 60, 1)
+
+
+def status_name(status: int) -> StatusName:
+    """Return the name of a status in answers."""
+    return STATUS_NAMES[Status(status)]
+
+
+def unbegun_status(state: int) -> UnbegunStatus:
+    """Return the status of a run that has not begun, by the state of its job."""
+    return "scheduled" if state == State.SCHEDULED else "pending"
+
+
+def run_handle(handle: str, run: int) -> str:
+    """Return the key of one run; ``handle`` is its root job's."""
+    return f"{handle}@{run}"
+
+
+def run_info(handle: str, shown: ShownRun, now_us: int, *, stranded: bool) -> RunInfo:
+    """Return the row of a run; ``handle`` is its root job's."""
+    row = shown.row
+    return RunInfo(
+        handle=handle,
+        id=row.workflow_id,
+        type=row.type,
+        version=row.version,
+        status=status_name(row.status),
+        started_at=rfc3339(row.started_us),
+        closed_at=rfc3339(row.closed_us),
+        events=row.events,
+        waits_for=_waits_for(shown, now_us, stranded=stranded) if Status(row.status).open else None,
+        run=run_handle(handle, row.id),
+        parked_at=rfc3339(row.parked_us),
+        workflow_id=row.workflow_id,
+    )
+
+
+def run_details(
+    info: RunInfo,
+    shown: ShownRun,
+    activities: list[ActivityInfo],
+    error: str | None,
+    *,
+    parent: str | None = None,
+    handle_of: Callable[[int], bytes],
+) -> RunDetails:
+    """Return all details of a run; ``info`` is its row, ``error`` that of its root job, ``handle_of`` returns those of jobs."""
+    row, state = shown.row, shown.state
+    about = decode_about(row.about)
+    timers = sorted(state.timers.values(), key=lambda timer: timer.fire_us)
+    return RunDetails(
+        **{name: getattr(info, name) for name in RunInfo.__struct_fields__},
+        begins_at=rfc3339(state.begin_us),
+        times_out_at=rfc3339(state.close_by_us) if info.status == "open" else None,
+        cancel_requested=bool(state.cancel_requested),
+        cancel_reason=state.cancel_reason or None,
+        attempt=state.attempt,
+        failure=state.failure or None,
+        previous_run=run_handle(info.handle, state.continued_run) if state.continued_run else None,
+        next_run=run_handle(info.handle, state.new_run) if state.new_run else None,
+        error=error,
+        input_size=row.input_size,
+        output_size=row.output_size,
+        history_size=row.history_bytes,
+        parent=parent,
+        activities=activities,
+        children=[_child(child, handle_of(child.run).decode()) for child in state.children.values()],
+        timers=[
+            TimerInfo(timer.timer_id, rfc3339(timer.fire_us), timer.start_to_fire or None, timer.control or None)
+            for timer in timers
+        ],
+        steps=list(about.steps),
+        receives=list(about.channels),
+        unread=about.unread,
+        progress=_progress(about),
+        parked=_parking(row),
+    )
+
+
+def unbegun_info(handle: str, unbegun: Unbegun, now_us: int, *, is_paused: bool) -> RunInfo:
+    """Return the row of a run that has not begun. ``is_paused``: its function is paused."""
+    job = unbegun.job
+    workflow_id = name_text(job.unique) or handle
+    return RunInfo(
+        handle=handle,
+        id=workflow_id,
+        type=function_text(job.function),
+        version="",
+        status=unbegun_status(job.state),
+        started_at=None,
+        closed_at=None,
+        events=0,
+        waits_for=_begin_of(unbegun, now_us, is_paused=is_paused),
+        run=run_handle(handle, job.id),
+        parked_at=None,
+        workflow_id=workflow_id,
+    )
+
+
+def _begin_of(unbegun: Unbegun, now_us: int, *, is_paused: bool) -> str:
+    job = unbegun.job
+    if job.state == State.SCHEDULED:
+        return f"its start in {rough_duration(max(0, job.due_us - now_us) / 1_000_000)}"
+    name = function_text(job.function)
+    if is_paused:
+        return f"mainspring functions resume {name}"
+    return "its start" if unbegun.is_workflow else f"a first worker with the workflow {name}"
+
+
+def unbegun_details(info: RunInfo, job: Job) -> RunDetails:
+    """Return all details of a run that has not begun; ``info`` is its row."""
+    return RunDetails(
+        **{name: getattr(info, name) for name in RunInfo.__struct_fields__},
+        begins_at=rfc3339(job.due_us) if job.state == State.SCHEDULED else None,
+        times_out_at=None,
+        cancel_requested=False,
+        attempt=1,
+        failure=None,
+        previous_run=None,
+        next_run=None,
+        error=None,
+        input_size=job.input_size,
+        output_size=0,
+        history_size=0,
+        parent=None,
+        activities=[],
+        children=[],
+        timers=[],
+        steps=[],
+        receives=[],
+        unread={},
+        progress=None,
+        parked=None,
+    )
+
+
+def _waits_for(shown: ShownRun, now_us: int, *, stranded: bool) -> str:
+    """Return the things that an open run waits for; of one that is set aside, the reason."""
+    if shown.fault:
+        return f"a node that can read it: {shown.fault}"
+    return waits_for(shown.row, shown.state, now_us, stranded=stranded)
+
+
+def waits_for(row: RunRow, state: RunState, now_us: int, *, stranded: bool) -> str:
+    """Return the things that an open run waits for, such as ``charge #2, timer 2d4h, approved``."""
+    if row.parked is not None:
+        return f"other code (parked: {row.parked.kind})"
+    if stranded and row.decision:
+        return f"a worker with {row.type}@{row.version}"
+    if state.begin_us:
+        return f"attempt {state.attempt} in {rough_duration(max(0, state.begin_us - now_us) / 1_000_000)}"
+    parts = [*_open_things(state, decode_about(row.about), now_us)]
+    if not parts:
+        return "a decision"
+    shown = parts[:MOST_PARTS]
+    return ", ".join(shown) + (f" and {len(parts) - MOST_PARTS} more" if len(parts) > MOST_PARTS else "")
+
+
+def _open_things(state: RunState, about: About, now_us: int) -> Sequence[str]:
+    activities = [f"{function_text(one.function)} #{one.activity_id}" for one in state.activities.values()]
+    timers = sorted(timer.fire_us for timer in state.timers.values())
+    times = [f"timer {rough_duration(max(0, fire_us - now_us) / 1_000_000)}" for fire_us in timers]
+    conditions = ["a condition"] * about.conditions
+    children = [f"{one.type} #{one.number}" for one in state.children.values()]
+    return [*activities, *children, *(f"{step} (step)" for step in about.steps), *times, *about.channels, *conditions]
+
+
+def rough_duration(seconds: float) -> str:
+    """Return a duration in its two largest units, such as ``2d4h``."""
+    largest = next((at for at, unit in enumerate(_UNITS) if seconds >= unit), len(_UNITS) - 1)
+    smallest = _UNITS[min(largest + 1, len(_UNITS) - 1)]
+    return format_duration(int(seconds) // smallest * smallest)
+
+
+def activity_info(handle: str, activity: OpenActivity, job: JobDetails | None) -> ActivityInfo:
+    """Return an open activity; ``handle`` is its job's, and None stands for a job that is not read."""
+    return ActivityInfo(
+        number=activity.activity_id,
+        function=function_text(activity.function),
+        handle=handle,
+        state=None if job is None else job.state,
+        worker=None if job is None else job.worker,
+        attempt=None if job is None else job.attempt,
+        scheduled_at=rfc3339(activity.scheduled_us),
+        error=None if job is None else job.error,
+    )
+
+
+def _progress(about: About) -> ProgressInfo | None:
+    progress = about.progress
+    return None if progress is None else ProgressInfo(progress.done, progress.total, progress.text)
+
+
+def _child(child: OpenChild, handle: str) -> ChildInfo:
+    workflow_id = child.workflow_id
+    return ChildInfo(str(child.number), child.type, workflow_id, handle, _POLICIES[child.policy], workflow_id)
+
+
+_POLICIES: Final[dict[ChildPolicy, ChildPolicyName]] = {policy: name for name, policy in CHILD_POLICIES.items()}
+
+
+def _parking(row: RunRow) -> ParkingInfo | None:
+    parked = row.parked
+    if parked is None:
+        return None
+    return ParkingInfo(
+        parked.kind, parked.message, list(parked.recorded), list(parked.code), parked.at, list(row.builds)
+    )

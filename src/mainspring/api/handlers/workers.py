@@ -1,0 +1,213 @@
+"""Calls about the workers that are connected to the nodes of a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from msgspec.structs import asdict
+
+from mainspring.api.handlers.text import names_in_row, rfc3339
+from mainspring.api.handlers.waiting import Callback
+from mainspring.api.nodes import (
+    DrainWorker,
+    ListedWorkers,
+    ListWorkers,
+    ShowWorker,
+    StopWorker,
+    WorkerDecisions,
+    WorkerDetails,
+    WorkerInfo,
+)
+from mainspring.api.request import ApiError, Code
+from mainspring.errors import ForbiddenError
+from mainspring.events import Direct
+from mainspring.namespaces import SEPARATOR, split
+from mainspring.workflows.model import function_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mainspring.access.caller import Act, Caller
+    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.waiting import Done, Failed
+    from mainspring.nodes.model import NodeRow, WorkerRow
+
+MOST_JOBS = 1000
+Verb = Literal["drain", "undrain", "stop"]
+
+
+class Workers(Protocol):
+    """The workers of this node; `server.connected_workers` implements it."""
+
+    def all(self) -> list[WorkerRow]:
+        """Return the rows of all workers."""
+
+    def details(self, number: int) -> tuple[list[bytes], dict[bytes, bytes]] | None:
+        """Return the functions of a worker, and its running jobs with theirs; None if it is not connected."""
+
+    def decisions(self, number: int) -> tuple[int, int, int] | None:
+        """Return how many decisions of runs a worker has, how many only keep a step, and its places; None if it decides none."""
+
+    def direct(self, number: int, verb: Verb) -> bool | None:
+        """Pass a request to a worker. Return whether it takes such requests; None if it is not connected."""
+
+
+class _Found(NamedTuple):
+    node: str
+    term: int
+    row: WorkerRow
+
+
+class WorkerCalls:
+    """Answers about workers.
+
+    ``node`` is the name of this node, and ``term`` returns its term. ``others`` returns the rows of the other live nodes, and
+    ``send`` sends a message to the node of a term. ``record`` writes an act to the audit, after its request was passed on.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        node: str,
+        term: Callable[[], int],
+        others: Callable[[], Sequence[NodeRow]],
+        send: Callable[[int, Direct], None],
+        record: Callable[[Act, Done, Failed], object] = lambda _, done, __: done(None),
+    ) -> None:
+        self._workers = workers
+        self._node = node
+        self._term = term
+        self._others = others
+        self._send = send
+        self._record = record
+        self.handlers: Handlers = {
+            ListWorkers: self._list,
+            ShowWorker: self._show,
+            DrainWorker: self._drain,
+            StopWorker: self._stop,
+        }
+
+    def _all(self, namespace: str) -> dict[tuple[int, int], _Found]:
+        """Return the workers of a namespace, by the terms of their nodes and their numbers, sorted."""
+        found = [_Found(row.name, row.term, worker) for row in self._others() for worker in row.workers]
+        term = self._term()
+        found += [_Found(self._node, term, worker) for worker in self._workers.all()]
+        keys = {(one.term, one.row.number): one for one in found if namespace in one.row.namespaces}
+        return dict(sorted(keys.items()))
+
+    def number_in(self, namespace: str) -> int:
+        """Return the number of the workers of a namespace."""
+        own = sum(1 for worker in self._workers.all() if namespace in worker.namespaces)
+        return own + sum(1 for row in self._others() for worker in row.workers if namespace in worker.namespaces)
+
+    async def _list(self, request: ListWorkers) -> ListedWorkers:
+        after = (0, 0) if request.after is None else _key(request.after)
+        if after is None:
+            raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer")
+        found = [one for key, one in self._all(request.namespace).items() if key > after]
+        page = [_info(one) for one in found[: request.limit]]
+        return ListedWorkers(page, page[-1].id if len(found) > len(page) else None)
+
+    def _find(self, namespace: str, worker: str) -> _Found:
+        key = _key(worker)
+        found = None if key is None else self._all(namespace).get(key)
+        if found is None:
+            raise ApiError(
+                Code.WORKER_NOT_FOUND, f"no worker has the id {worker}: mainspring workers list shows those there are"
+            )
+        return found
+
+    async def _show(self, request: ShowWorker, caller: Caller) -> WorkerDetails:
+        def sees(function: bytes) -> bool:
+            namespace, name = split(function)
+            return namespace == request.namespace and caller.may(request.permission, namespace, function_text(name))
+
+        found = self._find(request.namespace, request.worker)
+        functions: list[str] | None = None
+        jobs: list[str] | None = None
+        decisions: WorkerDecisions | None = None
+        if found.term == self._term() and (details := self._workers.details(found.row.number)) is not None:
+            names, running = details
+            functions = names_in_row(
+                sorted(function_text(name) for name in names if not name.startswith(SEPARATOR) and sees(name))
+            )
+            handles = [handle.decode() for handle, function in running.items() if sees(function)]
+            jobs = handles[:MOST_JOBS]
+            decisions = _decisions(self._workers.decisions(found.row.number))
+        return WorkerDetails(**asdict(_info(found)), functions=functions, jobs=jobs, decisions=decisions)
+
+    async def _drain(self, request: DrainWorker, caller: Caller) -> WorkerInfo:
+        found = self._find(request.namespace, request.worker)
+        _check_namespaces(request, caller, found.row)
+        self._direct(found, "drain" if request.draining else "undrain")
+        info = _info(found)
+        before, info.state = info.state, "draining" if request.draining else "live"
+        await self._recorded(request, caller, before=before, after=info.state)
+        return info
+
+    async def _stop(self, request: StopWorker, caller: Caller) -> WorkerInfo:
+        found = self._find(request.namespace, request.worker)
+        _check_namespaces(request, caller, found.row)
+        if not found.row.stops:
+            raise ApiError(
+                Code.CONFLICT,
+                f"{found.row.name} takes no requests to stop, as plain Gearman has none: drain it, or end its process",
+            )
+        self._direct(found, "stop")
+        await self._recorded(request, caller)
+        return _info(found)
+
+    def _recorded(self, request: DrainWorker | StopWorker, caller: Caller, **change: str) -> Callback[None]:
+        act = caller.act(request.call, request.worker, namespace=request.namespace, **change)
+        return Callback(lambda done, failed: self._record(act, done, failed))
+
+    def _direct(self, found: _Found, verb: Verb) -> None:
+        """Pass a request to a worker, directly or through its node."""
+        if found.term == self._term():
+            self._workers.direct(found.row.number, verb)
+        else:
+            self._send(found.term, Direct(found.row.number, verb))
+
+
+def _decisions(usage: tuple[int, int, int] | None) -> WorkerDecisions | None:
+    if usage is None:
+        return None
+    running, steps, places = usage
+    return WorkerDecisions(running, steps, places, full=running - steps >= places)
+
+
+def _check_namespaces(request: DrainWorker | StopWorker, caller: Caller, row: WorkerRow) -> None:
+    """Raise ForbiddenError if a worker serves a namespace, too, in which the caller may change none. The error names none."""
+    for namespace in row.namespaces:
+        if not caller.may(request.permission, namespace) or caller.functions(request.permission, namespace) is not None:
+            raise ForbiddenError(
+                f"the worker serves other namespaces, too, and {caller.name!r} lacks the permission"
+                f" {request.permission.value!r} for all functions there: use a token that has it"
+            )
+
+
+def _key(worker: str) -> tuple[int, int] | None:
+    """Return the term and the number in an id; None if it is none."""
+    term, _, number = worker.partition("-")
+    if not (term.isdecimal() and number.isdecimal()) or len(worker) > 40:
+        return None
+    return int(term), int(number)
+
+
+def _info(found: _Found) -> WorkerInfo:
+    row = found.row
+    fields: dict[str, Any] = {
+        "id": f"{found.term}-{row.number}",
+        "name": row.name,
+        "node": found.node,
+        "term": found.term,
+        "client": "extension" if row.extended else "gearman",
+        "state": "silent" if row.silent_us else "draining" if row.draining else "live",
+        "slots": row.slots,
+        "running": row.running,
+        "connected_at": rfc3339(row.connected_us),
+        "version": row.version or None,
+        "stops": row.stops,
+        "silent_since": rfc3339(row.silent_us) if row.silent_us else None,
+    }
+    return WorkerInfo(**fields)

@@ -1,0 +1,432 @@
+"""Calls that start runs, send them signals and other requests, and name the versions of workflows and their workers.
+
+`runs` has the calls that read runs. A node whose store keeps no runs refuses all of them (`without_workflows`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import UNSET
+
+from mainspring.api.handlers.run_rows import status_name, unbegun_status
+from mainspring.api.handlers.runs import (
+    ListsRuns,
+    ReadsRuns,
+    RunListCalls,
+    RunLookup,
+    RunReadingCalls,
+    ShowsRuns,
+    ambiguous,
+    unread,
+)
+from mainspring.api.handlers.text import names_in_row, rfc3339
+from mainspring.api.handlers.waiting import Callback, act_once
+from mainspring.api.request import ApiError, Code
+from mainspring.api.submitting import JobOptions, bytes_of, checked_levels, size_problem
+from mainspring.api.workflows import (
+    CHILD_POLICIES,
+    CacheInfo,
+    CancelRun,
+    ChangedRuns,
+    DeciderInfo,
+    DeciderList,
+    ListDeciders,
+    ListVersions,
+    ListWorkflowRuns,
+    MoveRun,
+    ReachedRun,
+    ReadHistory,
+    RemovedVersion,
+    RemoveVersion,
+    ShowRun,
+    SignalRun,
+    StartedRun,
+    StartRun,
+    TerminateRun,
+    UnparkRuns,
+    VersionInfo,
+    VersionList,
+)
+from mainspring.quantities import format_duration
+from mainspring.workflows import requests
+from mainspring.workflows.store import ShownRun
+from mainspring.workflows.store import Start as NewRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mainspring.access.caller import Act, Caller
+    from mainspring.access.idempotency import IdempotencyKey, KeptReply, RequestKey, Reservation
+    from mainspring.api.handlers.jobs import JobCalls
+    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.submitting import SubmitCalls
+    from mainspring.api.handlers.waiting import Ask
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.roots import Stored
+    from mainspring.jobs.service import JobService
+    from mainspring.workflows.decider_workers import DeciderRow
+    from mainspring.workflows.definitions import VersionRow
+    from mainspring.workflows.history import ChildPolicy
+    from mainspring.workflows.model import Key, Limits
+    from mainspring.workflows.requests import Failed
+    from mainspring.workflows.store import Begun, Moved
+
+
+class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
+    """The runs of a node; `workflows.service` implements it."""
+
+    def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed) -> None:
+        """Store a root job and begin its run; see ``workflows.store.Start``."""
+
+    def start_once(
+        self,
+        start: NewRun,
+        key: RequestKey,
+        reply: Callable[[Stored], KeptReply],
+        done: Callable[[Stored | Reservation], None],
+        failed: Failed,
+    ) -> None:
+        """Do the same in one transaction with the answer that ``reply`` returns."""
+
+    def signal(self, signal: requests.Signal, done: Callable[[requests.Reached], None], failed: Failed) -> None:
+        """Record a signal."""
+
+    def request_cancel(
+        self,
+        key: Key,
+        reason: str,
+        request: int,
+        done: Callable[[requests.Reached], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
+        """Ask a run to cancel itself."""
+
+    def terminate(
+        self,
+        key: Key,
+        reason: str,
+        children: ChildPolicy | None,
+        done: Callable[[requests.Reached], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
+        """End a run at once; ``children`` replaces the policies of its children."""
+
+    def move(
+        self, key: Key, version: str, done: Callable[[Moved], None], failed: Failed, act: Act | None = None
+    ) -> None:
+        """Give a run another version, if its code has recorded nothing."""
+
+    def unpark(
+        self,
+        key: Key | None,
+        namespace: str,
+        done: Callable[[int], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
+        """Let a parked run go on; without a key, all of a namespace. ``done`` is called with their number."""
+
+
+class WorkflowCalls:
+    """Answers for the runs of a node."""
+
+    def __init__(
+        self,
+        workflows: Workflows,
+        service: JobService,
+        jobs: JobCalls,
+        submits: SubmitCalls,
+        limits: Limits,
+    ) -> None:
+        self._workflows = workflows
+        self._service = service
+        self._runs = RunLookup(workflows, service, jobs)
+        self._submits = submits
+        self._limits = limits
+        self.handlers: Handlers = {
+            **RunListCalls(workflows, service, self._runs).handlers,
+            **RunReadingCalls(workflows, service, jobs, self._runs).handlers,
+            StartRun: self._start,
+            SignalRun: self._signal,
+            CancelRun: self._cancel,
+            TerminateRun: self._terminate,
+            MoveRun: self._move,
+            UnparkRuns: self._unpark,
+        }
+
+    # ---- starting ----
+
+    async def _start(self, request: StartRun, caller: Caller, once: IdempotencyKey | None) -> StartedRun:
+        timeout = request.timeout
+        longest = self._limits.timeout
+        if timeout is not None and not 0 < timeout <= longest:
+            limit, given = format_duration(longest), format_duration(timeout) if timeout > 0 else f"{timeout} seconds"
+            raise ApiError(Code.INVALID, f"a run at this node lasts from 1us to {limit}: timeout is {given}")
+        payload, unique = bytes_of(request), request.id.encode()
+        options = JobOptions(priority=request.priority)
+        function = request.function.encode()
+        job = self._submits.job(request.namespace, function, payload, unique, options, caller, creates=False)
+
+        def answer(begun: Begun | Stored) -> StartedRun:
+            if (why := begun.refused.get(job.id)) is not None:
+                raise ApiError(Code.WORKFLOW_NOT_FOUND, why)
+            joined = begun.joined.get(job.id)
+            root = job.id if joined is None else joined.id
+            handle = self._service.handle_of(root).decode()
+            workflow_id = request.id or handle
+            return StartedRun(handle, self._runs.handle(root, root), workflow_id, joined is not None, workflow_id)
+
+        start = NewRun(job, request.version, timeout or 0.0)
+        if once is None:
+            begun: Begun = await Callback(lambda done, failed: self._workflows.start(*start, done, failed))
+            return answer(begun)
+        return await act_once(once, partial(self._workflows.start_once, start, once.key), answer)
+
+    # ---- requests to runs ----
+
+    async def _signal(self, request: SignalRun) -> ReachedRun:
+        signal = requests.Signal(
+            self._runs.key(request.namespace, request.key),
+            request.name,
+            _value(request),
+            _request_key(request.request),
+        )
+        if (problem := size_problem(signal.input, self._limits.largest)) is not None:
+            raise ApiError(problem.code, problem.message)
+        return await self._reached(request, lambda done, failed: self._workflows.signal(signal, done, failed))
+
+    async def _cancel(self, request: CancelRun, caller: Caller) -> ReachedRun:
+        key, number = self._runs.key(request.namespace, request.key), _request_key(request.request)
+        act = caller.act(request.call, request.key, request.reason, namespace=request.namespace)
+        return await self._reached(
+            request,
+            lambda done, failed: self._workflows.request_cancel(key, request.reason, number, done, failed, act),
+        )
+
+    async def _terminate(self, request: TerminateRun, caller: Caller) -> ReachedRun:
+        act = caller.act(request.call, request.key, request.reason, namespace=request.namespace)
+        key = self._runs.key(request.namespace, request.key)
+        children = None if request.children is None else CHILD_POLICIES[request.children]
+        return await self._reached(
+            request,
+            lambda done, failed: self._workflows.terminate(key, request.reason, children, done, failed, act),
+        )
+
+    async def _reached(self, request: SignalRun | CancelRun | TerminateRun, ask: Ask) -> ReachedRun:
+        key = request.key
+        reached: requests.Reached = await Callback(ask)
+        match reached.verdict:
+            case "unknown":
+                raise await self._runs.unknown(request.namespace, key)
+            case "ambiguous":
+                raise ambiguous(key)
+            case "unread":
+                raise unread(key, reached.fault)
+            case "closed":
+                status = status_name(reached.status).replace("_", " ")
+                raise ApiError(
+                    Code.CONFLICT,
+                    f"the run {key} is closed ({status}) and takes no requests; start another one with: mainspring"
+                    " workflows start",
+                )
+            case "full" if not reached.run:
+                raise ApiError(
+                    Code.CONFLICT,
+                    f"the run {key} has not begun, and takes no more signals before its begin: start a worker with the"
+                    " workflow, and send the signal again",
+                )
+            case "full":
+                raise ApiError(
+                    Code.CONFLICT,
+                    f"the run {key} takes no more signals: a history has at most {self._limits.events} events, and the last"
+                    f" {self._limits.reserved} are for its own decisions; send fewer signals to a run, or let it end"
+                    " earlier and start another one",
+                )
+        handle = self._service.handle_of(reached.root).decode()
+        run = self._runs.handle(reached.root, reached.run)
+        waiting = reached.waiting
+        status = status_name(reached.status) if waiting is None else unbegun_status(waiting)
+        return ReachedRun(handle, run, status, reached.verdict == "repeated")
+
+    async def _move(self, request: MoveRun, caller: Caller) -> ReachedRun:
+        key, version = request.key, request.version
+        target = self._runs.key(request.namespace, key)
+        act = caller.act(request.call, key, version, namespace=request.namespace)
+        moved: Moved = await Callback(lambda done, failed: self._workflows.move(target, version, done, failed, act))
+        why = ""
+        match moved.verdict:
+            case "unknown":
+                raise await self._runs.unknown(request.namespace, key)
+            case "ambiguous":
+                raise ambiguous(key)
+            case "unread":
+                raise unread(key, moved.fault)
+            case "unregistered":
+                raise ApiError(
+                    Code.WORKFLOW_NOT_FOUND,
+                    f"no worker has registered version {version} of the workflow; registered: {', '.join(moved.versions)}",
+                )
+            case "closed":
+                why = f"is closed ({status_name(moved.status).replace('_', ' ')})"
+            case "unbegun":
+                why = "has not begun: it gets its version when it begins"
+            case "recorded":
+                why = (
+                    "cannot be moved, because its code has made decisions that another version may not repeat: start a worker"
+                    " with its version, or end the run and start another one"
+                )
+        if why:
+            raise ApiError(Code.CONFLICT, f"the run {key} {why}")
+        handle = self._service.handle_of(moved.root).decode()
+        return ReachedRun(handle, self._runs.handle(moved.root, moved.run), "open", moved.verdict == "same")
+
+    async def _unpark(self, request: UnparkRuns, caller: Caller) -> ChangedRuns:
+        if (request.key is None) is not request.all:
+            raise ApiError(Code.INVALID, "give a key, or `all`: exactly one of these")
+        key = None if request.key is None else self._runs.key(request.namespace, request.key)
+        if request.key is not None:
+            found = await self._runs.find(request.namespace, request.key)
+            if isinstance(found, ShownRun) and found.fault:
+                raise unread(request.key, found.fault)
+        namespace = request.namespace
+        act = caller.act(request.call, request.key or "all", namespace=namespace)
+        number: int = await Callback(lambda done, failed: self._workflows.unpark(key, namespace, done, failed, act))
+        return ChangedRuns(number)
+
+
+def _value(request: SignalRun) -> bytes:
+    """Return the bytes of a signal's value; none for none. Raises ApiError."""
+    if request.value is not UNSET and request.payload is not UNSET:
+        raise ApiError(Code.INVALID, "give value or payload, not both")
+    if request.payload is not UNSET:
+        return request.payload
+    return b"" if request.value is UNSET else checked_levels(bytes(request.value))
+
+
+def _request_key(text: str | None) -> int:
+    """Return the hash that identifies a request; 0 for none."""
+    return 0 if text is None else int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
+
+
+class Table(Protocol):
+    """The versions of a node; `workflows.version_table` implements it."""
+
+    def list(
+        self, namespace: str, name: str | None, done: Callable[[Sequence[VersionRow]], None], failed: Failed
+    ) -> None:
+        """Read the versions of a workflow, or of all of a namespace."""
+
+    def remove(
+        self,
+        namespace: str,
+        name: str,
+        version: str,
+        done: Callable[[bool], None],
+        failed: Failed,
+        act: Act | None = None,
+    ) -> None:
+        """Remove a version that nothing needs; ``done`` is called with whether it existed."""
+
+
+class VersionCalls:
+    """Answers for the versions of a node's workflows, and for the workers that decide their runs."""
+
+    def __init__(self, table: Table, deciders: Callable[[str], Iterable[DeciderRow]]) -> None:
+        self._table = table
+        self._deciders = deciders
+        self.handlers: Handlers = {
+            ListVersions: self._versions,
+            RemoveVersion: self._remove,
+            ListDeciders: self._workers,
+        }
+
+    async def _versions(self, request: ListVersions) -> VersionList:
+        rows = await self._rows(request.namespace, request.type)
+        if request.type is not None and not rows:
+            raise _unknown(request.type)
+        return VersionList([_info(row) for row in rows])
+
+    async def _remove(self, request: RemoveVersion, caller: Caller) -> RemovedVersion:
+        version = request.namespace, request.type, request.version
+        act = caller.act(request.call, f"{request.type}@{request.version}", namespace=request.namespace)
+        existed: bool = await Callback(lambda done, failed: self._table.remove(*version, done, failed, act))
+        if not existed:
+            versions = ", ".join(row.version for row in await self._rows(request.namespace, request.type))
+            if not versions:
+                raise _unknown(request.type)
+            raise ApiError(
+                Code.WORKFLOW_NOT_FOUND,
+                f"the workflow {request.type} has no version {request.version}; it has: {versions}",
+            )
+        return RemovedVersion(request.type, request.version, "removed")
+
+    async def _workers(self, request: ListDeciders) -> DeciderList:
+        return DeciderList(
+            [
+                DeciderInfo(
+                    worker=row.worker,
+                    versions=names_in_row(row.versions),
+                    decisions=row.decisions,
+                    steps=row.steps,
+                    places=row.places,
+                    full=row.decisions - row.steps >= row.places,
+                    draining=row.draining,
+                    cache=None if row.cache is None else CacheInfo(**row.cache._asdict()),
+                )
+                for row in self._deciders(request.namespace)
+            ]
+        )
+
+    async def _rows(self, namespace: str, name: str | None) -> Sequence[VersionRow]:
+        rows: Sequence[VersionRow] = await Callback(
+            lambda done, failed: self._table.list(namespace, name, done, failed)
+        )
+        return rows
+
+
+def _unknown(name: str) -> ApiError:
+    return ApiError(
+        Code.WORKFLOW_NOT_FOUND,
+        f"no worker has registered a workflow named {name}; mainspring workflows versions lists those there are",
+    )
+
+
+def _info(row: VersionRow) -> VersionInfo:
+    return VersionInfo(
+        type=row.type,
+        version=row.version,
+        open=row.open,
+        parked=row.parked,
+        workers=row.workers,
+        last_seen_at=rfc3339(row.last_seen_us),
+        gets_new_runs=row.gets_new_runs,
+        needed=row.needed,
+    )
+
+
+def without_workflows() -> Handlers:
+    """Return the answers to all calls about workflows."""
+
+    async def refuse(*_: object) -> None:
+        raise ApiError(Code.UNSUPPORTED, "this node's store keeps no workflows: run a node with a store on SQLite")
+
+    kinds = (
+        StartRun,
+        ListWorkflowRuns,
+        ShowRun,
+        ReadHistory,
+        SignalRun,
+        CancelRun,
+        TerminateRun,
+        MoveRun,
+        UnparkRuns,
+        ListVersions,
+        RemoveVersion,
+        ListDeciders,
+    )
+    return dict.fromkeys(kinds, refuse)

@@ -1,0 +1,466 @@
+"""Subcommands of ``mainspring workflows`` that read runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
+
+from cyclopts import Parameter
+
+from mainspring.api.workflows import (
+    AnyStatus,
+    GivenStatus,
+    ListDeciders,
+    ListVersions,
+    ListWorkflowRuns,
+    ReadHistory,
+    RemoveVersion,
+)
+from mainspring.cli.calls import ListSearch, call, items, print_answer
+from mainspring.cli.display import (
+    AS_AGE,
+    EXIT_DONE,
+    EXIT_FAILED,
+    LEFT_OUT,
+    Step,
+    print_error,
+    print_json,
+    print_rows,
+    print_table,
+    printable,
+)
+from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, plain, reading
+from mainspring.cli.run_views import EVENT_COLUMNS, INTERVAL, UNFINISHED, EventRows, print_difference, with_id
+from mainspring.client.histories import read_events
+from mainspring.errors import MainspringError, NotFoundError, SettingsError, UsageError
+from mainspring.quantities import format_size
+from mainspring.workflows.history_json import (
+    decode_history,
+    encode_history,
+    event_from_json,
+    event_to_json,
+    redacted_event,
+)
+
+if TYPE_CHECKING:
+    from mainspring.client.blocking import Client
+    from mainspring.workflow_code.replays import Replayed
+    from mainspring.workflows.history_json import HistoryFile
+    from mainspring.workflows.model import Parked
+
+RUN_COLUMNS: Final = (
+    "handle",
+    "id",
+    "type",
+    "version",
+    "status",
+    "started_at",
+    "closed_at",
+    "events",
+    "waits_for",
+)
+RUN_SHRINK_STEPS: Final[tuple[Step, ...]] = (
+    {"started_at": AS_AGE, "closed_at": AS_AGE},
+    {"waits_for": 40},
+    {"type": 24},
+    {"version": LEFT_OUT},
+    {"events": LEFT_OUT},
+    {"handle": LEFT_OUT},
+    {"closed_at": LEFT_OUT},
+    {"waits_for": 20, "type": 12},
+    {"started_at": LEFT_OUT},
+    {"waits_for": LEFT_OUT},
+    {"type": 1},
+)
+"""The order in which the list shrinks on a terminal. Workflow ids stay whole, so that users can copy them."""
+
+
+def _status(text: str) -> GivenStatus:
+    """Return a status. Raises SettingsError. Scripts for earlier versions write ``canceled``."""
+    if text not in get_args(GivenStatus):
+        raise SettingsError(f"{text!r} is no status of a run: use one of {', '.join(get_args(AnyStatus))}")
+    return cast("GivenStatus", text)
+
+
+def list_runs(
+    *,
+    open: Annotated[bool, plain("--open", "List only open runs.", negative="")] = False,  # noqa: A002
+    closed: Annotated[bool, plain("--closed", "List only closed runs.", negative="")] = False,
+    parked: Annotated[
+        bool,
+        plain("--parked", "List only parked runs: their code cannot make the next decision.", negative=""),
+    ] = False,
+    stranded: Annotated[
+        bool,
+        plain(
+            "--stranded",
+            "List only stranded runs: they have waited for a minute, because no worker with their version is connected.",
+            negative="",
+        ),
+    ] = False,
+    type: Annotated[str | None, plain("--type", "List only runs of this workflow.")] = None,  # noqa: A002
+    id: Annotated[str | None, plain("--id", "List only runs with this workflow id.")] = None,  # noqa: A002
+    status: Annotated[
+        AnyStatus | None,
+        plain(
+            "--status",
+            "List only runs with this status; scheduled and pending runs have not begun, because their start is delayed or"
+            " the workflow is paused.",
+            converter=reading(_status),
+        ),
+    ] = None,
+    since: Annotated[
+        float | None,
+        plain(
+            "--since",
+            "List only runs that started at this time or later, such as 2030-01-31T12:00:00Z.",
+            **TIME_OPTION,
+        ),
+    ] = None,
+    limit: Annotated[int, Parameter(name="--limit", help="The most runs to list, up to 1000.")] = 100,
+    before: Annotated[
+        str | None, plain("--before", "List only runs older than the run with this handle: the next page.")
+    ] = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """List runs, newest first.
+
+    Give at most one of --open, --closed, --parked, --stranded and --status.
+
+    On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
+    names, then a line per run with tabs between all columns. With --json, it prints an array.
+
+    The search takes a while if only few of very many runs match. If you interrupt it, it prints the runs that it has found
+    and the handle at which to continue.
+
+    EXAMPLES
+      mainspring workflows list --parked
+      mainspring workflows list --type order --since 2030-01-31T12:00:00Z --json
+    """
+    request = ListWorkflowRuns(open, closed, parked, stranded, type, id, status, since, limit, before)
+    search = ListSearch(server.client(), request, rows="runs", place="after")
+    try:
+        search.run()
+    except (KeyboardInterrupt, MainspringError):
+        if search.next is not None:
+            print_rows(RUN_COLUMNS, [with_id(run) for run in search.found], json=json, steps=RUN_SHRINK_STEPS)
+            print_error(f"searched back to runs of {search.searched_to}; continue with --before {search.next}")
+        raise
+    print_rows(RUN_COLUMNS, [with_id(run) for run in search.found], json=json, steps=RUN_SHRINK_STEPS)
+    return EXIT_DONE
+
+
+Key = Annotated[
+    str,
+    Parameter(
+        help="The run: its handle, such as H:node:1000000000001; a handle with @ and a number, for one run; or its workflow id."
+    ),
+]
+
+
+def history(
+    key: Key,
+    /,
+    *,
+    first: Annotated[int, Parameter(name="--from", help="The number of the first event to print.")] = 1,
+    follow: Annotated[
+        bool,
+        plain(
+            "--follow",
+            "Print new events until the run is closed; if it continues as new, those of the next run, too.",
+            negative="",
+        ),
+    ] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Print the history of a run, one event per line.
+
+    In a pipe or file, and with --follow, the columns have tabs between them. With --json, the command prints the events as
+    Amazon SWF writes them, in an array; with --follow, an object per line.
+
+    EXIT CODES
+      0 printed, 3 no server, 4 no such run
+    """
+    client, rows, events = server.client(), EventRows(), list[dict[str, Any]]()
+    has_head, follows_chain = False, follow and not (key.startswith("H:") and "@" in key)
+    while True:
+        page = call(client, ReadHistory(key, first, native=not json))
+        key = page.get("run") or key  # the next page of the same run, whatever run the handle means then
+        new = page["events"] if json else [rows.row(event) for event in page["events"]]
+        first += len(new)
+        if not follow:
+            events += new
+        elif json:
+            for event in new:
+                print_json(event)
+        else:
+            _print_lines(new if has_head else [dict(zip(EVENT_COLUMNS, EVENT_COLUMNS, strict=True)), *new])
+            has_head = True
+        if page["next"] is not None:
+            continue
+        if follows_chain and page.get("next_run"):
+            key, first, rows = page["next_run"], 1, EventRows()
+            continue
+        if not follow or page["status"] not in UNFINISHED:
+            break
+        time.sleep(INTERVAL)
+    if not follow and json:
+        print_json(events)
+    elif not follow:
+        print_table(EVENT_COLUMNS, events)
+    return EXIT_DONE
+
+
+def _print_lines(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        sys.stdout.write("\t".join(printable(row[column]) for column in EVENT_COLUMNS) + "\n")
+    sys.stdout.flush()
+
+
+def export(
+    key: Key,
+    /,
+    *,
+    output: Annotated[
+        Path | None,
+        plain(("--output", "-o"), "The file to write; by default standard output.", metavar="FILE"),
+    ] = None,
+    redact: Annotated[
+        bool,
+        plain(
+            "--redact",
+            "Leave out the values of arguments, results, signals and errors. Names, times and the digests of these values stay.",
+            negative="",
+        ),
+    ] = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Write the history of a run as JSON, from which mainspring workflows replay can repeat it.
+
+    EXAMPLES
+      mainspring workflows export order-17 -o tests/histories/order-17.json
+
+    EXIT CODES
+      0 written, 3 no server, 4 no such run, or it has not begun
+    """
+    data = _read(server.client(), key, redact=redact)
+    if output is None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    else:
+        output.write_bytes(data)
+    return EXIT_DONE
+
+
+def _read(client: Client, key: str, *, redact: bool = False) -> bytes:
+    """Return the history of a run at a node, as the file of it."""
+    rows = read_events(client, key)
+    if not rows:
+        raise NotFoundError(f"the run {key} has not begun, so it has no history: wait until it has")
+    if redact:
+        rows = [event_to_json(redacted_event(event_from_json(row))) for row in rows]
+    return encode_history(rows)
+
+
+def replay(
+    *sources: Annotated[
+        str,
+        Parameter(
+            name="HISTORY… APP",
+            help="Files of mainspring workflows export, or keys of runs at the server; then the file or module that defines the"
+            " App.",
+        ),
+    ],
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Compare the code of workflows with histories: with files without a server, with runs by their keys.
+
+    The command runs the code of a workflow from its beginning and answers each call from the history. It executes no task and
+    no step, and changes nothing. If the code makes other calls than the history has recorded, the command prints both sides of
+    the first difference, with up to ten commands before and after it.
+
+    EXAMPLES
+      mainspring workflows replay tests/histories/*.json app.py
+      mainspring workflows replay order-17 app.py
+
+    EXIT CODES
+      0 all agree, 1 code and history differ, 2 wrong usage, or a broken file, 3 no server, 4 no such run
+    """
+    # Loaded here, because the other commands about workflows do not need the code that runs workflows.
+    from mainspring.worker.selector import load_registry  # noqa: PLC0415
+    from mainspring.worker.workflows.replay_checks import replay_history  # noqa: PLC0415
+
+    *keys, app = sources or ("",)
+    if not keys:
+        raise UsageError(
+            "give histories, and after them the file of the App: mainspring workflows replay order-17.json app.py"
+        )
+    client: Client | None = None
+    found: list[HistoryFile] = []
+    for key in keys:
+        if _is_file(key):
+            found.append(_read_file(key))
+        else:
+            client = client or server.client()
+            found.append(decode_history(_read(client, key), f"the history of {key}"))
+    registry = load_registry(app)
+    outcomes = [(one, replay_history(registry, one)) for one in found]
+    if json:
+        print_json([_to_json(*outcome) for outcome in outcomes])
+    else:
+        for one, replayed in outcomes:
+            _print(one, replayed)
+    return EXIT_FAILED if any(replayed.difference for _, replayed in outcomes) else EXIT_DONE
+
+
+def _read_file(name: str) -> HistoryFile:
+    try:
+        data = Path(name).read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {name}: write one with mainspring workflows export KEY -o {name}") from None
+    return decode_history(data, name)
+
+
+def _is_file(key: str) -> bool:
+    """Return whether a history is in a file. Keys may contain slashes, but end otherwise than files of histories."""
+    return Path(key).exists() or key.endswith(".json") or key.startswith((".", os.sep))
+
+
+def _print(found: HistoryFile, replayed: Replayed) -> None:
+    difference = replayed.difference
+    counts = f"{printable(found.name)}: {replayed.events} events, {replayed.decisions} decisions"
+    if difference is None:
+        print(f"ok {counts}", flush=True)
+        return
+    print(f"differs {counts}: {printable(difference.message)}")
+    if found.redacted:
+        print("the history is redacted: the code may have taken another way, because it got no real values")
+    if difference.recorded or difference.code:
+        print_difference(_sides(difference))
+    sys.stdout.flush()
+
+
+def _to_json(found: HistoryFile, replayed: Replayed) -> dict[str, Any]:
+    difference = replayed.difference
+    return {
+        "workflow_id": found.name,
+        "type": found.type,
+        "version": found.version,
+        "events": replayed.events,
+        "decisions": replayed.decisions,
+        "redacted": found.redacted,
+        "difference": None if difference is None else _sides(difference),
+    }
+
+
+def _sides(parked: Parked) -> dict[str, Any]:
+    return {
+        "kind": parked.kind,
+        "message": parked.message,
+        "recorded": list(parked.recorded),
+        "code": list(parked.code),
+        "at": parked.at,
+    }
+
+
+VERSION_COLUMNS: Final = ("type", "version", "open", "parked", "workers", "last_seen_at", "note")
+VERSION_SHRINK_STEPS: Final[tuple[Step, ...]] = (
+    {"last_seen_at": AS_AGE},
+    {"type": 24},
+    {"last_seen_at": LEFT_OUT},
+    {"type": 1},
+)
+WORKER_COLUMNS: Final = ("worker", "versions", "state", "runs", "size", "limit", "hits", "replays", "evictions")
+WORKER_STEPS: Final[tuple[Step, ...]] = (
+    {"versions": 40},
+    {"limit": LEFT_OUT},
+    {"versions": 20},
+    {"evictions": LEFT_OUT},
+    {"hits": LEFT_OUT},
+    {"versions": 8},
+)
+
+
+def versions(
+    name: Annotated[str | None, Parameter(help="List only versions of this workflow.", show_default=False)] = None,
+    /,
+    *,
+    remove: Annotated[
+        str | None,
+        plain("--remove", "Remove this version of the workflow, which has no open runs and no workers any more."),
+    ] = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """List the versions of workflows with their open runs and connected workers, newest version first.
+
+    The note "new runs" marks the version with which runs begin if none is stated. The note "not needed" marks versions without
+    open runs: you can delete their code, and remove them from this list once no worker has it any more.
+
+    EXAMPLES
+      mainspring workflows versions order
+      mainspring workflows versions order --remove 1
+
+    EXIT CODES
+      0 done
+      1 the version is needed
+      2 wrong usage
+      3 no server
+      4 no worker has ever registered the workflow, or its version
+    """
+    client = server.client()
+    if remove is not None:
+        if name is None:
+            raise UsageError(
+                "--remove needs the name of the workflow: mainspring workflows versions NAME --remove VERSION"
+            )
+        return print_answer(client, RemoveVersion(name, remove), _print_removed, json=json)
+    listed = list(items(client, ListVersions(name), "versions"))
+    print_rows(
+        VERSION_COLUMNS,
+        listed if json else [row | {"note": _note(row)} for row in listed],
+        json=json,
+        steps=VERSION_SHRINK_STEPS,
+    )
+    return EXIT_DONE
+
+
+def workers(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """List the connected workers that decide runs, and the runs in their memory.
+
+    "runs" and "size" are what a worker process has in memory, "limit" is its --workflow-cache, and "evictions" counts the runs
+    that left it because it was full. Of the decisions of a process, "hits" are those of runs in memory, and "replays" those for
+    which it replayed a history. These numbers are up to 10 seconds old. The state "full" means that all places for decisions are
+    taken: the worker gets no further decision until one of them ends.
+    """
+    listed = list(items(server.client(), ListDeciders(), "workers"))
+    print_rows(WORKER_COLUMNS, listed if json else [_shown(row) for row in listed], json=json, steps=WORKER_STEPS)
+    return EXIT_DONE
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    cache = row["cache"] or {}
+    sizes = {"size": cache.get("bytes"), "limit": cache.get("limit")}
+    return {
+        "worker": row["worker"],
+        "versions": " ".join(row["versions"]),
+        "state": "draining" if row["draining"] else "full" if row.get("full") else None,
+        **{name: cache.get(name) for name in ("runs", "hits", "replays", "evictions")},
+        **{name: None if size is None else format_size(size) for name, size in sizes.items()},
+    }
+
+
+def _note(row: dict[str, Any]) -> str | None:
+    if row["gets_new_runs"]:
+        return "new runs"
+    return None if row["needed"] else "not needed"
+
+
+def _print_removed(row: dict[str, Any]) -> None:
+    print(f"{row['type']}\t{row['version']}\t{row['state']}")

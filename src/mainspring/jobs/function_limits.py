@@ -1,0 +1,218 @@
+"""The limits and pauses of functions: as they are stored, and as they apply at this node."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from mainspring.clock import from_us, to_us
+from mainspring.errors import ConflictError, MainspringError
+from mainspring.namespaces import name_text
+from mainspring.resources import rules
+from mainspring.resources.limit_specs import limits_to_wire
+from mainspring.resources.rules import UNLIMITED, FunctionLimits, UnreadableLimits
+from mainspring.resources.store import ListLimits, SaveLimits
+from mainspring.storage.set_aside import REMEDY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mainspring.access.caller import Act
+    from mainspring.errors import StoreError
+    from mainspring.jobs.context import Context
+    from mainspring.jobs.held import FunctionQueue
+    from mainspring.resources.rules import Limits
+    from mainspring.storage.engine import Page
+    from mainspring.storage.reads import Reads
+
+if TYPE_CHECKING:
+    Change = Callable[[FunctionLimits, int], FunctionLimits]
+    """Takes the limits of a function and the wall time in microseconds; returns the new limits."""
+
+NO_LIMITS = (
+    "this node's store is on ZooKeeper, which keeps no limits, pauses or keys of functions: "
+    "a store on SQLite or PostgreSQL does"
+)
+NO_CONCURRENCY_KEY = f"concurrency_key was given, and {NO_LIMITS}"
+READ_INTERVAL = 3.0
+"""Seconds between readings of limits that other nodes stored."""
+REPEAT_INTERVAL = 15.0
+"""Seconds between checks whether a declaration has to be repeated, or has expired."""
+
+log = structlog.get_logger("mainspring.functions")
+
+
+class Functions:
+    """Applies the limits and pauses of functions to a node's admission queues.
+
+    ``kept`` is whether the store keeps limits. Without that no limits may be set: a limit has to apply at all nodes.
+    ``shared``: other nodes have the store too.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        reads: Reads,
+        serve: Callable[[FunctionQueue], None],
+        *,
+        kept: bool,
+        shared: bool,
+    ) -> None:
+        self._table, self._dispatch = context.table, context.dispatch
+        self._commits, self._clock = context.commits, context.clock
+        self.kept = kept
+        self._reads = reads
+        self._serve = serve
+        self._shared = shared
+        self._timers = context.timers
+        self._limits: dict[bytes, FunctionLimits] = {}
+        self._ends: dict[bytes, int] = {}
+        """The ends of pauses that have a timer, by function."""
+        self._read = self._repeated = self._clock.monotonic()
+        self._reading = False
+
+    def _now_us(self) -> int:
+        return to_us(self._clock.wall())
+
+    def limits_of(self, function: bytes) -> FunctionLimits:
+        """Return the limits and pause of a function as this node last read or set them."""
+        return self._limits.get(function) or FunctionLimits(function)
+
+    def names(self) -> Iterable[bytes]:
+        """Return the functions that have limits or a pause."""
+        return self._limits
+
+    def limits(self, function: bytes) -> Limits:
+        """Return the effective limits of a function."""
+        return rules.effective(self.limits_of(function), self._now_us())
+
+    # ---- reading ----
+
+    def load(self, then: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
+        """Read the limits of all functions; no job may be handed out before."""
+
+        def loaded(page: Page[FunctionLimits]) -> None:
+            self._reading = False
+            for row in page.items:
+                self._learn(row)
+            then()
+
+        def not_loaded(error: StoreError) -> None:
+            self._reading = False
+            failed(error)
+
+        if not self.kept:
+            then()
+            return
+        self._reading = True
+        self._reads.gather(ListLimits(limit=sys.maxsize), loaded, not_loaded)
+
+    def _learn(self, row: FunctionLimits) -> None:
+        if row.version >= self.limits_of(row.function).version:
+            row = rules.without_ended_pause(row, self._now_us())
+            self._limits[row.function] = row
+            self.apply(row.function)
+            if row.paused and row.until_us and self._ends.get(row.function) != row.until_us:
+                self._end_pause_at(row.function, row.until_us)
+
+    def _end_pause_at(self, function: bytes, until_us: int) -> None:
+        """Start the jobs of a function again at a time, unless its pause is changed before."""
+        self._ends[function] = until_us
+        seconds = max(from_us(until_us - self._now_us()), 0.0)
+        self._timers.at(self._clock.monotonic() + seconds, lambda: self._end_pause(function, until_us))
+
+    def _end_pause(self, function: bytes, until_us: int) -> None:
+        if self._ends.get(function) != until_us:
+            return  # a timer of another pause
+        del self._ends[function]
+        self._learn(self.limits_of(function))  # sets another timer if the clock was set back
+
+    def apply(self, function: bytes) -> None:
+        """Apply a function's limits to its queue, if this node has one. Also called with each new queue."""
+        queue = self._dispatch.queues.get(function)
+        if queue is None:
+            return
+        row = self.limits_of(function)
+        limits = rules.effective(row, self._now_us())
+        if limits == UNLIMITED and not row.paused and (queue.admission is None or not queue.admission.limited):
+            return
+        admission = self._table.admission_of(queue)
+        if admission.limits == limits and admission.paused == row.paused:
+            return
+        log.info(
+            "limits",
+            function=name_text(function),
+            paused=row.paused,
+            **limits_to_wire(limits),
+        )
+        admission.change(limits, paused=row.paused)
+        if not admission.limited and not admission.keyed:
+            self._table.remove_admission(queue)
+        self._serve(queue)
+
+    # ---- changes ----
+
+    def declare(self, function: bytes, limits: Limits) -> None:
+        """Store the limits that a worker of this node declares for a function. They apply here at once."""
+        now_us = self._now_us()
+        row = self.limits_of(function)
+        if isinstance(row, UnreadableLimits) or not rules.is_stale(row, limits, now_us):
+            return
+        self._limits[function] = rules.with_declaration(row, limits, now_us)
+        self.apply(function)
+        self.change(
+            function, lambda row, now_us: rules.with_declaration(row, limits, now_us), lambda _: None, lambda _: None
+        )
+
+    def change(
+        self,
+        function: bytes,
+        change: Change,
+        done: Callable[[FunctionLimits], None],
+        failed: Callable[[MainspringError], None],
+        act: Callable[[FunctionLimits, FunctionLimits], Act] | None = None,
+    ) -> None:
+        """Change the limits of a function; they apply here once they are stored, and at other nodes some seconds later.
+
+        ``failed`` also gets an error that ``change`` raises. ``act`` returns the act for the limits before and after.
+        """
+        before = self.limits_of(function)
+        if isinstance(before, UnreadableLimits):  # the write would lose what this version cannot read
+            failed(ConflictError(f"{before.pause_reason}; {REMEDY}"))
+            return
+        try:
+            wanted = change(before, self._now_us())
+        except MainspringError as error:
+            failed(error)
+            return
+
+        def saved(stored: FunctionLimits) -> None:
+            self._learn(stored)
+            if stored == msgspec.structs.replace(wanted, version=wanted.version + 1):
+                done(stored)
+            else:
+                self.change(function, change, done, failed, act)  # another change was first
+
+        operation = SaveLimits(wanted)
+        if act is not None:
+            operation.act = act(before, wanted)
+        self._commits.put(operation, saved, failed)
+
+    # ---- time ----
+
+    def tick(self, now: float) -> None:
+        """Read the limits that other nodes stored, and repeat the declarations of this node's workers."""
+        if self._shared and now - self._read >= READ_INTERVAL and not self._reading:
+            self._read = now
+            self.load(lambda: None, lambda _: None)
+        if now - self._repeated >= REPEAT_INTERVAL:
+            self._repeated = now
+            for worker in list(self._dispatch.workers):
+                for queue, ability in list(worker.abilities.items()):
+                    if ability.limits is not None:
+                        self.declare(queue.name, ability.limits)
+            for function in list(self._limits):
+                self.apply(function)

@@ -1,0 +1,505 @@
+"""Clients' requests about single jobs, which may be in this node's memory, held by another node, or only in the store.
+
+`Clients` cancels jobs, retries them and looks them up. `JobChanges` gives them another time, priority or expiry while they wait,
+and deletes them once they have ended. The worker of a held job and its progress are not stored: nodes query each other for them
+(`RemoteJobs`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mainspring.access.audit import RecordActs
+from mainspring.access.idempotency import KeyedAct, Reservation
+from mainspring.clock import to_us
+from mainspring.errors import ConflictError
+from mainspring.events import Ask, ProgressText, Running, Stop, StopRequested
+from mainspring.jobs import rules
+from mainspring.jobs.failures import CANCEL_REASON, failure
+from mainspring.jobs.model import RUNS, Job, State, StopRequest
+from mainspring.jobs.refusals import Refusals
+from mainspring.jobs.store import (
+    Cancel,
+    DeleteEnded,
+    Find,
+    FindUnique,
+    InNamespace,
+    Redrive,
+    RequestStop,
+    Reschedule,
+    ShowJob,
+)
+from mainspring.namespaces import DEFAULT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.access.caller import Act
+    from mainspring.errors import MainspringError, StoreError
+    from mainspring.events import Relay
+    from mainspring.jobs.after_change import StoredChanges
+    from mainspring.jobs.context import Context
+    from mainspring.jobs.held import Held
+    from mainspring.jobs.roots import RootJobs
+    from mainspring.jobs.settlement import Ends, Settling
+    from mainspring.jobs.store import Cancelled, Deleted, Found, Redriven, Rescheduled
+    from mainspring.storage.reads import Reads
+
+
+class Clients:
+    """Cancels jobs, retries them and looks them up.
+
+    ``keeps_requests`` is whether the store keeps requests to stop held jobs. ``remote_jobs`` is given if the store is shared.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        reads: Reads,
+        settling: Settling,
+        ends: Ends,
+        changes: StoredChanges,
+        roots: RootJobs,
+        *,
+        keeps_requests: bool,
+        remote_jobs: RemoteJobs | None = None,
+    ) -> None:
+        self._table, self._commits = context.table, context.commits
+        self._clock, self._handles = context.clock, context.handles
+        self._reads = reads
+        self._settling = settling
+        self._ends = ends
+        self._changes = changes
+        self._roots = roots
+        self._refusals = Refusals(context.handles)
+        self._keeps_requests = keeps_requests
+        self._remote_jobs = remote_jobs
+
+    # ---- cancelling and retrying ----
+
+    def cancel(
+        self,
+        job_id: int,
+        reason: str,
+        done: Callable[[str], None],
+        failed: Callable[[MainspringError], None],
+        act: Act | None = None,
+        namespace: str = DEFAULT,
+    ) -> None:
+        """Cancel a job of a namespace.
+
+        ``done`` is called with ``cancelled``, ``running`` (its worker was asked to stop), or its final state. ``act`` is recorded
+        with the change, or when a worker is asked to stop.
+        """
+        held = self._table.find(job_id)
+        if held is not None:
+            if not held.is_in(namespace):
+                failed(self._refusals.not_found(job_id))
+            elif held.then is not None:
+                held.then.append(lambda: self.cancel(job_id, reason, done, failed, act, namespace))
+            else:
+                self._request_stop(held, reason, done, failed, act)
+            return
+
+        def cancelled(outcome: Cancelled) -> None:
+            job = outcome.job
+            if job is None:
+                failed(self._refusals.not_found(job_id))
+            elif outcome.before <= State.PENDING:
+                self._changes.cancelled([outcome])
+                done("cancelled")
+            elif State(outcome.before).held and job.term == RUNS:
+                self._roots.cancel(job_id, reason, done, failed, act)
+            elif State(outcome.before).held and self._remote_jobs is not None and job.term != self._table.term:
+                self._record(act)
+                self._remote_jobs.stop(job.term, job_id, reason)
+                done("running")
+            elif State(outcome.before).held:
+                # It was claimed during the request, or its settlement waits for the store.
+                self._ends.retry_settlements()
+                self.cancel(job_id, reason, done, failed, act, namespace)
+            else:
+                done(State(outcome.before).name.lower())
+
+        error = failure("Cancelled", reason)
+        operation = Cancel(job_id, error, round(self._clock.wall() * 1_000_000), namespace)
+        operation.act = act
+        self._commits.put(operation, cancelled, failed)
+
+    def _record(self, act: Act | None) -> None:
+        """Record an act that no operation of its own performs: a worker is asked to stop, or the job is in memory."""
+        if act is not None:
+            self._commits.put(RecordActs([act]))
+
+    def _request_stop(
+        self,
+        held: Held,
+        reason: str,
+        done: Callable[[str], None],
+        failed: Callable[[StoreError], None],
+        act: Act | None,
+    ) -> None:
+        """Cancel a job in memory; if its worker can be asked to stop it, store the request first.
+
+        The job is then cancelled even if the node crashes before the worker has stopped.
+        """
+        if not (self._keeps_requests and held.stored and held.worker is not None and held.worker.streams):
+            self._record(act)
+            self.cancel_held(held, reason, done)
+            return
+        request = StopRequest(round(self._clock.wall() * 1_000_000), failure("Cancelled", reason))
+        operation = RequestStop([(held.job.id, held.job.term)], request)
+        operation.act = act
+        self.cancel_held(held, reason, lambda _: None)
+        self._commits.put(operation, lambda _: done("running"), failed)
+
+    def cancel_held(self, held: Held, reason: str, done: Callable[[str], None]) -> None:
+        """Cancel a job in memory, without the store if its worker is asked to stop it."""
+        worker = held.worker
+        if worker is not None and worker.streams:
+            held.cancelled = reason or CANCEL_REASON
+            held.stop_us = held.stop_us or to_us(self._clock.wall())
+            worker.connection.stop(held, b"cancelled")
+            done("running")
+            return
+        if worker is not None:
+            worker.ignored_results.add(held.handle)  # the protocol has no message for a plain worker
+        self._settling.cancelled(held, reason, lambda _: done("cancelled"))
+
+    def retry(
+        self,
+        job_id: int,
+        done: Callable[[Any], None],
+        failed: Callable[[MainspringError], None],
+        *,
+        payload: bytes | None = None,
+        delay: float = 0.0,
+        act: Act | None = None,
+        keyed_act: KeyedAct | None = None,
+        namespace: str = DEFAULT,
+    ) -> None:
+        """Put an ended, unsuccessful job of a namespace back to pending, or to scheduled for some seconds.
+
+        ``payload``: with other arguments. ``done`` is called with the job, or with the earlier `Reservation` if a request with
+        the key of ``keyed_act`` was made before. The reply of ``keyed_act`` gets the job, too.
+        """
+
+        def refuse(job: Job | None, rival: str | None = None) -> None:
+            if job is None:
+                failed(self._refusals.not_found(job_id))
+            elif rival is not None:
+                failed(self._refusals.unique_is_live(job_id, rival))
+            else:
+                failed(self._refusals.not_retried(job_id, job))
+
+        def found(job: Job | None) -> None:
+            if job is None or job.state not in rules.sources(rules.Event.REDRIVE):
+                refuse(job)
+                return
+            redriving = self._changes.before_redrive([job])
+            if job_id in redriving.rivals:
+                refuse(job, redriving.rivals[job_id])
+                return
+
+            def redriven(outcome: Redriven | Reservation) -> None:
+                if isinstance(outcome, Reservation):
+                    self._changes.not_redriven(redriving)
+                    done(outcome)
+                    return
+                if outcome.job is None or not outcome.redriven:
+                    self._changes.not_redriven(redriving)
+                    refuse(outcome.job, None if outcome.rival is None else self._handles.of(outcome.rival).decode())
+                    return
+                self._changes.redriven(redriving, [outcome])
+                done(outcome.job)
+
+            def not_redriven(error: StoreError) -> None:
+                self._changes.not_redriven(redriving)
+                failed(error)
+
+            due_us = round((self._clock.wall() + delay) * 1_000_000) if delay else 0
+            operation = Redrive(job_id, job.function, namespace, payload=payload, due_us=due_us)
+            operation.act = act
+            if keyed_act is not None:
+                operation.keyed_act = KeyedAct(keyed_act.key, lambda outcomes: keyed_act.reply(_retried(*outcomes)))
+            self._commits.put(operation, redriven, not_redriven)
+
+        self.find(job_id, found, failed, namespace=namespace)
+
+    # ---- looking up ----
+
+    def find(
+        self,
+        job_id: int,
+        done: Callable[[Job | None], None],
+        failed: Callable[[StoreError], None],
+        *,
+        overtakes: bool = False,
+        room: int = 0,
+        namespace: str = DEFAULT,
+    ) -> None:
+        """Look a job of a namespace up; a job in memory is returned as it is there.
+
+        With ``overtakes`` the result may not include operations that are still queued: see `Operation.overtakes`.
+        ``room`` is as in `Find`.
+        """
+        held = self._table.find(job_id)
+        if held is not None:
+            done(held.seen() if held.is_in(namespace) else None)
+            return
+        operation = Find([job_id], room, namespace)
+        operation.overtakes = overtakes
+        self._commits.put(operation, lambda jobs: done(jobs.get(job_id)), failed)
+
+    def show(
+        self,
+        job_id: int,
+        done: Callable[[Job | None, RemoteAttempt | None], None],
+        failed: Callable[[StoreError], None],
+        namespace: str = DEFAULT,
+    ) -> None:
+        """Look a job of a namespace up; if another node holds it, ask that node for its worker and progress.
+
+        A stored job is read beside the groups, so that the answer does not wait for the disk.
+        """
+        held = self._table.find(job_id)
+        if held is not None:
+            done(held.seen() if held.is_in(namespace) else None, None)
+            return
+
+        def found(job: Job | None) -> None:
+            remote_jobs = self._remote_jobs
+            if remote_jobs is None or job is None or not State(job.state).held or job.term == self._table.term:
+                done(job, None)
+            else:
+                remote_jobs.ask(job, lambda attempt: done(job, attempt))
+
+        def read(job: Job | None) -> None:
+            if job is not None and State(job.state).held and job.term == self._table.term:
+                # It was claimed meanwhile, or its settlement is not committed yet: it is looked up behind that.
+                self.find(job_id, found, failed, namespace=namespace)
+            else:
+                found(job)
+
+        self._reads.ask(ShowJob(job_id, namespace), read, failed)
+
+    def find_unique(
+        self,
+        unique: bytes,
+        done: Callable[[Found | None], None],
+        failed: Callable[[StoreError], None],
+        namespace: str = DEFAULT,
+    ) -> None:
+        """Look a live stored job of a namespace up by its unique, whatever its function."""
+        key = (InNamespace(namespace), unique)
+        self._commits.put(FindUnique([key]), lambda found: done(found[0]), failed)
+
+
+def _retried(outcome: Redriven) -> list[Job]:
+    """Return the job of a request that was done. Raises ConflictError for another one, whose key is free again."""
+    if outcome.job is None or not outcome.redriven:
+        raise ConflictError("the job was not retried")
+    return [outcome.job]
+
+
+if TYPE_CHECKING:
+    Failed = Callable[[MainspringError], None]
+
+
+class JobChange(NamedTuple):
+    """Changed values of a waiting job; None leaves a value unchanged. Times are microseconds of wall time."""
+
+    due_us: int | None = None
+    """The time from which it runs; a past one lets it run at once."""
+    priority: int | None = None
+    expires_us: int | None = None
+    """0: it does not expire."""
+
+    def shown(self) -> dict[str, int]:
+        """Return the changed values, for the audit."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+
+class JobChanges:
+    """Changes jobs, which may wait in this node's memory or only in the store."""
+
+    def __init__(self, context: Context, settling: Settling, ends: Ends, changes: StoredChanges) -> None:
+        self._table, self._commits = context.table, context.commits
+        self._clock = context.clock
+        self._refusals = Refusals(context.handles)
+        self._settling = settling
+        self._ends = ends
+        self._changes = changes
+
+    # ---- reschedule ----
+
+    def reschedule(
+        self,
+        job_id: int,
+        change: JobChange,
+        done: Callable[[Job], None],
+        failed: Failed,
+        act: Act | None = None,
+        namespace: str = DEFAULT,
+    ) -> None:
+        """Change a waiting job of a namespace.
+
+        ``done`` is called with the changed job, ``failed`` with the reason why it does not wait.
+        """
+        held = self._table.find(job_id)
+        if held is not None:
+            if not held.is_in(namespace):
+                failed(self._refusals.not_found(job_id))
+                return
+            if held.then is not None:
+                held.then.append(lambda: self.reschedule(job_id, change, done, failed, act, namespace))
+                return
+            if held.worker is not None or not held.stored:
+                if held.worker is None:
+                    failed(self._refusals.in_foreground(job_id))
+                else:
+                    failed(self._refusals.not_changed(job_id, held.seen(), State.RUNNING))
+                return
+            # It waits in memory: it goes back to the store, and is changed in the same group, before it can be claimed again.
+            self._settling.released(held)
+        now_us = round(self._clock.wall() * 1_000_000)
+        operation = Reschedule(
+            job_id,
+            now_us,
+            due_us=change.due_us,
+            priority=change.priority,
+            expires_us=change.expires_us,
+            namespace=namespace,
+        )
+        operation.act = act
+
+        def rescheduled(outcome: Rescheduled) -> None:
+            job = outcome.job
+            if job is None:
+                failed(self._refusals.not_found(job_id))
+            elif outcome.before <= State.PENDING:
+                self._changes.rescheduled([outcome])
+                done(job)
+            elif State(outcome.before).held and job.term == self._table.term:
+                # It was claimed during the request, or its settlement waits for the store.
+                self._ends.retry_settlements()
+                self.reschedule(job_id, change, done, failed, act, namespace)
+            else:
+                failed(self._refusals.not_changed(job_id, job, outcome.before))
+
+        self._commits.put(operation, rescheduled, failed)
+
+    # ---- delete ----
+
+    def delete(
+        self,
+        job_id: int,
+        done: Callable[[Job], None],
+        failed: Failed,
+        act: Act | None = None,
+        namespace: str = DEFAULT,
+    ) -> None:
+        """Delete an ended job of a namespace.
+
+        ``done`` is called with the job as it was, ``failed`` with the reason why it stays.
+        """
+        held = self._table.find(job_id)
+        if held is not None:
+            refusals = self._refusals
+            failed(refusals.not_deleted(job_id, held.seen()) if held.is_in(namespace) else refusals.not_found(job_id))
+            return
+
+        def deleted(outcome: Deleted) -> None:
+            job = outcome.job
+            if job is None:
+                failed(self._refusals.not_found(job_id))
+            elif not outcome.deleted:
+                failed(self._refusals.not_deleted(job_id, job))
+            else:
+                done(job)
+
+        operation = DeleteEnded(job_id, namespace)
+        operation.act = act
+        self._commits.put(operation, deleted, failed)
+
+
+ANSWER_TIMEOUT: Final = 1.0
+"""Seconds to wait for the answer of a node."""
+
+
+class RemoteAttempt(NamedTuple):
+    """An attempt under way at another node."""
+
+    started_us: int
+    number: int
+    worker: str
+    numerator: bytes
+    denominator: bytes
+    stop_us: int
+    """When its worker was asked to stop; 0 if it was not, and at a node of an older version."""
+
+
+class RemoteJobs:
+    """Queries the nodes that hold jobs, and answers queries about jobs that this node holds."""
+
+    def __init__(self, context: Context, relay: Relay) -> None:
+        self._table, self._timers, self._clock = context.table, context.timers, context.clock
+        self._relay = relay
+        self._answers: dict[int, list[Callable[[RemoteAttempt | None], None]]] = {}
+        """By job id, the functions to call with the answer."""
+        self._stops: dict[int, int] = {}
+        """By job id, the first part of an answer: when the worker was asked to stop."""
+
+    def ask(self, job: Job, then: Callable[[RemoteAttempt | None], None]) -> None:
+        """Ask the node that holds a job for its worker and progress.
+
+        ``then`` is called with None if that node does not hold the job any more, or does not answer in time.
+        """
+        answers = self._answers.setdefault(job.id, [])
+
+        def answer(attempt: RemoteAttempt | None) -> None:
+            self._timers.cancel(timer)
+            then(attempt)
+
+        def give_up() -> None:
+            waiting = self._answers.get(job.id, [])
+            if answer in waiting:
+                waiting.remove(answer)
+                if not waiting:
+                    del self._answers[job.id]
+                    self._stops.pop(job.id, None)
+                then(None)
+
+        timer = self._timers.at(self._clock.monotonic() + ANSWER_TIMEOUT, give_up)
+        answers.append(answer)
+        if len(answers) == 1:
+            self._relay.send(job.term, Ask(job.id, self._table.term))
+
+    def asked(self, job_id: int, by: int) -> None:
+        """Answer the node with the term ``by``."""
+        held = self._table.find(job_id)
+        name = held.worker_name() if held is not None else None
+        if held is None or name is None:
+            self._relay.send(by, Running(job_id, 0))
+            return
+        self._relay.send(by, ProgressText(job_id, held.text.decode()))
+        if held.stop_us:
+            self._relay.send(by, StopRequested(job_id, held.stop_us))
+        seen = held.seen()
+        self._relay.send(by, Running(job_id, seen.started_us, seen.attempt, name, held.numerator, held.denominator))
+
+    def stop_requested(self, message: StopRequested) -> None:
+        """Keep the first part of an answer for which somebody waits."""
+        if message.id in self._answers:
+            self._stops[message.id] = message.at_us
+
+    def answered(self, running: Running) -> None:
+        """Pass an answer to its callers."""
+        stop_us = self._stops.pop(running.id, 0)
+        attempt = RemoteAttempt(*running[1:], stop_us) if running.started_us else None
+        for answer in self._answers.pop(running.id, ()):
+            answer(attempt)
+
+    def stop(self, term: int, job_id: int, reason: str) -> None:
+        """Ask the node that holds a job to cancel it."""
+        self._relay.send(term, Stop(job_id, reason))

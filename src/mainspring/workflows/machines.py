@@ -1,0 +1,557 @@
+"""The machines of a run's state: the phases of its execution and of all that it waits for.
+
+A machine's table has, for each phase and event that may meet, the next phase. Everything else is a defect of Mainspring itself
+and raises. A late but harmless request is no event: the rules (`execution` and others) list these with the reasons.
+
+**The execution** begins, takes requests, and closes once. A closed run takes no event; `fold` guards that. Its open tasks,
+timers and
+children vanish without events.
+
+| phase | event | next phase |
+|---|---|---|
+| none | WorkflowExecutionStarted | OPEN |
+| OPEN | WorkflowExecutionSignaled, WorkflowExecutionCancelRequested | OPEN |
+| OPEN | WorkflowExecutionCompleted | COMPLETED |
+| OPEN | WorkflowExecutionFailed | FAILED |
+| OPEN | WorkflowExecutionCanceled | CANCELED |
+| OPEN | WorkflowExecutionTerminated | TERMINATED |
+| OPEN | WorkflowExecutionContinuedAsNew | CONTINUED_AS_NEW |
+| OPEN | WorkflowExecutionTimedOut | TIMED_OUT |
+
+**Decision tasks**: at most one is scheduled and one is started. A lean history has DecisionTaskStarted right before the first
+record of
+the decision, and no DecisionTaskTimedOut.
+
+| phase | event | next phase |
+|---|---|---|
+| NONE | DecisionTaskScheduled | SCHEDULED |
+| SCHEDULED | DecisionTaskStarted | STARTED |
+| SCHEDULED | DecisionTaskTimedOut (schedule to start) | NONE |
+| STARTED | DecisionTaskScheduled | WAITING: another one is scheduled behind it |
+| STARTED | DecisionTaskCompleted, DecisionTaskTimedOut | NONE |
+| WAITING | DecisionTaskCompleted, DecisionTaskTimedOut | SCHEDULED |
+
+**An activity**, from its schedule to its only end. Its id may be used again after that.
+
+| phase | event | next phase |
+|---|---|---|
+| SCHEDULED | ActivityTaskStarted | STARTED |
+| SCHEDULED | ActivityTaskTimedOut, ActivityTaskCanceled | CLOSED |
+| STARTED | ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled | CLOSED |
+| SCHEDULED, STARTED | ActivityTaskCancelRequested | the same |
+
+**A timer**, from its start until it fires or is cancelled. Its id may be used again after that.
+
+**A child**, as its parent's history shows it. A refused decision is StartChildWorkflowExecutionFailed without an initiated
+event, and
+concerns no machine.
+
+| phase | event | next phase |
+|---|---|---|
+| INITIATED | ChildWorkflowExecutionStarted | STARTED |
+| INITIATED | StartChildWorkflowExecutionFailed | CLOSED |
+| STARTED | ChildWorkflowExecutionCompleted, …Failed, …TimedOut, …Canceled, …Terminated | CLOSED |
+
+**A signal or a cancel request to another run** is initiated, and answered once.
+
+| phase | event | next phase |
+|---|---|---|
+| INITIATED | ExternalWorkflowExecutionSignaled, SignalExternalWorkflowExecutionFailed | CLOSED |
+| INITIATED | ExternalWorkflowExecutionCancelRequested, RequestCancelExternalWorkflowExecutionFailed | CLOSED |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from mainspring.errors import IllegalTransitionError
+from mainspring.jobs.failures import describe_failure
+from mainspring.workflows.history import (
+    ActivityTaskCanceled,
+    ActivityTaskCancelRequested,
+    ActivityTaskCompleted,
+    ActivityTaskFailed,
+    ActivityTaskScheduled,
+    ActivityTaskStarted,
+    ActivityTaskTimedOut,
+    ChildWorkflowExecutionCanceled,
+    ChildWorkflowExecutionCompleted,
+    ChildWorkflowExecutionFailed,
+    ChildWorkflowExecutionStarted,
+    ChildWorkflowExecutionTerminated,
+    ChildWorkflowExecutionTimedOut,
+    DecisionTaskCompleted,
+    DecisionTaskScheduled,
+    DecisionTaskStarted,
+    DecisionTaskTimedOut,
+    EventBase,
+    ExternalWorkflowExecutionCancelRequested,
+    ExternalWorkflowExecutionSignaled,
+    MarkerRecorded,
+    RequestCancelExternalWorkflowExecutionFailed,
+    RequestCancelExternalWorkflowExecutionInitiated,
+    SignalExternalWorkflowExecutionFailed,
+    SignalExternalWorkflowExecutionInitiated,
+    StartChildWorkflowExecutionFailed,
+    StartChildWorkflowExecutionInitiated,
+    TimerCanceled,
+    TimerFired,
+    TimerStarted,
+    WorkflowExecutionCanceled,
+    WorkflowExecutionCancelRequested,
+    WorkflowExecutionCompleted,
+    WorkflowExecutionContinuedAsNew,
+    WorkflowExecutionFailed,
+    WorkflowExecutionSignaled,
+    WorkflowExecutionStarted,
+    WorkflowExecutionTerminated,
+    WorkflowExecutionTimedOut,
+)
+from mainspring.workflows.model import REQUESTS_KEPT, OpenActivity, OpenChild, OpenTimer, Status
+
+if TYPE_CHECKING:
+    from mainspring.workflows.model import State
+
+P = TypeVar("P", bound=Enum)
+Folds = Mapping[type[EventBase], Callable[..., None]]
+"""The effects of a machine's events on a state, by the events' classes."""
+
+
+def transition(table: Mapping[tuple[P, type[EventBase]], P], phase: P, event: EventBase) -> P:
+    """Return the phase after an event; raise IllegalTransitionError if the table has no such transition."""
+    following = table.get((phase, event.__class__))
+    if following is None:
+        raise illegal(event, f"is not possible in the phase {phase.name}")
+    return following
+
+
+def illegal(event: EventBase, why: str) -> IllegalTransitionError:
+    """Return the error for an event that the state does not allow."""
+    return IllegalTransitionError(f"{type(event).__name__} (event {event.id}) {why}")
+
+
+CLOSES: Final[dict[type[EventBase], Status]] = {
+    WorkflowExecutionCompleted: Status.COMPLETED,
+    WorkflowExecutionFailed: Status.FAILED,
+    WorkflowExecutionCanceled: Status.CANCELED,
+    WorkflowExecutionTerminated: Status.TERMINATED,
+    WorkflowExecutionContinuedAsNew: Status.CONTINUED_AS_NEW,
+    WorkflowExecutionTimedOut: Status.TIMED_OUT,
+}
+
+
+def _execution_begun(state: State, event: WorkflowExecutionStarted) -> None:
+    if state.last:
+        raise illegal(event, "is not the first")
+    state.run = event.run
+    state.root = event.root
+    state.type = event.type
+    state.version = event.version
+    state.namespace = event.namespace
+    state.workflow_id = event.workflow_id
+    state.started_us = event.at_us
+    state.full = event.full
+    state.task_list = event.task_list
+    state.task_priority = event.task_priority
+    state.task_timeout = event.task_timeout
+    state.child_policy = event.child_policy
+    state.tags = event.tags
+    state.parent_run = event.parent_run
+    state.parent_initiated = event.parent_initiated
+    state.continued_run = event.continued_run
+    state.attempt = event.attempt
+    state.failure = event.failure
+    state.timed_from_us = event.timed_from_us
+    if event.delay:
+        state.begin_us = event.at_us + int(event.delay * 1_000_000)
+    if event.execution_timeout:
+        state.close_by_us = (event.timed_from_us or event.at_us) + int(event.execution_timeout * 1_000_000)
+    for request in event.requests:
+        state.requests[request] = None
+
+
+def _execution_signaled(state: State, event: WorkflowExecutionSignaled) -> None:
+    if event.request:
+        _execution_remember(state, event.request)
+
+
+def _execution_cancel_requested(state: State, event: WorkflowExecutionCancelRequested) -> None:
+    state.cancel_requested = event.id
+    state.cancel_reason = state.cancel_reason or event.reason
+    if event.request:
+        _execution_remember(state, event.request)
+
+
+def _execution_remember(state: State, request: int) -> None:
+    requests = state.requests
+    requests[request] = None
+    if len(requests) > REQUESTS_KEPT:
+        del requests[next(iter(requests))]
+
+
+def _execution_closed(state: State, event: EventBase) -> None:
+    state.status = int(CLOSES[event.__class__])
+    state.closed_us = event.at_us
+    state.scheduled = state.started = state.waiting = state.task_by_us = state.close_by_us = 0
+    state.activities = {}
+    state.activity_ids = {}
+    state.deadlines = {}
+    state.timers = {}
+    state.children = {}
+    state.externals = {}
+    state.steps = {}
+    state.batch = state.step_seen = state.step_us = state.begin_us = 0
+
+
+def _execution_continued(state: State, event: WorkflowExecutionContinuedAsNew) -> None:
+    _execution_closed(state, event)
+    state.new_run = event.new_run
+    if event.failure:
+        state.failure = describe_failure(event.failure)
+
+
+EXECUTION_FOLDS: Final[Folds] = {
+    WorkflowExecutionStarted: _execution_begun,
+    WorkflowExecutionSignaled: _execution_signaled,
+    WorkflowExecutionCancelRequested: _execution_cancel_requested,
+    **dict.fromkeys(CLOSES, _execution_closed),
+    WorkflowExecutionContinuedAsNew: _execution_continued,
+}
+
+
+class DecisionPhase(Enum):
+    """The phases of a run's decision tasks."""
+
+    NONE = 0
+    SCHEDULED = 1
+    STARTED = 2
+    WAITING = 3
+
+
+DECISION_TRANSITIONS: Final[Mapping[tuple[DecisionPhase, type[EventBase]], DecisionPhase]] = {
+    (DecisionPhase.NONE, DecisionTaskScheduled): DecisionPhase.SCHEDULED,
+    (DecisionPhase.SCHEDULED, DecisionTaskStarted): DecisionPhase.STARTED,
+    (DecisionPhase.SCHEDULED, DecisionTaskTimedOut): DecisionPhase.NONE,
+    (DecisionPhase.STARTED, DecisionTaskScheduled): DecisionPhase.WAITING,
+    (DecisionPhase.STARTED, DecisionTaskCompleted): DecisionPhase.NONE,
+    (DecisionPhase.STARTED, DecisionTaskTimedOut): DecisionPhase.NONE,
+    (DecisionPhase.WAITING, DecisionTaskCompleted): DecisionPhase.SCHEDULED,
+    (DecisionPhase.WAITING, DecisionTaskTimedOut): DecisionPhase.SCHEDULED,
+}
+
+
+def phase_of_decision(state: State) -> DecisionPhase:
+    """Return the phase of a run's decision tasks."""
+    if state.started:
+        return DecisionPhase.WAITING if state.waiting else DecisionPhase.STARTED
+    return DecisionPhase.SCHEDULED if state.scheduled else DecisionPhase.NONE
+
+
+def _decision_scheduled(state: State, event: DecisionTaskScheduled) -> None:
+    if transition(DECISION_TRANSITIONS, phase_of_decision(state), event) is DecisionPhase.WAITING:
+        state.waiting = event.id
+        return
+    state.scheduled = event.id
+    state.begin_us = 0
+    if event.schedule_to_start:
+        state.task_by_us = event.at_us + int(event.schedule_to_start * 1_000_000)
+
+
+def _decision_started(state: State, event: DecisionTaskStarted) -> None:
+    transition(DECISION_TRANSITIONS, phase_of_decision(state), event)
+    if event.scheduled != state.scheduled:
+        raise illegal(event, f"names task {event.scheduled}; {state.scheduled} is scheduled")
+    state.started = event.id
+    if state.full:
+        state.task_by_us = event.at_us + int(state.task_timeout * 1_000_000) if state.task_timeout else 0
+
+
+def _decision_completed(state: State, event: DecisionTaskCompleted) -> None:
+    transition(DECISION_TRANSITIONS, phase_of_decision(state), event)
+    state.seen = event.seen or event.started
+    state.previous_started = event.started
+    state.decided_us = max(state.decided_us, event.now_us)
+    _decision_close(state, event)
+
+
+def _decision_timed_out(state: State, event: DecisionTaskTimedOut) -> None:
+    transition(DECISION_TRANSITIONS, phase_of_decision(state), event)
+    _decision_close(state, event)
+
+
+def _decision_close(state: State, event: DecisionTaskCompleted | DecisionTaskTimedOut) -> None:
+    if event.scheduled != state.scheduled or event.started != state.started:
+        open_task = f"{state.scheduled}, started at {state.started}, is open"
+        raise illegal(event, f"names task {event.scheduled}, started at {event.started}; {open_task}")
+    state.scheduled = state.waiting
+    state.waiting = state.started = state.task_by_us = 0
+    if state.batch:
+        state.steps = {}
+        state.batch = state.step_seen = state.step_us = 0
+
+
+def _decision_marked(state: State, event: MarkerRecorded) -> None:
+    if event.decision_completed:
+        return
+    if phase_of_decision(state) not in _DECIDING or event.number in state.steps:
+        raise illegal(event, "is a step that is already recorded, or outside of a decision")
+    state.steps[event.number] = event.digest
+    state.batch = event.batch
+    state.step_seen = event.seen
+    state.step_us = event.now_us
+    state.decided_us = max(state.decided_us, event.now_us)
+
+
+_DECIDING: Final = (DecisionPhase.STARTED, DecisionPhase.WAITING)
+
+DECISION_FOLDS: Final[Folds] = {
+    DecisionTaskScheduled: _decision_scheduled,
+    DecisionTaskStarted: _decision_started,
+    DecisionTaskCompleted: _decision_completed,
+    DecisionTaskTimedOut: _decision_timed_out,
+    MarkerRecorded: _decision_marked,
+}
+
+
+class ActivityPhase(Enum):
+    """The phases of an activity."""
+
+    SCHEDULED = 0
+    STARTED = 1
+    CLOSED = 2
+
+
+ACTIVITY_TRANSITIONS: Final[Mapping[tuple[ActivityPhase, type[EventBase]], ActivityPhase]] = {
+    (ActivityPhase.SCHEDULED, ActivityTaskStarted): ActivityPhase.STARTED,
+    (ActivityPhase.SCHEDULED, ActivityTaskTimedOut): ActivityPhase.CLOSED,
+    (ActivityPhase.SCHEDULED, ActivityTaskCanceled): ActivityPhase.CLOSED,
+    (ActivityPhase.SCHEDULED, ActivityTaskCancelRequested): ActivityPhase.SCHEDULED,
+    (ActivityPhase.STARTED, ActivityTaskCompleted): ActivityPhase.CLOSED,
+    (ActivityPhase.STARTED, ActivityTaskFailed): ActivityPhase.CLOSED,
+    (ActivityPhase.STARTED, ActivityTaskTimedOut): ActivityPhase.CLOSED,
+    (ActivityPhase.STARTED, ActivityTaskCanceled): ActivityPhase.CLOSED,
+    (ActivityPhase.STARTED, ActivityTaskCancelRequested): ActivityPhase.STARTED,
+}
+
+_ACTIVITY_LATE: Final = "a timeout, a cancel or the close of the run came first"
+ACTIVITY_LATE: Final[Mapping[tuple[ActivityPhase, type[EventBase]], str]] = {
+    (ActivityPhase.CLOSED, ActivityTaskCompleted): _ACTIVITY_LATE,
+    (ActivityPhase.CLOSED, ActivityTaskFailed): _ACTIVITY_LATE,
+    (ActivityPhase.CLOSED, ActivityTaskTimedOut): _ACTIVITY_LATE,
+    (ActivityPhase.CLOSED, ActivityTaskCanceled): _ACTIVITY_LATE,
+}
+"""Late but harmless: the rules record no event of these kinds, for these reasons. As events they are illegal."""
+
+
+def phase_of_activity(activity: OpenActivity) -> ActivityPhase:
+    """Return the phase of an open activity."""
+    return ActivityPhase.STARTED if activity.started else ActivityPhase.SCHEDULED
+
+
+def _activity_scheduled(state: State, event: ActivityTaskScheduled) -> None:
+    if event.activity_id in state.activity_ids:
+        raise illegal(event, f"uses the id {event.activity_id!r} of an open activity")
+    activity = OpenActivity(event.id, event.activity_id, event.function, event.job, event.at_us)
+    state.activities[event.id] = activity
+    state.activity_ids[event.activity_id] = event.id
+    if state.full:
+        activity.start_to_close = event.start_to_close
+        activity.heartbeat = event.heartbeat
+    if event.abandoned:
+        activity.abandoned = True
+    timed_from_us = event.timed_from_us or event.at_us
+    if event.schedule_to_start:
+        activity.start_by_us = timed_from_us + int(event.schedule_to_start * 1_000_000)
+    if event.schedule_to_close:
+        activity.close_by_us = timed_from_us + int(event.schedule_to_close * 1_000_000)
+    _activity_set_deadline(state, activity)
+
+
+def _activity_started(state: State, event: ActivityTaskStarted) -> None:
+    activity = _activity_open(state, event.scheduled, event)
+    activity.started = event.id
+    activity.start_by_us = 0
+    if activity.start_to_close:
+        activity.end_by_us = event.at_us + int(activity.start_to_close * 1_000_000)
+    if activity.heartbeat:
+        activity.beat_by_us = event.at_us + int(activity.heartbeat * 1_000_000)
+    _activity_set_deadline(state, activity)
+
+
+def _activity_cancel_requested(state: State, event: ActivityTaskCancelRequested) -> None:
+    activity = _activity_open(state, state.activity_ids.get(event.activity_id, 0), event)
+    activity.cancel_requested = event.id
+
+
+def _activity_closed(
+    state: State, event: ActivityTaskCompleted | ActivityTaskFailed | ActivityTaskTimedOut | ActivityTaskCanceled
+) -> None:
+    activity = _activity_open(state, event.scheduled, event)
+    if event.started != activity.started:
+        raise illegal(event, f"names start {event.started}; the activity was started at {activity.started}")
+    del state.activities[activity.scheduled], state.activity_ids[activity.activity_id]
+    if state.deadlines:
+        state.deadlines.pop(activity.scheduled, None)
+
+
+def _activity_open(state: State, scheduled: int, event: EventBase) -> OpenActivity:
+    activity = state.activities.get(scheduled)
+    if activity is None:
+        raise illegal(event, f"names activity {scheduled}, which is not open")
+    transition(ACTIVITY_TRANSITIONS, phase_of_activity(activity), event)
+    return activity
+
+
+def _activity_set_deadline(state: State, activity: OpenActivity) -> None:
+    due_us = activity.due_us
+    if due_us:
+        state.deadlines[activity.scheduled] = due_us
+    elif state.deadlines:
+        state.deadlines.pop(activity.scheduled, None)
+
+
+ACTIVITY_FOLDS: Final[Folds] = {
+    ActivityTaskScheduled: _activity_scheduled,
+    ActivityTaskStarted: _activity_started,
+    ActivityTaskCompleted: _activity_closed,
+    ActivityTaskFailed: _activity_closed,
+    ActivityTaskTimedOut: _activity_closed,
+    ActivityTaskCanceled: _activity_closed,
+    ActivityTaskCancelRequested: _activity_cancel_requested,
+}
+
+
+def _timer_started(state: State, event: TimerStarted) -> None:
+    if event.timer_id in state.timers:
+        raise illegal(event, f"uses the id {event.timer_id!r} of an open timer")
+    state.timers[event.timer_id] = OpenTimer(
+        event.id, event.timer_id, event.fire_us, event.start_to_fire, event.control
+    )
+
+
+def _timer_closed(state: State, event: TimerFired | TimerCanceled) -> None:
+    timer = state.timers.get(event.timer_id)
+    if timer is None or timer.started != event.started:
+        raise illegal(event, f"names timer {event.timer_id!r} of event {event.started}, which is not open")
+    del state.timers[event.timer_id]
+
+
+TIMER_FOLDS: Final[Folds] = {TimerStarted: _timer_started, TimerFired: _timer_closed, TimerCanceled: _timer_closed}
+
+ChildClosed = (
+    ChildWorkflowExecutionCompleted
+    | ChildWorkflowExecutionFailed
+    | ChildWorkflowExecutionTimedOut
+    | ChildWorkflowExecutionCanceled
+    | ChildWorkflowExecutionTerminated
+)
+
+
+class ChildPhase(Enum):
+    """The phases of a child."""
+
+    INITIATED = 0
+    STARTED = 1
+    CLOSED = 2
+
+
+CHILD_TRANSITIONS: Final[Mapping[tuple[ChildPhase, type[EventBase]], ChildPhase]] = {
+    (ChildPhase.INITIATED, ChildWorkflowExecutionStarted): ChildPhase.STARTED,
+    (ChildPhase.INITIATED, StartChildWorkflowExecutionFailed): ChildPhase.CLOSED,
+    (ChildPhase.STARTED, ChildWorkflowExecutionCompleted): ChildPhase.CLOSED,
+    (ChildPhase.STARTED, ChildWorkflowExecutionFailed): ChildPhase.CLOSED,
+    (ChildPhase.STARTED, ChildWorkflowExecutionTimedOut): ChildPhase.CLOSED,
+    (ChildPhase.STARTED, ChildWorkflowExecutionCanceled): ChildPhase.CLOSED,
+    (ChildPhase.STARTED, ChildWorkflowExecutionTerminated): ChildPhase.CLOSED,
+}
+
+_CHILD_LATE: Final = "the parent has closed, or it has recorded the notice before"
+CHILD_LATE: Final[Mapping[tuple[ChildPhase, type[EventBase]], str]] = {
+    (ChildPhase.CLOSED, StartChildWorkflowExecutionFailed): _CHILD_LATE,
+    (ChildPhase.CLOSED, ChildWorkflowExecutionStarted): _CHILD_LATE,
+    (ChildPhase.CLOSED, ChildWorkflowExecutionCompleted): _CHILD_LATE,
+    (ChildPhase.CLOSED, ChildWorkflowExecutionFailed): _CHILD_LATE,
+    (ChildPhase.CLOSED, ChildWorkflowExecutionTimedOut): _CHILD_LATE,
+    (ChildPhase.CLOSED, ChildWorkflowExecutionCanceled): _CHILD_LATE,
+    (ChildPhase.CLOSED, ChildWorkflowExecutionTerminated): _CHILD_LATE,
+}
+"""Late but harmless: the rules record no event of these kinds, for these reasons. As events they are illegal."""
+
+
+def phase_of_child(child: OpenChild) -> ChildPhase:
+    """Return the phase of an open child."""
+    return ChildPhase.STARTED if child.started else ChildPhase.INITIATED
+
+
+def _child_initiated(state: State, event: StartChildWorkflowExecutionInitiated) -> None:
+    state.children[event.id] = OpenChild(
+        event.id, event.workflow_id, event.run, event.child_policy, number=event.number, type=event.type
+    )
+
+
+def _child_refused(state: State, event: StartChildWorkflowExecutionFailed) -> None:
+    if event.initiated:
+        del state.children[_child_open(state, event).initiated]
+
+
+def _child_started(state: State, event: ChildWorkflowExecutionStarted) -> None:
+    _child_open(state, event).started = event.id
+
+
+def _child_closed(state: State, event: ChildClosed) -> None:
+    child = _child_open(state, event)
+    if event.started != child.started:
+        raise illegal(event, f"names start {event.started}; the child was started at {child.started}")
+    del state.children[event.initiated]
+
+
+def _child_open(
+    state: State, event: StartChildWorkflowExecutionFailed | ChildWorkflowExecutionStarted | ChildClosed
+) -> OpenChild:
+    child = state.children.get(event.initiated)
+    if child is None:
+        raise illegal(event, f"names the child of event {event.initiated}, which is not open")
+    transition(CHILD_TRANSITIONS, phase_of_child(child), event)
+    return child
+
+
+CHILD_FOLDS: Final[Folds] = {
+    StartChildWorkflowExecutionInitiated: _child_initiated,
+    StartChildWorkflowExecutionFailed: _child_refused,
+    ChildWorkflowExecutionStarted: _child_started,
+    ChildWorkflowExecutionCompleted: _child_closed,
+    ChildWorkflowExecutionFailed: _child_closed,
+    ChildWorkflowExecutionTimedOut: _child_closed,
+    ChildWorkflowExecutionCanceled: _child_closed,
+    ChildWorkflowExecutionTerminated: _child_closed,
+}
+
+Initiated = SignalExternalWorkflowExecutionInitiated | RequestCancelExternalWorkflowExecutionInitiated
+Answered = (
+    ExternalWorkflowExecutionSignaled
+    | SignalExternalWorkflowExecutionFailed
+    | ExternalWorkflowExecutionCancelRequested
+    | RequestCancelExternalWorkflowExecutionFailed
+)
+
+
+def _request_initiated(state: State, event: Initiated) -> None:
+    state.externals[event.id] = None
+
+
+def _request_answered(state: State, event: Answered) -> None:
+    if event.initiated not in state.externals:
+        raise illegal(event, f"answers event {event.initiated}, which is not open")
+    del state.externals[event.initiated]
+
+
+REQUEST_FOLDS: Final[Folds] = {
+    SignalExternalWorkflowExecutionInitiated: _request_initiated,
+    SignalExternalWorkflowExecutionFailed: _request_answered,
+    ExternalWorkflowExecutionSignaled: _request_answered,
+    RequestCancelExternalWorkflowExecutionInitiated: _request_initiated,
+    RequestCancelExternalWorkflowExecutionFailed: _request_answered,
+    ExternalWorkflowExecutionCancelRequested: _request_answered,
+}

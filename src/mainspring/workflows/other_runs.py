@@ -1,0 +1,235 @@
+"""The children and other runs of which a run requests something: SWF's decisions about them, and their answers.
+
+| StartChildWorkflowExecutionFailed if | Initiated | cause |
+|---|---|---|
+| no worker has registered the workflow and version | no | ``WORKFLOW_TYPE_DOES_NOT_EXIST`` |
+| 1,000 children are open | no | ``OPEN_CHILDREN_LIMIT_EXCEEDED`` |
+| an open run has the workflow id | yes, before | ``WORKFLOW_ALREADY_RUNNING`` |
+
+The child's run id is chosen at Initiated. The start itself, and the notice of the child's end, are errands.
+
+A decision to signal or cancel another run is always initiated; the answer is a later event. Its causes of failure are
+``UNKNOWN_EXTERNAL_WORKFLOW_EXECUTION`` and, for a run of a workflow that the token of the decider does not reach,
+``OPERATION_NOT_PERMITTED``. Lambda functions are part of SWF's model, and always refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.workflows.cross_run_rules import after_initiated
+from mainspring.workflows.decision_tasks import schedule_decision
+from mainspring.workflows.history import (
+    ChildWorkflowExecutionStarted,
+    RequestCancelExternalWorkflowExecutionInitiated,
+    ScheduleLambdaFunctionFailed,
+    SignalExternalWorkflowExecutionInitiated,
+    StartChildWorkflowExecutionFailed,
+    StartChildWorkflowExecutionInitiated,
+)
+from mainspring.workflows.limits import ensure_room
+from mainspring.workflows.model import CHILD_TAG
+
+if TYPE_CHECKING:
+    from mainspring.workflows.draft import Draft
+    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.model import State
+    from mainspring.workflows.requests import (
+        RequestCancelExternalWorkflowExecution,
+        ScheduleLambdaFunction,
+        SignalExternalWorkflowExecution,
+        StartChildWorkflowExecution,
+    )
+
+
+def start_child(draft: Draft, decision: StartChildWorkflowExecution, completed: int) -> None:
+    """Initiate a child."""
+    version, timeout, cause = decision.version, decision.execution_timeout, ""
+    if draft.definitions is not None:
+        definition = draft.definitions.get((decision.type, decision.version))
+        if definition is None:
+            cause = "WORKFLOW_TYPE_DOES_NOT_EXIST"
+        else:
+            version, timeout = definition.version, timeout or definition.timeout
+    if not cause and len(draft.state.children) >= draft.limits.open_children:
+        cause = "OPEN_CHILDREN_LIMIT_EXCEEDED"
+    if cause:
+        draft.record(
+            StartChildWorkflowExecutionFailed,
+            decision_completed=completed,
+            initiated=0,
+            workflow_id=decision.workflow_id,
+            type=decision.type,
+            version=decision.version,
+            cause=cause,
+            control=decision.control,
+            number=decision.number,
+        )
+        return
+    run = draft.next_id()
+    event = draft.record(
+        StartChildWorkflowExecutionInitiated,
+        decision_completed=completed,
+        workflow_id=decision.workflow_id or draft.handle_of(run),
+        type=decision.type,
+        version=version,
+        input=decision.input,
+        task_list=decision.task_list,
+        task_priority=decision.task_priority,
+        child_policy=decision.child_policy,
+        execution_timeout=timeout,
+        task_timeout=decision.task_timeout,
+        tags=decision.tags or _tags(draft.state, decision.type, version),
+        control=decision.control,
+        run=run,
+        number=decision.number,
+    )
+    after_initiated(draft, event)
+
+
+def _tags(state: State, name: str, version: str) -> tuple[str, ...]:
+    """Return the tags of a child whose decider gives it none.
+
+    Workers of an earlier version give none, and know the parts of their maps by the input. A part is a run of the same workflow
+    and version. So no other child is taken for a part, no matter where its input comes from.
+    """
+    return () if state.full or (name, version) == (state.type, state.version) else (CHILD_TAG,)
+
+
+def child_started(draft: Draft, initiated: int, *, type: str, version: str) -> bool:  # noqa: A002 - SWF's name
+    """Record that a child has begun; return False if it is late but harmless: the parent is closed."""
+    child = draft.state.children.get(initiated)
+    if child is None or child.started or not ensure_room(draft, 2):
+        return False
+    draft.record(
+        ChildWorkflowExecutionStarted,
+        initiated=initiated,
+        run=child.run,
+        workflow_id=child.workflow_id,
+        type=type,
+        version=version,
+    )
+    if draft.state.full:  # native code waits for the end alone
+        schedule_decision(draft)
+    return True
+
+
+def child_refused(
+    draft: Draft,
+    initiated: int,
+    *,
+    type: str,  # noqa: A002 - SWF's name
+    version: str,
+    decision_completed: int,
+    cause: str,
+) -> bool:
+    """Record that an initiated child has not begun; return False if it is late but harmless, as above."""
+    child = draft.state.children.get(initiated)
+    if child is None or child.started or not ensure_room(draft, 2):
+        return False
+    draft.record(
+        StartChildWorkflowExecutionFailed,
+        decision_completed=decision_completed,
+        initiated=initiated,
+        workflow_id=child.workflow_id,
+        type=type,
+        version=version,
+        cause=cause,
+        number=child.number,
+    )
+    schedule_decision(draft)
+    return True
+
+
+def child_ended(
+    draft: Draft,
+    initiated: int,
+    kind: type[EventBase],
+    *,
+    type: str,  # noqa: A002 - SWF's name
+    version: str,
+    **attributes: object,
+) -> bool:
+    """Record the end of a child; return False if it is late but harmless: the parent is closed, or the end is recorded."""
+    child = draft.state.children.get(initiated)
+    if child is None or not child.started or not ensure_room(draft, 2):
+        return False
+    draft.record(
+        kind,
+        initiated=initiated,
+        started=child.started,
+        run=child.run,
+        workflow_id=child.workflow_id,
+        type=type,
+        version=version,
+        **attributes,
+    )
+    schedule_decision(draft)
+    return True
+
+
+def signal_external(draft: Draft, decision: SignalExternalWorkflowExecution, completed: int) -> None:
+    """Initiate a signal to another run."""
+    workflow_id, run, reach = _address(draft, decision)
+    event = draft.record(
+        SignalExternalWorkflowExecutionInitiated,
+        decision_completed=completed,
+        workflow_id=workflow_id,
+        run=run,
+        name=decision.name,
+        input=decision.input,
+        control=decision.control,
+        number=decision.number,
+        reach=reach,
+    )
+    after_initiated(draft, event)
+
+
+def cancel_external(draft: Draft, decision: RequestCancelExternalWorkflowExecution, completed: int) -> None:
+    """Initiate a cancel request to another run, or to a child."""
+    workflow_id, run, reach = _address(draft, decision)
+    event = draft.record(
+        RequestCancelExternalWorkflowExecutionInitiated,
+        decision_completed=completed,
+        workflow_id=workflow_id,
+        run=run,
+        control=decision.control,
+        number=decision.number,
+        reason=decision.reason,
+        reach=reach,
+    )
+    after_initiated(draft, event)
+
+
+def _address(
+    draft: Draft, decision: SignalExternalWorkflowExecution | RequestCancelExternalWorkflowExecution
+) -> tuple[str, int, tuple[str, ...]]:
+    """Return the workflow id and the run that a decision names, and the workflows that it may reach.
+
+    Its own open children are within reach. A child that has ended has no run here.
+    """
+    if decision.child:
+        for child in draft.state.children.values():
+            if child.number == decision.child:
+                return child.workflow_id, child.run, ()
+    return decision.workflow_id, decision.run, decision.reach
+
+
+def external_answered(draft: Draft, initiated: int, kind: type[EventBase], **attributes: object) -> bool:
+    """Record the answer of another run; return False if it is late but harmless: this run is closed, or it is recorded."""
+    if initiated not in draft.state.externals or not ensure_room(draft, 2):
+        return False
+    draft.record(kind, initiated=initiated, **attributes)
+    schedule_decision(draft)
+    return True
+
+
+def schedule_lambda(draft: Draft, decision: ScheduleLambdaFunction, completed: int) -> None:
+    """Refuse a lambda function."""
+    draft.record(
+        ScheduleLambdaFunctionFailed,
+        decision_completed=completed,
+        lambda_id=decision.lambda_id,
+        name=decision.name,
+        cause="LAMBDA_SERVICE_NOT_AVAILABLE_IN_REGION",
+    )

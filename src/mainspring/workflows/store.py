@@ -1,0 +1,490 @@
+"""The port of the workflows slice: its operations and queries, with their outcomes.
+
+Inside the transaction, the slice's unit applies the pure rules to the tables of an engine and decides all writes, for all
+engines. A failed guard affects only its own item.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from mainspring.access.audit import Acting
+from mainspring.storage.engine import Operation, PageQuery, Phase, Query
+from mainspring.workflows.model import UNKNOWN_BUILD, Parking, State, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Sequence
+
+    from mainspring.access.caller import Act
+    from mainspring.access.idempotency import KeyedAct
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Found
+    from mainspring.workflows.cross_run import ErrandsAside
+    from mainspring.workflows.history import (
+        ChildPolicy,
+        Event,  # noqa: F401 - the type of a query's rows
+    )
+    from mainspring.workflows.model import (
+        Definition,
+        Key,
+        Parked,
+    )
+    from mainspring.workflows.requests import Completion, Reached, Signal
+
+# ---- starts ----
+
+
+class Start(NamedTuple):
+    """A run to be started for a new job, which becomes its root job."""
+
+    job: Job
+    version: str = ""
+    """Empty: that for new runs; see ``workflows.versions``."""
+    timeout: float = 0.0
+    """Seconds; 0: that of the definition."""
+
+
+class BeginRuns(Operation):
+    """Store new root jobs and begin their runs.
+
+    Guards: as of ``Submit`` for the job; the function is a registered workflow; no open run has the workflow id. If another
+    function's run has it, the root job is stored as FAILED with ``WorkflowAlreadyRunning``. Outcome: ``Begun``; or, with a key
+    of an earlier request, the ``Reservation`` of that.
+    """
+
+    __slots__ = ("keyed_act", "now_us", "starts")
+
+    phase = Phase.SLICES
+    is_request = True
+    brings_jobs = True
+    keyed = True
+
+    def __init__(self, starts: list[Start], now_us: int, keyed_act: KeyedAct | None = None) -> None:
+        super().__init__()
+        self.starts = starts
+        self.now_us = now_us
+        self.keyed_act = keyed_act
+        self.rows = 2 * len(starts)
+
+
+class Begun(NamedTuple):
+    """The outcome of BeginRuns."""
+
+    joined: dict[int, Found]
+    """For each job that was not stored (by its id), the one that it joins."""
+    refused: dict[int, str]
+    """For each job that could not begin, the reason, such as an unregistered version. Nothing of it was stored."""
+
+
+class BeginWaiting(Operation):
+    """Begin runs for stored due jobs of a registered workflow, at most ``limit``, in the order of a claim.
+
+    Outcome: the number of begun runs; fewer than ``limit`` if no more jobs wait.
+    """
+
+    __slots__ = ("function", "now_us")
+
+    phase = Phase.SLICES
+
+    def __init__(self, function: bytes, limit: int, now_us: int) -> None:
+        super().__init__()
+        self.function = function
+        self.now_us = now_us
+        self.rows = limit
+
+
+# ---- decisions ----
+
+
+class Decide(Operation):
+    """Record what deciders report. Outcome: ``list[Decided]``.
+
+    A step number that is there already is skipped if its result has the same digest; otherwise the completion is stale. Of a
+    stale one, only settlements count, which are operations of their own. A malformed list of decisions is refused whole.
+    """
+
+    __slots__ = ("completions", "now_us")
+
+    phase = Phase.SLICES
+    is_request = True
+
+    def __init__(self, completions: list[Completion], now_us: int) -> None:
+        super().__init__()
+        self.completions = completions
+        self.now_us = now_us
+        self.rows = 2 * len(completions)
+
+
+# ---- requests from outside ----
+
+
+class SignalRuns(Operation):
+    """Record signals. Outcome: ``list[Reached]``.
+
+    A signal to a waiting job begins its run. If the job's function is not a workflow yet, or is paused, the signal is stored with
+    the job.
+    """
+
+    __slots__ = ("now_us", "paused", "signals", "tasks")
+
+    phase = Phase.SLICES
+    is_request = True
+
+    def __init__(
+        self, signals: list[Signal], now_us: int, tasks: Container[bytes] = (), paused: Container[bytes] = ()
+    ) -> None:
+        super().__init__()
+        self.signals = signals
+        self.now_us = now_us
+        self.tasks = tasks
+        """Functions that have workers for tasks: their jobs are no runs, unless a worker has registered them as workflows."""
+        self.paused = paused
+        """Paused functions: their runs do not begin."""
+        self.rows = len(signals)
+
+
+class RequestCancelRun(Acting):
+    """Ask a run to cancel itself; one that has not begun is cancelled. Outcome: ``Reached``."""
+
+    __slots__ = ("key", "now_us", "reason", "request", "tasks")
+
+    phase = Phase.SLICES
+
+    def __init__(self, key: Key, reason: str, now_us: int, request: int = 0, *, tasks: Container[bytes] = ()) -> None:
+        super().__init__()
+        self.tasks = tasks
+        """As of `SignalRuns`."""
+        self.key = key
+        self.reason = reason
+        self.now_us = now_us
+        self.request = request
+
+    def recorded(self, outcome: Reached) -> Act | None:
+        """Return the act, if the request was recorded."""
+        return self.act if outcome.verdict == "recorded" else None
+
+
+class TerminateRun(Acting):
+    """End a run at once; one that has not begun is cancelled. Its open activities are cancelled. Outcome: ``Reached``."""
+
+    __slots__ = ("children", "details", "key", "now_us", "reason", "tasks")
+
+    phase = Phase.SLICES
+
+    def __init__(
+        self,
+        key: Key,
+        reason: str,
+        now_us: int,
+        details: bytes = b"",
+        children: ChildPolicy | None = None,
+        *,
+        tasks: Container[bytes] = (),
+    ) -> None:
+        super().__init__()
+        self.tasks = tasks
+        """As of `SignalRuns`."""
+        self.key = key
+        self.reason = reason
+        self.now_us = now_us
+        self.details = details
+        self.children = children
+
+    def recorded(self, outcome: Reached) -> Act | None:
+        """Return the act, if the request was recorded."""
+        return self.act if outcome.verdict == "recorded" else None
+
+
+class MoveRun(Acting):
+    """Give an open run another version, unless its code has recorded something: it continues as new. Outcome: ``Moved``."""
+
+    __slots__ = ("key", "now_us", "tasks", "version")
+
+    phase = Phase.SLICES
+
+    def __init__(self, key: Key, version: str, now_us: int, *, tasks: Container[bytes] = ()) -> None:
+        super().__init__()
+        self.tasks = tasks
+        """As of `SignalRuns`."""
+        self.key = key
+        self.version = version
+        self.now_us = now_us
+
+    def recorded(self, outcome: Moved) -> Act | None:
+        """Return the act, if the run was moved."""
+        return self.act if outcome.verdict == "moved" else None
+
+
+class Moved(NamedTuple):
+    """The outcome of MoveRun."""
+
+    verdict: Literal["moved", "same", "recorded", "unregistered", "unbegun", "closed", "ambiguous", "unread", "unknown"]
+    run: int = 0
+    """The run that goes on."""
+    root: int = 0
+    status: Status = Status.OPEN
+    versions: tuple[str, ...] = ()
+    """The registered ones, if that of the request is none of them."""
+    fault: str = ""
+    """Why the node cannot read the run (``unread``)."""
+
+
+# ---- time, parking, definitions, retention ----
+
+
+class RingAlarms(Operation):
+    """Record the timers and timeouts of runs that are due. A run without one is left alone, and one that cannot be read.
+
+    Outcome: ``dict[int, int]``: for each run that is still open, its next alarm; 0 if it has none.
+    """
+
+    __slots__ = ("now_us", "runs")
+
+    phase = Phase.SLICES
+
+    def __init__(self, runs: list[int], now_us: int) -> None:
+        super().__init__()
+        self.runs = runs
+        self.now_us = now_us
+        self.rows = len(runs)
+
+
+class UnparkRuns(Acting):
+    """Let parked runs go on: one run, or those of one definition that the build has not tried, or all.
+
+    Outcome: the number of runs, at most ``limit``.
+    """
+
+    __slots__ = ("build", "definition", "key", "now_us")
+
+    phase = Phase.SLICES
+
+    def __init__(
+        self,
+        now_us: int,
+        *,
+        key: Key | None = None,
+        definition: tuple[str, ...] | None = None,
+        build: str = "",
+        limit: int = 100,
+    ) -> None:
+        super().__init__()
+        self.now_us = now_us
+        self.key = key
+        self.definition = definition
+        """Namespace, name and version, or the first of them alone."""
+        self.build = build
+        self.rows = limit
+
+
+class SaveDefinitions(Operation):
+    """Store definitions with the time at which they were last seen, and that time of others. Outcome: all definitions."""
+
+    __slots__ = ("definitions", "gone", "now_us", "seen")
+
+    phase = Phase.SLICES
+
+    def __init__(
+        self,
+        definitions: Sequence[Definition],
+        now_us: int,
+        *,
+        seen: Collection[tuple[str, str, str]] = (),
+        gone: Collection[tuple[str, str, str]] = (),
+    ) -> None:
+        super().__init__()
+        self.definitions = definitions
+        self.now_us = now_us
+        self.seen = seen
+        """Namespaces, names and versions of stored definitions, which do not change otherwise."""
+        self.gone = gone
+        """Those that have no workers, while others of their workflow have: from now on they count as last seen long ago."""
+        self.rows = len(definitions) + len(seen) + len(gone)
+
+
+class ForgetRuns(Operation):
+    """Delete runs that were closed before a time, with their histories and root jobs, the oldest first.
+
+    Runs whose rows this version cannot read are left. Outcome: the number of deleted runs, at most ``limit``. It is less, but not
+    0, if they have many events.
+    """
+
+    __slots__ = ("before_us", "namespace")
+
+    phase = Phase.SLICES
+
+    def __init__(self, before_us: int, limit: int = 100, *, namespace: str = "default") -> None:
+        super().__init__()
+        self.before_us = before_us
+        self.namespace = namespace
+        self.rows = limit
+        self.urgent = False
+
+
+class RunErrands(Operation):
+    """Do the first stored requests of runs to other runs, behind those that are set aside.
+
+    With ``from_first``, it begins with the first one of all, also if that is set aside. Outcome: ``RanErrands``. If some may be
+    left, the observers are called, as after every group that leaves some.
+    """
+
+    __slots__ = ("from_first", "now_us")
+
+    phase = Phase.SLICES
+
+    def __init__(self, now_us: int, *, from_first: bool = False) -> None:
+        super().__init__()
+        self.now_us = now_us
+        self.from_first = from_first
+        self.rows = 200
+
+
+class RanErrands(NamedTuple):
+    """The outcome of RunErrands."""
+
+    left: bool
+    """Whether there may be stored errands that were not tried."""
+    done: Sequence[int]
+    """The numbers of those that were done."""
+    aside: ErrandsAside
+    """Those that are set aside."""
+
+
+class SweepEarlySignals(Operation):
+    """Delete signals to jobs for which no run begins any more: those that are not stored, or have ended as a task's.
+
+    It examines ``limit`` jobs with ids above ``after``. Outcome: the last one; 0 if there are no more.
+    """
+
+    __slots__ = ("after",)
+
+    phase = Phase.SLICES
+
+    def __init__(self, after: int = 0, limit: int = 100) -> None:
+        super().__init__()
+        self.after = after
+        self.rows = limit
+        self.urgent = False
+
+
+class FindAlarms(Operation):
+    """Read the runs whose alarm is not after ``until_us``, the earliest first. Outcome: ``Alarms``."""
+
+    __slots__ = ("until_us",)
+
+    phase = Phase.READ
+    reads = True
+
+    def __init__(self, until_us: int, limit: int = 10_000) -> None:
+        super().__init__()
+        self.until_us = until_us
+        self.rows = limit
+
+
+class Alarms(NamedTuple):
+    """The outcome of FindAlarms: see `storage.agenda.Upcoming`."""
+
+    due: list[tuple[int, int]]
+    """Runs with their times."""
+    next_us: int | None
+
+
+class RunRow(msgspec.Struct):
+    """A run without its state and its history: its row in the store."""
+
+    id: int
+    root: int
+    namespace: str
+    workflow_id: str
+    type: str
+    version: str
+    status: Status = Status.OPEN
+    started_us: int = 0
+    closed_us: int = 0
+    events: int = 0
+    history_bytes: int = 0
+    input_size: int = 0
+    output_size: int = 0
+    due_us: int = 0
+    about: bytes = b""
+    """`model.About` as MessagePack."""
+    decision: int = 0
+    """The job of the open decision task; 0 if there is none."""
+    slot: int = 0
+    """The hash slot of the root job, and of the jobs of the run."""
+    parking: Parking = msgspec.field(default_factory=Parking)
+    unread: str = ""
+    """Why this version cannot read all of the row; empty if it can. The values that it cannot read are defaults."""
+
+    @property
+    def parked(self) -> Parked | None:
+        """Return the reason for which it is parked."""
+        return self.parking.parked
+
+    @property
+    def parked_us(self) -> int:
+        """Return since when it is parked; 0 if it is not."""
+        return self.parking.parked_us
+
+    @property
+    def builds(self) -> tuple[str, ...]:
+        """Return the builds whose code could not make a decision of the run, as far as they are known."""
+        return tuple(build for build in self.parking.builds if build != UNKNOWN_BUILD)
+
+
+class ShownRun(NamedTuple):
+    """A run with its state."""
+
+    row: RunRow
+    state: State
+    fault: str = ""
+    """Why this node cannot read it; empty if it can. Its state is empty then."""
+
+
+class ListRuns(PageQuery[ShownRun], frozen=True, kw_only=True):
+    """Read runs, the newest first. A page continues after a run's id."""
+
+    namespace: str = "default"
+    status: tuple[int, ...] = ()
+    """Empty: any."""
+    parked: bool = False
+    needs_decision: bool = False
+    """Only runs whose decision task has a job."""
+    type: str | None = None
+    workflow_id: str | None = None
+    since_us: int = 0
+
+
+class Unbegun(NamedTuple):
+    """A waiting job whose run has not begun."""
+
+    job: Job
+    is_workflow: bool
+    """Whether a worker has registered its function as a workflow. If not, it may be a task's job."""
+
+
+Shown = ShownRun | list[Unbegun]
+"""The answer to ShowRun: a run; without one, the waiting jobs that may be meant."""
+
+
+class ShowRun(Query[Shown], frozen=True):
+    """Read the run that a key names; without one, the waiting jobs that it may name."""
+
+    key: Key
+
+
+class ReadHistory(PageQuery["Event"], frozen=True, kw_only=True):
+    """Read the events of a run in order: none if it is in another namespace. A page continues after an event's number."""
+
+    run: int
+    namespace: str = "default"
+
+
+class CountParked(Query["dict[tuple[str, str, str], int]"], frozen=True):
+    """Count parked runs by namespace, type and version."""
+
+
+class FindDefinitions(Query["list[Definition]"], frozen=True):
+    """Read all definitions."""
