@@ -327,7 +327,6 @@ async def _join_live(tx: Transaction, races: dict[Key, _Race], joined: dict[int,
 
 
 log = structlog.get_logger("mainspring.postgres")
-_PENDING_STATE, _SCHEDULED_STATE = int(State.PENDING), int(State.SCHEDULED)
 _DAY_US: Final = 86_400_000_000
 LATEST_US: Final = int(MAX_WAIT * 1_000_000) + _DAY_US
 """Microseconds from now within which a job may become due or expire. The inbox refuses later times, by the server's clock."""
@@ -365,8 +364,8 @@ async def _drain(tx: Transaction, limit: int) -> ops.DrainedInbox:
         floor.rise(max(record[0] for record in records) + 1 - limit)
         tx.after_rollback(floor.forget)
     stored = await _move(tx, records)
-    pending = Counter((job.function, job.priority) for job in stored if job.state == _PENDING_STATE)
-    next_us = min((job.due_us for job in stored if job.state == _SCHEDULED_STATE), default=0)
+    pending = Counter((job.function, job.priority) for job in stored if job.state == _PENDING)
+    next_us = min((job.due_us for job in stored if job.state == _SCHEDULED), default=0)
     # The first row of those that follow may be too large for this portion.
     more = len(records) == limit or sum(len(record[9]) for record in records) > PORTION_BYTES // 2
     return ops.DrainedInbox(dict(pending), next_us, more)
@@ -485,7 +484,7 @@ async def _inbox_jobs(tx: Transaction, records: Sequence[Record]) -> tuple[list[
                 payload,
                 unique or NO_UNIQUE,
                 priority,
-                _SCHEDULED_STATE if due > now_us else _PENDING_STATE,
+                _SCHEDULED if due > now_us else _PENDING,
                 created,
                 due,
                 expires,

@@ -69,9 +69,6 @@ def _running(job: Job) -> transaction.Row:
     return (job.attempt, job.id, job.term)
 
 
-_PENDING_STATE, _LEASED_STATE = int(State.PENDING), int(State.LEASED)
-
-
 def save_limits(tx: Transaction, operations: Sequence[ops.SaveLimits]) -> list[FunctionLimits]:
     """Write the limits of functions; see ``SaveLimits``."""
     return [_save_limits(tx, operation.limits) for operation in operations]
@@ -113,8 +110,8 @@ def _claim_by_key(tx: Transaction, operation: job_ops.ClaimByKey) -> job_ops.Cla
                 found = tx.cursor.execute(SQL["ids_of_key"], (function, priority, key or None, most))
                 ids += [job_id for (job_id,) in found]
             after[priority] = key
-        tx.count(function, _PENDING_STATE, priority, before - len(ids))
-        tx.count(function, _LEASED_STATE, priority, len(ids) - before)
+        tx.count(function, _PENDING, priority, before - len(ids))
+        tx.count(function, _LEASED, priority, len(ids) - before)
     more = more or len(ids) >= operation.limit
     return job_ops.ClaimedByKey(_claim_these(tx, operation, ids), (after[0], after[1], after[2]), more)
 
