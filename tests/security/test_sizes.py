@@ -137,12 +137,12 @@ def test_lists_on_postgresql_read_the_beginning_of_a_failure(name: str) -> None:
 CHECKED: dict[str, str] = {
     r"[\w.]+\.(args|value)": "checked_levels, and the store's largest payload",
     r"[\w.]+\.payload": "the store's largest payload",
-    r"api\.submitting\.(Submit|Run)\.(function|unique)": "submission_problem; no request from outside",
-    r"jobs\.model\.Retry\.\w+": "retry.check; stored options have it, too",
-    r"[\w.]+\.misfire": "registration.check",
+    r"api\.submitting\.(Submit|RunJob)\.(function|unique)": "submission_problem; no request from outside",
+    r"jobs\.model\.Retry\.\w+": "check_retry; stored options have it, too",
+    r"[\w.]+\.misfire": "catalogue.check",
     r"jobs\.failures\.JobFailure\.\w+": "failures.fitting",
     r"faces\.gearman\.extension_json\.SettleDetail\.delay": "settle: clamped",
-    r"faces\.gearman\.log_lines\.LoggedLines\.(handle|token)": "only compared",
+    r"faces\.gearman\.worker_reports\.LoggedLines\.(handle|token)": "only compared",
     r"job_logs\.model\.Line\.\w+(\{[kv]\})?": "tidy: shortened and clamped",
 }
 """The fields without a limit in their type, and what limits them."""

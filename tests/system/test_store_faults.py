@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 CHILD_PROGRAM = Path(__file__).with_name("store_child.py")
-SOURCES = Path(mainspring.__file__).parents[1]
+SOURCES = (Path(mainspring.__file__).parents[1], Path(__file__).parents[2])
+"""The package, and the suites of the tests."""
 IS_ROOT = os.geteuid() == 0
 KIB_10 = 10_000
 
@@ -74,7 +75,7 @@ def run_child(path: Path, groups: int, *more: str, before: tuple[str, ...] = ())
         [*before, sys.executable, str(CHILD_PROGRAM), str(path), str(groups), *more],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCES))},
         text=True,
     )
     try:
