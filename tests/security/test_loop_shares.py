@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.access.caller import LOCAL
 from mainspring.api.handlers import jobs
-from mainspring.api.handlers.waiting import ITEMS_AT_ONCE, CallInProgress, converted
+from mainspring.callbacks import ITEMS_AT_ONCE, CallInProgress, converted
 from mainspring.faces.http.listener import HttpListener
 from mainspring.loop_shares import LARGE_READ, LONGEST_REST, PIECE, SHARE_IN_SCOPE, LoopShares
 from mainspring.wire.gearman_protocol import EXTENSION, Type, request

@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from mainspring.access.roles import Role
-from mainspring.api.handlers.waiting import Callback, CallInProgress
+from mainspring.callbacks import Callback, CallInProgress, awaited
 from mainspring.errors import StoreUnavailableError
-from mainspring.storage.reads import awaited
 from tests.unit.faces.rest.a_client import serving
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
 from mainspring.access.shares import KINDS, OWNERS, Refusals, Shares
 from mainspring.api.handlers import logs as log_answers
 from mainspring.api.handlers.logs import LogCalls
-from mainspring.api.handlers.waiting import Callback, CallInProgress
 from mainspring.api.jobs import ReadJobLogs
 from mainspring.bulk import service
 from mainspring.bulk import service as bulk
 from mainspring.bulk.rules import Action, Spec
 from mainspring.bulk.service import BulkRun
+from mainspring.callbacks import Callback, CallInProgress
 from mainspring.errors import ConflictError
 from mainspring.faces.gearman import calls
 from mainspring.jobs.dispatch import Dispatch
@@ -551,7 +551,7 @@ def test_one_caller_cannot_take_all_waits_for_lines(monkeypatch: pytest.MonkeyPa
 
     under_way = [ask(of("ann"), after="", wait=60.0)[0] for _ in range(5)]
     _, (refused,) = ask(of("ann"), after="", wait=60.0)
-    assert (refused.code, refused.code.kind) == ("too_many_waits", "unavailable")
+    assert (refused.problem.code, refused.problem.code.kind) == ("too_many_waits", "unavailable")
     assert ask(of("ann"), after="")[1] == [None], "requests that do not wait need no place"
     assert not ask(of("bob"), after="", wait=60.0)[1]
     waiting[0](None)

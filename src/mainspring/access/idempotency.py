@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from mainspring.callbacks import awaited
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError
 from mainspring.storage.engine import Operation, Phase
-from mainspring.storage.reads import awaited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

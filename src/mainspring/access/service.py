@@ -32,8 +32,8 @@ from mainspring.access.store import (
     TouchTokens,
     UseLink,
 )
+from mainspring.callbacks import awaited
 from mainspring.clock import to_us
-from mainspring.storage.reads import awaited
 
 if TYPE_CHECKING:
     from collections.abc import Callable

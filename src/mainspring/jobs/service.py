@@ -217,10 +217,11 @@ class JobService:
         self.monotonic, self.wall = clock.monotonic, clock.wall
         self.next_id = table.next_id
         self.handle_of, self.id_of = handles.of, handles.parse
-        self.put, self.answers, self.withdraw_submits = commits.put, commits.answers, commits.withdraw
+        self.put, self.committed, self.answers = commits.put, commits.committed, commits.answers
+        self.withdraw_submits = commits.withdraw
         self.before_answers, self.after_answers = commits.before_answers, commits.after_answers
         self.soon, self.run_sliced = slices.put, slices.start
-        self.ask, self.gather = reads.ask, reads.gather
+        self.ask, self.gather, self.read, self.read_pages = reads.ask, reads.gather, reads.read, reads.read_pages
         self.watch, self.unwatch = hub.subscribe, hub.unsubscribe
         self.held, self.find_held, self.in_memory = table.held.get, table.find, table.held.values
         self.foreground_of, self.joins_foreground = table.foreground_of, table.has_foreground

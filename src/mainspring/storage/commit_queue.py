@@ -11,8 +11,10 @@ If a lock lasts for about 5 s, groups fail at once until one succeeds, so that c
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.callbacks import Callback
 from mainspring.errors import StoreBusyError, StoreError, UsageError
 from mainspring.storage.engine import DEFERRED
 
@@ -138,6 +140,10 @@ class CommitQueue:
         elif not self._is_gathering:
             self._is_gathering = True
             self._call_later(GATHER_DELAY, self._gathered)
+
+    def committed(self, operation: Operation) -> Callback[Any]:
+        """Return the outcome of an operation for a coroutine, which adds it to the next group when it awaits the outcome."""
+        return Callback(partial(self.put, operation))
 
     def put_atomic(self, operations: Sequence[OperationWithCallbacks]) -> None:
         """Add operations that are committed in one group of any size: all of them or none.

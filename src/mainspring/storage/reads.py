@@ -1,17 +1,14 @@
-"""The queue of queries: the engine answers one at a time, beside the groups that `commit_queue` gives to the same store.
-
-`awaited` is for coroutines: it awaits an answer that comes through callbacks.
-"""
+"""The queue of queries: the engine answers one at a time, beside the groups that `commit_queue` gives to the same store."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from mainspring.callbacks import Callback
 from mainspring.errors import StoreError
 from mainspring.storage.engine import Budget, Page, PageQuery, Query
 
@@ -121,6 +118,22 @@ class Reads:
             query = msgspec.structs.replace(query, after=page.next, limit=remaining, bytes=left if query.bytes else 0)
             self._gather(items, query, done, failed, wanted)
 
+    async def read(self, query: Query[T]) -> T:
+        """Return the answer to a query. When the call ends, the query is no longer wanted."""
+        is_wanted = True
+        try:
+            return await Callback[T](lambda done, failed: self.ask(query, done, failed, lambda: is_wanted))
+        finally:
+            is_wanted = False
+
+    async def read_pages(self, query: PageQuery[T]) -> Page[T]:
+        """Return what `gather` reads. When the call ends, the query is no longer wanted."""
+        is_wanted = True
+        try:
+            return await Callback[Page[T]](lambda done, failed: self.gather(query, done, failed, lambda: is_wanted))
+        finally:
+            is_wanted = False
+
     def close(self) -> None:
         """Start no more queries and call no more functions."""
         self._is_closed = True
@@ -157,25 +170,3 @@ class Reads:
                 queued.failed(outcome)
         elif queued.wanted():
             queued.done(outcome)
-
-
-async def awaited(ask: Callable[[Callable[[Any], None], Callable[[StoreError], None]], object]) -> Any:
-    """Return what ``ask`` passes to its first function, or raise the error that it passes to the second."""
-    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    ask(partial(resolve, answer), partial(reject, answer))
-    try:
-        return await answer
-    finally:
-        del answer, ask  # its error has this frame in its traceback: together they would keep the request
-
-
-def resolve(answer: asyncio.Future[Any], value: Any) -> None:
-    """Set the result of a future unless its waiter has gone."""
-    if not answer.done():
-        answer.set_result(value)
-
-
-def reject(answer: asyncio.Future[Any], error: Exception) -> None:
-    """Set the error of a future unless its waiter has gone."""
-    if not answer.done():
-        answer.set_exception(error)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.api.handlers.waiting import Callback, CallInProgress, Readings
-from mainspring.errors import StoreFullError
+from mainspring.api.handlers.waiting import Readings
+from mainspring.callbacks import Callback, CallInProgress
+from mainspring.errors import MainspringError, StoreFullError
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
-    from mainspring.api.handlers.waiting import Done, Failed
-    from mainspring.api.request import Problem
+    from mainspring.callbacks import Done, Failed
 
 
 class Shelf:
@@ -22,11 +22,11 @@ class Shelf:
         self.clock = ManualClock()
         self.asked: list[tuple[Done, Failed]] = []
         self.answers: list[Any] = []
-        self.problems: list[Problem] = []
+        self.errors: list[MainspringError] = []
         self._readings: Readings[str, Any] = Readings(self.clock.monotonic, 5.0, most)
 
     def call(self, key: str = "a") -> CallInProgress:
-        return CallInProgress(self._readings.get(key, self._read), self.answers.append, self.problems.append)
+        return CallInProgress(self._readings.get(key, self._read), self.answers.append, self.errors.append)
 
     async def _read(self) -> Any:
         return await Callback[Any](lambda done, failed: self.asked.append((done, failed)))
@@ -53,7 +53,7 @@ def test_a_failed_reading_fails_all_calls_and_is_not_kept() -> None:
     shelf.call()
     shelf.call()
     shelf.asked[0][1](StoreFullError("full"))
-    assert [one.message for one in shelf.problems] == ["full", "full"]
+    assert [str(one) for one in shelf.errors] == ["full", "full"]
     shelf.call()
     assert len(shelf.asked) == 2
 

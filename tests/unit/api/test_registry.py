@@ -14,8 +14,9 @@ from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Permission, Role
 from mainspring.api import functions, jobs, nodes, schedules, submitting
 from mainspring.api.handlers.registry import Api
-from mainspring.api.handlers.waiting import Callback
-from mainspring.api.request import ApiError, Code, Kind, Request, Touches, read, write
+from mainspring.api.request import ApiError, Code, Kind, Problem, Request, Touches, read, write
+from mainspring.callbacks import Callback
+from mainspring.errors import ConflictError, StoreFullError, UsageError
 
 from .a_node import run
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mainspring.api.request import Feed
+    from mainspring.errors import MainspringError
 
 
 class Double(Request[int]):
@@ -92,6 +94,25 @@ def test_calls_are_awaited() -> None:
             await api.call(Double(-1))
 
     run(test())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("why"), Code.INVALID),
+        (ConflictError("why"), Code.CONFLICT),
+        (StoreFullError("why"), Code.UNAVAILABLE),
+        (ApiError(Code.NODE_LIVES, "why"), Code.NODE_LIVES),
+    ],
+)
+def test_errors_of_the_services_are_problems(error: MainspringError, code: Code) -> None:
+    async def refuse(_: Wait) -> None:
+        raise error
+
+    answers: list[None] = []
+    problems: list[Problem] = []
+    Api({Wait: refuse}).start(Wait(), answers.append, problems.append)
+    assert (answers, problems) == ([], [Problem(code, "why")])
 
 
 def test_a_request_is_refused_to_callers_without_its_permission() -> None:

@@ -14,8 +14,9 @@ from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role, ad
 from mainspring.api import access as access_requests
 from mainspring.api.access import CreatedToken, GrantSpec, TokenInfo
 from mainspring.api.handlers.text import rfc3339, value_in_row
-from mainspring.api.handlers.waiting import Callback, read_page
+from mainspring.api.handlers.waiting import read_page
 from mainspring.api.request import PAGE_LIMIT, ApiError, Code
+from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.sizes import PAGE
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.api.handlers.schedules import run_of
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.handlers.waiting import Callback, in_slices, read_page
 from mainspring.api.request import ApiError, Code
 from mainspring.api.schedules import (
     LONGEST_TIMELINE,
@@ -22,6 +21,7 @@ from mainspring.api.schedules import (
     Timeline,
     TimelineBucket,
 )
+from mainspring.callbacks import in_slices
 from mainspring.clock import to_us
 from mainspring.namespaces import key_of_text, name_text
 from mainspring.queries import lists as queries
@@ -152,7 +152,7 @@ class FireCalls:
         self, query: ListSchedules, request: ListFires | ReadOutcomes | ReadTimeline, caller: Caller
     ) -> tuple[list[Stored], str | None]:
         """Return the schedules of a page that the caller may see, and the place of the next page."""
-        page = await read_page(self._reads.gather, query)
+        page = await self._reads.read_pages(query)
         stored = [
             one
             for one in map(stored_with_names, page.items)
@@ -206,7 +206,7 @@ class FireCalls:
             limit=each * len(histories),
         )
         found: dict[str, list[Fire]] = {one.name: [] for one in histories}
-        for row in map(row_with_names, (await read_page(self._reads.gather, query)).items):
+        for row in map(row_with_names, (await self._reads.read_pages(query)).items):
             found[row.schedule].append(row)
         for one in histories:
             one.rows.extend(reversed(found[one.name]))
@@ -222,7 +222,7 @@ class FireCalls:
             seen, _ = await self._seen(query, request, caller)
             keys = tuple(key_of_text(namespace, one.schedule.name) for one in seen)
         outcomes = queries.LastOutcomes(keys)
-        rows: list[Fire] = await Callback(lambda done, failed: self._reads.ask(outcomes, done, failed))
+        rows = await self._reads.read(outcomes)
         runs = [run_of(row_with_names(row), self._handles) for row in rows]
         return Outcomes(sorted(runs, key=lambda run: run.schedule))
 
@@ -265,7 +265,7 @@ class FireCalls:
                 after=after,
                 limit=ROWS,
             )
-            rows, after, *_ = await read_page(self._reads.ask, query)
+            rows, after, *_ = await self._reads.read(query)
             for row in map(row_with_names, rows):
                 wanted[row.schedule].count(row)
             number += len(rows)

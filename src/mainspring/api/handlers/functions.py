@@ -30,10 +30,11 @@ from mainspring.api.functions import (
     ShowFunction,
 )
 from mainspring.api.handlers.text import names_in_row, rfc3339
-from mainspring.api.handlers.waiting import Callback, Readings, read_page
+from mainspring.api.handlers.waiting import Readings, read_page
 from mainspring.api.nodes import WaitingJobs
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
+from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.errors import StoreError
 from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE, Place
@@ -192,7 +193,7 @@ class Acknowledgements:
         found = {}
         for name in [*newest][:MOST]:
             failed = JobFilter(states=(State.FAILED,), function=name)
-            page = await read_page(self._reads.ask, QueryJobs(where=failed, limit=NEWEST))
+            page = await self._reads.read(QueryJobs(where=failed, limit=NEWEST))
             if all(job.ended_us <= newest[name].at_us for job in page.items):
                 found[name] = newest[name]
         return found

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Caller
     from mainspring.api.handlers.registry import Finder, Handlers
-    from mainspring.api.handlers.waiting import Ask
     from mainspring.api.request import Request
+    from mainspring.callbacks import Ask
 
 if TYPE_CHECKING:
     Handler = Callable[[Any, Caller], Coroutine[Ask, Any, Any]]

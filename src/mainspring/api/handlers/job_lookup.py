@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from mainspring import namespaces
 from mainspring.api.handlers.text import line, rfc3339
-from mainspring.api.handlers.waiting import Callback
 from mainspring.api.jobs import STATE_BY_NAME, JobInfo
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import PriorityName
+from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.jobs.model import UNREADABLE_JOB, State, UnreadableOptions
 from mainspring.jobs.user_data import check_tags

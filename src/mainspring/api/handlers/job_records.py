@@ -11,7 +11,6 @@ from mainspring.access.roles import Permission
 from mainspring.api.handlers.job_lookup import STATE_NAMES, JobLookup, check_access, unknown
 from mainspring.api.handlers.submitting import EndListener
 from mainspring.api.handlers.text import rfc3339, whole_line
-from mainspring.api.handlers.waiting import Callback
 from mainspring.api.jobs import (
     SHOWN_BYTES,
     Attempt,
@@ -26,6 +25,7 @@ from mainspring.api.jobs import (
     UserData,
 )
 from mainspring.api.request import ApiError, Code
+from mainspring.callbacks import Callback
 from mainspring.jobs.failures import decode_failure
 from mainspring.jobs.model import RUNS, Job, State
 from mainspring.jobs.settlement_records import AttemptRecord, decode_records
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.api.handlers.registry import Handlers
     from mainspring.api.handlers.submitting import End
-    from mainspring.api.handlers.waiting import Done, Failed
+    from mainspring.callbacks import Done, Failed
     from mainspring.jobs.held import Held
     from mainspring.jobs.requests import RemoteAttempt
     from mainspring.jobs.service import JobService
@@ -110,10 +110,7 @@ class RecordCalls:
     async def _recall(self, job: Job, most: int) -> Recalled:
         if not self._recalls:
             return NOTHING
-        found: Recalled | None = await Callback(
-            lambda done, failed: self._service.ask(Recall(job.id, most), done, failed)
-        )
-        return found or NOTHING
+        return await self._service.read(Recall(job.id, most)) or NOTHING
 
 
 def _shown(record: AttemptRecord) -> Attempt:
@@ -189,9 +186,7 @@ class JobDataCalls:
         held = self._service.find_held(job.id)
         if held is not None:
             return self._shown(job, held.job.payload)
-        payload: bytes | None = await Callback(
-            lambda done, failed: self._service.ask(ReadArguments(job.id), done, failed)
-        )
+        payload = await self._service.read(ReadArguments(job.id))
         if payload is None:
             raise ApiError(Code.NOT_KEPT, f"the arguments of {request.handle} are not kept")
         return self._shown(job, payload)
@@ -233,7 +228,7 @@ class JobDataCalls:
     async def _read(self, job: Job, room: int) -> Job | None:
         """Return an ended job, with its result if that has at most ``room`` bytes; None if it is no longer kept."""
         find = Find([job.id], room, namespace_of(job.function))
-        found: dict[int, Job] = await Callback(lambda done, failed: self._service.put(find, done, failed))
+        found: dict[int, Job] = await self._service.committed(find)
         return found.get(job.id)
 
     async def _end_of(self, job: Job) -> Job | None:

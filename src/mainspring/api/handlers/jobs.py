@@ -6,7 +6,7 @@ The stream of a job has its state at each change, and its progress.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
@@ -22,7 +22,7 @@ from mainspring.api.handlers.job_lookup import (
 )
 from mainspring.api.handlers.run_rows import run_handle
 from mainspring.api.handlers.text import rfc3339, whole_line
-from mainspring.api.handlers.waiting import NEXT_TURN, Callback, act_if_new, converted, read_page
+from mainspring.api.handlers.waiting import act_if_new
 from mainspring.api.jobs import (
     CancelJob,
     CancelledJob,
@@ -44,6 +44,7 @@ from mainspring.api.jobs import (
 )
 from mainspring.api.request import ApiError, Code, Touches, check_number
 from mainspring.api.submitting import PRIORITY_BY_NAME, JobOptions, bytes_of, check_seconds, has_arguments, size_problem
+from mainspring.callbacks import NEXT_TURN, Callback, converted
 from mainspring.clock import to_us
 from mainspring.errors import NotFoundError, UsageError
 from mainspring.jobs.failures import decode_failure
@@ -52,12 +53,12 @@ from mainspring.jobs.requests import JobChange
 from mainspring.jobs.settlement_records import decode_records, number_of
 from mainspring.jobs.user_data import is_redacted
 from mainspring.namespaces import name_bytes, name_of, namespace_of, split_text
-from mainspring.queries.lists import QueryJobs, ReadArguments, Recall, Recalled, with_held
+from mainspring.queries.lists import QueryJobs, ReadArguments, Recall, with_held
 from mainspring.workflows.model import Key, decode_about, function_named
 from mainspring.workflows.store import ShownRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from mainspring.access.caller import Caller
     from mainspring.access.idempotency import IdempotencyKey
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from mainspring.api.handlers.submitting import SubmitCalls
     from mainspring.api.request import Feed
     from mainspring.api.submitting import PriorityName, Submission
+    from mainspring.callbacks import Ask
     from mainspring.errors import StoreError
     from mainspring.jobs.requests import RemoteAttempt
     from mainspring.jobs.service import JobService
@@ -101,7 +103,7 @@ class JobCalls:
         if permitted is not None:
             where = replace(where, functions=permitted)
         query = QueryJobs(where=where, after=before, limit=request.limit)
-        page = await self._read(query, self._service.ask if request.partial else self._service.gather)
+        page = await self._read(query, self._service.read if request.partial else self._service.read_pages)
         page = page._replace(items=[of_another_node(job) for job in page.items])
         page = with_held(page, query, self._service.in_memory())
         jobs = await converted(page.items, partial(info_of, self._service))
@@ -110,15 +112,15 @@ class JobCalls:
         following = None if page.next is None else self._service.handle_of(page.next).decode()
         return ListedJobs(jobs, following, rfc3339(page.searched_us))
 
-    async def _read(self, query: QueryJobs, ask: Callable[..., object]) -> Page[Job]:
+    async def _read(self, query: QueryJobs, read: Callable[[QueryJobs], Coroutine[Ask, Any, Page[Job]]]) -> Page[Job]:
         """Return the answer to a query. Beside requests of others, a long list is read in short pages, each in its own piece."""
         most = query.limit
         if most <= ROWS_AT_ONCE or not self._service.is_crowded():
-            return await read_page(ask, query)
+            return await read(query)
         items: list[Job] = []
         while True:
             number = min(ROWS_AT_ONCE, most - len(items))
-            page = await read_page(ask, replace(query, limit=number))
+            page = await read(replace(query, limit=number))
             items += page.items
             if page.next is None or len(page.items) < number or len(items) >= most:
                 return page._replace(items=items)
@@ -175,9 +177,7 @@ class JobCalls:
 
     async def _add_last_progress(self, job_id: int, details: JobDetails) -> None:
         """Add the last progress of the last attempt at an ended job."""
-        recalled: Recalled | None = await Callback(
-            lambda done, failed: self._service.ask(Recall(job_id, 0), done, failed)
-        )
+        recalled = await self._service.read(Recall(job_id, 0))
         records = decode_records(recalled.attempts) if recalled is not None else []
         if records:
             _set_progress(details, records[-1].done, records[-1].total, records[-1].text)
@@ -394,9 +394,7 @@ class JobChangeCalls:
         held = self._service.find_held(job.id)
         if held is not None:
             return held.job.payload
-        payload: bytes | None = await Callback(
-            lambda done, failed: self._service.ask(ReadArguments(job.id), done, failed)
-        )
+        payload = await self._service.read(ReadArguments(job.id))
         if payload is None or (job.state == State.SUCCEEDED and is_redacted(payload)):
             handle = self._service.handle_of(job.id).decode()
             raise ApiError(Code.NOT_KEPT, f"the arguments of {handle} are not kept: give the arguments of the new job")

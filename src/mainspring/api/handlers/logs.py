@@ -12,9 +12,10 @@ from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
 from mainspring.api.handlers.job_lookup import unknown
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.handlers.waiting import Callback, CallInProgress, read_page
+from mainspring.api.handlers.waiting import read_page
 from mainspring.api.jobs import LONGEST_WAIT, FollowLogs, LogEnd, Logged, LogLine, ReadJobLogs
 from mainspring.api.request import ApiError, Code, check_number
+from mainspring.callbacks import Callback, CallInProgress
 from mainspring.job_logs.model import LEVELS, lines_of, mask_from
 from mainspring.job_logs.store import ReadLogs
 from mainspring.jobs.model import State

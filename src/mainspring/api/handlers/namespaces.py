@@ -22,7 +22,7 @@ from mainspring.api.functions import (
     Series,
 )
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.handlers.waiting import Callback, Readings, read_page
+from mainspring.api.handlers.waiting import Readings
 from mainspring.api.namespaces import (
     FailingFunction,
     Failures,
@@ -34,6 +34,7 @@ from mainspring.api.namespaces import (
     TroubledFunction,
 )
 from mainspring.api.request import ApiError, Code
+from mainspring.callbacks import Callback
 from mainspring.clock import from_us
 from mainspring.jobs.attempts import BOUNDS, OUTCOMES
 from mainspring.jobs.held import FunctionQueue
@@ -139,7 +140,7 @@ class Troubled:
         begin = oldest_kept(MINUTE, wall)
         query = ReadSeries(namespace=namespace, function=name_of(name), step=MINUTE, since=begin, limit=_MOST_ROWS)
         hour = _Hour(*([0] * KEPT[MINUTE] for _ in range(3)))
-        for row in (await read_page(self._reads.gather, query)).items:
+        for row in (await self._reads.read_pages(query)).items:
             place, outcomes = (row.at - begin) // MINUTE, row.bucket.outcomes
             if row.at <= begin_of(MINUTE, wall):
                 hour.submitted[place] += row.bucket.submitted
@@ -398,7 +399,7 @@ class NamespaceCalls:
         """Add the buckets that begin between two times, page by page."""
         query = ReadNamespaceSeries(namespace=namespace, step=step, since=since, limit=PAGE_ROWS)
         for _ in range(MOST_PAGES):
-            page = await read_page(self._reads.ask, query)
+            page = await self._reads.read(query)
             for row in page.items:
                 if row.at >= until:
                     return
@@ -501,7 +502,7 @@ class SeriesCalls:
             since=oldest_kept(step, self._clock.wall()),
             limit=MOST_ROWS,
         )
-        return (await read_page(self._reads.gather, query)).items
+        return (await self._reads.read_pages(query)).items
 
     def _error(self, kind: str, group: ErrorGroup) -> ErrorInfo:
         return ErrorInfo(

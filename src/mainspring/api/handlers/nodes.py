@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from mainspring.access.roles import Permission
 from mainspring.api import namespaces
 from mainspring.api.handlers.text import names_in_row, rfc3339
-from mainspring.api.handlers.waiting import Callback
 from mainspring.api.namespaces import ListNamespaceNodes, NamespaceNode, ShowNamespaceNode
 from mainspring.api.nodes import (
     DrainNode,
@@ -23,6 +22,7 @@ from mainspring.api.nodes import (
     ShowStatus,
 )
 from mainspring.api.request import ApiError, Code
+from mainspring.callbacks import Callback
 from mainspring.namespaces import namespace_of
 from mainspring.workflows.model import function_text
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Act, Caller
     from mainspring.api.handlers.registry import Handlers
-    from mainspring.api.handlers.waiting import Done, Failed
     from mainspring.api.request import Request
+    from mainspring.callbacks import Done, Failed
     from mainspring.jobs.service import JobService
     from mainspring.nodes.lease_manager import LeaseManager
     from mainspring.nodes.model import NodeRow, Recovery

@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 from mainspring.access.roles import Permission
 from mainspring.api.handlers.job_lookup import filter_of, info_of
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.handlers.waiting import Callback, act_if_new, in_slices, read_page
+from mainspring.api.handlers.waiting import act_if_new
 from mainspring.api.operations import (
     AbortOperation,
     Backfill,
@@ -36,6 +36,7 @@ from mainspring.api.request import PAGE_LIMIT, ApiError, Code, JobCriteria, Touc
 from mainspring.bulk import rules
 from mainspring.bulk.rules import PREFIX, Action, Spec, Status
 from mainspring.bulk.store import ListBulk, ListTouched, ShowBulk
+from mainspring.callbacks import Callback, in_slices
 from mainspring.clock import to_us
 from mainspring.jobs.store import Find
 from mainspring.namespaces import key_of_text, split_text
@@ -155,7 +156,7 @@ class OperationCalls:
     async def _count_ids(self, bulk: BulkOperation, caller: Caller) -> tuple[int, bool, list[Job]]:
         ids = list(bulk.spec.ids)
         find = Find(ids, namespace=bulk.namespace)
-        found: dict[int, Job] = await Callback(lambda done, failed: self._jobs.put(find, done, failed))
+        found: dict[int, Job] = await self._jobs.committed(find)
         permitted = {
             job_id: job
             for job_id, job in found.items()
@@ -170,7 +171,7 @@ class OperationCalls:
         matched = 0
         sample: list[Job] = []
         while True:
-            page = await read_page(self._jobs.ask, query)
+            page = await self._jobs.read(query)
             matched += len(page.items)
             sample += page.items[: SAMPLE_JOBS - len(sample)]
             if page.next is None:
@@ -190,7 +191,7 @@ class OperationCalls:
     async def _list(self, request: ListOperations, caller: Caller) -> ListedOperations:
         before = None if request.before is None else _number(request.before)
         query = ListBulk(namespace=request.namespace, after=before, limit=request.limit, bytes=PAGE.most)
-        page = await read_page(self._jobs.gather, query)
+        page = await self._jobs.read_pages(query)
         following = None if page.next is None or not page.items else id_of(page.items[-1])
         return ListedOperations([operation_info(bulk) for bulk in page.items if _is_shown(bulk, caller)], following)
 
@@ -215,9 +216,7 @@ class OperationCalls:
 
     async def _list_jobs(self, request: ListOperationJobs, caller: Caller) -> TouchedJobs:
         bulk = await self.find(request.namespace, request.id, caller)
-        page = await read_page(
-            self._jobs.gather, ListTouched(id=bulk.id, after=request.after or None, limit=STEPS_PER_PAGE)
-        )
+        page = await self._jobs.read_pages(ListTouched(id=bulk.id, after=request.after or None, limit=STEPS_PER_PAGE))
         jobs = [
             TouchedJob(self._handle(job_id), outcome.value)
             for step in page.items
@@ -252,9 +251,7 @@ class OperationCalls:
     async def find(self, namespace: str, name: str, caller: Caller) -> BulkOperation:
         """Return an operation that the caller may see. Raises ApiError."""
         number = _number(name)
-        bulk: BulkOperation | None = await Callback(
-            lambda done, failed: self._jobs.ask(ShowBulk(namespace, number), done, failed)
-        )
+        bulk = await self._jobs.read(ShowBulk(namespace, number))
         if bulk is None or not _is_shown(bulk, caller):
             raise _unknown(name)
         return bulk
@@ -394,7 +391,7 @@ class BackfillCalls:
         """Return the schedule of a request, as it is stored. Raises ApiError."""
         key = key_of_text(request.namespace, request.name)
         query = ListSchedules(limit=1, names=(key,), namespace=request.namespace)
-        found = (await read_page(self._reads.gather, query)).items
+        found = (await self._reads.read_pages(query)).items
         if not found:
             raise ApiError(
                 Code.SCHEDULE_NOT_FOUND,

@@ -15,13 +15,12 @@ from msgspec.structs import replace
 from mainspring.access.caller import LOCAL, Act
 from mainspring.access.roles import Permission
 from mainspring.api.handlers.text import within_budget
-from mainspring.api.handlers.waiting import CallInProgress
 from mainspring.api.request import ApiError, Code, Touches, problem_of
+from mainspring.callbacks import CallInProgress, reject, resolve
 from mainspring.errors import ForbiddenError
 from mainspring.jobs.service import NO_NAMESPACES
 from mainspring.namespaces import DEFAULT, name_text
 from mainspring.private_data import hide_secrets
-from mainspring.storage.reads import reject, resolve
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Caller
     from mainspring.access.idempotency import IdempotencyKey
-    from mainspring.api.handlers.waiting import Ask
     from mainspring.api.request import Feed, Problem, Request
+    from mainspring.callbacks import Ask
     from mainspring.errors import MainspringError
     from mainspring.loop_shares import LoopShare, LoopShares
 
@@ -112,7 +111,11 @@ class Api:
         This is the one place where each request is refused to callers without its permission.
         """
         return CallInProgress(
-            self.answer(request, caller), done, failed, broken, self.share_of(caller, request.namespace)
+            self.answer(request, caller),
+            done,
+            lambda error: failed(problem_of(error)),
+            broken,
+            self.share_of(caller, request.namespace),
         )
 
     def share_of(self, caller: Caller, namespace: str) -> LoopShare | None:
@@ -283,5 +286,6 @@ async def _outcome(work: Coroutine[Ask, Any, Any], share: LoopShare | None) -> A
         del answer, under_way, work  # its error has this frame in its traceback: together they would keep the request
 
 
-def _refuse(answer: asyncio.Future[Any], problem: Problem) -> None:
+def _refuse(answer: asyncio.Future[Any], error: MainspringError) -> None:
+    problem = problem_of(error)
     reject(answer, ApiError(problem.code, problem.message, problem.live_handle))

@@ -15,7 +15,7 @@ from mainspring.api.handlers.run_rows import (
     unbegun_info,
 )
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.handlers.waiting import Callback, read_page
+from mainspring.api.handlers.waiting import read_page
 from mainspring.api.request import PAGE_LIMIT, ApiError, Code, check_number
 from mainspring.api.workflows import (
     STATUS_BY_NAME,
@@ -26,6 +26,7 @@ from mainspring.api.workflows import (
     RunDetails,
     ShowRun,
 )
+from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.jobs.model import State
 from mainspring.jobs.store import CountLive
@@ -220,12 +221,12 @@ class UnbegunRuns:
         ]
         if not functions:
             return Page([])
-        counted: Counted = await Callback(lambda done, failed: self._service.put(CountLive(functions), done, failed))
+        counted: Counted = await self._service.committed(CountLive(functions))
         pages: list[Page[Job]] = []
         for function, state in sorted({(function, state) for function, state, _ in counted.counts if state in states}):
             where = JobFilter(states=(State(state),), function=function)
             query = QueryJobs(where=where, after=before, limit=request.limit)
-            pages.append(await read_page(self._service.ask if request.partial else self._service.gather, query))
+            pages.append(await (self._service.read if request.partial else self._service.read_pages)(query))
         jobs = [job for page in pages for job in page.items]
         places = [(page.next, page.searched_us) for page in pages if page.next is not None]
         return Page(jobs, *max(places)) if places else Page(jobs)

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from mainspring.api import jobs, namespaces, nodes, schedules, workflows
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.handlers.waiting import CallInProgress
 from mainspring.api.namespaces import (
     AllFunctionNumbers,
     FollowNumbers,
@@ -39,6 +38,7 @@ from mainspring.api.versions import (
     sees_all,
     version_of,
 )
+from mainspring.callbacks import CallInProgress
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError
 from mainspring.jobs.attempts import OTHER
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from mainspring.access.roles import Grant
     from mainspring.api.handlers.namespaces import Figures
     from mainspring.api.handlers.registry import Followers
-    from mainspring.api.handlers.waiting import Ask
     from mainspring.api.namespaces import RecentJobs
     from mainspring.api.request import Feed, Request
+    from mainspring.callbacks import Ask
     from mainspring.jobs.service import JobService
     from mainspring.nodes.model import NodeRow
 

@@ -12,7 +12,7 @@ from msgspec.json import decode
 from msgspec.structs import asdict, replace
 
 from mainspring.api.handlers.text import line, rfc3339, size_of
-from mainspring.api.handlers.waiting import Callback, act_if_new, in_slices, read_page
+from mainspring.api.handlers.waiting import act_if_new
 from mainspring.api.request import ApiError, Code, check_number
 from mainspring.api.schedules import (
     AddSchedule,
@@ -43,6 +43,7 @@ from mainspring.api.schedules import (
     Times,
     TriggerSchedule,
 )
+from mainspring.callbacks import Callback, in_slices
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.namespaces import DEFAULT, key, key_of_text, name_bytes, name_of, name_text, split_text
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Act, Caller
     from mainspring.access.idempotency import IdempotencyKey
     from mainspring.api.handlers.registry import Handlers
-    from mainspring.api.handlers.waiting import Ask
+    from mainspring.callbacks import Ask
     from mainspring.clock import Clock
     from mainspring.ids import Handles
     from mainspring.schedules.model import Schedule
@@ -146,7 +147,7 @@ class ScheduleCalls:
         """Return the schedules of these names in a namespace, with their keys; all of its schedules if there are no names."""
         keys = tuple(key_of_text(namespace, name) for name in names) or None
         query = ListSchedules(limit=sys.maxsize, names=keys, namespace=namespace)
-        return (await read_page(self._reads.gather, query)).items
+        return (await self._reads.read_pages(query)).items
 
     async def _find(self, namespace: str, *names: str) -> list[Stored]:
         """Return the schedules as `_stored` does, with their names."""
@@ -159,7 +160,7 @@ class ScheduleCalls:
         size = 0
         while True:
             query = ListSchedules(after=after, limit=sys.maxsize, namespace=request.namespace, bytes=PAGE.most)
-            page = await read_page(self._reads.gather, query)
+            page = await self._reads.read_pages(query)
             part = await in_slices(self._service.run_sliced, _infos(page.items))
             found += part
             size += size_of(part)
@@ -204,7 +205,7 @@ class ScheduleCalls:
         check_number("limit", request.limit)
         before_us = None if request.before is None else round(request.before * 1_000_000)
         query = ListFires(key_of_text(request.namespace, request.name), after=before_us, limit=request.limit)
-        page = await read_page(self._reads.gather, query)
+        page = await self._reads.read_pages(query)
         if not page.items:  # no row yet, or no such schedule
             await self._schedule(request.namespace, request.name)
         following = UNSET if page.next is None else page.next / 1_000_000

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring import namespaces
-from mainspring.api.handlers.waiting import Callback, act_once
+from mainspring.api.handlers.waiting import act_once
 from mainspring.api.request import ApiError, Code, problem_of
 from mainspring.api.submitting import (
     NO_OPTIONS,
@@ -22,6 +22,7 @@ from mainspring.api.submitting import (
     bytes_of,
     submission_problem,
 )
+from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, StoreError, UsageError
 from mainspring.jobs.function_limits import NO_CONCURRENCY_KEY
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.access.idempotency import IdempotencyKey
     from mainspring.api.handlers.registry import Handlers
-    from mainspring.api.handlers.waiting import Done, Failed
     from mainspring.api.submitting import NewJob
+    from mainspring.callbacks import Done, Failed
     from mainspring.jobs import store as ops
     from mainspring.jobs.roots import Stored
     from mainspring.jobs.service import JobService

@@ -20,8 +20,8 @@ from mainspring.sizes import PAGE, ROW_VALUE
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from mainspring.api.handlers.waiting import Ask
     from mainspring.api.request import Request
+    from mainspring.callbacks import Ask
 
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_000_000
 """The years 1 and 9999, between which text can show a time."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from msgspec.structs import asdict
 
 from mainspring.api.handlers.text import names_in_row, rfc3339
-from mainspring.api.handlers.waiting import Callback
 from mainspring.api.nodes import (
     DrainWorker,
     ListedWorkers,
@@ -19,6 +18,7 @@ from mainspring.api.nodes import (
     WorkerInfo,
 )
 from mainspring.api.request import ApiError, Code
+from mainspring.callbacks import Callback
 from mainspring.errors import ForbiddenError
 from mainspring.events import Direct
 from mainspring.namespaces import SEPARATOR, split
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Act, Caller
     from mainspring.api.handlers.registry import Handlers
-    from mainspring.api.handlers.waiting import Done, Failed
+    from mainspring.callbacks import Done, Failed
     from mainspring.nodes.model import NodeRow, WorkerRow
 
 MOST_JOBS = 1000

@@ -23,7 +23,7 @@ from mainspring.api.handlers.runs import (
     unread,
 )
 from mainspring.api.handlers.text import names_in_row, rfc3339
-from mainspring.api.handlers.waiting import Callback, act_once
+from mainspring.api.handlers.waiting import act_once
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import JobOptions, bytes_of, checked_levels, size_problem
 from mainspring.api.workflows import (
@@ -50,6 +50,7 @@ from mainspring.api.workflows import (
     VersionInfo,
     VersionList,
 )
+from mainspring.callbacks import Callback
 from mainspring.quantities import format_duration
 from mainspring.workflows import requests
 from mainspring.workflows.store import ShownRun
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from mainspring.api.handlers.jobs import JobCalls
     from mainspring.api.handlers.registry import Handlers
     from mainspring.api.handlers.submitting import SubmitCalls
-    from mainspring.api.handlers.waiting import Ask
+    from mainspring.callbacks import Ask
     from mainspring.jobs.model import Job
     from mainspring.jobs.roots import Stored
     from mainspring.jobs.service import JobService

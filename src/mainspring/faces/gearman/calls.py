@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mainspring.access.shares import Refusals
     from mainspring.api.handlers.jobs import JobCalls
     from mainspring.api.handlers.registry import Api
-    from mainspring.api.handlers.waiting import CallInProgress
+    from mainspring.callbacks import CallInProgress
     from mainspring.faces.gearman.peer_io import Outbox, Outgoing, Outstanding
     from mainspring.jobs.held import Worker
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from mainspring.access.idempotency import FindReply, IdempotencyKey, KeptReply, RepeatedError, Reservation
-from mainspring.api.handlers.waiting import Callback, CallInProgress
-from mainspring.api.request import ApiError, Code, Problem
+from mainspring.api.request import ApiError, Code, Problem, problem_of
+from mainspring.callbacks import CallInProgress
 from mainspring.clock import to_us
 from mainspring.errors import StoreError
 from mainspring.faces.gearman.calls import Calls
@@ -280,7 +280,7 @@ class KeyedSubmits:
     def __init__(self, submits: SubmitCalls, replies: ReplyService, service: JobService) -> None:
         self._submits = submits
         self._replies = replies
-        self._put = service.put
+        self._committed = service.committed
 
     def start(
         self,
@@ -303,7 +303,7 @@ class KeyedSubmits:
             failed(DEFECT)
 
         work = self._submit(caller, namespace, key, args, options)
-        return CallInProgress(work, lambda answer: done(*answer), failed, broken)
+        return CallInProgress(work, lambda answer: done(*answer), lambda error: failed(problem_of(error)), broken)
 
     async def _submit(
         self, caller: Caller, namespace: str, key: str, args: list[bytes], options: JobOptions
@@ -314,8 +314,8 @@ class KeyedSubmits:
             raise ApiError(Code.UNSUPPORTED, KEYS_NOT_KEPT)
         owner = (caller.token or caller.name).encode()
         request = self._replies.key(_digest(owner, _PATH, namespace.encode(), key.encode()), _digest(*args))
-        earlier: Reservation | None = await Callback(
-            lambda done, failed: self._put(FindReply(request.key, request.expired_us), done, failed)
+        earlier: Reservation | None = await self._committed(
+            FindReply(request.key, request.expired_us)
         )  # before the checks: a full queue must not refuse a job that is stored already
         if earlier is None:
             function, unique, _, payload = args

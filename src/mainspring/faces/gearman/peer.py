@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.access.caller import Caller
-    from mainspring.api.handlers.waiting import CallInProgress
+    from mainspring.callbacks import CallInProgress
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.guard import Credentials, Refusals
     from mainspring.faces.gearman.peers import About

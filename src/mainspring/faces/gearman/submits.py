@@ -21,8 +21,8 @@ from mainspring.wire.gearman_uniques import unique_of_empty_payload, unique_of_p
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.api.handlers.waiting import CallInProgress
     from mainspring.api.request import Problem
+    from mainspring.callbacks import CallInProgress
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.peer_io import Outbox, Outgoing, Reading
     from mainspring.jobs.store import Found, Submit

@@ -10,9 +10,9 @@ import structlog
 
 from mainspring.access.roles import Permission
 from mainspring.api.handlers.nodes import StatusCalls
-from mainspring.api.handlers.waiting import Callback
 from mainspring.api.nodes import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, WaitingJobs
 from mainspring.api.request import Request
+from mainspring.callbacks import Callback
 from mainspring.faces.gearman.calls import DEFECT, WATCHER_BACKLOG
 from mainspring.jobs.user_data import KEPT_ARGUMENTS
 from mainspring.storage.engine import Budget

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.faces.rest.a_server import whole_node
 
 from mainspring.api.handlers.registry import Api
-from mainspring.api.handlers.waiting import Callback
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import Ended, NewJob, RunJob, Submit, SubmitJob, Submitted
+from mainspring.callbacks import Callback
 from mainspring.faces.http import gearmand_http
 from mainspring.faces.http.gearmand_http import GearmandHttp
 from mainspring.wire.gearman_uniques import unique_of_payload

@@ -1,22 +1,22 @@
-"""Calls that wait for callbacks, without a loop."""
+"""Coroutines that await callbacks, without a loop."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.api.handlers.waiting import Callback, CallInProgress, in_slices
-from mainspring.api.request import ApiError, Code, Problem
-from mainspring.errors import ConflictError, StoreFullError, UsageError
+from mainspring.callbacks import Callback, CallInProgress, awaited, in_slices, shielded
+from mainspring.errors import MainspringError, StoreFullError, UsageError
 from mainspring.turns_of_loop import SLICE, LongWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from mainspring.api.handlers.waiting import Done, Failed
+    from mainspring.callbacks import Done, Failed
 
 
 class Service:
@@ -29,10 +29,10 @@ class Service:
         self.asked.append((done, failed))
 
 
-def answered(work: Any) -> tuple[list[Any], list[Problem], CallInProgress]:
+def answered(work: Any) -> tuple[list[Any], list[MainspringError], CallInProgress]:
     answers: list[Any] = []
-    problems: list[Problem] = []
-    return answers, problems, CallInProgress(work, answers.append, problems.append)
+    errors: list[MainspringError] = []
+    return answers, errors, CallInProgress(work, answers.append, errors.append)
 
 
 async def at_once(value: Any) -> Any:
@@ -40,8 +40,8 @@ async def at_once(value: Any) -> Any:
 
 
 def test_a_call_without_awaiting_is_answered_at_once() -> None:
-    answers, problems, _ = answered(at_once(7))
-    assert (answers, problems) == ([7], [])
+    answers, errors, _ = answered(at_once(7))
+    assert (answers, errors) == ([7], [])
 
 
 def test_a_call_awaits_the_values_that_it_needs() -> None:
@@ -55,11 +55,11 @@ def test_a_call_awaits_the_values_that_it_needs() -> None:
             second = 100
         return first + second
 
-    answers, problems, _ = answered(work())
+    answers, errors, _ = answered(work())
     service.asked.pop()[0](1)
     assert answers == []
     service.asked.pop()[1](StoreFullError("full"))
-    assert (answers, problems) == ([101], [])
+    assert (answers, errors) == ([101], [])
 
 
 def test_any_number_of_immediate_values_uses_no_stack() -> None:
@@ -69,24 +69,16 @@ def test_any_number_of_immediate_values_uses_no_stack() -> None:
     assert answered(work())[0] == [100_000]
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (UsageError("why"), Code.INVALID),
-        (ConflictError("why"), Code.CONFLICT),
-        (StoreFullError("why"), Code.UNAVAILABLE),
-        (ApiError(Code.NODE_LIVES, "why"), Code.NODE_LIVES),
-    ],
-)
-def test_errors_of_the_services_are_problems(error: Exception, code: Code) -> None:
-    service = Service()
+def test_an_error_of_a_service_is_passed_on_without_its_frames() -> None:
+    service, error = Service(), StoreFullError("why")
 
     async def work() -> None:
         await Callback[None](service.ask)
 
-    answers, problems, _ = answered(work())
+    answers, errors, _ = answered(work())
     service.asked.pop()[1](error)
-    assert (answers, problems) == ([], [Problem(code, "why")])
+    assert (answers, errors) == ([], [error])
+    assert error.__traceback__ is None
 
 
 def test_an_ended_call_undoes_its_work() -> None:
@@ -98,12 +90,12 @@ def test_an_ended_call_undoes_its_work() -> None:
         finally:
             undone.append("undone")
 
-    answers, problems, call = answered(work())
+    answers, errors, call = answered(work())
     assert undone == []
     call.end()
     assert undone == ["undone"]
     service.asked.pop()[0](None)  # too late
-    assert (answers, problems) == ([], [])
+    assert (answers, errors) == ([], [])
 
 
 def test_a_defect_is_raised_and_is_no_answer() -> None:
@@ -136,14 +128,14 @@ def test_long_work_runs_in_slices() -> None:
 
     for wrong in (False, True):
         slices = LongWork(turns.append, monotonic)
-        answers, problems, _ = answered(work(wrong))
+        answers, errors, _ = answered(work(wrong))
         number = 0
         while turns:
             assert not answers
             number += 1
             turns.pop(0)()
         assert number == 10
-        assert (answers, problems) == (([], [Problem(Code.INVALID, "why")]) if wrong else ([7], []))
+        assert (answers, [str(error) for error in errors]) == (([], ["why"]) if wrong else ([7], []))
 
 
 def test_long_work_ends_with_its_call() -> None:
@@ -156,16 +148,73 @@ def test_long_work_ends_with_its_call() -> None:
             taken.append(number)
             yield
 
-    answers, problems, call = answered(in_slices(LongWork(turns.append, lambda: next(ticks)).start, steps()))
+    answers, errors, call = answered(in_slices(LongWork(turns.append, lambda: next(ticks)).start, steps()))
     turns.pop(0)()
     before = list(taken)
     call.end()
     while turns:
         turns.pop(0)()
-    assert (taken, answers, problems) == (before, [], [])
+    assert (taken, answers, errors) == (before, [], [])
 
 
 def test_an_ended_call_is_freed() -> None:
     work = at_once(1)
     answered(work)[2].end()
     assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
+
+
+class Acts:
+    """A service with an act that goes on after its commit."""
+
+    def __init__(self) -> None:
+        self.service = Service()
+        self.done: list[int] = []
+
+    @shielded
+    async def act(self, number: int, error: Exception | None = None) -> int:
+        """Commit something, and do the rest."""
+        await Callback[None](self.service.ask)
+        self.done.append(number)
+        if error is not None:
+            raise error
+        return number + 1
+
+
+def test_a_shielded_act_runs_to_its_end_after_its_call() -> None:
+    acts = Acts()
+
+    async def work() -> int:
+        return await acts.act(1)
+
+    answers, errors, call = answered(work())
+    call.end()
+    acts.service.asked.pop()[0](None)
+    assert (acts.done, answers, errors) == ([1], [], [])
+
+
+@pytest.mark.parametrize("error", [None, UsageError("why"), ZeroDivisionError()])
+def test_the_call_gets_the_outcome_of_a_shielded_act(error: Exception | None) -> None:
+    acts, caught = Acts(), list[Exception]()
+
+    async def work() -> int:
+        try:
+            return await acts.act(1, error)
+        except (UsageError, ZeroDivisionError) as found:
+            caught.append(found)
+            raise UsageError("other") from None
+
+    answers, errors, _ = answered(work())
+    acts.service.asked.pop()[0](None)
+    assert (answers, [str(one) for one in errors], caught) == (
+        ([2], [], []) if error is None else ([], ["other"], [error])
+    )
+
+
+def test_asyncio_awaits_a_callback() -> None:
+    acts = Acts()
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().call_soon(lambda: acts.service.asked.pop()[0](None))
+        assert await awaited(acts.act(1).start) == 2
+
+    asyncio.run(scenario())
