@@ -21,7 +21,8 @@ from msgspec import NODEFAULT, UNSET
 from msgspec import inspect as types
 
 from mainspring.api import functions, jobs, operations, schedules, workflows
-from mainspring.client.declared import ARGUMENTS, DURATIONS, INSTANTS, answer_type
+from mainspring.api.request import answer_type
+from mainspring.client.declared import ARGUMENTS, DURATIONS, INSTANTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -362,6 +363,8 @@ def _is_none(info: types.Type) -> bool:
 
 def _text(info: types.Type, imports: set[str]) -> str:
     match info:
+        case types.Metadata():
+            return _text(info.type, imports)
         case types.LiteralType():
             return f"Literal[{', '.join(repr(one) for one in info.values)}]"
         case types.ListType() | types.VarTupleType():

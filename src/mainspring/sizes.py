@@ -82,7 +82,9 @@ Texts = Annotated[list[Text], Meta(max_length=ENTRIES.most)]
 TextTuple = Annotated[tuple[Text, ...], Meta(max_length=ENTRIES.most)]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """A number that each store can keep."""
-Seconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
+KIND: Final = "kind"
+"""The key under which a type says how people write its values, if Python's type does not: see `api.declaration.FieldKind`."""
+Seconds = Annotated[float, Meta(ge=-1e12, le=1e12, extra={KIND: "duration"})]
 """A duration; the rules of its request have a smaller limit."""
 Moment = Annotated[float, Meta(ge=0, le=253_402_300_799)]
 """A time from 1970 to the end of 9999, in seconds since 1970."""

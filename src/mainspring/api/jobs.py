@@ -8,14 +8,17 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
+from mainspring.api.declaration import described, post
 from mainspring.api.request import (
+    Code,
     Request,
     Time,
     Touches,
 )
 from mainspring.api.submitting import Arguments, PriorityName, Submission, has_arguments
 from mainspring.jobs.model import FUNCTION_LIMIT, State
-from mainspring.sizes import (  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import (
+    KIND,
     Seconds,
     Text,
     Texts,
@@ -168,7 +171,7 @@ class WatchJobs(Request[None]):
     handle: Text | None = None
 
 
-FutureSeconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+FutureSeconds = Annotated[float, msgspec.Meta(ge=0, le=1e12, extra={KIND: "duration"})]
 
 
 class DeletedJob(msgspec.Struct):
@@ -193,13 +196,14 @@ class UpdateJob(Request[JobInfo]):
 
 
 class SnoozeJob(Request[JobInfo]):
-    """Postpone a job that waits. Codes: ``invalid``, ``job_not_found``, ``conflict``."""
+    """Postpone a job that waits."""
 
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.snooze"
+    http = post("jobs/{handle}/snooze", problems=(Code.CONFLICT,), example={"delay": 3600})
     handle: Text
-    delay: FutureSeconds
+    delay: Annotated[FutureSeconds, described("Start the job this long from now, or later.")]
 
 
 class DeleteJob(Request[DeletedJob]):

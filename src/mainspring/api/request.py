@@ -8,14 +8,17 @@ Problems are data: a stable code, and a sentence for people. docs/reference/erro
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotation
 from datetime import datetime
 from enum import Enum, StrEnum, auto
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 import msgspec
 
 from mainspring.access.roles import Permission  # noqa: TC001 - msgspec reads the annotation
+from mainspring.api.declaration import Http  # noqa: TC001 - msgspec reads the annotation
 from mainspring.errors import ConflictError, ForbiddenError, MainspringError, RefusedError, UsageError
 from mainspring.namespaces import Namespaced
 from mainspring.private_data import hide_secrets
@@ -176,6 +179,8 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     """Whether a caller with the permission in some namespace may ask. The handler then checks each object."""
     call: ClassVar[str] = ""
     """The name in JSON; empty for a request with bytes, which JSON cannot hold, and for one that other calls replace."""
+    http: ClassVar[Http | None] = None
+    """Its place in the HTTP API; None: a face has its routes by hand, or there is none."""
     name_in_audit: ClassVar[str] = ""
     """The name of a request without ``call`` in the audit."""
     in_all_namespaces: ClassVar[bool] = False
@@ -200,6 +205,22 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     def needs(self) -> Permission:
         """Return the need of this request, which may be more than ``permission``."""
         return self.permission
+
+
+@cache
+def answer_type(kind: type[Request[Any]]) -> Any:
+    """Return the type of the answer to a request."""
+    for base in kind.__mro__:
+        for origin in getattr(base, "__orig_bases__", ()):
+            if get_origin(origin) is Request:
+                return get_args(origin)[0]
+    raise TypeError(f"{kind.__name__} does not name the type of its answer")
+
+
+def summary_of(kind: type[Request[Any]]) -> str:
+    """Return the first sentence of a request's docstring, as the title of its route, its command and its button."""
+    first = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
+    return first.partition(". ")[0].removesuffix(".")
 
 
 def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from base64 import b64encode
 from datetime import date, datetime
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 from msgspec import UNSET
 
 from mainspring.api import functions, jobs, operations, schedules, workflows
-from mainspring.api.request import Request, params_of
+from mainspring.api.request import Request, answer_type, params_of
 from mainspring.client.json_types import encode_json
 from mainspring.client.options import Rate, Retry, instant, refusal, seconds
 from mainspring.errors import ServerError, UsageError
@@ -39,16 +38,6 @@ def _requests() -> dict[str, type[Request[Any]]]:
 
 
 REQUESTS: Final = _requests()
-
-
-@cache
-def answer_type(kind: type[Request[Any]]) -> Any:
-    """Return the type of the answer to a request."""
-    for base in kind.__mro__:
-        for origin in getattr(base, "__orig_bases__", ()):
-            if get_origin(origin) is Request:
-                return get_args(origin)[0]
-    raise TypeError(f"{kind.__name__} does not name the type of its answer")
 
 
 def params(call: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,16 +120,6 @@ ROUTES: Final = (
         example={"delay": 60, "args": [17]},
         answered=INFO | {"state": "scheduled"},
     ),
-    Route(
-        method="POST",
-        path=f"{JOB}/snooze",
-        request=jobs.SnoozeJob,
-        answer=jobs.JobInfo,
-        summary="Postpone a waiting job",
-        problems=CHANGED,
-        example={"delay": 3600},
-        answered=INFO | {"state": "scheduled"},
-    ),
 )
 
 LIMIT: Final = 8 << 20

@@ -1,0 +1,246 @@
+"""Declarations of requests: the place of each in the HTTP API, and the sentence and the names of its fields for people.
+
+A request is declared once. The route and OpenAPI, the options of the command with their help, the inputs of a form, and the rows
+of the references are read from here. Differences that a face makes on purpose stay in that face.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum, auto
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, Meta, UnsetType
+
+from mainspring.resources.limit_specs import RateSpec
+from mainspring.sizes import KIND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Http:
+    """The place of a request in the HTTP API. Write it with `get`, `post`, `put`, `patch` or `delete`.
+
+    The fields of the request that are parameters of the path come from there. Of GET and DELETE, all others come from the query;
+    of other methods, from the body.
+    """
+
+    method: Method
+    path: str
+    """In the namespace of the request, such as ``jobs/{handle}``; one that begins with ``/`` is in no namespace."""
+    status: int = 200
+    """The status of an answer."""
+    others: Mapping[int, str] = field(default_factory=dict)
+    """Other statuses of successful answers, with their descriptions."""
+    location: str = ""
+    """The path of what the request has made, in the namespace, with fields of the answer: ``jobs/{handle}``. If the answer has
+    None there, nothing was made, and the status is 200; it is 200, too, if the answer has ``joined``."""
+    problems: tuple[str, ...] = ()
+    """The codes of its own problems, beside those of its object and of its store."""
+    example: object = None
+    """A body, or None."""
+    answered: object = None
+    """The answer to the example, or None."""
+    summary: str = ""
+    """One line; by default it is the first sentence of the request's docstring."""
+    name: str = ""
+    """The ``operationId``; by default it is the name of the call, such as ``jobs_show``."""
+    limit: int | None = None
+    """Bytes of the body; None: as usual."""
+    secret: bool = False
+    """Whether the answer has a secret. The node keeps no such answer, so the route takes no ``Idempotency-Key``."""
+    stream: bool = False
+    """Whether the answer is a stream of server-sent events."""
+    resume: str = ""
+    """The field that gets ``Last-Event-ID``, with which the client of a stream continues."""
+
+
+def get(path: str, **more: Any) -> Http:
+    """Return the place of a request that changes nothing."""
+    return Http(method="GET", path=path, **more)
+
+
+def post(path: str, **more: Any) -> Http:
+    """Return the place of a request that acts, or makes something."""
+    return Http(method="POST", path=path, **more)
+
+
+def put(path: str, **more: Any) -> Http:
+    """Return the place of a request that replaces something."""
+    return Http(method="PUT", path=path, **more)
+
+
+def patch(path: str, **more: Any) -> Http:
+    """Return the place of a request that changes a part of something."""
+    return Http(method="PATCH", path=path, **more)
+
+
+def delete(path: str, **more: Any) -> Http:
+    """Return the place of a request that removes something."""
+    return Http(method="DELETE", path=path, **more)
+
+
+def described(help: str, *names: str, metavar: str = "", label: str = "") -> Meta:  # noqa: A002 - the field's own term
+    """Return the description of a field, for its annotation.
+
+    For example ``delay: Annotated[Seconds, described("Start the job this long from now, or later.")]``.
+
+    ``help`` is a sentence for the help of the command, for OpenAPI and for forms. ``names`` are the options of the command, such
+    as ``--delay``; by default there is one, of the field's name. ``metavar`` names the value in the help. ``label`` names the
+    input of a form.
+    """
+    return Meta(description=help, extra={key: value for key, value in _extras(names, metavar, label) if value})
+
+
+def _extras(names: tuple[str, ...], metavar: str, label: str) -> Iterator[tuple[str, Any]]:
+    yield "names", names
+    yield "metavar", metavar
+    yield "label", label
+
+
+class FieldKind(StrEnum):
+    """How people write a value."""
+
+    TEXT = auto()
+    NUMBER = auto()
+    DURATION = auto()
+    """Text such as ``90s`` or ``1h``; in JSON a number of seconds."""
+    TIME = auto()
+    """RFC 3339 text."""
+    RATE = auto()
+    """Text such as ``100/1m``; in JSON an object."""
+    CHOICE = auto()
+    FLAG = auto()
+    LIST = auto()
+    """Several texts."""
+    JSON = auto()
+    """Any JSON value."""
+    BYTES = auto()
+    OBJECT = auto()
+    """An object with fields of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """A field of a request, as it is declared."""
+
+    name: str
+    key: str
+    """That in JSON."""
+    kind: FieldKind
+    help: str
+    """A sentence; empty: no command and no form has the field."""
+    names: tuple[str, ...]
+    """The options of the command."""
+    metavar: str
+    label: str
+    required: bool
+    default: Any
+    """None for a required field."""
+    choices: tuple[str, ...]
+    """The values of a `FieldKind.CHOICE`, or of the entries of a list."""
+    may_be_none: bool
+    """Whether null is a value that differs from a field that is left out."""
+
+
+@cache
+def fields_of(kind: type[msgspec.Struct]) -> Mapping[str, Field]:
+    """Return the fields of a request by name, without the namespace."""
+    return {one.name: _field(one) for one in msgspec.structs.fields(kind) if one.name != "namespace"}
+
+
+def field_of(kind: type[msgspec.Struct], name: str) -> Field:
+    """Return a field of a request. Raises KeyError."""
+    return fields_of(kind)[name]
+
+
+_BY_TYPE: Final[Mapping[Any, FieldKind]] = {
+    str: FieldKind.TEXT,
+    int: FieldKind.NUMBER,
+    float: FieldKind.NUMBER,
+    bool: FieldKind.FLAG,
+    datetime: FieldKind.TIME,
+    bytes: FieldKind.BYTES,
+    msgspec.Raw: FieldKind.JSON,
+    Any: FieldKind.JSON,
+    RateSpec: FieldKind.RATE,
+    list: FieldKind.LIST,
+    tuple: FieldKind.LIST,
+}
+
+
+def _field(one: msgspec.structs.FieldInfo) -> Field:
+    metas = list(_metas(one.type))
+    extra: dict[str, Any] = {}
+    for meta in reversed(metas):  # the outermost one is the last word
+        extra |= meta.extra or {}
+    parts = [part for part in _parts(one.type) if part is not type(None) and part is not UnsetType]
+    default = one.default if one.default is not NODEFAULT else None
+    kind = FieldKind(extra[KIND]) if KIND in extra else _kind(parts)
+    return Field(
+        name=one.name,
+        key=one.encode_name,
+        kind=kind,
+        help=next((meta.description for meta in metas if meta.description), ""),
+        names=extra.get("names", ("--" + one.name.rstrip("_").replace("_", "-"),)),
+        metavar=extra.get("metavar", ""),
+        label=extra.get("label", one.name.rstrip("_").replace("_", " ").capitalize()),
+        required=one.required,
+        default=default,
+        choices=tuple(choice for part in parts for choice in _choices(part)),
+        may_be_none=type(None) in _parts(one.type) and default is not None,
+    )
+
+
+def _kind(parts: list[Any]) -> FieldKind:
+    found = {_kind_of(part) for part in parts}
+    if FieldKind.LIST in found:  # one text, or several
+        return FieldKind.LIST
+    return found.pop() if len(found) == 1 else FieldKind.JSON
+
+
+def _kind_of(part: Any) -> FieldKind:
+    origin = get_origin(part) or part
+    if origin is Literal:
+        return FieldKind.CHOICE
+    if isinstance(origin, type) and issubclass(origin, StrEnum):
+        return FieldKind.CHOICE
+    return _BY_TYPE.get(origin, FieldKind.OBJECT)
+
+
+def _choices(part: Any) -> tuple[str, ...]:
+    if get_origin(part) is Literal:
+        return get_args(part)
+    if isinstance(part, type) and issubclass(part, StrEnum):
+        return tuple(part)
+    return tuple(choice for inner in get_args(part) for choice in _choices(_bare(inner)))
+
+
+def _metas(kind: Any) -> Iterator[Meta]:
+    """Yield the descriptions of a type, the outermost first."""
+    if get_origin(kind) is Annotated:
+        inner, *metas = get_args(kind)
+        yield from (meta for meta in reversed(metas) if isinstance(meta, Meta))
+        yield from _metas(inner)
+    elif get_origin(kind) in (Union, UnionType):
+        for part in get_args(kind):
+            yield from _metas(part)
+
+
+def _bare(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the type, each without its limits."""
+    kind = _bare(kind)
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return tuple(_bare(part) for part in parts)
