@@ -104,7 +104,7 @@ JOB: Final = (
 )
 RUN: Final = (
     Method("move", workflows.MoveRun, own="key"),
-    Method("unpark", workflows.UnparkRuns, own="key", says="Let the code try the run again, if it is parked."),
+    Method("unpark", workflows.UnparkRun, own="key", says="Let the code try the run again, if it is parked."),
 )
 PARTIAL: Final = (("partial", True),)
 """Pages end after a bounded search. Only their answers name the next place."""

@@ -79,6 +79,8 @@ def _kind(info: Any) -> str:
         case inspect.UnionType():
             parts = [_kind(one) for one in info.types if not isinstance(one, inspect.CustomType)]
             return " or ".join(dict.fromkeys(parts))
+        case inspect.Metadata():
+            return _kind(info.type)
         case inspect.LiteralType():
             return " or ".join(f"`{one}`" for one in info.values)
         case inspect.ListType() | inspect.VarTupleType():

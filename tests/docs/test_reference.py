@@ -180,8 +180,8 @@ def test_every_call_is_in_the_specification_of_the_extension() -> None:
     modules = [*map(importlib.import_module, names), calls]
     kinds = [kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)]
     named = {kind.call for kind in kinds if issubclass(kind, Request) and kind.call}
-    rows = "\n".join(re.findall(r"^\| (`(?:[a-z]+\.[a-z]+|whoami)`.*?) \|", page("protocol.md"), flags=re.MULTILINE))
-    assert named == set(re.findall(r"`([a-z]+\.[a-z]+|whoami)`", rows))
+    rows = "\n".join(re.findall(r"^\| (`(?:[a-z]+\.[a-z_]+|whoami)`.*?) \|", page("protocol.md"), flags=re.MULTILINE))
+    assert named == set(re.findall(r"`([a-z]+\.[a-z_]+|whoami)`", rows))
 
 
 def test_every_type_of_a_failed_attempt_is_among_the_errors() -> None:

@@ -64,6 +64,7 @@ REQUESTS: dict[type[Request[Any]], Callable[[dict[str, str]], Request[Any]]] = {
     submits.Submit: lambda _: submits.Submit(b"pay", b"1"),
     submits.RunJob: lambda _: submits.RunJob(b"pay", b"1"),
     nodes.DrainWorker: lambda _: nodes.DrainWorker("1-1"),
+    nodes.UndrainWorker: lambda _: nodes.UndrainWorker("1-1"),
     nodes.StopWorker: lambda _: nodes.StopWorker("1-1"),
     workflows.StartRun: lambda _: workflows.StartRun(function="pay"),
     RemoveVersion: lambda _: RemoveVersion("pay", "1"),
@@ -73,7 +74,7 @@ RUN_REQUESTS: dict[type[Request[Any]], Request[Any]] = {
     workflows.CancelRun: workflows.CancelRun("H:laptop:3000000000017"),
     workflows.TerminateRun: workflows.TerminateRun("H:laptop:3000000000017"),
     workflows.MoveRun: workflows.MoveRun("H:laptop:3000000000017", "3"),
-    workflows.UnparkRuns: workflows.UnparkRuns("H:laptop:3000000000017"),
+    workflows.UnparkRun: workflows.UnparkRun("H:laptop:3000000000017"),
 }
 CHECKED_ELSEWHERE = {
     "audit.list": "a test of calls about the audit: an administrator of all functions",
@@ -82,7 +83,9 @@ CHECKED_ELSEWHERE = {
     "jobs.submit_many": "test_each_job_and_each_chosen_object_is_checked",
     "operations.start": "test_each_job_and_each_chosen_object_is_checked",
     "schedules.declare": "tests of declarations",
+    "workflows.unpark_all": "test_a_request_to_a_run_needs_the_permission_for_its_type",
     "nodes.drain": "needs the permission in all namespaces",
+    "nodes.undrain": "needs the permission in all namespaces",
     "nodes.remove": "needs the permission in all namespaces",
     **dict.fromkeys(
         ("tokens.create", "tokens.list", "tokens.show", "tokens.revoke", "tokens.rotate"), "tests of tokens below"
@@ -144,8 +147,8 @@ def test_a_request_to_a_run_needs_the_permission_for_its_type(request_: Request[
                 request_.children = "terminate"
                 assert await code(node.api, request_, owner) is Code.FORBIDDEN
                 request_.children = None
-            if isinstance(request_, workflows.UnparkRuns):
-                assert await code(node.api, workflows.UnparkRuns(all=True), owner) is Code.FORBIDDEN
+            if isinstance(request_, workflows.UnparkRun):
+                assert await code(node.api, workflows.UnparkAllRuns(), owner) is Code.FORBIDDEN
 
     asyncio.run(test())
 

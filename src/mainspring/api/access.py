@@ -12,7 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.request import PAGE_LIMIT, Request, Touches
+from mainspring.api.declaration import delete, get, post
+from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
 from mainspring.namespaces import DEFAULT
 from mainspring.sizes import (
     Text,  # noqa: TC001 - msgspec reads the annotations
@@ -67,12 +68,19 @@ class ListedTokens(msgspec.Struct):
 
 
 class CreateToken(Request[CreatedToken]):
-    """Create a token that permits no more than the caller's. Codes: ``invalid``, ``forbidden``, ``unsupported``."""
+    """Create a token, which is shown this once. It permits no more than the caller's."""
 
     permission = Permission.ADMIN
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.create"
+    http = post(
+        "/tokens",
+        status=201,
+        secret=True,
+        problems=(Code.UNSUPPORTED,),
+        example={"name": "ci", "grants": [{"role": "developer", "functions": ["pay*"]}]},
+    )
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LIMIT)]
     grants: Annotated[list[GrantSpec], msgspec.Meta(min_length=1, max_length=MOST_GRANTS)]
     expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
@@ -91,35 +99,42 @@ class ListTokens(Request[ListedTokens]):
     after: Text | None = None
 
 
+ONE_TOKEN = (Code.TOKEN_NOT_FOUND, Code.CONFLICT, Code.UNSUPPORTED)
+"""The problems of requests that name a token."""
+
+
 class ShowToken(Request[TokenInfo]):
-    """One token. Codes: ``token_not_found``, ``unsupported``."""
+    """Show a token without its secret."""
 
     permission = Permission.ADMIN
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.show"
+    http = get("/tokens/{token}", problems=ONE_TOKEN)
     token: Text
     """Its id; or its name, if no other token has the name."""
 
 
 class RevokeToken(Request[TokenInfo]):
-    """Delete a token: it ends, and so does all that was signed in with it. Codes: ``token_not_found``, ``unsupported``."""
+    """Revoke a token, on all nodes within 3 seconds. All that was signed in with it ends, too."""
 
     permission = Permission.ADMIN
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.revoke"
+    http = delete("/tokens/{token}", problems=ONE_TOKEN)
     token: Text
     reason: Text = ""
 
 
 class RotateToken(Request[CreatedToken]):
-    """Give a token a new secret, and end the old one. Codes: ``token_not_found``, ``unsupported``."""
+    """Give a token a new secret, which is shown this once, and end the old one."""
 
     permission = Permission.ADMIN
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.rotate"
+    http = post("/tokens/{token}/rotate", secret=True, problems=ONE_TOKEN)
     token: Text
     reason: Text = ""
 
@@ -140,10 +155,11 @@ class Identity(msgspec.Struct):
 
 
 class WhoAmI(Request[Identity]):
-    """The caller's own name and rights. Codes: none of its own."""
+    """Show the caller's own name and rights."""
 
     permission = Permission.SIGNED_IN
     call = "whoami"
+    http = get("/whoami")
     is_small = True
 
 
@@ -265,9 +281,10 @@ class ListMarks(Request[Marks]):
 
 
 class AddMark(Request[MarkInfo]):
-    """Add a mark now. Codes: ``unsupported``."""
+    """Add a mark, such as a deployment."""
 
     permission = Permission.OPERATE
     touches = Touches.NONE
     call = MARK
+    http = post("marks", status=201, problems=(Code.UNSUPPORTED,), example={"label": "web 4.2"})
     label: Annotated[str, msgspec.Meta(min_length=1, max_length=LABEL_LIMIT)]

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
+from mainspring.api.declaration import get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.request import PAGE_LIMIT, Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import Moment, Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
@@ -85,26 +86,28 @@ class ListFunctions(Request[ListedFunctions]):
 
 
 class ShowFunction(Request[FunctionInfo]):
-    """One function. Codes: ``function_not_found``."""
+    """Show a function."""
 
     permission = Permission.READ
     call = "functions.show"
+    http = get("functions/{function}", problems=(Code.FUNCTION_NOT_FOUND,))
     function: Text
 
 
 class IsRegistered(Request[Registration]):
-    """Return whether a worker of any node has registered a function; if none has, also the names of the registered ones."""
+    """Show whether a worker of any node has registered a function, and if none has, the names of the registered ones."""
 
     permission = Permission.READ
     call = "functions.registered"
     function: Text
 
 
-class LimitFunction(Request[FunctionInfo]):
-    """Limit a function; limits that are left out do not change.
+CHANGES = (Code.UNSUPPORTED, Code.TOO_MANY_FUNCTIONS, Code.TOO_LARGE)
+"""The problems of changes of functions."""
 
-    Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``changed``.
-    """
+
+class LimitFunction(Request[FunctionInfo]):
+    """Limit a function. Limits that are left out do not change."""
 
     permission = Permission.DEVELOP
     touches = Touches.FUNCTION
@@ -121,7 +124,7 @@ class LimitFunction(Request[FunctionInfo]):
 
 
 class PauseFunction(Request[FunctionInfo]):
-    """Start no more jobs of a function. Codes: as of `Limit`."""
+    """Start no more jobs of a function."""
 
     permission = Permission.OPERATE
     touches = Touches.FUNCTION
@@ -144,24 +147,27 @@ class Acknowledged(msgspec.Struct):
 
 
 class Acknowledge(Request[Acknowledged]):
-    """Say that the failures of a function need nobody any more: overviews count no trouble of it until its next failure.
-
-    Codes: ``function_not_found``, ``unsupported``.
-    """
+    """Acknowledge the failures of a function, until the next one. Overviews count no trouble of it meanwhile."""
 
     permission = Permission.OPERATE
     touches = Touches.FUNCTION
     call = "functions.acknowledge"
+    http = post(
+        "functions/{function}/acknowledge",
+        problems=(Code.FUNCTION_NOT_FOUND, Code.UNSUPPORTED),
+        example={"reason": "the bank was down"},
+    )
     function: Text
     reason: Reason = ""
 
 
 class ResumeFunction(Request[FunctionInfo]):
-    """Start jobs of a paused function again. Codes: as of `Limit`."""
+    """Start the jobs of a paused function again."""
 
     permission = Permission.OPERATE
     touches = Touches.FUNCTION
     call = "functions.resume"
+    http = post("functions/{function}/resume", problems=CHANGES)
     function: Text
     revision: Text | None = None
 
@@ -234,7 +240,7 @@ class Errors(msgspec.Struct):
 
 
 class ReadFunctionSeries(Request[Series]):
-    """The numbers of a function's jobs at all nodes: 60 minutes, or 48 half hours. Codes: ``unsupported``."""
+    """Show the numbers of a function's jobs at all nodes: of 60 minutes, or of 48 half hours."""
 
     permission = Permission.READ
     call = "functions.series"
@@ -248,9 +254,10 @@ class ReadFunctionSeries(Request[Series]):
 
 
 class ReadErrors(Request[Errors]):
-    """The failed attempts of a function at all nodes in the last 24 hours, by type of error. Codes: ``unsupported``."""
+    """Show the errors of a function in the last 24 hours at all nodes, by type."""
 
     permission = Permission.READ
     call = "functions.errors"
+    http = get("functions/{function}/errors", problems=(Code.UNSUPPORTED,))
     only_reads = True
     function: Text

@@ -8,14 +8,21 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import described, post
+from mainspring.api.declaration import delete, described, get, patch, post
 from mainspring.api.request import (
     Code,
     Request,
     Time,
     Touches,
 )
-from mainspring.api.submitting import Arguments, PriorityName, Submission, has_arguments
+from mainspring.api.submitting import (
+    REFUSALS,
+    SUBMISSION_LIMIT,
+    Arguments,
+    PriorityName,
+    Submission,
+    has_arguments,
+)
 from mainspring.jobs.model import FUNCTION_LIMIT, State
 from mainspring.sizes import (
     KIND,
@@ -29,6 +36,8 @@ from mainspring.sizes import (
 REASON_LIMIT = 4096
 """Characters in the reason of a cancel, which is stored with the job."""
 STATE_BY_NAME = {state.name.lower(): state for state in State}
+CHANGES = (Code.CONFLICT, Code.UNSUPPORTED)
+"""The problems of changes of jobs."""
 
 
 class JobInfo(msgspec.Struct):
@@ -127,7 +136,7 @@ class ListJobs(Request[ListedJobs], kw_only=True):
 
 
 class ShowJob(Request[JobDetails]):
-    """One job. Codes: ``job_not_found``."""
+    """Show a job."""
 
     permission = Permission.READ
     call = "jobs.show"
@@ -135,25 +144,27 @@ class ShowJob(Request[JobDetails]):
 
 
 class CancelJob(Request[CancelledJob]):
-    """Cancel a job. Codes: ``job_not_found``."""
+    """Cancel a job."""
 
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.cancel"
+    http = post("jobs/{handle}/cancel", example={"reason": "not needed any more"})
     handle: Text
     reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)] = "cancelled on request"
 
 
 class RetryJob(Arguments, Request[JobInfo]):
-    """Put a job that ended without success back to pending, or to scheduled for ``delay`` seconds.
+    """Retry a job that ended without success.
 
-    With arguments, it gets these in place of its own: that needs the permission to submit jobs. Codes: ``invalid``,
-    ``too_large``, ``unsupported``, ``job_not_found``, ``conflict``.
+    It is pending at once, or after the ``delay``. With arguments, it gets these in place of its own: that needs the permission
+    to submit jobs.
     """
 
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.retry"
+    http = post("jobs/{handle}/retry", problems=(*CHANGES, Code.TOO_LARGE), example={"delay": 60, "args": [17]})
     handle: Text
     delay: Seconds | None = None
 
@@ -163,7 +174,7 @@ class RetryJob(Arguments, Request[JobInfo]):
 
 
 class WatchJobs(Request[None]):
-    """Send each change of state, optionally of one function or one job only. Codes: ``job_not_found``."""
+    """Send each change of state, optionally of one function or one job only."""
 
     permission = Permission.READ
     call = "jobs.watch"
@@ -182,11 +193,12 @@ class DeletedJob(msgspec.Struct):
 
 
 class UpdateJob(Request[JobInfo]):
-    """Change a job that waits; keys that are left out stay as they are. Codes: ``invalid``, ``job_not_found``, ``conflict``."""
+    """Change the time, the priority or the expiry of a job that waits. Keys that are left out stay as they are."""
 
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.update"
+    http = patch("jobs/{handle}", problems=CHANGES, example={"priority": "high", "run_at": "2030-01-31T12:00:00Z"})
     handle: Text
     run_at: Time | UnsetType = UNSET
     """When it runs; a past time: at once."""
@@ -201,17 +213,18 @@ class SnoozeJob(Request[JobInfo]):
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.snooze"
-    http = post("jobs/{handle}/snooze", problems=(Code.CONFLICT,), example={"delay": 3600})
+    http = post("jobs/{handle}/snooze", problems=CHANGES, example={"delay": 3600})
     handle: Text
     delay: Annotated[FutureSeconds, described("Start the job this long from now, or later.")]
 
 
 class DeleteJob(Request[DeletedJob]):
-    """Delete a job that has ended. Codes: ``job_not_found``, ``conflict``."""
+    """Delete a job that has ended."""
 
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.delete"
+    http = delete("jobs/{handle}", problems=CHANGES)
     handle: Text
 
 
@@ -220,12 +233,22 @@ class CloneJob(Arguments, Request[Submission]):
 
     The new job has the function, the arguments, the priority, the concurrency key, the tags, the retry policy, the time limits
     and the version of the other one, where the request gives no others. It has no unique, and runs at once, unless the request
-    says otherwise. Codes: as of `SubmitJob`, ``job_not_found``, and ``not_kept`` if the arguments are not kept.
+    says otherwise.
     """
 
     permission = Permission.DEVELOP
     touches = Touches.JOB
     call = "jobs.clone"
+    http = post(
+        "jobs/{handle}/clone",
+        status=201,
+        location="jobs/{handle}",
+        others={200: "It joined a job of its unique."},
+        problems=(Code.NOT_KEPT, *REFUSALS),
+        example={"args": ["dog.png"], "priority": "low"},
+        answered={"handle": "H:node:1000000000002", "joined": False},
+        limit=SUBMISSION_LIMIT,
+    )
     handle: Text
     unique: Text = ""
     priority: PriorityName | None = None
@@ -286,18 +309,20 @@ class KeptArguments(msgspec.Struct):
 
 
 class ListAttempts(Request[Attempts]):
-    """The attempts at a job. Codes: ``job_not_found``."""
+    """List the attempts at a job, the oldest first."""
 
     permission = Permission.READ
     call = "jobs.attempts"
+    http = get("jobs/{handle}/attempts", problems=(Code.JOB_NOT_FOUND,))
     handle: Text
 
 
 class ShowArguments(Request[KeptArguments]):
-    """The arguments of a job. Codes: ``job_not_found``, ``unsupported``."""
+    """Show the arguments of a job, without redacted values."""
 
     permission = Permission.PAYLOADS
     call = "jobs.arguments"
+    http = get("jobs/{handle}/arguments", problems=(Code.JOB_NOT_FOUND, Code.UNSUPPORTED))
     handle: Text
 
 
@@ -321,7 +346,7 @@ class JobOutcome(msgspec.Struct):
 
 
 class ReadPayload(Request[UserData]):
-    """The arguments of a job. Codes: ``job_not_found``, ``not_kept``."""
+    """Get the arguments of a job, as they are."""
 
     permission = Permission.PAYLOADS
     name_in_audit = "jobs.payload"
@@ -329,7 +354,7 @@ class ReadPayload(Request[UserData]):
 
 
 class ReadResult(Request[UserData]):
-    """The result of a job that has succeeded. Codes: ``job_not_found``, ``not_kept``, ``conflict`` if it has not."""
+    """Get the result of a job that has succeeded, as it is."""
 
     permission = Permission.PAYLOADS
     name_in_audit = "jobs.result"
@@ -337,7 +362,7 @@ class ReadResult(Request[UserData]):
 
 
 class AwaitJob(Request[JobOutcome]):
-    """How a job ended, once it has. Codes: ``job_not_found``."""
+    """Show how a job ended, once it has."""
 
     permission = Permission.READ
     name_in_audit = "jobs.wait"
@@ -353,7 +378,7 @@ class JobProgress(msgspec.Struct):
 
 
 class FollowJob(Request[JobInfo]):
-    """The changes of one job until it ends: `JobInfo` as the event ``job``, and `Progress`. Codes: ``job_not_found``."""
+    """Follow a job until it ends: each `JobInfo` as the event ``job``, and each `JobProgress`."""
 
     permission = Permission.READ
     name_in_audit = "jobs.follow"
@@ -396,7 +421,7 @@ class LogEnd(msgspec.Struct):
 
 
 class FollowLogs(Request[None]):
-    """A stream of the lines of a job's log, until it has ended. It has the codes of ``jobs.logs``."""
+    """Follow the lines of a job's log until it has ended."""
 
     permission = Permission.PAYLOADS
     name_in_audit = "jobs.follow_logs"
@@ -410,7 +435,7 @@ class FollowLogs(Request[None]):
 
 
 class ReadJobLogs(Request[Logged]):
-    """Lines of a job's log. Codes: ``job_not_found``, ``invalid``, ``unsupported``."""
+    """Show lines of a job's log, the oldest first."""
 
     permission = Permission.PAYLOADS
     call = "jobs.logs"

@@ -11,8 +11,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
+from mainspring.api.declaration import get
 from mainspring.api.functions import Acknowledged  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.request import Request
+from mainspring.api.request import Code, Request
 from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 
@@ -151,10 +152,14 @@ class NamespaceNodes(msgspec.Struct):
 
 
 class ShowNamespace(Request[NamespaceStatus]):
-    """The figures of a namespace, of the functions that the caller may see. Codes: none of its own."""
+    """Show the numbers of a namespace, with its failing functions and its oldest waiting job.
+
+    They are those of the functions that the caller may see.
+    """
 
     permission = Permission.READ
     call = "namespaces.status"
+    http = get("status")
     only_reads = True
 
 
@@ -168,10 +173,11 @@ class ListNamespaceNodes(Request[NamespaceNodes]):
 
 
 class ShowNamespaceNode(Request[NamespaceNode]):
-    """One of these nodes. Codes: ``node_not_found``, ``ambiguous_node``."""
+    """Show a node with the numbers of a namespace."""
 
     permission = Permission.READ
     call = "namespaces.node"
+    http = get("nodes/{node}", problems=(Code.NODE_NOT_FOUND, Code.AMBIGUOUS_NODE))
     node: Text
     """A name, or the number of a term."""
 
@@ -215,9 +221,9 @@ class AllFunctionNumbers(msgspec.Struct):
 
 
 class FollowNumbers(Request[Numbers]):
-    """A sample each second: `Numbers` as the event ``numbers``, and `AllFunctionNumbers` as ``functions``.
+    """Follow the numbers of a namespace.
 
-    Codes: none of its own.
+    Each second, `Numbers` are sent as the event ``numbers``, and `AllFunctionNumbers` as ``functions``.
     """
 
     permission = Permission.READ
@@ -242,9 +248,9 @@ class Version(msgspec.Struct):
 
 
 class FollowVersion(Request[Version]):
-    """A `Version` at first, after each change, and every few seconds while it can be read, as the event ``version``.
+    """Follow the version of a list or an object.
 
-    Codes: ``schedule_not_found``, ``worker_not_found``, ``run_not_found``, ``conflict``, ``unsupported``.
+    A `Version` is sent at first, after each change, and every few seconds while it can be read, as the event ``version``.
     """
 
     permission = Permission.READ

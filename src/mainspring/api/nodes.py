@@ -8,7 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.request import PAGE_LIMIT, Request, Touches
+from mainspring.api.declaration import delete, get, post
+from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
 from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 
@@ -89,11 +90,12 @@ class NodeStatus(msgspec.Struct):
 
 
 class ShowStatus(Request[NodeStatus]):
-    """The status of the node that receives the request, with the functions of one namespace. Codes: none of its own."""
+    """Show the node that answers, with the functions of one namespace."""
 
     permission = Permission.READ
     about_nodes = True
     call = "node.status"
+    http = get("/status")
 
 
 T = TypeVar("T")
@@ -152,34 +154,51 @@ class ListNodes(Request[ListedNodes]):
     after: Text | None = None
 
 
+ONE_NODE = (Code.NODE_NOT_FOUND, Code.AMBIGUOUS_NODE)
+"""The problems of requests that name a node."""
+
+
 class ShowNode(Request[NodeInfo]):
-    """One node. Codes: ``node_not_found``, ``ambiguous_node``."""
+    """Show a node."""
 
     permission = Permission.READ
     about_nodes = True
     call = "nodes.show"
+    http = get("/nodes/{node}", problems=ONE_NODE)
     node: Text
     """A name, or the number of a term."""
 
 
 class DrainNode(Request[NodeInfo]):
-    """Let a node accept no more jobs, or accept jobs again. Codes: ``node_not_found``, ``ambiguous_node``, ``only_node``."""
+    """Let a node take no more jobs."""
 
     permission = Permission.ADMIN
     touches = Touches.ALL
     in_all_namespaces = True
     call = "nodes.drain"
+    http = post("/nodes/{node}/drain", problems=(*ONE_NODE, Code.ONLY_NODE))
     node: Text
-    draining: bool = True
+
+
+class UndrainNode(Request[NodeInfo]):
+    """Let a node take jobs again."""
+
+    permission = Permission.ADMIN
+    touches = Touches.ALL
+    in_all_namespaces = True
+    call = "nodes.undrain"
+    http = post("/nodes/{node}/undrain", problems=(*ONE_NODE, Code.ONLY_NODE))
+    node: Text
 
 
 class RemoveNode(Request[NodeInfo]):
-    """End a node's term. Codes: ``node_not_found``, ``ambiguous_node``, ``node_lives``, ``only_node``."""
+    """Remove a node: other nodes run its jobs."""
 
     permission = Permission.ADMIN
     touches = Touches.ALL
     in_all_namespaces = True
     call = "nodes.remove"
+    http = delete("/nodes/{node}", problems=(*ONE_NODE, Code.NODE_LIVES, Code.ONLY_NODE))
     node: Text
     force: bool = False
 
@@ -249,28 +268,40 @@ class ListWorkers(Request[ListedWorkers]):
 
 
 class ShowWorker(Request[WorkerDetails]):
-    """One worker. Codes: ``worker_not_found``."""
+    """Show a worker."""
 
     permission = Permission.READ
     call = "workers.show"
+    http = get("workers/{worker}", problems=(Code.WORKER_NOT_FOUND,))
     worker: Text
     """Its id."""
 
 
 class DrainWorker(Request[WorkerInfo]):
-    """Give a worker no more jobs of tasks, or give it jobs again. Codes: ``worker_not_found``."""
+    """Give a worker no more jobs of tasks."""
 
     permission = Permission.OPERATE
     touches = Touches.ALL
     call = "workers.drain"
+    http = post("workers/{worker}/drain", status=202, problems=(Code.WORKER_NOT_FOUND,))
     worker: Text
-    draining: bool = True
+
+
+class UndrainWorker(Request[WorkerInfo]):
+    """Give a worker jobs again."""
+
+    permission = Permission.OPERATE
+    touches = Touches.ALL
+    call = "workers.undrain"
+    http = post("workers/{worker}/undrain", status=202, problems=(Code.WORKER_NOT_FOUND,))
+    worker: Text
 
 
 class StopWorker(Request[WorkerInfo]):
-    """Ask a worker to stop once its jobs have ended. Codes: ``worker_not_found``, ``conflict`` if it takes no such requests."""
+    """Ask a worker to stop once its jobs have ended. Those of plain Gearman take no such requests."""
 
     permission = Permission.OPERATE
     touches = Touches.ALL
     call = "workers.stop"
+    http = post("workers/{worker}/stop", status=202, problems=(Code.WORKER_NOT_FOUND, Code.CONFLICT))
     worker: Text

@@ -7,9 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from mainspring.access.roles import Permission
+from mainspring.api.declaration import post
 from mainspring.api.jobs import REASON_LIMIT, JobInfo
 from mainspring.api.request import (
     PAGE_LIMIT,
+    Code,
     JobCriteria,
     Request,
     Time,
@@ -107,14 +109,19 @@ class TouchedJobs(msgspec.Struct):
 
 
 class StartOperation(Request[StartedOperation]):
-    """Change all jobs that match a filter, or that have one of some handles.
-
-    Codes: ``invalid``, ``conflict``, ``run_not_found``, ``unsupported``.
-    """
+    """Cancel, retry, delete or reschedule all jobs that match a filter, or that have one of some handles."""
 
     permission = Permission.OPERATE
     touches = Touches.EACH
     call = "operations.start"
+    http = post(
+        "operations",
+        status=202,
+        location="operations/{id}",
+        others={200: "It was a dry run."},
+        problems=(Code.CONFLICT, Code.RUN_NOT_FOUND, Code.UNSUPPORTED),
+        example={"action": "retry", "filter": {"state": "failed", "function": "pay"}, "reason": "the bank is back"},
+    )
     action: ActionName
     filter: JobCriteria | None = None
     handles: Annotated[list[Text], msgspec.Meta(max_length=HANDLES_LIMIT)] | None = None
@@ -141,7 +148,7 @@ class ListOperations(Request[ListedOperations]):
 
 
 class ShowOperation(Request[OperationDetails]):
-    """One operation. Codes: ``operation_not_found``, ``unsupported``."""
+    """Show an operation."""
 
     permission = Permission.READ
     call = "operations.show"
@@ -149,10 +156,7 @@ class ShowOperation(Request[OperationDetails]):
 
 
 class FollowOperation(Request[OperationInfo]):
-    """The progress of one operation until it ends, as the event ``operation``.
-
-    Codes: ``operation_not_found``, ``unsupported``.
-    """
+    """Follow the progress of an operation until it ends, as the event ``operation``."""
 
     permission = Permission.READ
     name_in_audit = "operations.follow"
@@ -169,11 +173,12 @@ class ListOperationJobs(Request[TouchedJobs]):
 
 
 class AbortOperation(Request[OperationInfo]):
-    """End an operation early; jobs that have had their turn stay changed. Codes: ``operation_not_found``, ``unsupported``."""
+    """End an operation early. Jobs that have had their turn stay changed."""
 
     permission = Permission.OPERATE
     touches = Touches.OPERATION
     call = "operations.abort"
+    http = post("operations/{id}/abort", problems=(Code.UNSUPPORTED,))
     is_small = True
     id: Text
     reason: Reason = ""
@@ -193,14 +198,24 @@ class StartedBackfill(msgspec.Struct):
 
 
 class Backfill(Request[StartedBackfill], kw_only=True):
-    """Run a schedule for its past fire times that have not run, each once, in an operation.
-
-    Codes: ``invalid``, ``schedule_not_found``, ``conflict``, ``unsupported``.
-    """
+    """Run a schedule for its past fire times that have not run, each once, in an operation."""
 
     permission = Permission.OPERATE
     touches = Touches.SCHEDULE
     call = "schedules.backfill"
+    http = post(
+        "schedules/{name}/backfill",
+        status=202,
+        location="operations/{id}",
+        others={200: "It was a dry run."},
+        problems=(Code.CONFLICT, Code.UNSUPPORTED),
+        example={
+            "from": "2030-01-01T00:00:00Z",
+            "to": "2030-01-31T00:00:00Z",
+            "max": 31,
+            "reason": "the bank was down",
+        },
+    )
     name: Text
     from_: Time = msgspec.field(name="from")
     """The first time that may run."""

@@ -223,6 +223,12 @@ def summary_of(kind: type[Request[Any]]) -> str:
     return first.partition(". ")[0].removesuffix(".")
 
 
+def details_of(kind: type[Request[Any]]) -> str:
+    """Return a request's docstring without the first sentence."""
+    whole = inspect.cleandoc(kind.__doc__ or "")
+    return whole.removeprefix(summary_of(kind)).removeprefix(".").strip()
+
+
 def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:
     """Return a request from JSON; no bytes stand for an empty object. Raises ApiError."""
     kind = requests.get(name)

@@ -8,7 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.request import PAGE_LIMIT, Request, Touches
+from mainspring.api.declaration import delete, get, post
+from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.model import ClockNote, ConflictKind, Misfire  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.specification import Specification
@@ -197,15 +198,16 @@ class ListAllSchedules(Request[ListedSchedules]):
 
 
 class ShowSchedule(Request[ScheduleDetails]):
-    """One schedule. Codes: ``schedule_not_found``."""
+    """Show a schedule."""
 
     permission = Permission.READ
     call = "schedules.show"
+    http = get("schedules/{name}", problems=(Code.SCHEDULE_NOT_FOUND,))
     name: Text
 
 
 class AddSchedule(Specification, Request[ScheduleInfo]):
-    """Create a schedule. Codes: ``invalid``, ``conflict`` if the name is in use."""
+    """Create a schedule."""
 
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
@@ -213,10 +215,7 @@ class AddSchedule(Specification, Request[ScheduleInfo]):
 
 
 class EditSchedule(Specification, Request[ScheduleInfo]):
-    """Change a schedule; fields that are left out do not change.
-
-    Codes: ``invalid``, ``schedule_not_found``, ``conflict``, ``changed``.
-    """
+    """Change a part of a schedule. Fields that are left out do not change."""
 
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
@@ -226,7 +225,7 @@ class EditSchedule(Specification, Request[ScheduleInfo]):
 
 
 class ReplaceSchedule(Specification, Request[ScheduleInfo]):
-    """Change a schedule; fields that are left out get their defaults. Codes: as of `Edit`."""
+    """Change a schedule. Fields that are left out get their defaults."""
 
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
@@ -235,7 +234,10 @@ class ReplaceSchedule(Specification, Request[ScheduleInfo]):
 
 
 class PreviewSchedule(Specification, Request[Previewed]):
-    """Return what `Add` would do, or `Edit` if the schedule exists, and save nothing. Codes: ``invalid``."""
+    """Show when a schedule would run, and save nothing.
+
+    It is what `AddSchedule` would save, or `EditSchedule` if the schedule exists.
+    """
 
     permission = Permission.READ
     touches = Touches.SCHEDULE
@@ -245,34 +247,34 @@ class PreviewSchedule(Specification, Request[Previewed]):
 
 
 class PauseSchedule(Request[ScheduleInfo]):
-    """Skip a schedule's fire times from now on. Codes: ``schedule_not_found``, ``changed``."""
+    """Skip the fire times of a schedule from now on."""
 
     permission = Permission.OPERATE
     touches = Touches.SCHEDULE
     call = "schedules.pause"
+    http = post("schedules/{name}/pause", problems=(Code.CHANGED,))
     name: Text
     revision: Text | None = None
 
 
 class ResumeSchedule(Request[ScheduleInfo]):
-    """Let a paused schedule run again. Codes: ``schedule_not_found``, ``changed``."""
+    """Let a paused schedule run again."""
 
     permission = Permission.OPERATE
     touches = Touches.SCHEDULE
     call = "schedules.resume"
+    http = post("schedules/{name}/resume", problems=(Code.CHANGED,))
     name: Text
     revision: Text | None = None
 
 
 class RemoveSchedule(Request[RemovedSchedule]):
-    """Remove a schedule; its history stays.
-
-    Codes: ``schedule_not_found``, ``invalid`` if other schedules run after it, ``changed``.
-    """
+    """Remove a schedule. Its history stays."""
 
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
     call = "schedules.remove"
+    http = delete("schedules/{name}")
     name: Text
     revision: Text | None = None
     children: bool = False
@@ -280,34 +282,37 @@ class RemoveSchedule(Request[RemovedSchedule]):
 
 
 class AdoptSchedule(Request[ScheduleInfo]):
-    """Give a schedule to the code of an App, as if that had created it: its next declaration keeps, changes or removes it.
+    """Give a schedule to the code of an App, as if that had created it.
 
-    Codes: ``schedule_not_found``, ``changed``.
+    The next declaration of the App keeps, changes or removes it.
     """
 
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
     call = "schedules.adopt"
+    http = post("schedules/{name}/adopt", problems=(Code.CHANGED,), example={"app": "shop"})
     name: Text
     app: Text
     revision: Text | None = None
 
 
 class TriggerSchedule(Request[FireInfo]):
-    """Run a schedule now. Codes: ``schedule_not_found``."""
+    """Run a schedule now."""
 
     permission = Permission.OPERATE
     touches = Touches.SCHEDULE
     call = "schedules.trigger"
+    http = post("schedules/{name}/trigger")
     name: Text
 
 
 class NextTimes(Request[Times]):
-    """The next times of a schedule. Codes: ``invalid``, ``schedule_not_found``."""
+    """Show the next times of a schedule."""
 
     permission = Permission.READ
     touches = Touches.SCHEDULE
     call = "schedules.next"
+    http = get("schedules/{name}/next")
     only_reads = True
     name: Text
     count: Whole = 10
@@ -327,7 +332,7 @@ class ScheduleHistory(Request[Runs]):
 
 
 class DeclareSchedules(Request[Declared]):
-    """Make the stored schedules match the code of an App, if that code governs. Codes: ``invalid``, ``conflict``."""
+    """Make the stored schedules match the code of an App, if that code governs."""
 
     permission = Permission.DEVELOP
     touches = Touches.EACH

@@ -39,6 +39,10 @@ PRIORITY_BY_NAME = {priority.name.lower(): priority for priority in Priority}
 
 BATCH_LIMIT = 10_000
 """Jobs in a batch."""
+SUBMISSION_LIMIT = 8 << 20
+"""Bytes of the body of a submission or of a batch."""
+REFUSALS = (Code.TOO_LARGE, Code.TOO_MANY_FUNCTIONS, Code.UNSUPPORTED, Code.REFUSED)
+"""The problems of submissions."""
 LONG_NAME = f"a function's name has at most {FUNCTION_LIMIT} bytes"
 _RESERVED = DECISIONS[0]
 """As a number, because bytes look for a number ten times faster than for other bytes, and each submission is checked."""
@@ -232,7 +236,7 @@ class Submissions(msgspec.Struct):
 
 
 class SubmitJob(Request[Submission]):
-    """Store a job. Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``refused``."""
+    """Submit a job."""
 
     permission = Permission.DEVELOP
     touches = Touches.EACH
@@ -241,10 +245,7 @@ class SubmitJob(Request[Submission]):
 
 
 class SubmitJobs(Request[Submissions]):
-    """Store jobs in one commit. Each item has its own answer; if the store fails, the whole call fails.
-
-    Codes: as of `SubmitJob`.
-    """
+    """Submit jobs in one commit. Each has its own answer; if the store fails, the whole request fails."""
 
     permission = Permission.DEVELOP
     touches = Touches.EACH
@@ -264,7 +265,7 @@ class Ended(msgspec.Struct):
 
 
 class Submit(Request[Submitted]):
-    """Store a job. Codes: ``invalid``, ``too_large``, ``unsupported``, ``too_many_functions``, ``refused``."""
+    """Submit a job with its bytes."""
 
     permission = Permission.DEVELOP
     touches = Touches.FUNCTION
@@ -276,7 +277,7 @@ class Submit(Request[Submitted]):
 
 
 class RunJob(Request[Ended]):
-    """Run a job that ends with this call, or join one that others wait for. Codes: as of `Submit`."""
+    """Run a job that ends with this call, or join one that others wait for."""
 
     permission = Permission.DEVELOP
     touches = Touches.FUNCTION

@@ -13,8 +13,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
+from mainspring.api.declaration import get, post
 from mainspring.api.jobs import REASON_LIMIT
-from mainspring.api.request import Request, Touches
+from mainspring.api.request import Code, Request, Touches
 from mainspring.api.submitting import Arguments, PriorityName
 from mainspring.sizes import Moment, Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
 from mainspring.workflows.history import ChildPolicy
@@ -235,14 +236,19 @@ class ChangedRuns(msgspec.Struct):
 
 
 class StartRun(Arguments, Request[StartedRun]):
-    """Start a run, or join the open run with the workflow id ``id``.
-
-    Codes: ``invalid``, ``too_large``, ``workflow_not_found``, ``refused``.
-    """
+    """Start a run, or join the open one with its workflow id."""
 
     permission = Permission.DEVELOP
     touches = Touches.FUNCTION
     call = "workflows.start"
+    http = post(
+        "workflows",
+        status=201,
+        location="workflows/{run}",
+        others={200: "An open run has this workflow id already."},
+        problems=(Code.WORKFLOW_NOT_FOUND, Code.TOO_LARGE, Code.REFUSED, Code.UNSUPPORTED),
+        example={"function": "order", "id": "order-17", "args": {"amount": 100}},
+    )
     former: ClassVar[Mapping[str, str]] = {"input": "args", "payload_base64": "payload", "unique": "id"}
     function: Text
     id: Text = ""
@@ -277,10 +283,11 @@ class ListWorkflowRuns(Request[ListedRuns]):
 
 
 class ShowRun(Request[RunDetails]):
-    """One run. Codes: ``run_not_found``."""
+    """Show a run."""
 
     permission = Permission.READ
     call = "workflows.show"
+    http = get("workflows/{key}", problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED))
     key: Text
 
 
@@ -301,12 +308,22 @@ class ReadHistory(Request[HistoryPage], rename={"first": "from"}):
     """Whether to answer with all attributes as they are stored, as in the files of ``mainspring workflows export``."""
 
 
+CHANGES = (Code.CONFLICT, Code.UNSUPPORTED)
+"""The problems of changes of runs."""
+
+
 class SignalRun(Request[ReachedRun]):
-    """Send a signal to an open run. Codes: ``run_not_found``, ``conflict``, ``too_large``, ``invalid``."""
+    """Send a signal to an open run."""
 
     permission = Permission.OPERATE
     touches = Touches.RUN
     call = "workflows.signal"
+    http = post(
+        "workflows/{key}/signal",
+        status=202,
+        problems=(*CHANGES, Code.TOO_LARGE),
+        example={"name": "approve", "value": {"by": "ada"}},
+    )
     is_small = True
     former: ClassVar[Mapping[str, str]] = {"input": "value", "payload_base64": "payload"}
     key: Text
@@ -319,22 +336,28 @@ class SignalRun(Request[ReachedRun]):
 
 
 class CancelRun(Request[ReachedRun]):
-    """Ask an open run to cancel itself. Codes: ``run_not_found``, ``conflict``."""
+    """Ask an open run to cancel itself."""
 
     permission = Permission.OPERATE
     touches = Touches.RUN
     call = "workflows.cancel"
+    http = post("workflows/{key}/cancel", status=202, problems=CHANGES, example={"reason": "the customer called"})
     key: Text
     reason: Reason = ""
     request: RequestKey | None = None
 
 
 class TerminateRun(Request[ReachedRun]):
-    """End an open run at once. Codes: ``run_not_found``, ``conflict``."""
+    """End an open run at once."""
 
     permission = Permission.OPERATE
     touches = Touches.RUN
     call = "workflows.terminate"
+    http = post(
+        "workflows/{key}/terminate",
+        problems=CHANGES,
+        example={"reason": "it does not end", "children": "cancel"},
+    )
     key: Text
     reason: Reason = ""
     children: ChildPolicyName | None = None
@@ -342,26 +365,32 @@ class TerminateRun(Request[ReachedRun]):
 
 
 class MoveRun(Request[ReachedRun]):
-    """Give a run another version before its code has recorded anything; it continues as new.
-
-    Codes: ``run_not_found``, ``conflict``, ``workflow_not_found``.
-    """
+    """Give a run another version before its code has recorded anything. It continues as new."""
 
     permission = Permission.OPERATE
     touches = Touches.RUN
     call = "workflows.move"
+    http = post("workflows/{key}/move", problems=(*CHANGES, Code.WORKFLOW_NOT_FOUND), example={"version": "1"})
     key: Text
     version: Text
 
 
-class UnparkRuns(Request[ChangedRuns]):
-    """Let the code try a parked run again, or all parked runs. Codes: ``run_not_found``, ``invalid``."""
+class UnparkRun(Request[ChangedRuns]):
+    """Let the code try a parked run again."""
 
     permission = Permission.OPERATE
     touches = Touches.RUN
     call = "workflows.unpark"
-    key: Text | None = None
-    all: bool = False
+    http = post("workflows/{key}/unpark", problems=CHANGES)
+    key: Text
+
+
+class UnparkAllRuns(Request[ChangedRuns]):
+    """Let the code try all parked runs again."""
+
+    permission = Permission.OPERATE
+    touches = Touches.ALL
+    call = "workflows.unpark_all"
 
 
 class VersionInfo(msgspec.Struct):
@@ -450,7 +479,7 @@ class ListVersions(Request[VersionList]):
 
 
 class RemoveVersion(Request[RemovedVersion]):
-    """Remove a version of a workflow that nothing needs. Codes: ``workflow_not_found``, ``conflict``."""
+    """Remove a version of a workflow that nothing needs."""
 
     permission = Permission.DEVELOP
     touches = Touches.FUNCTION

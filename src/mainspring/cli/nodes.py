@@ -16,6 +16,8 @@ from mainspring.api.nodes import (
     ShowStatus,
     ShowWorker,
     StopWorker,
+    UndrainNode,
+    UndrainWorker,
 )
 from mainspring.cli.calls import items, print_answer
 from mainspring.cli.display import EXIT_DONE, print_fields, print_rows, print_table, with_durations
@@ -106,7 +108,7 @@ def drain_node(
     nodes run their jobs. The drain stays with the node's name, even if the node crashes or restarts, until --off or until the
     node has stopped by a signal.
     """
-    return print_answer(server.client(), DrainNode(node, not off), _print_node_state, json=json)
+    return print_answer(server.client(), UndrainNode(node) if off else DrainNode(node), _print_node_state, json=json)
 
 
 @nodes.command
@@ -184,7 +186,9 @@ def drain_worker(
     Its running jobs continue, and so do the decisions of workflows that it makes. The drain ends with --off or with the
     worker's connection. A worker that is connected to several nodes has an id at each of them.
     """
-    return print_answer(server.client(), DrainWorker(worker, not off), _print_worker_state, json=json)
+    return print_answer(
+        server.client(), UndrainWorker(worker) if off else DrainWorker(worker), _print_worker_state, json=json
+    )
 
 
 @workers.command

@@ -18,7 +18,8 @@ from mainspring.api.workflows import (
     StartRun,
     TerminateRun,
     UnbegunStatus,
-    UnparkRuns,
+    UnparkAllRuns,
+    UnparkRun,
 )
 from mainspring.cli.calls import call, print_answer
 from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
@@ -297,7 +298,7 @@ def unpark(
     """
     if (key is None) is not all:
         raise UsageError("give a run, or --all for all parked runs; mainspring workflows list --parked lists them")
-    return print_answer(server.client(), UnparkRuns(key, all), _print_unparked, json=json)
+    return print_answer(server.client(), UnparkAllRuns() if key is None else UnparkRun(key), _print_unparked, json=json)
 
 
 def _print_unparked(answer: dict[str, Any]) -> None:

@@ -128,7 +128,7 @@ class RunClient(Actor):
             job = self.world.some_job()
             self.ask(Asked("jobs.cancel", {"handle": job}))
         elif number < 0.88:
-            self.ask(Asked("workflows.unpark", {"all": True}))
+            self.ask(Asked("workflows.unpark_all", {}))
         elif number < 0.92:
             self.ask(Asked(self.chance.choice(("workflows.show", "workflows.history")), {"key": key}))
         elif number < 0.95:
@@ -198,4 +198,4 @@ class Closer(RunClient):
                 self.asked_to_end.add(run)
                 key = self.world.handle_of(account.root)
                 self.ask(Asked("workflows.signal", {"key": key, "name": "mail", "input": DONE, "request": "the end"}))
-        self.ask(Asked("workflows.unpark", {"all": True}))
+        self.ask(Asked("workflows.unpark_all", {}))

@@ -169,8 +169,8 @@ def test_runs_of_other_workflows_are_left_out_and_forbidden() -> None:
                 workflows.CancelRun("order-17"),
                 workflows.TerminateRun("order-17"),
                 workflows.MoveRun("order-17", "1"),
-                workflows.UnparkRuns("order-17"),
-                workflows.UnparkRuns(all=True),
+                workflows.UnparkRun("order-17"),
+                workflows.UnparkAllRuns(),
                 workflows.StartRun(function="order"),
             )
             for request in requests:

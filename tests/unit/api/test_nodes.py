@@ -70,7 +70,7 @@ def test_nodes_are_listed_drained_and_removed() -> None:
         assert await call(nodes.ShowNode("1")) == await call(nodes.ShowNode("a")) == listed[0]
         assert (await call(nodes.DrainNode("a"))).state == "draining"
         assert (await call(nodes.ShowNode("a"))).state == "draining"
-        assert (await call(nodes.DrainNode("a", draining=False))).state == "live"
+        assert (await call(nodes.UndrainNode("a"))).state == "live"
         assert (await call(nodes.RemoveNode("3"))).state == "removed"
         assert (await call(nodes.RemoveNode("a", force=True))).state == "removed"
         assert members.recovered == [3, 1]

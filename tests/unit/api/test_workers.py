@@ -115,13 +115,13 @@ def test_requests_reach_a_worker_through_its_node() -> None:
     async def test() -> None:
         fleet = Fleet()
         assert (await fleet.api.call(nodes.DrainWorker("3-1"))).state == "draining"
-        assert (await fleet.api.call(nodes.DrainWorker("2-1", draining=False))).state == "live"
+        assert (await fleet.api.call(nodes.UndrainWorker("2-1"))).state == "live"
         await fleet.api.call(nodes.StopWorker("2-1"))
         assert fleet.directed == [(1, "drain")]
         assert fleet.sent == [(2, Direct(1, "undrain")), (2, Direct(1, "stop"))]
         assert [(act.what, act.object, act.namespace, act.before, act.after) for act in fleet.acts] == [
             ("workers.drain", "3-1", "default", "live", "draining"),
-            ("workers.drain", "2-1", "default", "live", "live"),
+            ("workers.undrain", "2-1", "default", "live", "live"),
             ("workers.stop", "2-1", "default", None, None),
         ]
 

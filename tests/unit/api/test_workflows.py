@@ -114,8 +114,8 @@ def test_a_key_is_a_handle_or_a_run_or_a_workflow_id(text: str, key: Key) -> Non
 def test_parked_runs_go_on() -> None:
     async def test() -> None:
         async with with_runs(a_run(1), a_run(2)) as (node, fake):
-            assert await node.api.call(workflows.UnparkRuns("order-1")) == workflows.ChangedRuns(1)
-            assert await node.api.call(workflows.UnparkRuns(all=True)) == workflows.ChangedRuns(2)
+            assert await node.api.call(workflows.UnparkRun("order-1")) == workflows.ChangedRuns(1)
+            assert await node.api.call(workflows.UnparkAllRuns()) == workflows.ChangedRuns(2)
             assert fake.requests[-1] is None
 
     run(test())
@@ -152,11 +152,10 @@ def test_a_run_is_moved_to_another_version() -> None:
     [
         (workflows.ShowRun("none"), Code.RUN_NOT_FOUND),
         (workflows.ReadHistory("none"), Code.RUN_NOT_FOUND),
-        (workflows.UnparkRuns("none"), Code.RUN_NOT_FOUND),
+        (workflows.UnparkRun("none"), Code.RUN_NOT_FOUND),
         (workflows.ShowRun(""), Code.INVALID),
         (workflows.ShowRun("x" * 129), Code.INVALID),
-        (workflows.UnparkRuns(), Code.INVALID),
-        (workflows.UnparkRuns("x", all=True), Code.INVALID),
+        (workflows.UnparkRun(""), Code.INVALID),
         (workflows.ListWorkflowRuns(open=True, parked=True), Code.INVALID),
         (workflows.ListWorkflowRuns(limit=0), Code.INVALID),
         (workflows.ListWorkflowRuns(after="order-17"), Code.INVALID),

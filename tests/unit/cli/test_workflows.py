@@ -111,6 +111,7 @@ class Server:
                 {"handle": HANDLE, "run": RUN["run"], "id": "order-17", "joined": False, "workflow_id": "order-17"}
             ],
             "workflows.unpark": [{"number": 3}],
+            "workflows.unpark_all": [{"number": 3}],
         }
 
     def call(self, method: str, params: dict[str, Any] | None = None, timeout: float | None = None) -> Any:
@@ -364,7 +365,7 @@ def test_a_misspelt_signal_is_noted(server: Server, capsys: pytest.CaptureFixtur
         ),
         (["move", "a", "--version", "1"], "move", {"key": "a", "version": "1"}, f"{HANDLE}\topen\n"),
         (["unpark", "a"], "unpark", {"key": "a"}, "3\n"),
-        (["unpark", "--all"], "unpark", {"all": True}, "3\n"),
+        (["unpark", "--all"], "unpark_all", {}, "3\n"),
     ],
 )  # fmt: skip
 def test_requests_are_sent_to_a_run(
@@ -376,8 +377,8 @@ def test_requests_are_sent_to_a_run(
     assert capsys.readouterr() == (out, "")
     assert main(["workflows", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) in (REACHED, {"number": 3})
-    if call == "unpark":
-        server.answers["workflows.unpark"] = [{"number": 0}]
+    if call.startswith("unpark"):
+        server.answers[f"workflows.{call}"] = [{"number": 0}]
         assert main(["workflows", *words]) == 0
         assert capsys.readouterr() == ("0\n", "mainspring: no run is parked: nothing was changed\n")
 

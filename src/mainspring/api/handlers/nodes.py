@@ -20,6 +20,7 @@ from mainspring.api.nodes import (
     RemoveNode,
     ShowNode,
     ShowStatus,
+    UndrainNode,
 )
 from mainspring.api.request import ApiError, Code
 from mainspring.callbacks import Callback
@@ -88,6 +89,7 @@ class NodeCalls:
             ListNodes: self._list,
             ShowNode: self._show,
             DrainNode: self._drain,
+            UndrainNode: self._drain,
             RemoveNode: self._remove,
             ListNamespaceNodes: self._list_of_namespace,
             ShowNamespaceNode: self._show_of_namespace,
@@ -118,7 +120,7 @@ class NodeCalls:
         left = self._lease_manager.left()
         return [_Row(row, dead=row.term in dead, left=left.get(row.term)) for row in rows]
 
-    async def _node(self, request: ShowNode | DrainNode | RemoveNode, caller: Caller) -> NodeInfo:
+    async def _node(self, request: ShowNode | DrainNode | UndrainNode | RemoveNode, caller: Caller) -> NodeInfo:
         return node_info(await self._find(request.node), request, caller)
 
     async def _find(self, node: str) -> _Row:
@@ -142,10 +144,11 @@ class NodeCalls:
     async def _show_of_namespace(self, request: ShowNamespaceNode, caller: Caller) -> NamespaceNode:
         return namespace_node(await self._find(request.node), request, caller)
 
-    async def _drain(self, request: DrainNode, caller: Caller) -> NodeInfo:
+    async def _drain(self, request: DrainNode | UndrainNode, caller: Caller) -> NodeInfo:
         node = await self._node(request, caller)
-        await self._awaited(self._port.ask_to_drain(node.term, draining=request.draining))
-        before, node.state = node.state, "draining" if request.draining else "live"
+        draining = isinstance(request, DrainNode)
+        await self._awaited(self._port.ask_to_drain(node.term, draining=draining))
+        before, node.state = node.state, "draining" if draining else "live"
         await self._recorded(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
         return node
 
@@ -175,6 +178,7 @@ class SingleNodeCalls:
             ListNodes: self._list,
             ShowNode: self._show,
             DrainNode: self._refuse,
+            UndrainNode: self._refuse,
             RemoveNode: self._refuse,
             ListNamespaceNodes: self._list_of_namespace,
             ShowNamespaceNode: self._show_of_namespace,
@@ -203,7 +207,7 @@ class SingleNodeCalls:
     async def _show_of_namespace(self, request: ShowNamespaceNode, caller: Caller) -> NamespaceNode:
         return namespace_node(self._find(request.node), request, caller)
 
-    async def _refuse(self, _: DrainNode | RemoveNode) -> NodeInfo:
+    async def _refuse(self, _: DrainNode | UndrainNode | RemoveNode) -> NodeInfo:
         raise ApiError(
             Code.ONLY_NODE, f"{self._row().name} is the only node that has this store: stop its process instead"
         )

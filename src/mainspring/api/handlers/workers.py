@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec.structs import asdict
 
@@ -13,6 +13,7 @@ from mainspring.api.nodes import (
     ListWorkers,
     ShowWorker,
     StopWorker,
+    UndrainWorker,
     WorkerDecisions,
     WorkerDetails,
     WorkerInfo,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 MOST_JOBS = 1000
 Verb = Literal["drain", "undrain", "stop"]
+WorkerAct: TypeAlias = DrainWorker | UndrainWorker | StopWorker
 
 
 class Workers(Protocol):
@@ -84,6 +86,7 @@ class WorkerCalls:
             ListWorkers: self._list,
             ShowWorker: self._show,
             DrainWorker: self._drain,
+            UndrainWorker: self._drain,
             StopWorker: self._stop,
         }
 
@@ -136,12 +139,13 @@ class WorkerCalls:
             decisions = _decisions(self._workers.decisions(found.row.number))
         return WorkerDetails(**asdict(_info(found)), functions=functions, jobs=jobs, decisions=decisions)
 
-    async def _drain(self, request: DrainWorker, caller: Caller) -> WorkerInfo:
+    async def _drain(self, request: DrainWorker | UndrainWorker, caller: Caller) -> WorkerInfo:
         found = self._find(request.namespace, request.worker)
         _check_namespaces(request, caller, found.row)
-        self._direct(found, "drain" if request.draining else "undrain")
+        draining = isinstance(request, DrainWorker)
+        self._direct(found, "drain" if draining else "undrain")
         info = _info(found)
-        before, info.state = info.state, "draining" if request.draining else "live"
+        before, info.state = info.state, "draining" if draining else "live"
         await self._recorded(request, caller, before=before, after=info.state)
         return info
 
@@ -157,7 +161,7 @@ class WorkerCalls:
         await self._recorded(request, caller)
         return _info(found)
 
-    def _recorded(self, request: DrainWorker | StopWorker, caller: Caller, **change: str) -> Callback[None]:
+    def _recorded(self, request: WorkerAct, caller: Caller, **change: str) -> Callback[None]:
         act = caller.act(request.call, request.worker, namespace=request.namespace, **change)
         return Callback(lambda done, failed: self._record(act, done, failed))
 
@@ -176,7 +180,7 @@ def _decisions(usage: tuple[int, int, int] | None) -> WorkerDecisions | None:
     return WorkerDecisions(running, steps, places, full=running - steps >= places)
 
 
-def _check_namespaces(request: DrainWorker | StopWorker, caller: Caller, row: WorkerRow) -> None:
+def _check_namespaces(request: WorkerAct, caller: Caller, row: WorkerRow) -> None:
     """Raise ForbiddenError if a worker serves a namespace, too, in which the caller may change none. The error names none."""
     for namespace in row.namespaces:
         if not caller.may(request.permission, namespace) or caller.functions(request.permission, namespace) is not None:

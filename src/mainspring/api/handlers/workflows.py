@@ -46,7 +46,8 @@ from mainspring.api.workflows import (
     StartedRun,
     StartRun,
     TerminateRun,
-    UnparkRuns,
+    UnparkAllRuns,
+    UnparkRun,
     VersionInfo,
     VersionList,
 )
@@ -157,7 +158,8 @@ class WorkflowCalls:
             CancelRun: self._cancel,
             TerminateRun: self._terminate,
             MoveRun: self._move,
-            UnparkRuns: self._unpark,
+            UnparkRun: self._unpark,
+            UnparkAllRuns: self._unpark_all,
         }
 
     # ---- starting ----
@@ -286,16 +288,21 @@ class WorkflowCalls:
         handle = self._service.handle_of(moved.root).decode()
         return ReachedRun(handle, self._runs.handle(moved.root, moved.run), "open", moved.verdict == "same")
 
-    async def _unpark(self, request: UnparkRuns, caller: Caller) -> ChangedRuns:
-        if (request.key is None) is not request.all:
-            raise ApiError(Code.INVALID, "give a key, or `all`: exactly one of these")
-        key = None if request.key is None else self._runs.key(request.namespace, request.key)
-        if request.key is not None:
-            found = await self._runs.find(request.namespace, request.key)
-            if isinstance(found, ShownRun) and found.fault:
-                raise unread(request.key, found.fault)
-        namespace = request.namespace
-        act = caller.act(request.call, request.key or "all", namespace=namespace)
+    async def _unpark(self, request: UnparkRun, caller: Caller) -> ChangedRuns:
+        found = await self._runs.find(request.namespace, request.key)
+        if isinstance(found, ShownRun) and found.fault:
+            raise unread(request.key, found.fault)
+        key = self._runs.key(request.namespace, request.key)
+        return await self._unparked(
+            key, request.namespace, caller.act(request.call, request.key, namespace=request.namespace)
+        )
+
+    async def _unpark_all(self, request: UnparkAllRuns, caller: Caller) -> ChangedRuns:
+        return await self._unparked(
+            None, request.namespace, caller.act(request.call, "all", namespace=request.namespace)
+        )
+
+    async def _unparked(self, key: Key | None, namespace: str, act: Act) -> ChangedRuns:
         number: int = await Callback(lambda done, failed: self._workflows.unpark(key, namespace, done, failed, act))
         return ChangedRuns(number)
 
@@ -425,7 +432,8 @@ def without_workflows() -> Handlers:
         CancelRun,
         TerminateRun,
         MoveRun,
-        UnparkRuns,
+        UnparkRun,
+        UnparkAllRuns,
         ListVersions,
         RemoveVersion,
         ListDeciders,

@@ -49,8 +49,8 @@ class Inputs:
         elif in_body:
             self.of_body = struct_of(f"{title}Body", [fields[name] for name in in_body])
         self._most_text = _most_text(fields[name].type for name in self._names)
-        self._lists = {name for name in in_query if _is_list(fields[name].type)}
-        self._floats = {name for name in in_query if _is_float(fields[name].type)}
+        self._lists = {name for name in in_query if is_list(fields[name].type)}
+        self._floats = {name for name in in_query if _is_one_of(fields[name].type, inspect.FloatType)}
         self._has_query = bool(in_query)
         self._body = None if self.of_body is None else msgspec.json.Decoder(self.of_body)
         self._former = route.request.former if route.inputs is None else {}
@@ -125,24 +125,29 @@ HIDDEN: Final = frozenset({"namespace"})
 def _most_text(kinds: Iterable[Any]) -> int:
     """Return the characters up to which values of all these types together are valid as they are; -1 if they may not be."""
     most = sys.maxsize
-    for found in map(inspect.type_info, kinds):
+    for found in map(_bare_info, kinds):
         if not isinstance(found, inspect.StrType) or found.min_length is not None or found.pattern is not None:
             return -1
         most = most if found.max_length is None else min(most, found.max_length)
     return most
 
 
-def _is_list(kind: Any) -> bool:
-    found = inspect.type_info(kind)
-    return isinstance(found, _LISTS) or (
-        isinstance(found, inspect.UnionType) and any(isinstance(one, _LISTS) for one in found.types)
-    )
+def _bare_info(kind: Any) -> Any:
+    """Return what a type is, without the descriptions of its declaration."""
+    found = kind if isinstance(kind, inspect.Type) else inspect.type_info(kind)
+    return _bare_info(found.type) if isinstance(found, inspect.Metadata) else found
 
 
-def _is_float(kind: Any) -> bool:
-    found = inspect.type_info(kind)
-    return isinstance(found, inspect.FloatType) or (
-        isinstance(found, inspect.UnionType) and any(isinstance(one, inspect.FloatType) for one in found.types)
+def is_list(kind: Any) -> bool:
+    """Return whether a value, or one in a union, is a list: a query may give the parameter several times."""
+    return _is_one_of(kind, *_LISTS)
+
+
+def _is_one_of(kind: Any, *types: type[inspect.Type]) -> bool:
+    """Return whether a type, or one in a union, is one of these."""
+    found = _bare_info(kind)
+    return any(
+        isinstance(_bare_info(one), types) for one in (found.types if isinstance(found, inspect.UnionType) else [found])
     )
 
 

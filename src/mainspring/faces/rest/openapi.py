@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import NODEFAULT
-from msgspec.inspect import type_info
 
 from mainspring.access.roles import Permission
-from mainspring.api.request import Request
-from mainspring.faces.rest.inputs import Inputs
+from mainspring.api.request import Request, details_of
+from mainspring.faces.rest.inputs import Inputs, is_list
 from mainspring.faces.rest.registry import ROOT, Route
 from mainspring.faces.rest.replies import KINDS, MEDIA_TYPE, Document
 
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
 
 OF_ALL: Final = ("malformed", "unauthenticated", "forbidden", "invalid", "unknown_host", "unavailable")
 """Problems of each route."""
-_CODES: Final = re.compile(r"\s+Codes:")
-"""Begins the list of codes in the description of a request; the responses have them, too."""
 _TEMPLATE: Final = "#/components/schemas/{name}"
 
 
@@ -75,9 +70,9 @@ def _operation(route: Route, reader: Inputs, body: Any, answer: Any) -> dict[str
         **({"x-in-all-namespaces": True} if route.request.in_all_namespaces else {}),
         "parameters": _parameters(reader.of_path, "path") + _parameters(reader.of_query, "query"),
     }
-    description = inspect.cleandoc(route.request.__doc__ or "")
-    if description and route.takes is route.request:
-        operation["description"] = _CODES.split(description)[0]
+    details = details_of(route.request)
+    if details and route.takes is route.request:
+        operation["description"] = details
     if body is not None:
         content: dict[str, Any] = {"schema": body}
         if route.example is not None:
@@ -121,13 +116,15 @@ def _parameters(part: Any, place: str) -> list[dict[str, Any]]:
         schema = msgspec.json.schema(field.type)
         if place != "path" and field.default not in (NODEFAULT, None):
             schema["default"] = msgspec.to_builtins(field.default)
+        description = schema.pop("description", "")
         parameter: dict[str, Any] = {
-            "name": field.name,
+            "name": field.encode_name,
             "in": place,
+            **({"description": description} if description else {}),
             "required": field.required or place == "path",
             "schema": schema,
         }
-        if isinstance(type_info(field.type), msgspec.inspect.ListType):
+        if is_list(field.type):
             parameter["explode"] = True
         parameters.append(parameter)
     return parameters

@@ -14,7 +14,6 @@ ROUTES: Final[tuple[Route, ...]] = (
     *schedules.FIRE_ROUTES,
     *functions.ROUTES,
     *jobs.ROUTES,
-    *jobs.RECORD_ROUTES,
     *jobs.DATA_ROUTES,
     *jobs.SUBMISSION_ROUTES,
     *live.ROUTES,

@@ -6,7 +6,17 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.api import jobs
+from mainspring.api import (
+    access,
+    functions,
+    jobs,
+    namespaces,
+    nodes,
+    operations,
+    schedules,
+    submitting,
+    workflows,
+)
 from mainspring.api.request import Code, Touches, answer_type, summary_of
 from mainspring.faces.rest.idempotency import version_of
 from mainspring.faces.rest.registry import BODY_LIMIT, ROOT, N, Route, path_in
@@ -19,7 +29,7 @@ if TYPE_CHECKING:
     from mainspring.api.declaration import Http
     from mainspring.api.request import Request
 
-SUBJECTS: Final = (jobs,)
+SUBJECTS: Final = (access, functions, jobs, namespaces, nodes, operations, schedules, submitting, workflows)
 """The modules with requests."""
 REVISION: Final = "revision"
 """The field of an answer with the version of its object, and of a request with the one that it changes."""

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from mainspring.api import jobs
-from mainspring.api.jobs import Attempts, KeptArguments, ListAttempts, ShowArguments
 from mainspring.api.request import PAGE_LIMIT, ApiError, Code
-from mainspring.api.submitting import NewJob, SubmitJob, SubmitJobs
+from mainspring.api.submitting import REFUSALS, SUBMISSION_LIMIT, NewJob, SubmitJob, SubmitJobs
 from mainspring.faces.rest.idempotency import REPLAYED
 from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, N, Route, path_in
 from mainspring.faces.rest.replies import OF_CALLS, Items, Raw, Reply
@@ -29,19 +28,6 @@ if TYPE_CHECKING:
 
 JOB: Final = f"{N}/jobs/{{handle}}"
 FOUND: Final = (Code.JOB_NOT_FOUND,)
-CHANGED: Final = (Code.JOB_NOT_FOUND, Code.CONFLICT, Code.UNSUPPORTED)
-INFO: Final[dict[str, Any]] = {
-    "handle": "H:node:1000000000001",
-    "function": "thumbnail",
-    "unique": "",
-    "state": "pending",
-    "priority": "normal",
-    "attempt": 0,
-    "created_at": "2030-01-31T12:00:00.000000Z",
-    "started_at": None,
-    "ended_at": None,
-    "error": None,
-}
 
 
 def _watch(query: Any) -> jobs.FollowJob:
@@ -81,50 +67,8 @@ ROUTES: Final = (
         summary="Stream the states and the progress of a job until it ends",
         problems=FOUND,
     ),
-    Route(
-        method="PATCH",
-        path=JOB,
-        request=jobs.UpdateJob,
-        answer=jobs.JobInfo,
-        summary="Change the time, the priority or the expiry of a waiting job",
-        problems=CHANGED,
-        example={"priority": "high", "run_at": "2030-01-31T12:00:00Z"},
-        answered=INFO | {"state": "scheduled", "priority": "high"},
-    ),
-    Route(
-        method="DELETE",
-        path=JOB,
-        request=jobs.DeleteJob,
-        answer=None,
-        status=204,
-        summary="Delete a job that has ended",
-        problems=CHANGED,
-    ),
-    Route(
-        method="POST",
-        path=f"{JOB}/cancel",
-        request=jobs.CancelJob,
-        answer=jobs.CancelledJob,
-        summary="Cancel a job",
-        problems=FOUND,
-        example={"reason": "not needed any more"},
-        answered={"handle": "H:node:1000000000001", "state": "cancelled"},
-    ),
-    Route(
-        method="POST",
-        path=f"{JOB}/retry",
-        request=jobs.RetryJob,
-        answer=jobs.JobInfo,
-        summary="Retry a job that ended without success",
-        problems=(*CHANGED, Code.TOO_LARGE),
-        example={"delay": 60, "args": [17]},
-        answered=INFO | {"state": "scheduled"},
-    ),
 )
 
-LIMIT: Final = 8 << 20
-"""Bytes of a submission or of a batch."""
-REFUSALS: Final = (Code.TOO_LARGE, Code.TOO_MANY_FUNCTIONS, Code.UNSUPPORTED, Code.REFUSED)
 _WAIT: Final = re.compile(rb"(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])")
 HANDLE: Final = "H:node:1000000000001"
 
@@ -201,12 +145,6 @@ def _seconds(prefer: bytes | None) -> float | None:
     return None if found is None else min(float(found[1]), LONGEST_WAIT)
 
 
-def _created(submission: Submission, clone: jobs.CloneJob) -> Reply:
-    assert submission.handle is not None
-    status = 200 if submission.joined else 201
-    return Reply(submission, status, {"Location": path_in(clone.namespace, "jobs", submission.handle)})
-
-
 def _batch(submissions: Submissions, _: SubmitJobs) -> Any:
     """Return the answers of a batch: those without problems are in the form of the API already."""
     if not any(item.problem for item in submissions.items):
@@ -237,7 +175,7 @@ SUBMISSION_ROUTES: Final = (
         name="jobs_submit",
         summary="Submit a job; with Prefer: wait=N, wait so many seconds for its end",
         problems=REFUSALS,
-        limit=LIMIT,
+        limit=SUBMISSION_LIMIT,
         example={"function": "thumbnail", "args": ["cat.png"], "unique": "cat", "delay": 5},
         answered={"handle": HANDLE, "joined": False},
     ),
@@ -252,23 +190,9 @@ SUBMISSION_ROUTES: Final = (
         name="jobs_submit_batch",
         summary="Submit up to 10,000 jobs in one commit, as an array or as NDJSON",
         problems=REFUSALS,
-        limit=LIMIT,
+        limit=SUBMISSION_LIMIT,
         example=[{"function": "thumbnail", "args": ["cat.png"]}, {"function": "thumbnail", "args": ["dog.png"]}],
         answered={"items": [{"handle": HANDLE, "joined": False}, {"handle": "H:node:1000000000002", "joined": False}]},
-    ),
-    Route(
-        method="POST",
-        path=f"{JOB}/clone",
-        request=jobs.CloneJob,
-        answer=SubmittedItem,
-        reply=_created,
-        status=201,
-        others={200: "It joined a job of its unique"},
-        summary="Submit a new job like this one",
-        problems=(Code.JOB_NOT_FOUND, Code.NOT_KEPT, *REFUSALS),
-        limit=LIMIT,
-        example={"args": ["dog.png"], "priority": "low"},
-        answered={"handle": "H:node:1000000000002", "joined": False},
     ),
 )
 
@@ -318,25 +242,6 @@ DATA_ROUTES: Final = (
         name="jobs_result",
         summary="Get the result of a job, as it is; with wait, once it has ended",
         problems=(*NOT_KEPT, Code.CONFLICT),
-    ),
-)
-
-RECORD_ROUTES: Final = (
-    Route(
-        method="GET",
-        path=f"{N}/jobs/{{handle}}/attempts",
-        request=ListAttempts,
-        answer=Attempts,
-        summary="List the attempts at a job, the oldest first",
-        problems=(Code.JOB_NOT_FOUND,),
-    ),
-    Route(
-        method="GET",
-        path=f"{N}/jobs/{{handle}}/arguments",
-        request=ShowArguments,
-        answer=KeptArguments,
-        summary="Show the arguments of a job, without redacted values",
-        problems=(Code.JOB_NOT_FOUND, Code.UNSUPPORTED),
     ),
 )
 

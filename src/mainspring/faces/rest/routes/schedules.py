@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from mainspring.api import operations, schedules
+from mainspring.api import schedules
 from mainspring.api.request import Code
-from mainspring.faces.rest.idempotency import version_of
 from mainspring.faces.rest.registry import N, Route, path_in
 from mainspring.faces.rest.replies import Items, Reply
 from mainspring.sizes import Text
-
-if TYPE_CHECKING:
-    import msgspec
 
 
 def _created(info: schedules.ScheduleInfo, given: schedules.AddSchedule) -> Reply:
     return Reply(info, 201, {"Location": path_in(given.namespace, "schedules", info.name)})
 
 
-def _begun(begun: operations.StartedBackfill, request: operations.Backfill) -> object:
-    if begun.id is None:
-        return begun
-    return Reply(begun, 202, {"Location": path_in(request.namespace, "operations", begun.id)})
-
-
 S: Final = f"{N}/schedules/{{name}}"
-
-
-def _act(
-    verb: str,
-    request: type[schedules.PauseSchedule | schedules.ResumeSchedule | schedules.TriggerSchedule],
-    answer: type[msgspec.Struct],
-    summary: str,
-) -> Route:
-    return Route(
-        method="POST",
-        path=f"{S}/{verb}",
-        request=request,
-        fixed={} if request is schedules.TriggerSchedule else {"revision": None},
-        answer=answer,
-        summary=summary,
-        problems=(Code.SCHEDULE_NOT_FOUND,),
-    )
 
 
 TIMES: Final = ("at", "start", "end")
@@ -81,15 +54,6 @@ ROUTES: Final = (
         example={"name": "nightly", **EXAMPLE, "count": 3},
     ),
     Route(
-        method="GET",
-        path=S,
-        request=schedules.ShowSchedule,
-        answer=schedules.ScheduleDetails,
-        version=version_of,
-        summary="Show a schedule",
-        problems=(Code.SCHEDULE_NOT_FOUND,),
-    ),
-    Route(
         method="PUT",
         path=S,
         request=schedules.ReplaceSchedule,
@@ -110,52 +74,6 @@ ROUTES: Final = (
         summary="Change a part of a schedule",
         problems=CHANGES,
         example={"cron": "0 3 * * *"},
-    ),
-    Route(
-        method="DELETE",
-        path=S,
-        request=schedules.RemoveSchedule,
-        if_match="revision",
-        answer=None,
-        summary="Remove a schedule; its history stays",
-        problems=CHANGES,
-    ),
-    Route(
-        method="POST",
-        path=f"{S}/adopt",
-        request=schedules.AdoptSchedule,
-        fixed={"revision": None},
-        answer=schedules.ScheduleInfo,
-        summary="Give a schedule to the code of an App",
-        problems=(Code.SCHEDULE_NOT_FOUND,),
-        example={"app": "shop"},
-    ),
-    _act("pause", schedules.PauseSchedule, schedules.ScheduleInfo, "Skip the times of a schedule from now on"),
-    _act("resume", schedules.ResumeSchedule, schedules.ScheduleInfo, "Let a paused schedule run again"),
-    _act("trigger", schedules.TriggerSchedule, schedules.FireInfo, "Run a schedule now"),
-    Route(
-        method="POST",
-        path=f"{S}/backfill",
-        request=operations.Backfill,
-        answer=operations.StartedBackfill,
-        reply=_begun,
-        summary="Run a schedule for its past times that have not run",
-        others={202: "The operation has begun"},
-        problems=(Code.SCHEDULE_NOT_FOUND, Code.CONFLICT, Code.UNSUPPORTED),
-        example={
-            "from": "2030-01-01T00:00:00Z",
-            "to": "2030-01-31T00:00:00Z",
-            "max": 31,
-            "reason": "the bank was down",
-        },
-    ),
-    Route(
-        method="GET",
-        path=f"{S}/next",
-        request=schedules.NextTimes,
-        answer=schedules.Times,
-        summary="Show the next times of a schedule",
-        problems=(Code.SCHEDULE_NOT_FOUND,),
     ),
 )
 

@@ -18,9 +18,8 @@ from mainspring.faces.rest.registry import (
     N,
     Route,
     number,
-    path_in,
 )
-from mainspring.faces.rest.replies import Items, Reply
+from mainspring.faces.rest.replies import Items
 from mainspring.sizes import PAGE, Text, Texts
 
 
@@ -140,11 +139,6 @@ async def _history(context: Context) -> Items[dict[str, Any]]:
     return await _Histories(context).answer()
 
 
-def _started(started: workflows.StartedRun, given: workflows.StartRun) -> Reply:
-    location = path_in(given.namespace, "workflows", started.run)
-    return Reply(started, 200 if started.joined else 201, {"Location": location})
-
-
 def _pending(details: workflows.RunDetails, _: workflows.ShowRun) -> Pending:
     return Pending(**{name: getattr(details, name) for name in Pending.__struct_fields__})
 
@@ -154,7 +148,6 @@ MOST_READS: Final = 20
 PART: Final = 500
 """Events that are read at a time for a filter."""
 W: Final = f"{N}/workflows/{{key}}"
-CHANGES: Final = (Code.RUN_NOT_FOUND, Code.CONFLICT, Code.UNSUPPORTED)
 
 ROUTES: Final = (
     Route(
@@ -180,26 +173,6 @@ ROUTES: Final = (
         problems=(Code.UNSUPPORTED,),
     ),
     Route(
-        method="POST",
-        path=f"{N}/workflows",
-        request=workflows.StartRun,
-        answer=workflows.StartedRun,
-        reply=_started,
-        status=201,
-        others={200: "An open run has this workflow id already."},
-        summary="Start a run",
-        problems=(Code.WORKFLOW_NOT_FOUND, Code.TOO_LARGE, Code.REFUSED, Code.UNSUPPORTED),
-        example={"function": "order", "id": "order-17", "args": {"amount": 100}},
-    ),
-    Route(
-        method="GET",
-        path=W,
-        request=workflows.ShowRun,
-        answer=workflows.RunDetails,
-        summary="Show a run",
-        problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED),
-    ),
-    Route(
         method="GET",
         path=f"{W}/pending",
         request=workflows.ShowRun,
@@ -218,53 +191,5 @@ ROUTES: Final = (
         answer=Items[dict[str, Any]],
         summary="Show the events of a run, in order or the newest first",
         problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED),
-    ),
-    Route(
-        method="POST",
-        path=f"{W}/signal",
-        request=workflows.SignalRun,
-        answer=workflows.ReachedRun,
-        status=202,
-        summary="Send a signal to a run",
-        problems=(*CHANGES, Code.TOO_LARGE),
-        example={"name": "approve", "value": {"by": "ada"}},
-    ),
-    Route(
-        method="POST",
-        path=f"{W}/cancel",
-        request=workflows.CancelRun,
-        answer=workflows.ReachedRun,
-        status=202,
-        summary="Ask a run to cancel itself",
-        problems=CHANGES,
-        example={"reason": "the customer called"},
-    ),
-    Route(
-        method="POST",
-        path=f"{W}/terminate",
-        request=workflows.TerminateRun,
-        answer=workflows.ReachedRun,
-        summary="End a run at once",
-        problems=CHANGES,
-        example={"reason": "it does not end", "children": "cancel"},
-    ),
-    Route(
-        method="POST",
-        path=f"{W}/move",
-        request=workflows.MoveRun,
-        answer=workflows.ReachedRun,
-        summary="Give a run another version before its code has recorded anything",
-        problems=(*CHANGES, Code.WORKFLOW_NOT_FOUND),
-        example={"version": "1"},
-    ),
-    Route(
-        method="POST",
-        path=f"{W}/unpark",
-        request=workflows.UnparkRuns,
-        types={"key": Text},
-        fixed={"all": False},
-        answer=workflows.ChangedRuns,
-        summary="Let the code try a parked run again",
-        problems=CHANGES,
     ),
 )
