@@ -104,6 +104,7 @@ nodes.list
 nodes.show {"node": "n"}
 nodes.show {"node": "m"}
 nodes.drain {"node": "n"}
+nodes.undrain {"node": "n"}
 nodes.remove {"node": "n", "force": true}
 """.strip()
 
