@@ -7,10 +7,8 @@ phrases in comments, texts and names of tests. It exits with 1 if it finds any.
 from __future__ import annotations
 
 import ast
-import io
 import re
 import sys
-import tokenize
 import tomllib
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -21,8 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 LIST = Path(__file__).with_name("words.toml")
-STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
-"""Tokens of text: since Python 3.12 an f-string has several tokens."""
+PROSE = re.compile(
+    r"""\#(?P<comment>[^\n]*)
+      | (?P<three>\"\"\"|\'\'\')(?:\\.|[^\\])*?(?P=three)
+      | (?P<one>["'])(?:\\.|[^\\\n])*?(?P=one)""",
+    re.VERBOSE | re.DOTALL,
+)
+"""A comment or a string: a search for them takes a twentieth of the time of ``tokenize``."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Words:
             (_compile(row["pattern"], case=row.get("case", False)), row["reason"], row["instead"])
             for row in table["phrases"]
         ]
+        flagged = (f"({'?i' if one.flags & re.IGNORECASE else '?'}:{one.pattern})" for one, *_ in self._phrases)
+        self._any_phrase = re.compile("|".join(flagged))
         self._excepted: list[str] = table["except"]
 
     def excepts(self, path: str) -> bool:
@@ -62,13 +67,17 @@ class Words:
                 yield Finding(line + text.count("\n", 0, match.start()), match.group().strip(), reason, instead)
 
     def in_python(self, source: str) -> Iterator[Finding]:
-        """Find names and phrases in a module. Raises SyntaxError."""
-        for name, line in _find_definitions(ast.parse(source)):
-            if (entry := self._names.get(name.strip("_").lower())) is not None:
-                yield Finding(line, name, *entry)
-            if name.startswith("test_"):
-                yield from self.in_prose(name.removeprefix("test_").replace("_", " "), line)
-        for text, line in _find_prose(source):
+        """Find names and phrases in a module. Raises SyntaxError if it is malformed and uses one of the names."""
+        code, texts = _split(source)
+        if not self._names.keys().isdisjoint(word.strip("_").lower() for word in set(re.findall(r"\w+", code))):
+            for name, line in _find_definitions(ast.parse(source)):
+                if (entry := self._names.get(name.strip("_").lower())) is not None:
+                    yield Finding(line, name, *entry)
+        for match in re.finditer(r"\bdef test_(\w+)", code):
+            texts.append((match[1].replace("_", " "), code.count("\n", 0, match.start()) + 1))
+        if self._any_phrase.search(re.sub(r"\s", " ", " . ".join(["", *(text for text, _ in texts)]))) is None:
+            return
+        for text, line in texts:
             yield from self.in_prose(text, line)
 
     def in_file(self, path: Path) -> list[Finding]:
@@ -99,19 +108,31 @@ def _find_definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.asname, node.lineno
 
 
-def _find_prose(source: str) -> Iterator[tuple[str, int]]:
-    """Find comments, with adjacent lines as one text, and strings of more than one word, with replacement fields."""
+def _split(source: str) -> tuple[str, list[tuple[str, int]]]:
+    """Return the code of a module, on the lines where it is, and its prose with the lines.
+
+    Prose is comments, with adjacent lines as one text, and strings of more than one word, with replacement fields.
+    """
+    code: list[str] = []
+    strings: list[tuple[str, int]] = []
     comments: list[tuple[str, int]] = []
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            if comments and comments[-1][1] + comments[-1][0].count("\n") + 1 == token.start[0]:
-                text, line = comments.pop()
-                comments.append((f"{text}\n{token.string.lstrip('#: ')}", line))
-            else:
-                comments.append((token.string.lstrip("#: "), token.start[0]))
-        elif token.type in STRINGS and " " in token.string:
-            yield token.string.lstrip("bfrBFR").strip("\"'"), token.start[0]
-    yield from comments
+    line = 1
+    end = 0
+    for match in PROSE.finditer(source):
+        code.append(source[end : match.start()])
+        line += code[-1].count("\n")
+        if match["comment"] is None:
+            if " " in match.group():
+                strings.append((match.group().strip("\"'"), line))
+        elif comments and comments[-1][1] + comments[-1][0].count("\n") + 1 == line:
+            text, first = comments.pop()
+            comments.append((f"{text}\n{match['comment'].lstrip('#: ')}", first))
+        else:
+            comments.append((match["comment"].lstrip("#: "), line))
+        end = match.end()
+        code.append("\n" * match.group().count("\n"))
+        line += len(code[-1])
+    return "".join([*code, source[end:]]), strings + comments
 
 
 def _find_files(roots: Iterable[Path]) -> Iterator[Path]:

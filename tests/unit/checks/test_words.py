@@ -37,6 +37,8 @@ def refused() -> Words:
         'text = f"{name} is told"',
         'text = "nobody is told"',
         "# nobody is ever\n# in\n# vain",
+        'a = "#"; b = """What is left."""',
+        "def f():  # A reason.\n    # What is left.\n    ...",
     ],
 )
 def test_a_listed_word_is_found_where_it_is_defined_or_written(refused: Words, code: str) -> None:
