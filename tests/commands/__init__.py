@@ -3,16 +3,14 @@
 A start of the command takes a quarter of a second of processor time, and a server half a second: nearly all of it for imports.
 So one process for each tester imports the package once, and forks a process for each command (see ``forks.py``). A test gets a
 child of its own, with its arguments, environment, directory and files; signals, exit codes and processor time are those of any
-child. A command starts in the default way where a fork would differ: with variables that Python reads at its start, or as
-another user. A test about the start itself, imports, or the command line in the list of processes says ``fresh=True``.
+child. So are those of the processes that the command starts, such as workers: its own process of this kind forks them. A command
+starts in the default way where a fork would differ: with variables that Python reads at its start, or as another user. A test
+about the start itself, imports, or the command line in the list of processes says ``fresh=True``.
 """
 
 from __future__ import annotations
 
 import atexit
-import ctypes
-import inspect
-import marshal
 import os
 import shlex
 import shutil
@@ -24,11 +22,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.commands.forks import Forker, forked
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 TIMEOUT: Final = 60.0
-PR_SET_CHILD_SUBREAPER: Final = 36
 PROGRAM: Final = Path(__file__).with_name("forks.py")
 STAND_IN: Final = Path(__file__).with_name("stand_in.py")
 
@@ -41,14 +40,12 @@ class ForkServer:
     """The process that forks the commands of this tester. It ends with the tester."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._libc = ctypes.CDLL(None)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it stays open as long as the process runs
         self._directory = tempfile.TemporaryDirectory(prefix="forks-", ignore_cleanup_errors=True)
         self.address = str(Path(self._directory.name, "s"))
         """The socket where programs that take the command's place order it."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(TIMEOUT)
+        self._forker = Forker(self._socket)
         with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(self.address)
             listener.listen(64)
@@ -75,23 +72,19 @@ class ForkServer:
     def pid(self) -> int:
         return self._process.pid
 
-    def fork(self, order: dict[str, Any], files: Sequence[int]) -> int:
+    def fork(self, order: Mapping[str, Any], files: Sequence[int]) -> int:
         """Start a process, and return its pid: it is a child of this process.
 
         Returns 0 where the environment needs a fresh start. Raises ForkServerError.
         """
-        with self._lock:
-            self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
-            try:
-                socket.send_fds(self._socket, [marshal.dumps(order)], files)
-                answer = self._socket.recv(64)
-            except OSError as error:
-                raise ForkServerError(f"no command was started: {error!r}: {self._written()}") from error
-            finally:
-                self._libc.prctl(PR_SET_CHILD_SUBREAPER, 0)
-        if not answer:
-            raise ForkServerError(f"the process that forks commands has ended with {self._end()}: {self._written()}")
-        return int(answer)
+        try:
+            return self._forker.fork(order, files)
+        except EOFError:
+            raise ForkServerError(
+                f"the process that forks commands has ended with {self._end()}: {self._written()}"
+            ) from None
+        except OSError as error:
+            raise ForkServerError(f"no command was started: {error!r}: {self._written()}") from error
 
     def close(self) -> None:
         """End the server. Its commands go on."""
@@ -129,51 +122,12 @@ def _close(owner: int, server: ForkServer) -> None:
         server.close()
 
 
-_SIGNATURE: Final = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]  # noqa: SLF001 - the one place where it starts a program
-
-
 class Command(subprocess.Popen[Any]):
     """A process that was started by a fork where that makes no difference."""
 
     def _execute_child(self, *arguments: Any) -> None:
-        values = _SIGNATURE.bind(self, *arguments).arguments
-        environment = os.environ if values["env"] is None else values["env"]
-        words = [os.fsdecode(word) for word in values["args"]]
-        if (
-            not _is_forkable(words)
-            or any(values[name] for name in ("executable", "preexec_fn", "pass_fds", "shell"))
-            or any(values[name] is not None for name in ("gid", "gids", "uid"))
-            or values["umask"] != -1
-        ):
+        if not forked(self, arguments, fork_server().fork):
             super()._execute_child(*arguments)  # type: ignore[misc]
-            return
-        files = [values["p2cread"], values["c2pwrite"], values["errwrite"]]
-        order = {
-            "arguments": words[1:],
-            "directory": os.fsdecode(values["cwd"] or Path.cwd()),
-            "environment": dict(environment),
-            "umask": _umask(),
-            "session": values["start_new_session"],
-        }
-        pid = fork_server().fork(order, [number if file == -1 else file for number, file in enumerate(files)])
-        if not pid:
-            super()._execute_child(*arguments)  # type: ignore[misc]
-            return
-        self.pid = pid
-        self._child_created = True
-        self._close_pipe_fds(  # type: ignore[attr-defined]
-            *(values[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
-        )
-
-
-def _is_forkable(words: Sequence[str]) -> bool:
-    """Return whether this runs a module or a program in a file, without options for Python."""
-    return words[0] == sys.executable and (words[1] == "-m" or words[1].endswith(".py"))
-
-
-def _umask() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
 
 
 def start(arguments: Sequence[str | os.PathLike[str]], *, fresh: bool = False, **options: Any) -> subprocess.Popen[Any]:

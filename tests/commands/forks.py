@@ -1,14 +1,18 @@
 """The program that imports the package once, and forks a process for each command that a test starts.
 
 It imports nothing of the tests, because a command must not find it there. An order is one packet: marshalled ``arguments`` (as
-for Python: ``-m MODULE …`` or ``FILE …``), ``directory``, ``environment``, ``umask`` and ``session``, and the three standard
-files as descriptors. The answer is the pid of a process that executes it, or 0 if Python would start in another way with that
-environment. Orders come from two sides:
+for Python: ``-m MODULE …``, ``-P -m MODULE …`` or ``FILE …``), ``directory``, ``environment``, ``umask``, ``blocked`` signals,
+``session``, ``group`` and ``numbers``, and the files that have these numbers in the process, the three standard ones first. The
+answer is the pid of a process that executes it, or 0 if Python would start in another way with that environment. Orders come from
+two sides:
 
-- The tester that started this program, on the inherited socket. It becomes the parent of the command, so it can wait for it as
-  for any child. For this it is a subreaper for the moment, and an intermediate process ends at once.
+- The tester that started this program, on the inherited socket (`Forker`). It becomes the parent of the command, so it can wait
+  for it as for any child. For this it is a subreaper for the moment, and an intermediate process ends at once.
 - Programs that stand in for the command (see ``stand_in.py``), on a listening socket. A second answer is the exit code. The
   command and its children are killed if the program is.
+
+A command that starts processes of its own, such as workers, has a process like this one beside it, which forks them: it is a
+child of the command, in its group, and ends with it. The command then orders as the tester does.
 
 The program ends with the tester.
 """
@@ -17,23 +21,29 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import fcntl
 import gc
 import importlib
+import inspect
 import io
 import marshal
 import os
 import pkgutil
+import resource
 import runpy
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 LARGEST = 1 << 20
 READ_AT_START = ("PYTHON", "LC_", "LD_", "LANG", "MALLOC_", "OPENSSL_", "GLIBC_", "UV_")
@@ -49,20 +59,115 @@ THEIR_LATE_IMPORTS = (
 """Modules of other packages that these import when they are used."""
 
 
-class Forks:
-    """Serves orders until the tester's socket closes."""
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+TIMEOUT = 60.0
+"""Seconds for an answer."""
+FILES = 64
+"""The most descriptors of an order."""
+HIGHEST = 1023
+"""The number of a command's socket to the process that forks its children: higher than those of files that it opens."""
+PARENTS = {("mainspring", "run"), ("mainspring", "worker"), ("mainspring.cli.worker_process", "")}
+"""Modules, and words among their arguments, of commands that start processes."""
+NOT_OF_FORKS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals to the group of a command that are not for the process beside it."""
 
-    def __init__(self, tester: socket.socket, listener: socket.socket) -> None:
+
+class Forker:
+    """The side of the process that orders: what is forked becomes its child."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._socket.settimeout(TIMEOUT)
+        self.descriptor = connection.fileno()
+        self._lock = threading.Lock()
+        self._libc = ctypes.CDLL(None)
+
+    def fork(self, order: Mapping[str, Any], files: Sequence[int]) -> int:
+        """Return the pid of a new process; 0 where the environment needs a fresh start. Raises OSError."""
+        with self._lock:
+            self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+            try:
+                socket.send_fds(self._socket, [marshal.dumps(dict(order))], files)
+                answer = self._socket.recv(64)
+            finally:
+                self._libc.prctl(PR_SET_CHILD_SUBREAPER, 0)
+        if not answer:
+            raise EOFError
+        return int(answer)
+
+
+SIGNATURE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]  # noqa: SLF001 - the one place where it starts a program
+
+
+def forked(process: Any, arguments: Sequence[Any], fork: Callable[[Mapping[str, Any], Sequence[int]], int]) -> bool:
+    """Start the program of a ``subprocess.Popen`` by a fork; return False where that would make a difference.
+
+    ``arguments`` are those of its method ``_execute_child``, which this takes the place of.
+    """
+    values = SIGNATURE.bind(process, *arguments).arguments
+    words = _words(values["args"])
+    if (
+        not _is_forkable(words)
+        or any(values[name] for name in ("executable", "preexec_fn", "shell"))
+        or any(values[name] is not None for name in ("gid", "gids", "uid"))
+        or not values["close_fds"]
+        or values["umask"] != -1
+        or values["process_group"] > 0
+    ):
+        return False
+    standard = [values["p2cread"], values["c2pwrite"], values["errwrite"]]
+    passed = sorted(values["pass_fds"])
+    order = {
+        "arguments": words[1:],
+        "directory": os.fsdecode(values["cwd"] or Path.cwd()),
+        "environment": dict(os.environ if values["env"] is None else values["env"]),
+        "umask": _umask(),
+        "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+        "session": values["start_new_session"],
+        "group": values["process_group"] == 0,
+        "numbers": [0, 1, 2, *passed],
+    }
+    pid = fork(order, [*(number if file == -1 else file for number, file in enumerate(standard)), *passed])
+    if not pid:
+        return False
+    process.pid = pid
+    process._child_created = True  # noqa: SLF001 - what the method does
+    process._close_pipe_fds(  # noqa: SLF001 - what the method does
+        *(values[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
+    )
+    return True
+
+
+def _words(given: Any) -> list[str]:
+    return [os.fsdecode(word) for word in ([given] if isinstance(given, str | bytes | os.PathLike) else given)]
+
+
+def _is_forkable(words: Sequence[str]) -> bool:
+    """Return whether this runs a module or a program in a file, without options for Python but ``-P``."""
+    return words[0] == sys.executable and (words[1] == "-m" or words[1:3] == ["-P", "-m"] or words[1].endswith(".py"))
+
+
+def _umask() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
+
+
+class Forks:
+    """Serves orders until the socket of the process that orders closes; ``listener``: that of stand-ins."""
+
+    def __init__(self, tester: socket.socket, listener: socket.socket | None = None) -> None:
         self._tester = tester
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._selector.register(tester, selectors.EVENT_READ)
-        self._selector.register(listener, selectors.EVENT_READ)
+        if listener is not None:
+            self._selector.register(listener, selectors.EVENT_READ)
         self._commands: dict[socket.socket, tuple[int, int]] = {}
         """By the connection of each stand-in, the pid of its command and the descriptor of this process."""
 
-    def serve(self) -> dict[str, Any] | None:
-        """Execute orders. Returns an order in the process that has to execute it, and None at the end of the tester."""
+    def serve(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Execute orders. Returns an order with its files in the process that has to execute it, and None at the end."""
         while True:
             for key, _ in self._selector.select():
                 order = None
@@ -87,13 +192,15 @@ class Forks:
                     for file in () if mine else files:
                         os.close(file)
                 if mine and order is not None:
-                    self._become(order, files)
-                    return order
+                    self._close()
+                    return order, files
 
     def _start_for_tester(self) -> bool:
         """Start a process whose parent is the tester; return whether this is the process."""
         go, going = os.pipe()
         reply, replying = os.pipe()
+        # The parent may send a signal at once: it waits until the process is what was ordered.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         intermediate = os.fork()
         if not intermediate:
             pid = os.fork()
@@ -103,7 +210,11 @@ class Forks:
             os.close(going)
             if not os.read(go, 1):  # the parent is the tester from here on
                 os._exit(1)
+            os.close(go)
+            os.close(reply)
+            os.close(replying)
             return True
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.waitpid(intermediate, 0)
         self._tester.send(os.read(reply, 32))
         os.write(going, b"g")
@@ -140,24 +251,19 @@ class Forks:
         with contextlib.suppress(OSError):
             stand_in.send(b"%d" % os.waitstatus_to_exitcode(status))
 
-    def _become(self, order: dict[str, Any], files: list[int]) -> None:
-        """Leave nothing of this program but its modules: this process is the command from now on."""
-        if order["session"]:
-            os.setsid()
+    def _close(self) -> None:
         self._selector.close()
         for one in (self._tester, self._listener, *self._commands):
-            one.close()
-        for number, file in enumerate(files):
-            os.dup2(file, number)
-        os.closerange(3, 1 << 20)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        gc.enable()
+            if one is not None:
+                one.close()
+        for _, descriptor in self._commands.values():
+            os.close(descriptor)
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """Return an order and its files; None at the end of the connection."""
     try:
-        data, files, _, _ = socket.recv_fds(connection, LARGEST, 3)
+        data, files, _, _ = socket.recv_fds(connection, LARGEST, FILES)
     except ConnectionError:
         return None, []
     return (marshal.loads(data) if data else None), files
@@ -169,6 +275,95 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if value and name.startswith(READ_AT_START) and name not in READ_LATE
     }
+
+
+def next_order(forks: Forks) -> dict[str, Any] | None:
+    """Execute orders until the end, or until this process is one that was ordered: then return its order."""
+    while (ordered := forks.serve()) is not None:
+        order, files = ordered
+        if order["session"]:
+            os.setsid()
+        elif order["group"]:
+            os.setpgid(0, 0)
+        to_forks = None
+        if _is_parent(order["arguments"]):
+            to_forks, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            command = os.getpid()
+            if not os.fork():
+                to_forks.close()
+                for file in files:
+                    os.close(file)
+                _stand_beside(command)
+                forks = Forks(ours)
+                continue
+            ours.close()
+        _become(order, files, to_forks)
+        return order
+    return None
+
+
+def _is_parent(arguments: Sequence[str]) -> bool:
+    """Return whether a command starts processes."""
+    at = arguments.index("-m") + 1 if "-m" in arguments[:2] else 0
+    module = arguments[at] if at else Path(arguments[0]).name
+    return any(module == name and (not word or word in arguments[at + 1 :]) for name, word in PARENTS)
+
+
+def _stand_beside(command: int) -> None:
+    """Be the process that forks the children of a command: it ends with the command, and not by signals to its group."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != command:
+        os._exit(1)
+    for number in NOT_OF_FORKS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _become(order: Mapping[str, Any], files: Sequence[int], to_forks: socket.socket | None) -> None:
+    """Leave nothing of this program but its modules: this process is the command from now on."""
+    numbers = order["numbers"]
+    above = max(numbers) + 1
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in files]
+    kept = list(moved)
+    if to_forks is not None:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        forker = Forker(socket.socket(fileno=fcntl.fcntl(to_forks, fcntl.F_DUPFD_CLOEXEC, min(HIGHEST, most - 1))))
+        to_forks.close()
+        kept.append(forker.descriptor)
+        _fork_children(forker)
+    begin = 3
+    for number in sorted(kept):
+        os.closerange(begin, number)
+        begin = number + 1
+    os.closerange(begin, 1 << 20)
+    for number, file in zip(numbers, moved, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    for one in NOT_OF_FORKS:
+        signal.signal(one, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, order["blocked"])
+    gc.enable()
+
+
+def _fork_children(forker: Forker) -> None:
+    """Have the package's own processes that this one starts forked."""
+    default = subprocess.Popen._execute_child  # type: ignore[attr-defined]  # noqa: SLF001 - the one place where it starts a program
+    own = os.getpid()
+
+    def fork(order: Mapping[str, Any], files: Sequence[int]) -> int:
+        try:
+            return forker.fork(order, files)
+        except (OSError, EOFError):
+            return 0
+
+    def execute_child(process: Any, *arguments: Any) -> None:
+        words = _words(SIGNATURE.bind(process, *arguments).arguments["args"])
+        of_package = words[1:3] == ["-P", "-m"] and words[3].startswith("mainspring.")
+        if os.getpid() != own or not of_package or not forked(process, arguments, fork):
+            default(process, *arguments)
+
+    subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]  # noqa: SLF001 - as above
 
 
 def execute(order: dict[str, Any]) -> None:
@@ -184,15 +379,31 @@ def execute(order: dict[str, Any]) -> None:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     word, *arguments = order["arguments"]
+    if word == "-P":
+        _set_safe_path()
+        word, *arguments = arguments
     if word == "-m":
-        sys.path[0] = os.getcwd()  # noqa: PTH109 - a string
+        if sys.flags.safe_path:
+            del sys.path[0]
+        else:
+            sys.path[0] = os.getcwd()  # noqa: PTH109 - a string
         module, *arguments = arguments
         sys.argv = ["-m", *arguments]
+        sys.modules.pop(module, None)  # it was imported with the others
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = os.path.dirname(os.path.realpath(word))  # noqa: PTH120 - as Python itself does
         sys.argv = [word, *arguments]
         runpy.run_path(word, run_name="__main__")
+
+
+def _set_safe_path() -> None:
+    """Set the flag of ``-P``, which Python has no way to change."""
+    index = type(sys.flags).__match_args__.index("safe_path")
+    set_item = ctypes.pythonapi.PyStructSequence_SetItem
+    set_item.argtypes, set_item.restype = [ctypes.py_object, ctypes.c_ssize_t, ctypes.py_object], None
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(True))  # the sequence owns what it gets
+    set_item(sys.flags, index, True)
 
 
 def _opened(number: int, name: str, mode: str, before: Any, *, unbuffered: bool) -> io.TextIOWrapper:
@@ -252,10 +463,8 @@ def main(tester: int, listener: int) -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    forks = Forks(socket.socket(fileno=tester), socket.socket(fileno=listener))
-    order = forks.serve()
+    order = next_order(Forks(socket.socket(fileno=tester), socket.socket(fileno=listener)))
     if order is not None:
-        del forks
         try:
             execute(order)
         except SystemExit as end:

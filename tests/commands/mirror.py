@@ -49,7 +49,7 @@ def state() -> dict[str, Any]:
         "environment": dict(os.environ),
         "descriptors": sorted(os.listdir("/proc/self/fd")),  # noqa: PTH208 - names alone
         "handlers": {
-            name: str(signal.getsignal(getattr(signal, name)))
+            name: _handler(signal.getsignal(getattr(signal, name)))
             for name in ("SIGINT", "SIGTERM", "SIGPIPE", "SIGCHLD", "SIGHUP", "SIGXFSZ")
         },
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
@@ -61,6 +61,10 @@ def state() -> dict[str, Any]:
         "umask": [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")],
         "collector": [gc.isenabled(), gc.get_threshold()],
     }
+
+
+def _handler(one: Any) -> str:
+    return getattr(one, "__qualname__", str(one))
 
 
 def _stream(one: Any) -> list[Any]:

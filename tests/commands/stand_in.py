@@ -31,7 +31,10 @@ def main(server: str, program: str, script: str, words: list[str]) -> None:
                 for name, value in posix.environ.items()
             },
             "umask": _umask(),
+            "blocked": [],
             "session": True,
+            "group": False,
+            "numbers": [0, 1, 2],
         }
     )
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)

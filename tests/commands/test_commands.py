@@ -8,16 +8,18 @@ import os
 import pty
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from tests import commands
 from tests.commands import ForkServer, ForkServerError
+from tests.commands.forks import HIGHEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,6 +58,23 @@ def test_a_fork_inherits_the_umask_of_the_moment() -> None:
         assert shows(fresh=False, env=os.environ) == shows(fresh=True, env=os.environ)
     finally:
         os.umask(before)
+
+
+def test_a_fork_inherits_files_blocked_signals_and_a_group() -> None:
+    with contextlib.ExitStack() as files:
+        numbers = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
+        for number in numbers:
+            files.callback(os.close, number)
+        higher = os.dup2(numbers[0], 700)
+        files.callback(os.close, higher)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGUSR1})
+        files.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        options: dict[str, Any] = {"env": os.environ, "pass_fds": [higher, *numbers], "process_group": 0}
+        forked = shows(fresh=False, **options)
+        assert forked == shows(fresh=True, **options)
+    assert {str(higher), *map(str, numbers)} <= set(forked["descriptors"])
+    assert {signal.SIGINT, signal.SIGUSR1} <= set(forked["blocked"])
+    assert forked["leads"] == [False, True]
 
 
 def streams_on_a_terminal(*, fresh: bool) -> Any:
@@ -114,6 +133,13 @@ def test_a_signal_ends_it(fresh: bool, number: signal.Signals) -> None:
         assert process.wait(60) == -number
 
 
+def test_a_signal_may_come_before_a_fork_is_what_was_ordered() -> None:
+    for _ in range(10):
+        with commands.start([*MIRROR, "waits"], stdout=subprocess.DEVNULL) as process:
+            process.terminate()
+            assert process.wait(60) == -signal.SIGTERM
+
+
 def test_sigkill_ends_a_fork_that_ignores_sigterm() -> None:
     with waiting("ignores", fresh=False) as process:
         process.terminate()
@@ -167,6 +193,114 @@ def test_a_server_of_forks_ends_with_its_tester() -> None:
             assert select.select([descriptor], [], [], 60)[0]
         finally:
             os.close(descriptor)
+
+
+APP = """
+import mirror
+from mainspring import App
+
+app = App()
+
+@app.task
+def here():
+    return mirror.state()
+
+@app.task(executor="process")
+def in_a_process():
+    return mirror.state()
+"""
+
+
+class Running(NamedTuple):
+    process: subprocess.Popen[bytes]
+    address: str
+
+    def state(self, task: str) -> dict[str, Any]:
+        """Return the state of the process that runs a task."""
+        done = commands.run(
+            [*COMMAND, "submit", "--server", self.address, task],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+        )
+        shown: dict[str, Any] = json.loads(done.stdout)
+        return shown
+
+
+@contextlib.contextmanager
+def running(directory: Path, *, fresh: bool) -> Iterator[Running]:
+    """Run a node with a worker, for tasks that show the states of their processes."""
+    directory.mkdir()
+    shutil.copy(MIRROR[1], directory)
+    (directory / "app.py").write_text(APP)
+    options = [
+        "run",
+        "app.py",
+        "--store",
+        "memory://",
+        "--gearman",
+        "127.0.0.1:0",
+        "--http",
+        "none",
+        "--log-level",
+        "error",
+    ]
+    with commands.start(
+        [*COMMAND, *options],
+        cwd=directory,
+        env=os.environ,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        fresh=fresh,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield Running(process, process.stdout.readline().decode().split()[-1])
+        finally:
+            process.kill()
+
+
+def test_the_processes_of_a_fork_have_the_state_of_fresh_ones(tmp_path: Path) -> None:
+    def shown(fresh: bool) -> list[dict[str, Any]]:
+        with running(tmp_path / "app", fresh=fresh) as run:
+            states = [run.state(task) for task in ("here", "in_a_process")]
+            command, worker = (state.pop("parent") for state in states)
+            assert command == run.process.pid
+            assert worker in children(command)
+            assert [len(children(command)), len(children(worker))] == ([1, 1] if fresh else [2, 2])
+        shutil.rmtree(tmp_path / "app")
+        for state in states:
+            del state["children"], state["arguments"], state["environment"]["MAINSPRING_SERVER"]  # pids and ports
+            state["descriptors"] = [one for one in state["descriptors"] if int(one) < HIGHEST]
+        return states
+
+    pairs = zip(shown(False), shown(True), strict=True)
+    assert [
+        (name, forked[name], fresh[name]) for forked, fresh in pairs for name in fresh if forked[name] != fresh[name]
+    ] == []
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["command", "group"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_all_processes_end_with_their_command(group: bool, number: signal.Signals, tmp_path: Path) -> None:
+    with running(tmp_path / "app", fresh=False) as run, contextlib.ExitStack() as ends:
+        run.state("in_a_process")
+        descriptors = [os.pidfd_open(pid) for pid in descendants(run.process.pid)]
+        for descriptor in descriptors:
+            ends.callback(os.close, descriptor)
+        assert len(descriptors) == 4  # a worker, a process for tasks, and one beside each command that forks
+        (os.killpg if group else os.kill)(run.process.pid, number)
+        assert run.process.wait(60) == (-number if number == signal.SIGKILL else 0)
+        for descriptor in descriptors:
+            assert select.select([descriptor], [], [], 60)[0]
+
+
+def descendants(pid: int) -> list[int]:
+    return [one for child in children(pid) for one in (child, *descendants(child))]
 
 
 @pytest.fixture
