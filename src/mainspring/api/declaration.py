@@ -88,22 +88,23 @@ def delete(path: str, **more: Any) -> Http:
     return Http(method="DELETE", path=path, **more)
 
 
-def described(help: str, *names: str, metavar: str = "", label: str = "") -> Meta:  # noqa: A002 - the field's own term
+def described(help: str, *names: str, metavar: str = "", label: str = "", choices: tuple[str, ...] = ()) -> Meta:  # noqa: A002 - the field's own term
     """Return the description of a field, for its annotation.
 
     For example ``delay: Annotated[Seconds, described("Start the job this long from now, or later.")]``.
 
     ``help`` is a sentence for the help of the command, for OpenAPI and for forms. ``names`` are the options of the command, such
     as ``--delay``; by default there is one, of the field's name. ``metavar`` names the value in the help. ``label`` names the
-    input of a form.
+    input of a form. ``choices`` are values that faces offer, where the type allows others.
     """
-    return Meta(description=help, extra={key: value for key, value in _extras(names, metavar, label) if value})
+    return Meta(description=help, extra={key: value for key, value in _extras(names, metavar, label, choices) if value})
 
 
-def _extras(names: tuple[str, ...], metavar: str, label: str) -> Iterator[tuple[str, Any]]:
+def _extras(names: tuple[str, ...], metavar: str, label: str, choices: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     yield "names", names
     yield "metavar", metavar
     yield "label", label
+    yield "choices", choices
 
 
 class FieldKind(StrEnum):
@@ -147,6 +148,12 @@ class Field:
     """None for a required field."""
     choices: tuple[str, ...]
     """The values of a `FieldKind.CHOICE`, or of the entries of a list."""
+    takes_number: bool
+    """Whether a number is possible beside the choices."""
+    number: type[int | float]
+    """The type of a `FieldKind.NUMBER`."""
+    least: float | None
+    """Its smallest value."""
     may_be_none: bool
     """Whether null is a value that differs from a field that is left out."""
 
@@ -195,7 +202,10 @@ def _field(one: msgspec.structs.FieldInfo) -> Field:
         label=extra.get("label", one.name.rstrip("_").replace("_", " ").capitalize()),
         required=one.required,
         default=default,
-        choices=tuple(choice for part in parts for choice in _choices(part)),
+        choices=extra.get("choices") or tuple(choice for part in parts for choice in _choices(part)),
+        takes_number=kind is FieldKind.CHOICE and int in parts,
+        number=int if int in parts else float,
+        least=next((meta.ge for meta in metas if meta.ge is not None), None),
         may_be_none=type(None) in _parts(one.type) and default is not None,
     )
 
@@ -204,6 +214,8 @@ def _kind(parts: list[Any]) -> FieldKind:
     found = {_kind_of(part) for part in parts}
     if FieldKind.LIST in found:  # one text, or several
         return FieldKind.LIST
+    if found == {FieldKind.CHOICE, FieldKind.NUMBER}:
+        return FieldKind.CHOICE
     return found.pop() if len(found) == 1 else FieldKind.JSON
 
 

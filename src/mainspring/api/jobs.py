@@ -11,6 +11,16 @@ from mainspring.access.roles import Permission
 from mainspring.api.declaration import delete, described, get, patch, post
 from mainspring.api.request import (
     Code,
+    CreatedFrom,
+    CreatedTo,
+    OfError,
+    OfFunction,
+    OfKey,
+    OfSchedule,
+    OfState,
+    OfTag,
+    OfUnique,
+    OfWorkflow,
     Request,
     Time,
     Touches,
@@ -28,7 +38,6 @@ from mainspring.sizes import (
     KIND,
     Seconds,
     Text,
-    Texts,
     TextTuple,
     Whole,
 )
@@ -117,18 +126,16 @@ class ListJobs(Request[ListedJobs], kw_only=True):
     rows = "jobs"
     place = "handle"
     only_reads = True
-    state: Text | Texts | None = None
-    """One state, or several of which any will do."""
-    function: Text | None = None
-    unique: Text | None = None
-    key: Text | None = None
-    schedule: Text | None = None
-    workflow: Text | None = None
-    """A run of a workflow, by its handle or workflow id."""
-    error_type: Text | None = None
-    tag: Text | None = None
-    created_from: Time | None = None
-    created_to: Time | None = None
+    state: OfState = None
+    function: OfFunction = None
+    unique: OfUnique = None
+    key: OfKey = None
+    schedule: OfSchedule = None
+    workflow: OfWorkflow = None
+    error_type: OfError = None
+    tag: OfTag = None
+    created_from: CreatedFrom = None
+    created_to: CreatedTo = None
     before: Text | None = None
     limit: Whole = 100
     partial: bool = False
@@ -151,7 +158,9 @@ class CancelJob(Request[CancelledJob]):
     call = "jobs.cancel"
     http = post("jobs/{handle}/cancel", example={"reason": "not needed any more"})
     handle: Text
-    reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)] = "cancelled on request"
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT), described("A text to store with the job.")] = (
+        "cancelled on request"
+    )
 
 
 class RetryJob(Arguments, Request[JobInfo]):
@@ -166,7 +175,7 @@ class RetryJob(Arguments, Request[JobInfo]):
     call = "jobs.retry"
     http = post("jobs/{handle}/retry", problems=(*CHANGES, Code.TOO_LARGE), example={"delay": 60, "args": [17]})
     handle: Text
-    delay: Seconds | None = None
+    delay: Annotated[Seconds | None, described("Start this long from now, or later.")] = None
 
     def needs(self) -> Permission:
         """Return the permission to submit jobs for a retry with other arguments."""
@@ -200,11 +209,16 @@ class UpdateJob(Request[JobInfo]):
     call = "jobs.update"
     http = patch("jobs/{handle}", problems=CHANGES, example={"priority": "high", "run_at": "2030-01-31T12:00:00Z"})
     handle: Text
-    run_at: Time | UnsetType = UNSET
-    """When it runs; a past time: at once."""
-    priority: PriorityName | UnsetType = UNSET
-    expires_at: Time | UnsetType | None = UNSET
-    """When it expires if it has not started; null: never."""
+    run_at: Annotated[
+        Time | UnsetType,
+        described(
+            "Start at this time or later, such as 2030-01-31T12:00:00Z; at once if it is past.", "--run-at", "--at"
+        ),
+    ] = UNSET
+    priority: Annotated[PriorityName | UnsetType, described("The new priority: higher ones start first.")] = UNSET
+    expires_at: Annotated[
+        Time | UnsetType | None, described("End the job as expired if it has not started by this time; none: never.")
+    ] = UNSET
 
 
 class SnoozeJob(Request[JobInfo]):
@@ -250,13 +264,22 @@ class CloneJob(Arguments, Request[Submission]):
         limit=SUBMISSION_LIMIT,
     )
     handle: Text
-    unique: Text = ""
-    priority: PriorityName | None = None
-    delay: FutureSeconds | None = None
-    run_at: Time | None = None
-    expires: FutureSeconds | None = None
-    concurrency_key: Text | None = None
-    tags: TextTuple | None = None
+    unique: Annotated[Text, described("A unique for the new job. By default it has none.")] = ""
+    priority: Annotated[PriorityName | None, described("The priority. By default it is that of the other job.")] = None
+    delay: Annotated[FutureSeconds | None, described("Start this long from now, or later.")] = None
+    run_at: Annotated[
+        Time | None, described("Start at this time or later, such as 2030-01-31T12:00:00Z.", "--run-at", "--at")
+    ] = None
+    expires: Annotated[
+        FutureSeconds | None, described("End the job as expired if it has not started within this time.")
+    ] = None
+    concurrency_key: Annotated[
+        Text | None, described("The key for limits. By default it is that of the other job.")
+    ] = None
+    tags: Annotated[
+        TextTuple | None,
+        described("A tag; may be repeated. By default the job has those of the other one.", "--tag"),
+    ] = None
 
 
 SHOWN_BYTES = 1 << 20

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import post
+from mainspring.api.declaration import described, post
 from mainspring.api.jobs import REASON_LIMIT, JobInfo
 from mainspring.api.request import (
     PAGE_LIMIT,
@@ -17,7 +17,7 @@ from mainspring.api.request import (
     Time,
     Touches,
 )
-from mainspring.sizes import Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
 ActionName = Literal["cancel", "retry", "delete", "reschedule"]
 StateName = Literal["running", "done", "aborted", "stopped"]
@@ -108,6 +108,9 @@ class TouchedJobs(msgspec.Struct):
     """The value of ``after`` for the next page; None: there are no more jobs now."""
 
 
+PerSecond = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+
+
 class StartOperation(Request[StartedOperation]):
     """Cancel, retry, delete or reschedule all jobs that match a filter, or that have one of some handles."""
 
@@ -125,15 +128,20 @@ class StartOperation(Request[StartedOperation]):
     action: ActionName
     filter: JobCriteria | None = None
     handles: Annotated[list[Text], msgspec.Meta(max_length=HANDLES_LIMIT)] | None = None
-    dry_run: bool = False
-    """Only count the jobs."""
-    expect: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
-    """The most jobs that may match. If more do, the request fails and nothing changes."""
-    reason: Reason = ""
-    rate: Seconds | None = None
-    """The most jobs per second; None: as fast as other work allows."""
-    run_at: Time | None = None
-    """For ``reschedule``: when the jobs run. A past time lets them run at once."""
+    dry_run: Annotated[bool, described("Only count the jobs that match, and show five.")] = False
+    expect: Annotated[
+        int | None,
+        msgspec.Meta(ge=0, le=2**53),
+        described("Change nothing if more jobs match than this.", metavar="JOBS", label="At most so many jobs"),
+    ] = None
+    reason: Annotated[Reason, described("A text to store with the operation.")] = ""
+    rate: Annotated[
+        PerSecond | None,
+        described("Change at most this many jobs per second.", metavar="JOBS", label="Jobs per second"),
+    ] = None
+    run_at: Annotated[
+        Time | None, described("For reschedule: when the jobs run; at once if it is past.", "--run-at", "--at")
+    ] = None
 
 
 class ListOperations(Request[ListedOperations]):
@@ -217,14 +225,18 @@ class Backfill(Request[StartedBackfill], kw_only=True):
         },
     )
     name: Text
-    from_: Time = msgspec.field(name="from")
-    """The first time that may run."""
-    to: Time | None = None
-    """The last one; by default now."""
-    max: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
-    """The most fire times that the range may have. If it has more, the request fails and nothing runs."""
-    dry_run: bool = False
-    """Only count the times."""
-    reason: Reason = ""
-    rate: Seconds | None = None
-    """The most times per second; None: as fast as other work allows."""
+    from_: Annotated[Time, described("The first time that may run, such as 2030-01-31T12:00:00Z.", label="From")] = (
+        msgspec.field(name="from")
+    )
+    to: Annotated[Time | None, described("The last time that may run; by default now.")] = None
+    max: Annotated[
+        int | None,
+        msgspec.Meta(ge=0, le=2**63 - 1),
+        described("Run nothing if the range has more times than this.", metavar="TIMES", label="At most so many times"),
+    ] = None
+    dry_run: Annotated[bool, described("Only count the times in the range, and show ten.")] = False
+    reason: Annotated[Reason, described("A text to store with the operation.")] = ""
+    rate: Annotated[
+        PerSecond | None,
+        described("Run at most this many times per second.", metavar="TIMES", label="Times per second"),
+    ] = None

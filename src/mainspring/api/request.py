@@ -13,16 +13,16 @@ from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotatio
 from datetime import datetime
 from enum import Enum, StrEnum, auto
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args, get_origin
 
 import msgspec
 
 from mainspring.access.roles import Permission  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.declaration import Http  # noqa: TC001 - msgspec reads the annotation
+from mainspring.api.declaration import Http, described
 from mainspring.errors import ConflictError, ForbiddenError, MainspringError, RefusedError, UsageError
 from mainspring.namespaces import Namespaced
 from mainspring.private_data import hide_secrets
-from mainspring.sizes import Text, Texts  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Text, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -274,24 +274,52 @@ Time = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time as RFC 3339 text, with a time zone."""
 
 
+StateName = Literal["scheduled", "pending", "leased", "running", "succeeded", "failed", "cancelled", "expired"]
+OfState = Annotated[
+    Text | Texts | None, described("Only jobs in this state; may be repeated.", choices=get_args(StateName))
+]
+OfFunction = Annotated[Text | None, described("Only jobs of this function.")]
+OfUnique = Annotated[Text | None, described("Only jobs with this unique.")]
+OfKey = Annotated[Text | None, described("Only jobs with this concurrency key.", label="Concurrency key")]
+OfSchedule = Annotated[Text | None, described("Only jobs of this schedule.")]
+OfWorkflow = Annotated[
+    Text | None, described("Only jobs of this run, given by its handle or workflow id.", label="Run")
+]
+OfError = Annotated[
+    Text | None,
+    described("Only jobs whose last failure has this type, such as ValueError.", "--error", label="Error"),
+]
+OfTag = Annotated[Text | None, described("Only jobs with this tag.")]
+CreatedFrom = Annotated[
+    Time | None,
+    described(
+        "Only jobs that were submitted at this time or later, such as 2030-01-31T12:00:00Z.",
+        "--created-after",
+        label="Submitted from",
+    ),
+]
+CreatedTo = Annotated[
+    Time | None,
+    described("Only jobs that were submitted before this time.", "--created-before", label="Submitted before"),
+]
+
+
 class JobCriteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Criteria for jobs. A job matches if it meets all of them; docs/reference/protocol.md explains the keys.
 
     `jobs.List` has the same fields. It cannot inherit them: msgspec allows one base with fields, and all requests have another.
     """
 
-    state: Text | Texts | None = None
-    """One state, or several of which any will do."""
-    function: Text | None = None
-    unique: Text | None = None
-    key: Text | None = None
-    schedule: Text | None = None
-    workflow: Text | None = None
-    """A run of a workflow, by its handle or workflow id."""
-    error_type: Text | None = None
-    tag: Text | None = None
-    created_from: Time | None = None
-    created_to: Time | None = None
+    state: OfState = None
+    function: OfFunction = None
+    unique: OfUnique = None
+    key: OfKey = None
+    schedule: OfSchedule = None
+    workflow: OfWorkflow = None
+    error_type: OfError = None
+    tag: OfTag = None
+    created_from: CreatedFrom = None
+    created_to: CreatedTo = None
 
 
 class Shared:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
+from mainspring.api.declaration import described
 from mainspring.api.request import (
     Code,
     Problem,
@@ -98,7 +99,7 @@ NO_OPTIONS = JobOptions()
 class Arguments(Namespaced, kw_only=True, omit_defaults=True):
     """The arguments of a job: JSON, or base64 of any bytes."""
 
-    args: msgspec.Raw | UnsetType = UNSET
+    args: Annotated[msgspec.Raw | UnsetType, described("Other arguments: text, or - for standard input.")] = UNSET
     payload: bytes | UnsetType = UNSET
 
 

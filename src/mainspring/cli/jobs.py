@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
-from msgspec import UNSET
 
 from mainspring.api.jobs import (
     CancelJob,
@@ -24,7 +23,9 @@ from mainspring.api.jobs import (
     UpdateJob,
     WatchJobs,
 )
+from mainspring.api.request import JobCriteria
 from mainspring.cli.calls import ListSearch, arguments_of, call, print_answer
+from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import (
     AS_AGE,
     EXIT_DONE,
@@ -41,25 +42,17 @@ from mainspring.cli.display import (
 )
 from mainspring.cli.job_output import follow, handle_of, logs
 from mainspring.cli.operations import (
-    DEFAULT_OPTIONS,
-    NO_SELECTION,
     Handle,
-    JobSelection,
-    OperationOptions,
-    State,
+    Yes,
     change_jobs,
-    utc,
+    takes_operation,
+    takes_selection,
 )
 from mainspring.cli.options import (
-    ARGS_NAMES,
     DURATION_OPTION,
     LOCAL,
-    TIME_OPTION,
-    Expires,
     Json,
-    RunAt,
     ServerOptions,
-    args_of,
     plain,
 )
 from mainspring.cli.run_views import progress_text
@@ -73,16 +66,19 @@ if TYPE_CHECKING:
 Handles = Annotated[
     tuple[str, ...], Parameter(name="HANDLE", help="The jobs' handles.", negative="", show_default=False)
 ]
-Delay = Annotated[float | None, plain("--delay", "Start this long from now, or later.", **DURATION_OPTION)]
 
 
+@takes(CancelJob, "reason")
+@takes_operation
+@takes_selection
 def cancel(
     handles: Handles = (),
     /,
     *,
-    reason: Annotated[str | None, plain("--reason", "A text to store with the jobs.")] = None,
-    selection: JobSelection = NO_SELECTION,
-    options: OperationOptions = DEFAULT_OPTIONS,
+    given: Given = NOTHING,
+    selection: Given = NOTHING,
+    options: Given = NOTHING,
+    yes: Yes = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -100,28 +96,22 @@ def cancel(
       mainspring jobs cancel H:laptop:1000000000001
       mainspring jobs cancel --function thumbnail --created-before 2030-01-31T12:00:00Z --dry-run
     """
-    if not handles or _has_options(selection, options):
-        return change_jobs(server.client(), "cancel", handles, selection, options, reason=reason, json=json)
-    requests = [CancelJob(handle) if reason is None else CancelJob(handle, reason) for handle in handles]
-    return _each(requests, server, json=json)
+    if not handles or selection or options or yes:
+        return change_jobs(server.client(), "cancel", handles, selection, options, yes=yes, json=json, **given)
+    return _each([CancelJob(handle, **given) for handle in handles], server, json=json)
 
 
+@takes(RetryJob, "delay", "args")
+@takes_operation
+@takes_selection
 def retry(
     handles: Handles = (),
     /,
     *,
-    delay: Delay = None,
-    args: Annotated[
-        str | None,
-        plain(
-            ARGS_NAMES,
-            "Run the jobs with these arguments in place of their own: text, or - for standard input.",
-            metavar="ARGS",
-            allow_leading_hyphen=True,
-        ),
-    ] = None,
-    selection: JobSelection = NO_SELECTION,
-    options: OperationOptions = DEFAULT_OPTIONS,
+    given: Given = NOTHING,
+    selection: Given = NOTHING,
+    options: Given = NOTHING,
+    yes: Yes = False,
     reason: Annotated[str | None, plain("--reason", "A text to store with the operation.")] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -137,37 +127,19 @@ def retry(
       mainspring jobs retry H:laptop:1000000000001
       mainspring jobs retry --state failed --error TimeoutError --rate 100
     """
-    if not handles or reason is not None or _has_options(selection, options):
-        if args is not None or delay is not None:
+    if not handles or reason is not None or selection or options or yes:
+        if given:
             raise UsageError("--args and --delay are for jobs that are named by their handles")
-        return change_jobs(server.client(), "retry", handles, selection, options, reason=reason, json=json)
-    payload = UNSET if args is None else args_of(None, args) or b""
-    requests = [RetryJob(handle, delay=delay, payload=payload) for handle in handles]
-    return _each(requests, server, json=json)
+        return change_jobs(server.client(), "retry", handles, selection, options, yes=yes, reason=reason, json=json)
+    return _each([RetryJob(handle, **given) for handle in handles], server, json=json)
 
 
+@takes(UpdateJob, "priority", "run_at", "expires_at")
 def update(
     handles: Handles,
     /,
     *,
-    priority: Annotated[
-        Literal["high", "normal", "low"] | None, plain("--priority", "The new priority: higher ones start first.")
-    ] = None,
-    run_at: Annotated[
-        float | None,
-        plain(
-            ("--run-at", "--at"),
-            "Start the jobs at this time or later, such as 2030-01-31T12:00:00Z; at once if it is past.",
-            **TIME_OPTION,
-        ),
-    ] = None,
-    expires_at: Annotated[
-        float | None,
-        plain("--expires-at", "End a job as expired if it has not started by this time.", **TIME_OPTION),
-    ] = None,
-    never_expires: Annotated[
-        bool, plain("--never-expires", "Remove the time at which the jobs expire.", negative="")
-    ] = False,
+    given: Given = NOTHING,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -177,22 +149,19 @@ def update(
 
     EXAMPLES
       mainspring jobs update H:node:1000000000001 --priority high
-      mainspring jobs update H:node:1000000000001 --run-at 2030-01-31T12:00:00Z --never-expires
+      mainspring jobs update H:node:1000000000001 --run-at 2030-01-31T12:00:00Z --expires-at none
     """
-    if expires_at is not None and never_expires:
-        raise UsageError("--expires-at and --never-expires exclude each other: give only one of them")
-    if priority is None and run_at is None and expires_at is None and not never_expires:
-        raise UsageError("nothing changes: give --priority, --run-at, --expires-at or --never-expires")
-    expiry = None if never_expires else utc(expires_at) or UNSET
-    requests = [UpdateJob(handle, utc(run_at) or UNSET, priority or UNSET, expiry) for handle in handles]
-    return _each(requests, server, json=json)
+    if not given:
+        raise UsageError("nothing changes: give --priority, --run-at or --expires-at")
+    return _each([UpdateJob(handle, **given) for handle in handles], server, json=json)
 
 
+@takes(SnoozeJob, "delay")
 def snooze(
     handles: Handles,
     /,
     *,
-    delay: Annotated[float, plain("--delay", "Start the jobs this long from now, or later.", **DURATION_OPTION)],
+    given: Given,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -201,37 +170,15 @@ def snooze(
     EXAMPLES
       mainspring jobs snooze H:node:1000000000001 --delay 2h
     """
-    return _each([SnoozeJob(handle, delay) for handle in handles], server, json=json)
+    return _each([SnoozeJob(handle, **given) for handle in handles], server, json=json)
 
 
+@takes(CloneJob)
 def clone(
     handle: Handle,
     /,
     *,
-    args: Annotated[
-        str | None,
-        plain(
-            ARGS_NAMES,
-            "The arguments of the new job: text, or - for standard input. By default they are those of the other one.",
-            metavar="ARGS",
-            allow_leading_hyphen=True,
-        ),
-    ] = None,
-    unique: Annotated[str, plain("--unique", "A unique for the new job. By default it has none.")] = "",
-    priority: Annotated[
-        Literal["high", "normal", "low"] | None,
-        plain("--priority", "The priority. By default it is that of the other job."),
-    ] = None,
-    delay: Delay = None,
-    run_at: RunAt = None,
-    expires: Expires = None,
-    concurrency_key: Annotated[
-        str | None, plain("--concurrency-key", "The key for limits. By default it is that of the other job.")
-    ] = None,
-    tag: Annotated[
-        list[str] | None,
-        plain("--tag", "A tag; may be repeated. By default the job has those of the other one.", negative=""),
-    ] = None,
+    given: Given = NOTHING,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -240,28 +187,24 @@ def clone(
     The other job may be in any state. If its arguments are not kept, as those of a job that has succeeded with more than 1 KiB,
     give --args.
     """
-    if delay is not None and run_at is not None:
+    if "delay" in given and "run_at" in given:
         raise UsageError("--delay and --run-at exclude each other: give only one of them")
-    request = CloneJob(
-        handle,
-        unique,
-        priority,
-        delay=delay,
-        run_at=utc(run_at),
-        expires=expires,
-        concurrency_key=concurrency_key,
-        tags=None if tag is None else check_tags(tag, "--tag"),
-        payload=UNSET if args is None else args_of(None, args) or b"",
+    if "tags" in given:
+        given["tags"] = check_tags(given["tags"], "--tag")
+    return print_answer(
+        server.client(), CloneJob(handle, **given), lambda answer: print(answer["handle"], flush=True), json=json
     )
-    return print_answer(server.client(), request, lambda answer: print(answer["handle"], flush=True), json=json)
 
 
+@takes_operation
+@takes_selection
 def delete(
     handles: Handles = (),
     /,
     *,
-    selection: JobSelection = NO_SELECTION,
-    options: OperationOptions = DEFAULT_OPTIONS,
+    selection: Given = NOTHING,
+    options: Given = NOTHING,
+    yes: Yes = False,
     reason: Annotated[str | None, plain("--reason", "A text to store with the operation.")] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -274,14 +217,9 @@ def delete(
     EXAMPLES
       mainspring jobs delete --state failed --function thumbnail --dry-run
     """
-    if not handles or reason is not None or _has_options(selection, options):
-        return change_jobs(server.client(), "delete", handles, selection, options, reason=reason, json=json)
+    if not handles or reason is not None or selection or options or yes:
+        return change_jobs(server.client(), "delete", handles, selection, options, yes=yes, reason=reason, json=json)
     return _each([DeleteJob(handle) for handle in handles], server, json=json)
-
-
-def _has_options(selection: JobSelection, options: OperationOptions) -> bool:
-    """Return whether a command with handles has an option of operations, too."""
-    return selection != NO_SELECTION or options != DEFAULT_OPTIONS
 
 
 def _each(
@@ -368,33 +306,10 @@ jobs.command(delete)
 
 
 @jobs.command(name="list")
+@takes(JobCriteria)
 def list_jobs(
     *,
-    state: Annotated[
-        list[State] | None, plain("--state", "List only jobs in this state; may be repeated.", negative="")
-    ] = None,
-    function: Annotated[str | None, plain("--function", "List only jobs of this function.")] = None,
-    unique: Annotated[str | None, plain("--unique", "List only jobs with this unique.")] = None,
-    key: Annotated[str | None, plain("--key", "List only jobs with this concurrency key.")] = None,
-    schedule: Annotated[str | None, plain("--schedule", "List only jobs of this schedule.")] = None,
-    workflow: Annotated[
-        str | None, plain("--workflow", "List only jobs of this run, given by its handle or workflow id.")
-    ] = None,
-    error: Annotated[
-        str | None, plain("--error", "List only jobs whose last failure has this type, such as ValueError.")
-    ] = None,
-    created_after: Annotated[
-        float | None,
-        plain(
-            "--created-after",
-            "List only jobs that were submitted at this time or later, such as 2030-01-31T12:00:00Z.",
-            **TIME_OPTION,
-        ),
-    ] = None,
-    created_before: Annotated[
-        float | None, plain("--created-before", "List only jobs that were submitted before this time.", **TIME_OPTION)
-    ] = None,
-    tag: Annotated[str | None, plain("--tag", "List only jobs with this tag.")] = None,
+    given: Given = NOTHING,
     limit: Annotated[int, Parameter(name="--limit", help="The most jobs to list, up to 1000.")] = 100,
     before: Annotated[
         str | None, plain("--before", "List only jobs older than the job with this handle: the next page.")
@@ -415,20 +330,7 @@ def list_jobs(
       mainspring jobs list --function thumbnail --limit 10 --json
       mainspring jobs list --state failed --error TimeoutError --created-after 2030-01-31T12:00:00Z
     """
-    request = ListJobs(
-        state=_one_or_more(state),
-        function=function,
-        unique=unique,
-        before=before,
-        limit=limit,
-        key=key,
-        schedule=schedule,
-        workflow=workflow,
-        error_type=error,
-        created_from=utc(created_after),
-        created_to=utc(created_before),
-        tag=tag,
-    )
+    request = ListJobs(before=before, limit=limit, **given)
     search = ListSearch(server.client(), request, rows="jobs", place="before")
     try:
         search.run()
@@ -529,13 +431,6 @@ def result(
     """
     client = server.client()
     return write_result(client, handle_of(client, key), timeout, json={} if json else None)
-
-
-def _one_or_more(states: list[State] | None) -> str | list[str] | None:
-    """Return a single state as text, as servers of earlier versions read it."""
-    if not states:
-        return None
-    return states[0] if len(states) == 1 else [*states]
 
 
 def _print_job(job: dict[str, Any]) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import App, Group, Parameter
@@ -27,6 +25,7 @@ from mainspring.api.operations import (
 )
 from mainspring.api.request import JobCriteria
 from mainspring.cli.calls import call, items, print_answer
+from mainspring.cli.declared import Given, takes
 from mainspring.cli.display import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -37,7 +36,7 @@ from mainspring.cli.display import (
     print_table,
     printable,
 )
-from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, at_least, count, plain
+from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,92 +52,12 @@ Handle = Annotated[str, Parameter(help="The job's handle, such as H:node:1000000
 State = Literal["scheduled", "pending", "leased", "running", "succeeded", "failed", "cancelled", "expired"]
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSelection:
-    """Criteria for jobs, all of which a job has to meet."""
+Yes = Annotated[bool, plain("--yes", "Do not ask for confirmation at a terminal.", negative="", group=OPERATION_GROUP)]
 
-    state: Annotated[
-        list[State] | None, plain("--state", "Jobs in this state; may be repeated.", negative="", group=FILTER_GROUP)
-    ] = None
-    function: Annotated[str | None, plain("--function", "Jobs of this function.", group=FILTER_GROUP)] = None
-    unique: Annotated[str | None, plain("--unique", "Jobs with this unique.", group=FILTER_GROUP)] = None
-    key: Annotated[str | None, plain("--key", "Jobs with this concurrency key.", group=FILTER_GROUP)] = None
-    schedule: Annotated[str | None, plain("--schedule", "Jobs of this schedule.", group=FILTER_GROUP)] = None
-    workflow: Annotated[
-        str | None,
-        plain("--workflow", "Jobs of this run, given by its handle or workflow id.", group=FILTER_GROUP),
-    ] = None
-    error: Annotated[
-        str | None,
-        plain("--error", "Jobs whose last failure has this type, such as ValueError.", group=FILTER_GROUP),
-    ] = None
-    tag: Annotated[str | None, plain("--tag", "Jobs with this tag.", group=FILTER_GROUP)] = None
-    created_after: Annotated[
-        float | None,
-        plain(
-            "--created-after",
-            "Jobs that were submitted at this time or later, such as 2030-01-31T12:00:00Z.",
-            group=FILTER_GROUP,
-            **TIME_OPTION,
-        ),
-    ] = None
-    created_before: Annotated[
-        float | None,
-        plain("--created-before", "Jobs that were submitted before this time.", group=FILTER_GROUP, **TIME_OPTION),
-    ] = None
-
-    def criteria(self) -> JobCriteria:
-        """Return the criteria."""
-        return JobCriteria(
-            state=list(self.state) if self.state else None,
-            function=self.function,
-            unique=self.unique,
-            key=self.key,
-            schedule=self.schedule,
-            workflow=self.workflow,
-            error_type=self.error,
-            tag=self.tag,
-            created_from=utc(self.created_after),
-            created_to=utc(self.created_before),
-        )
-
-
-def utc(time: float | None) -> datetime | None:
-    """Return a time in seconds since 1970 as requests have it."""
-    return None if time is None else datetime.fromtimestamp(time, UTC)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationOptions:
-    """The way in which many jobs are changed."""
-
-    dry_run: Annotated[
-        bool,
-        plain("--dry-run", "Only count the jobs that match, and show five.", negative="", group=OPERATION_GROUP),
-    ] = False
-    expect: Annotated[
-        int | None,
-        plain(
-            "--expect",
-            "Change nothing if more jobs match than this.",
-            group=OPERATION_GROUP,
-            metavar="JOBS",
-            **at_least(0, count, str, "is no number of jobs"),
-        ),
-    ] = None
-    rate: Annotated[
-        float | None,
-        plain("--rate", "Change at most this many jobs per second.", group=OPERATION_GROUP, metavar="JOBS"),
-    ] = None
-    yes: Annotated[
-        bool, plain("--yes", "Do not ask for confirmation at a terminal.", negative="", group=OPERATION_GROUP)
-    ] = False
-
-
-NO_SELECTION: Final = JobSelection()
-DEFAULT_OPTIONS: Final = OperationOptions()
+takes_operation: Final = takes(StartOperation, "dry_run", "expect", "rate", into="options", group=OPERATION_GROUP)
+"""Gives a command the options of operations, in its argument ``options``."""
+takes_selection: Final = takes(JobCriteria, into="selection", group=FILTER_GROUP)
+"""Gives a command criteria for jobs, all of which a job has to meet, in its argument ``selection``."""
 
 POLL_DELAY: Final = 0.3
 """Seconds between two requests for the progress of an operation."""
@@ -155,14 +74,15 @@ def change_jobs(
     client: Client,
     action: ActionName,
     handles: Sequence[str],
-    selection: JobSelection,
-    options: OperationOptions,
+    selection: Given,
+    options: Given,
     *,
-    reason: str | None,
+    yes: bool,
     json: bool,
+    reason: str | None = None,
 ) -> int:
     """Change the jobs with some handles, or those that match the criteria; return the exit code."""
-    criteria = selection.criteria()
+    criteria = JobCriteria(**selection)
     if handles and criteria != JobCriteria():
         raise UsageError("name jobs by their handles or by a filter, not by both")
     if not handles and criteria == JobCriteria():
@@ -171,13 +91,12 @@ def change_jobs(
         action,
         filter=None if handles else criteria,
         handles=list(handles) or None,
-        expect=options.expect,
         reason=reason or "",
-        rate=options.rate,
+        **options,
     )
-    if options.dry_run or _has_user(options):
+    if request.dry_run or (not yes and sys.stdin.isatty()):
         counted = call(client, replace(request, dry_run=True))
-        if options.dry_run:
+        if request.dry_run:
             _print_count(action, counted, json=json)
             return EXIT_DONE
         if not counted["matched"]:
@@ -187,11 +106,6 @@ def change_jobs(
             print_error("nothing was changed")
             return EXIT_FAILED
     return show_progress(client, call(client, request)["id"], json=json)
-
-
-def _has_user(options: OperationOptions) -> bool:
-    """Return whether a user at a terminal has to confirm."""
-    return not options.yes and sys.stdin.isatty()
 
 
 def number_of(matched: int, noun: str = "job", *, is_least: bool) -> str:
@@ -366,28 +280,12 @@ def _print(operation: dict[str, Any]) -> None:
         print(f"  {failure['handle']}  {failure['outcome']}  {printable(failure['message'])}")
 
 
+@takes(Backfill)
 def backfill(
     name: Annotated[str, Parameter(help="The schedule's name.")],
     /,
     *,
-    first: Annotated[
-        float, plain("--from", "The first time that may run, such as 2030-01-31T12:00:00Z.", **TIME_OPTION)
-    ],
-    last: Annotated[float | None, plain("--to", "The last time that may run; by default now.", **TIME_OPTION)] = None,
-    most: Annotated[
-        int | None,
-        plain(
-            "--max",
-            "Run nothing if the range has more times than this.",
-            metavar="TIMES",
-            **at_least(0, count, str, "is no number of times"),
-        ),
-    ] = None,
-    rate: Annotated[float | None, plain("--rate", "Run at most this many times per second.", metavar="TIMES")] = None,
-    reason: Annotated[str | None, plain("--reason", "A text to store with the operation.")] = None,
-    dry_run: Annotated[
-        bool, plain("--dry-run", "Only count the times in the range, and show ten.", negative="")
-    ] = False,
+    given: Given,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -411,17 +309,9 @@ def backfill(
       4 no such schedule
     """
     client = server.client()
-    request = Backfill(
-        name=name,
-        from_=_time(first),
-        to=None if last is None else _time(last),
-        max=most,
-        dry_run=dry_run,
-        reason=reason or "",
-        rate=rate,
-    )
+    request = Backfill(name=name, **given)
     begun = call(client, request)
-    if not dry_run:
+    if not request.dry_run:
         return show_progress(client, begun["id"], json=json)
     if json:
         print_json(begun)
@@ -430,7 +320,3 @@ def backfill(
     for fire_time in begun["times"]:
         print(fire_time)
     return EXIT_DONE
-
-
-def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

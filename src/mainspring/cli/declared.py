@@ -1,0 +1,184 @@
+"""Options of commands that are fields of a request: their names, help and values come from the request's declaration.
+
+``@takes(SnoozeJob, "delay")`` gives a command the options of these fields. The command gets the given ones in its argument
+``given``, as values for the request: ``SnoozeJob(handle, **given)``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from datetime import UTC, datetime
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
+
+from cyclopts import Parameter
+
+from mainspring.api.declaration import FieldKind, fields_of
+from mainspring.cli.options import ARGS_NAMES, args_of, reading
+from mainspring.errors import SettingsError, UsageError
+from mainspring.quantities import parse_duration, parse_rate, parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import msgspec
+    from cyclopts import Group
+
+    from mainspring.api.declaration import Field
+
+Given: TypeAlias = "dict[str, Any]"
+"""The fields of a request for which options are given."""
+NOTHING: Final[Given] = {}
+"""No options."""
+ARGUMENTS: Final = "args"
+"""The field with the arguments of a job; their text is sent as it is, in the field ``payload``."""
+NONE: Final = "none"
+"""The word for null."""
+
+F = TypeVar("F", bound="Callable[..., int]")
+
+
+def takes(
+    kind: type[msgspec.Struct],
+    *names: str,
+    into: str = "given",
+    group: Group | Mapping[str, Group] | None = None,
+    positional: str = "",
+    required: bool = True,
+) -> Callable[[F], F]:
+    """Replace a command's parameter ``into`` by the options of the fields of a request: those named, or all with a description.
+
+    ``group`` is that of the help, or the one of each field. ``positional`` is a field that the command takes as an argument
+    without a name. With ``required=False``, no option has to be given: the command decides.
+    """
+    declared = fields_of(kind)
+    chosen = [declared[name] for name in names] if names else [one for one in declared.values() if one.help]
+    chosen = [one for one in chosen if one.name != positional]
+    options = {one.name: one for one in chosen}
+
+    def decorate(function: F) -> F:
+        hints = get_type_hints(function, include_extras=True)
+        parameters: list[inspect.Parameter] = []
+        for own in inspect.signature(function).parameters.values():
+            if own.name == into:
+                parameters += [_option(one, _group_of(group, one), required=required) for one in options.values()]
+            else:
+                parameters.append(own.replace(annotation=hints.get(own.name, own.annotation)))
+
+        @wraps(function)
+        def command(*args: Any, **kwargs: Any) -> int:
+            given = {name: kwargs.pop(name) for name in [*kwargs] if name in options}
+            return function(*args, **kwargs, **{into: _values(given)})
+
+        command.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": int}
+        del command.__wrapped__  # readers of signatures would follow it
+        return command  # type: ignore[return-value]
+
+    return decorate
+
+
+def option_of(one: Field, *, group: Group | None = None, **more: Any) -> Parameter:
+    """Return the option of a declared field."""
+    names = ARGS_NAMES if one.name == ARGUMENTS else one.names
+    return Parameter(
+        name=names if len(names) > 1 else names[0],
+        help=one.help,
+        show_default=False,
+        **{
+            **_READ[one.kind](one),
+            **({} if group is None else {"group": group}),
+            **({"metavar": one.metavar} if one.metavar else {}),
+            **more,
+        },
+    )
+
+
+def _option(one: Field, group: Group | None, *, required: bool) -> inspect.Parameter:
+    is_required = one.required and required
+    kind: Any = _TYPES.get(one.kind, str)
+    if one.kind is FieldKind.CHOICE and not one.takes_number:
+        kind = Literal.__getitem__(one.choices)
+    elif one.kind is FieldKind.LIST:
+        kind = list.__class_getitem__(Literal.__getitem__(one.choices) if one.choices else str)
+    elif one.kind is FieldKind.NUMBER:
+        kind = one.number
+    return inspect.Parameter(
+        one.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if is_required else None,
+        annotation=Annotated[kind if is_required else kind | None, option_of(one, group=group)],
+    )
+
+
+def _group_of(group: Group | Mapping[str, Group] | None, one: Field) -> Group | None:
+    return group.get(one.name) if hasattr(group, "get") else group  # type: ignore[union-attr]
+
+
+def _values(given: Given) -> Given:
+    """Return the values of a request; arguments become its payload."""
+    if ARGUMENTS in given:
+        given["payload"] = args_of(None, given.pop(ARGUMENTS)) or b""
+    return given
+
+
+_TYPES: Final[Mapping[FieldKind, Any]] = {
+    FieldKind.DURATION: float,
+    FieldKind.TIME: datetime,
+    FieldKind.RATE: object,
+    FieldKind.FLAG: bool,
+}
+"""The types of values; text for all others."""
+
+
+def moment(text: str) -> datetime:
+    """Return the time that a text such as 2030-01-31T12:00:00Z names. Raises SettingsError."""
+    return datetime.fromtimestamp(parse_time(text), UTC)
+
+
+def _reading(one: Field, parse: Callable[[str], Any], metavar: str) -> dict[str, Any]:
+    def read(text: str) -> Any:
+        return None if one.may_be_none and text == NONE else parse(text)
+
+    return {"converter": reading(read), "metavar": metavar, "n_tokens": 1}
+
+
+def _number(one: Field) -> dict[str, Any]:
+    def read(text: str) -> int | float:
+        try:
+            value = one.number(text)
+        except ValueError:
+            value = None
+        if value is None or (one.least is not None and value < one.least):
+            least = "" if one.least is None else f" from {one.least:g} on"
+            raise SettingsError(f"{text!r} is not a number{least}{', or none' if one.may_be_none else ''}")
+        return value
+
+    return _reading(one, read, "NUMBER")
+
+
+def _choice(one: Field) -> dict[str, Any]:
+    def read(text: str) -> Any:
+        if text in one.choices:
+            return text
+        if text.isdecimal():
+            return int(text)
+        raise UsageError(f"{text!r} is not possible: use {', '.join(one.choices)} or a number")
+
+    return _reading(one, read, "CHOICE") if one.takes_number else {}
+
+
+_READ: Final[Mapping[FieldKind, Callable[[Field], dict[str, Any]]]] = {
+    FieldKind.TEXT: lambda _: {},
+    FieldKind.NUMBER: _number,
+    FieldKind.DURATION: lambda one: _reading(one, parse_duration, "DURATION"),
+    FieldKind.TIME: lambda one: _reading(one, moment, "TIME"),
+    FieldKind.RATE: lambda one: _reading(one, parse_rate, "JOBS/DURATION"),
+    FieldKind.CHOICE: _choice,
+    FieldKind.FLAG: lambda one: {} if one.default is not False else {"negative": ""},
+    FieldKind.LIST: lambda _: {"negative": ""},
+    FieldKind.JSON: lambda _: {"metavar": "ARGS", "allow_leading_hyphen": True},
+    FieldKind.BYTES: lambda _: {},
+    FieldKind.OBJECT: lambda _: {},
+}
+"""How commands read values, by kind."""
