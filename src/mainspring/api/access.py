@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import delete, get, post
-from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
+from mainspring.api.declaration import delete, described, get, post
+from mainspring.api.request import Code, PAGE_LIMIT, Request, Touches
 from mainspring.namespaces import DEFAULT
 from mainspring.sizes import (
     Text,  # noqa: TC001 - msgspec reads the annotations
@@ -124,7 +124,7 @@ class RevokeToken(Request[TokenInfo]):
     call = "tokens.revoke"
     http = delete("/tokens/{token}", problems=ONE_TOKEN)
     token: Text
-    reason: Text = ""
+    reason: Annotated[Text, described("Why, for the audit.")] = ""
 
 
 class RotateToken(Request[CreatedToken]):
@@ -136,7 +136,7 @@ class RotateToken(Request[CreatedToken]):
     call = "tokens.rotate"
     http = post("/tokens/{token}/rotate", secret=True, problems=ONE_TOKEN)
     token: Text
-    reason: Text = ""
+    reason: Annotated[Text, described("Why, for the audit.")] = ""
 
 
 class Identity(msgspec.Struct):
@@ -244,12 +244,10 @@ class ListActs(Request[ListedActs]):
     call = "audit.list"
     rows = "acts"
     only_reads = True
-    everywhere: bool = False
-    """Acts of all namespaces, and those outside of namespaces, such as on nodes: for administrators of all namespaces."""
-    who: Text | None = None
-    what: Text | None = None
-    object: Text | None = None
-    """As in `ActInfo`: the handle of a job, the name of a function."""
+    everywhere: Annotated[bool, described("Acts in all namespaces, and those outside, such as on nodes.")] = False
+    who: Annotated[Text | None, described("Only acts of the token or user with this name.")] = None
+    what: Annotated[Text | None, described("Only acts of this kind, such as jobs.cancel.")] = None
+    object: Annotated[Text | None, described("Only acts on this object, such as the handle of a job.")] = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
     after: Whole | None = None
 

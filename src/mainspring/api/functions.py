@@ -11,10 +11,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import get, post
+from mainspring.api.declaration import described, get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
+from mainspring.api.request import Code, PAGE_LIMIT, Request, Time, Touches
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import Moment, Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
@@ -113,12 +113,25 @@ class LimitFunction(Request[FunctionInfo]):
     touches = Touches.FUNCTION
     call = "functions.limit"
     function: Text
-    concurrency: Whole | UnsetType | None = UNSET
-    concurrency_per_key: Whole | UnsetType | None = UNSET
-    rate: RateSpec | UnsetType | None = UNSET
-    rate_per_key: RateSpec | UnsetType | None = UNSET
-    unlimited: bool = False
-    declared: bool = False
+    concurrency: Annotated[
+        Whole | UnsetType | None, described("The most jobs to run at a time, or none.", metavar="JOBS")
+    ] = UNSET
+    concurrency_per_key: Annotated[
+        Whole | UnsetType | None,
+        described(
+            "The same for the jobs of one concurrency key.", "--concurrency-per-key", "--per-key", metavar="JOBS"
+        ),
+    ] = UNSET
+    rate: Annotated[
+        RateSpec | UnsetType | None,
+        described("The most jobs to start in a period: 100/1m; with 100/1m,20 at most 20 of them at once; or none."),
+    ] = UNSET
+    rate_per_key: Annotated[
+        RateSpec | UnsetType | None,
+        described("The same for the jobs of one concurrency key.", label="Rate of one concurrency key"),
+    ] = UNSET
+    unlimited: Annotated[bool, described("Set no limits, even if its workers declare some.")] = False
+    declared: Annotated[bool, described("Use the limits that its workers declare: undo this command.")] = False
     revision: Text | None = None
     """Of the last answer: if another command has changed the function since, the request fails."""
 
@@ -130,9 +143,8 @@ class PauseFunction(Request[FunctionInfo]):
     touches = Touches.FUNCTION
     call = "functions.pause"
     function: Text
-    reason: Reason = ""
-    until: Moment | None = None
-    """When its jobs start again, in seconds since 1970; None: when it is resumed."""
+    reason: Annotated[Reason, described("Why, for those who see the pause.")] = ""
+    until: Annotated[Time | None, described("Start its jobs again at this time, such as 2030-01-31T12:00:00Z.")] = None
     revision: Text | None = None
 
 
@@ -158,7 +170,7 @@ class Acknowledge(Request[Acknowledged]):
         example={"reason": "the bank was down"},
     )
     function: Text
-    reason: Reason = ""
+    reason: Annotated[Reason, described("Why, for the audit.")] = ""
 
 
 class ResumeFunction(Request[FunctionInfo]):

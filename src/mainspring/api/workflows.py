@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import get, post
+from mainspring.api.declaration import described, get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import Code, Request, Touches
 from mainspring.api.submitting import Arguments, PriorityName
@@ -343,7 +343,7 @@ class CancelRun(Request[ReachedRun]):
     call = "workflows.cancel"
     http = post("workflows/{key}/cancel", status=202, problems=CHANGES, example={"reason": "the customer called"})
     key: Text
-    reason: Reason = ""
+    reason: Annotated[Reason, described("A text to store in the history.")] = ""
     request: RequestKey | None = None
 
 
@@ -359,9 +359,15 @@ class TerminateRun(Request[ReachedRun]):
         example={"reason": "it does not end", "children": "cancel"},
     )
     key: Text
-    reason: Reason = ""
-    children: ChildPolicyName | None = None
-    """The fate of its open children; None: as their child policies say."""
+    reason: Annotated[Reason, described("A text to store in the history.")] = ""
+    children: Annotated[
+        ChildPolicyName | None,
+        described(
+            "The fate of its open children: they are terminated, asked to cancel themselves, or go on. By default their own"
+            " child policies say so.",
+            label="Its open children",
+        ),
+    ] = None
 
 
 class MoveRun(Request[ReachedRun]):
@@ -372,7 +378,7 @@ class MoveRun(Request[ReachedRun]):
     call = "workflows.move"
     http = post("workflows/{key}/move", problems=(*CHANGES, Code.WORKFLOW_NOT_FOUND), example={"version": "1"})
     key: Text
-    version: Text
+    version: Annotated[Text, described("A version that a worker has registered.")]
 
 
 class UnparkRun(Request[ChangedRuns]):

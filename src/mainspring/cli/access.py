@@ -23,6 +23,7 @@ from mainspring.api.access import (
 )
 from mainspring.api.request import PAGE_LIMIT
 from mainspring.cli.calls import call, items, print_answer
+from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import EXIT_DONE, print_fields, print_json, print_rows, print_table
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
 from mainspring.namespaces import DEFAULT
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 TOKEN_COLUMNS = ("id", "name", "grants", "created_at", "created_by", "expires_at", "used_at", "note")
 
 Token = Annotated[str, Parameter(help="The token's id; or its name, if no other token has it.")]
-Reason = Annotated[str, plain("--reason", "Why, for the audit.")]
 
 tokens = App(name="tokens", help="Create, list, revoke and rotate tokens, and show who may do what.")
 
@@ -104,7 +104,8 @@ def show(token: Token, /, *, json: Json = False, server: ServerOptions = LOCAL) 
 
 
 @tokens.command
-def revoke(token: Token, /, *, reason: Reason = "", json: Json = False, server: ServerOptions = LOCAL) -> int:
+@takes(RevokeToken)
+def revoke(token: Token, /, *, given: Given = NOTHING, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Revoke a token: it is refused at once by this node, and by all others within 3 seconds.
 
     Browsers that signed in with it are signed out, and connections and streams that use it end.
@@ -112,17 +113,18 @@ def revoke(token: Token, /, *, reason: Reason = "", json: Json = False, server: 
     EXIT CODES
       0 revoked, 3 no server, 4 no such token
     """
-    return print_answer(server.client(), RevokeToken(token, reason), _print, json=json)
+    return print_answer(server.client(), RevokeToken(token, **given), _print, json=json)
 
 
 @tokens.command
-def rotate(token: Token, /, *, reason: Reason = "", json: Json = False, server: ServerOptions = LOCAL) -> int:
+@takes(RotateToken)
+def rotate(token: Token, /, *, given: Given = NOTHING, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Give a token a new secret, and print it alone. The old one ends as with revoke; name, rights and expiry stay.
 
     EXIT CODES
       0 rotated, 2 your own token does not permit as much, 3 no server, 4 no such token
     """
-    request = RotateToken(token, reason)
+    request = RotateToken(token, **given)
     return print_answer(server.client(), request, lambda rotated: print(rotated["token"]), json=json)
 
 
@@ -154,17 +156,10 @@ marks = App(name="marks", help="Add and list marks: lines in charts, for events 
 
 
 @audit.command(name="list")
+@takes(ListActs)
 def list_acts(
     *,
-    who: Annotated[str | None, plain("--who", "List only acts of the token or user with this name.")] = None,
-    what: Annotated[str | None, plain("--what", "List only acts of this kind, such as jobs.cancel.")] = None,
-    object_: Annotated[
-        str | None, plain("--object", "List only acts on this object, such as the handle of a job.")
-    ] = None,
-    everywhere: Annotated[
-        bool,
-        plain("--everywhere", "List acts in all namespaces, and those outside, such as on nodes.", negative=""),
-    ] = False,
+    given: Given = NOTHING,
     limit: Limit = 100,
     export: Annotated[
         bool, plain("--export", "Print all acts instead, one JSON object on each line.", negative="")
@@ -180,7 +175,7 @@ def list_acts(
     EXIT CODES
       0 listed, 2 your token is not an administrator's, 3 no server
     """
-    request = ListActs(everywhere=everywhere, who=who, what=what, object=object_, limit=PAGE_LIMIT)
+    request = ListActs(limit=PAGE_LIMIT, **given)
     found = items(server.client(), request, "acts", None if export else limit)
     if export:
         for act in found:

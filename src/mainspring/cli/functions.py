@@ -17,10 +17,10 @@ from mainspring.api.functions import (
     ShowFunction,
 )
 from mainspring.cli.calls import call, check_exists, items, print_answer
+from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import EXIT_DONE, print_fields, print_json, print_table
-from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, plain, reading
-from mainspring.errors import SettingsError
-from mainspring.quantities import format_rate, parse_rate
+from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
+from mainspring.quantities import format_rate
 
 if TYPE_CHECKING:
     from mainspring.client.blocking import Client
@@ -41,22 +41,8 @@ COLUMNS = (
 
 Name = Annotated[str, Parameter(help="The function's name.")]
 Create = Annotated[bool, plain("--create", "Accept a function that has no jobs, workers or limits yet.", negative="")]
-_NOT_GIVEN = "not given"
 
 functions = App(name="functions", help="List, limit, pause and resume functions, and show their past.")
-
-
-def parse_number(text: str) -> int | None:
-    """Return a limit, or None for ``none``. Raises SettingsError for other text."""
-    if text == "none":
-        return None
-    if not text.isdigit() or len(text) > 9:
-        raise SettingsError(f"{text!r} is not a limit: write a number of jobs, or none")
-    return int(text)
-
-
-_LIMIT_OPTION: dict[str, Any] = {"converter": reading(parse_number), "metavar": "JOBS"}
-_RATE_OPTION: dict[str, Any] = {"converter": reading(parse_rate), "metavar": "JOBS/DURATION"}
 
 
 @functions.command(name="list")
@@ -89,34 +75,12 @@ def show(function: Name, /, *, json: Json = False, server: ServerOptions = LOCAL
 
 
 @functions.command
+@takes(LimitFunction)
 def limit(
     function: Name,
     /,
     *,
-    concurrency: Annotated[
-        Any, plain("--concurrency", "The most jobs to run at a time, or none.", **_LIMIT_OPTION)
-    ] = _NOT_GIVEN,
-    concurrency_per_key: Annotated[
-        Any,
-        plain(("--concurrency-per-key", "--per-key"), "The same for the jobs of one concurrency key.", **_LIMIT_OPTION),
-    ] = _NOT_GIVEN,
-    rate: Annotated[
-        Any,
-        plain(
-            "--rate",
-            "The most jobs to start in a period: 100/1m; with 100/1m,20 at most 20 of them at once; or none.",
-            **_RATE_OPTION,
-        ),
-    ] = _NOT_GIVEN,
-    rate_per_key: Annotated[
-        Any, plain("--rate-per-key", "The same for the jobs of one concurrency key.", **_RATE_OPTION)
-    ] = _NOT_GIVEN,
-    unlimited: Annotated[
-        bool, plain("--unlimited", "Set no limits, even if its workers declare some.", negative="")
-    ] = False,
-    declared: Annotated[
-        bool, plain("--declared", "Use the limits that its workers declare: undo this command.", negative="")
-    ] = False,
+    given: Given = NOTHING,
     create: Create = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -136,23 +100,17 @@ def limit(
     EXIT CODES
       0 limited, 3 no server, 4 the function has no jobs, workers or limits: see --create
     """
-    limits: dict[str, Any] = {"concurrency": concurrency, "concurrency_per_key": concurrency_per_key}
-    limits |= {"rate": rate, "rate_per_key": rate_per_key}
-    given = {name: value for name, value in limits.items() if value != _NOT_GIVEN}
-    request = LimitFunction(function, **given, unlimited=unlimited, declared=declared)
+    request = LimitFunction(function, **given)
     return print_answer(_checked_client(server, function, create=create), request, _print, json=json)
 
 
 @functions.command
+@takes(PauseFunction)
 def pause(
     function: Name,
     /,
     *,
-    reason: Annotated[str, plain("--reason", "Why, for those who see the pause.")] = "",
-    until: Annotated[
-        float | None,
-        plain("--until", "Start its jobs again at this time, such as 2030-01-31T12:00:00Z.", **TIME_OPTION),
-    ] = None,
+    given: Given = NOTHING,
     create: Create = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -167,7 +125,7 @@ def pause(
       0 paused, 3 no server, 4 the function has no jobs, workers or limits: see --create
     """
     return print_answer(
-        _checked_client(server, function, create=create), PauseFunction(function, reason, until), _print, json=json
+        _checked_client(server, function, create=create), PauseFunction(function, **given), _print, json=json
     )
 
 
@@ -178,11 +136,12 @@ def resume(function: Name, /, *, json: Json = False, server: ServerOptions = LOC
 
 
 @functions.command
+@takes(Acknowledge)
 def acknowledge(
     function: Name,
     /,
     *,
-    reason: Annotated[str, plain("--reason", "Why, for the audit.")] = "",
+    given: Given = NOTHING,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -193,7 +152,7 @@ def acknowledge(
     EXIT CODES
       0 acknowledged, 3 no server, 4 no such function
     """
-    return print_answer(server.client(), Acknowledge(function, reason), print_fields, json=json)
+    return print_answer(server.client(), Acknowledge(function, **given), print_fields, json=json)
 
 
 SERIES_COLUMNS = ("at", "submitted", "succeeded", "failed", "retried", "wait_p50", "wait_p95", "run_p50", "run_p95")

@@ -11,7 +11,6 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.api.workflows import (
     CancelRun,
-    ChildPolicyName,
     MoveRun,
     ShowRun,
     SignalRun,
@@ -22,6 +21,7 @@ from mainspring.api.workflows import (
     UnparkRun,
 )
 from mainspring.cli.calls import call, print_answer
+from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
 from mainspring.cli.job_output import handle_of
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, args_of, plain
@@ -32,8 +32,6 @@ from mainspring.errors import MainspringError, UsageError
 
 if TYPE_CHECKING:
     from mainspring.client.blocking import Client
-
-Reason = Annotated[str, plain("--reason", "A text to store in the history.")]
 
 workflows = App(name="workflows", help="Start, list, show, signal, cancel and end runs of workflows.", version_flags=())
 
@@ -218,7 +216,8 @@ def signal(
 
 
 @workflows.command
-def cancel(key: Key, /, *, reason: Reason = "", json: Json = False, server: ServerOptions = LOCAL) -> int:
+@takes(CancelRun)
+def cancel(key: Key, /, *, given: Given = NOTHING, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Ask a run to cancel itself, and print its handle and status.
 
     The run's code can clean up: it stays "open" until it has ended. To end it at once, use mainspring workflows terminate.
@@ -226,24 +225,16 @@ def cancel(key: Key, /, *, reason: Reason = "", json: Json = False, server: Serv
     EXIT CODES
       0 asked, or cancelled, 1 the run is closed, 3 no server, 4 no such run
     """
-    return print_answer(server.client(), CancelRun(key, reason), _print_reached, json=json)
+    return print_answer(server.client(), CancelRun(key, **given), _print_reached, json=json)
 
 
 @workflows.command
+@takes(TerminateRun)
 def terminate(
     key: Key,
     /,
     *,
-    reason: Reason = "",
-    children: Annotated[
-        ChildPolicyName | None,
-        Parameter(
-            name="--children",
-            help="The fate of its open children: they are terminated, asked to cancel themselves, or go on. By default their"
-            " own child policies say so.",
-            show_default=False,
-        ),
-    ] = None,
+    given: Given = NOTHING,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -255,15 +246,16 @@ def terminate(
     EXIT CODES
       0 ended, 1 the run is closed, 3 no server, 4 no such run
     """
-    return print_answer(server.client(), TerminateRun(key, reason, children), _print_reached, json=json)
+    return print_answer(server.client(), TerminateRun(key, **given), _print_reached, json=json)
 
 
 @workflows.command(usage="mainspring workflows move KEY --version VERSION [OPTIONS]")
+@takes(MoveRun)
 def move(
     key: Key,
     /,
     *,
-    version: Annotated[str, plain("--version", "A version that a worker has registered.")],
+    given: Given,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -276,7 +268,7 @@ def move(
       0 moved, or it has the version, 1 the run is closed, has not begun, or its code has made decisions, 3 no server,
       4 no such run or version
     """
-    return print_answer(server.client(), MoveRun(key, version), _print_reached, json=json)
+    return print_answer(server.client(), MoveRun(key, **given), _print_reached, json=json)
 
 
 @workflows.command(usage="mainspring workflows unpark KEY | --all")

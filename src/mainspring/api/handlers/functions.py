@@ -365,7 +365,7 @@ class FunctionCalls:
         return await self._change(request, caller, change)
 
     async def _pause(self, request: PauseFunction, caller: Caller) -> FunctionInfo:
-        until = request.until
+        until = None if request.until is None else request.until.timestamp()
         if until is not None and not 0 < until - self._service.wall() <= LONGEST_PAUSE:
             raise ApiError(
                 Code.INVALID,

@@ -87,7 +87,6 @@ ROUTES: Final = (
         method="POST",
         path=f"{F}/pause",
         request=functions.PauseFunction,
-        times=("until",),
         fixed={"revision": None},
         answer=functions.FunctionInfo,
         version=version_of,
