@@ -343,7 +343,7 @@ def _block(paragraphs: list[str]) -> str:
 
 
 def _parameter(one: msgspec.structs.FieldInfo, imports: set[str]) -> str:
-    info = types.type_info(one.type)
+    info = _bare(types.type_info(one.type))
     parts = info.types if isinstance(info, types.UnionType) else (info,)
     names = [_TYPES[one.name]] if one.name in _TYPES else [_text(part, imports) for part in parts if not _is_none(part)]
     if one.default is UNSET:
@@ -357,14 +357,17 @@ def _parameter(one: msgspec.structs.FieldInfo, imports: set[str]) -> str:
     return f"{one.name}: {kind} = {default}"
 
 
+def _bare(info: types.Type) -> types.Type:
+    """Return a type without its limits and its description."""
+    return _bare(info.type) if isinstance(info, types.Metadata) else info
+
+
 def _is_none(info: types.Type) -> bool:
     return isinstance(info, types.NoneType)
 
 
 def _text(info: types.Type, imports: set[str]) -> str:
-    match info:
-        case types.Metadata():
-            return _text(info.type, imports)
+    match info := _bare(info):
         case types.LiteralType():
             return f"Literal[{', '.join(repr(one) for one in info.values)}]"
         case types.ListType() | types.VarTupleType():

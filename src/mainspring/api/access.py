@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import delete, described, get, post
-from mainspring.api.request import Code, PAGE_LIMIT, Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
 from mainspring.namespaces import DEFAULT
 from mainspring.sizes import (
     Text,  # noqa: TC001 - msgspec reads the annotations

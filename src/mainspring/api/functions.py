@@ -14,9 +14,9 @@ from mainspring.access.roles import Permission
 from mainspring.api.declaration import described, get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.request import Code, PAGE_LIMIT, Request, Time, Touches
+from mainspring.api.request import PAGE_LIMIT, Code, Request, Time, Touches
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
-from mainspring.sizes import Moment, Text, Whole  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Moment, Text  # noqa: TC001 - msgspec reads the annotations
 
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
 
@@ -102,6 +102,7 @@ class IsRegistered(Request[Registration]):
     function: Text
 
 
+Places = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 CHANGES = (Code.UNSUPPORTED, Code.TOO_MANY_FUNCTIONS, Code.TOO_LARGE)
 """The problems of changes of functions."""
 
@@ -114,10 +115,10 @@ class LimitFunction(Request[FunctionInfo]):
     call = "functions.limit"
     function: Text
     concurrency: Annotated[
-        Whole | UnsetType | None, described("The most jobs to run at a time, or none.", metavar="JOBS")
+        Places | UnsetType | None, described("The most jobs to run at a time, or none.", metavar="JOBS")
     ] = UNSET
     concurrency_per_key: Annotated[
-        Whole | UnsetType | None,
+        Places | UnsetType | None,
         described(
             "The same for the jobs of one concurrency key.", "--concurrency-per-key", "--per-key", metavar="JOBS"
         ),

@@ -130,8 +130,7 @@ class StartOperation(Request[StartedOperation]):
     handles: Annotated[list[Text], msgspec.Meta(max_length=HANDLES_LIMIT)] | None = None
     dry_run: Annotated[bool, described("Only count the jobs that match, and show five.")] = False
     expect: Annotated[
-        int | None,
-        msgspec.Meta(ge=0, le=2**53),
+        Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None,
         described("Change nothing if more jobs match than this.", metavar="JOBS", label="At most so many jobs"),
     ] = None
     reason: Annotated[Reason, described("A text to store with the operation.")] = ""
@@ -230,8 +229,7 @@ class Backfill(Request[StartedBackfill], kw_only=True):
     )
     to: Annotated[Time | None, described("The last time that may run; by default now.")] = None
     max: Annotated[
-        int | None,
-        msgspec.Meta(ge=0, le=2**63 - 1),
+        Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None,
         described("Run nothing if the range has more times than this.", metavar="TIMES", label="At most so many times"),
     ] = None
     dry_run: Annotated[bool, described("Only count the times in the range, and show ten.")] = False

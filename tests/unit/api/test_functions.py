@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -72,7 +73,7 @@ def test_a_pause_has_a_reason_and_an_end() -> None:
     async def test() -> None:
         async with opened() as node:
             call = node.api.call
-            until = node.clock.wall() + 60
+            until = datetime.fromtimestamp(node.clock.wall() + 60, UTC)
             paused = await call(functions.PauseFunction("f", "the bank is down", until))
             assert (paused.pause_reason, paused.paused_until) == ("the bank is down", "2023-11-14T22:14:20.000000Z")
             repeated = await call(functions.PauseFunction("f"))
@@ -86,8 +87,10 @@ def test_a_pause_has_a_reason_and_an_end() -> None:
             )
             resumed = await call(functions.ResumeFunction("f"))
             assert (resumed.paused, resumed.paused_at, resumed.paused_by) == (False, None, None)
-            assert await node.code(functions.PauseFunction("f", until=node.clock.wall())) is Code.INVALID
-            assert await node.code(functions.PauseFunction("f", until=float("inf"))) is Code.INVALID
+            assert (
+                await node.code(functions.PauseFunction("f", until=datetime.fromtimestamp(node.clock.wall(), UTC)))
+                is Code.INVALID
+            )
 
     run(test())
 
