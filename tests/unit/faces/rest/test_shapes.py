@@ -57,11 +57,12 @@ def test_positions_that_are_numbers_are_read_from_cursors() -> None:
 
 
 def test_times_become_seconds() -> None:
-    pause = route(functions.PauseFunction, times=("until",), fixed={"revision": None})
-    assert request_of(pause, function="f", until=NOON) == functions.PauseFunction("f", until=NOON)
-    assert request_of(pause, function="f") == functions.PauseFunction("f")
+    series = route(functions.ReadFunctionSeries, times=("since",))
+    since = NOON.timestamp()
+    assert request_of(series, function="f", since=NOON) == functions.ReadFunctionSeries("f", since=since)
+    assert request_of(series, function="f") == functions.ReadFunctionSeries("f")
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"function": "f", "until": 17.0}, pause.takes)
+        msgspec.convert({"function": "f", "since": 17.0}, series.takes)
 
 
 def test_a_field_may_have_another_name_and_type() -> None:
