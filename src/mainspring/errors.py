@@ -36,10 +36,12 @@ Errors have data as attributes; the faces translate them into codes of their pro
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
 
 class MainspringError(Exception):
@@ -112,6 +114,32 @@ class ConflictError(ServerError):
     def __init__(self, message: str, *, live_handle: str | None = None) -> None:
         super().__init__(message)
         self.live_handle = live_handle
+
+
+class Kind(StrEnum):
+    """The classes of the codes of problems (`api.request.Code`): ``FAULT`` of the protocol contains one.
+
+    Each has the error that a client raises, and the exit code of a command.
+    """
+
+    USAGE = "usage", UsageError, 2
+    """The request is invalid, or not possible at this node: the same one fails again."""
+    FORBIDDEN = "forbidden", ForbiddenError, 1
+    """The caller lacks a permission."""
+    NOT_FOUND = "not_found", NotFoundError, 4
+    CONFLICT = "conflict", ConflictError, 1
+    """The state of the job, schedule or node does not allow the request."""
+    UNAVAILABLE = "unavailable", ConnectionLostError, 3
+    """The same request may succeed later."""
+
+    error: type[UsageError | ServerError]
+    exit_code: int
+
+    def __new__(cls, text: str, error: type[UsageError | ServerError], exit_code: int) -> Self:  # noqa: D102 - of an enumeration
+        kind = str.__new__(cls, text)
+        kind._value_ = text
+        kind.error, kind.exit_code = error, exit_code
+        return kind
 
 
 class StoreError(MainspringError):

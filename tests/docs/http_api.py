@@ -13,7 +13,7 @@ from msgspec.inspect import type_info
 from mainspring.api.access import GrantSpec
 from mainspring.faces.rest.inputs import Inputs
 from mainspring.faces.rest.openapi import with_document
-from mainspring.faces.rest.replies import KINDS
+from mainspring.faces.rest.replies import PROBLEM_TYPES
 from mainspring.faces.rest.routes import ROUTES
 
 from .pages import ROOT
@@ -38,7 +38,7 @@ PAGE = ROOT / "docs" / "reference" / "http-api.md"
 
 
 def problems() -> str:
-    rows = [f"| `{one.code}` | {one.status} | {one.title} |" for one in KINDS.values()]
+    rows = [f"| `{one.code}` | {one.status} | {one.title} |" for one in PROBLEM_TYPES.values()]
     return "\n".join(["| type after `urn:mainspring:problem:` | status | title |", "|---|---|---|", *rows])
 
 

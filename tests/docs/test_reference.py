@@ -170,9 +170,9 @@ def test_every_code_of_the_wire_is_among_the_errors() -> None:
     assert codes == set(re.findall(r"^\| `([A-Z_]+)` \|", page("errors.md"), flags=re.MULTILINE))
 
 
-def test_every_code_of_a_call_is_among_the_errors_with_its_class() -> None:
-    rows = re.findall(r"^\| `([a-z_]+)` \| `([a-z_]+)` \|", page("errors.md"), flags=re.MULTILINE)
-    assert rows == [(code.value, code.kind.value) for code in Code]
+def test_every_code_of_a_call_is_among_the_errors_with_its_class_and_its_status() -> None:
+    rows = re.findall(r"^\| `([a-z_]+)` \| `([a-z_]+)` \| (\d+) \| (\d) \|", page("errors.md"), flags=re.MULTILINE)
+    assert rows == [(code.value, code.kind.value, str(code.status), str(code.kind.exit_code)) for code in Code]
 
 
 def test_every_call_is_in_the_specification_of_the_extension() -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from mainspring.access.roles import Permission  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.declaration import Http, described
-from mainspring.errors import ConflictError, ForbiddenError, MainspringError, RefusedError, UsageError
+from mainspring.errors import ConflictError, ForbiddenError, Kind, MainspringError, RefusedError, UsageError
 from mainspring.namespaces import Namespaced
 from mainspring.private_data import hide_secrets
 from mainspring.sizes import Text, Texts
@@ -32,73 +32,61 @@ PAGE_LIMIT = 1000
 """The largest number of jobs, functions, times or runs in one answer."""
 
 
-class Kind(StrEnum):
-    """The classes of codes. A caller without a rule for a code can use its class, which the protocol's ``FAULT`` contains."""
-
-    USAGE = "usage"
-    """The request is invalid, or not possible at this node: the same one fails again."""
-    FORBIDDEN = "forbidden"
-    """The caller lacks a permission."""
-    NOT_FOUND = "not_found"
-    CONFLICT = "conflict"
-    """The state of the job, schedule or node does not allow the request."""
-    UNAVAILABLE = "unavailable"
-    """The same request may succeed later."""
-
-
 class Code(StrEnum):
-    """Codes of problems. Callers compare codes, so none is ever renamed."""
+    """Codes of problems: the only table of them. Callers compare codes, so none is ever renamed.
 
-    UNKNOWN_CALL = "unknown_call", Kind.USAGE
-    """There is no call of this name."""
-    UNREADABLE = "unreadable", Kind.USAGE
+    Each has its class, from which the exit code of commands follows, and its status and its title in HTTP.
+    """
+
+    UNKNOWN_CALL = "unknown_call", Kind.USAGE, 404, "There is no such request"
+    UNREADABLE = "unreadable", Kind.USAGE, 400, "The request cannot be read"
     """The request is no JSON object with the keys and types of its call."""
-    INVALID = "invalid", Kind.USAGE
-    """A value is invalid; the message names it."""
-    UNSUPPORTED = "unsupported", Kind.USAGE
-    """The store of this node does not support the request."""
-    TOO_LARGE = "too_large", Kind.USAGE
-    """A name, a unique or a payload is too long; the message gives the limit in bytes."""
-    TOO_MANY_FUNCTIONS = "too_many_functions", Kind.USAGE
-    """The request names a new function, and the node accepts no more functions."""
-    FORBIDDEN = "forbidden", Kind.FORBIDDEN
-    """The caller lacks a permission; the message names it."""
-    JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND
-    NOT_KEPT = "not_kept", Kind.NOT_FOUND
+    INVALID = "invalid", Kind.USAGE, 422, "A value is invalid"
+    """The message names the value."""
+    UNSUPPORTED = "unsupported", Kind.USAGE, 422, "The store of this node does not support the request"
+    TOO_LARGE = "too_large", Kind.USAGE, 413, "A name or a payload is too long"
+    """The message gives the limit in bytes."""
+    TOO_MANY_FUNCTIONS = "too_many_functions", Kind.USAGE, 422, "The node accepts no more functions"
+    """The request names a new function."""
+    FORBIDDEN = "forbidden", Kind.FORBIDDEN, 403, "The caller lacks a permission"
+    """The message names the permission."""
+    JOB_NOT_FOUND = "job_not_found", Kind.NOT_FOUND, 404, "There is no such job"
+    NOT_KEPT = "not_kept", Kind.NOT_FOUND, 404, "The data are not kept"
     """The job exists, and its arguments or its result are no longer kept, or never were."""
-    FUNCTION_NOT_FOUND = "function_not_found", Kind.NOT_FOUND
-    SCHEDULE_NOT_FOUND = "schedule_not_found", Kind.NOT_FOUND
-    NODE_NOT_FOUND = "node_not_found", Kind.NOT_FOUND
-    RUN_NOT_FOUND = "run_not_found", Kind.NOT_FOUND
-    OPERATION_NOT_FOUND = "operation_not_found", Kind.NOT_FOUND
-    WORKER_NOT_FOUND = "worker_not_found", Kind.NOT_FOUND
+    FUNCTION_NOT_FOUND = "function_not_found", Kind.NOT_FOUND, 404, "There is no such function"
+    SCHEDULE_NOT_FOUND = "schedule_not_found", Kind.NOT_FOUND, 404, "There is no such schedule"
+    NODE_NOT_FOUND = "node_not_found", Kind.NOT_FOUND, 404, "There is no such node"
+    RUN_NOT_FOUND = "run_not_found", Kind.NOT_FOUND, 404, "There is no such run"
+    OPERATION_NOT_FOUND = "operation_not_found", Kind.NOT_FOUND, 404, "There is no such operation"
+    WORKER_NOT_FOUND = "worker_not_found", Kind.NOT_FOUND, 404, "There is no such worker"
     """No connected worker has this id."""
-    WORKFLOW_NOT_FOUND = "workflow_not_found", Kind.NOT_FOUND
+    WORKFLOW_NOT_FOUND = "workflow_not_found", Kind.NOT_FOUND, 404, "There is no such workflow"
     """No worker has registered the workflow, or its version."""
-    TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND
-    CONFLICT = "conflict", Kind.CONFLICT
-    """The state of a job, a schedule or a run does not allow it; the message names the state."""
-    CHANGED = "changed", Kind.CONFLICT
-    """The object was changed since the revision that the request names: read it again."""
-    AMBIGUOUS_NODE = "ambiguous_node", Kind.CONFLICT
-    """Several nodes have this name."""
-    NODE_LIVES = "node_lives", Kind.CONFLICT
-    """The node is not dead, and only ``force`` removes such a node."""
-    ONLY_NODE = "only_node", Kind.CONFLICT
+    TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND, 404, "There is no such token"
+    CONFLICT = "conflict", Kind.CONFLICT, 409, "The state does not allow the request"
+    """That of a job, a schedule or a run; the message names the state."""
+    CHANGED = "changed", Kind.CONFLICT, 412, "The object has changed"
+    """It was changed since the revision that the request names: read it again."""
+    AMBIGUOUS_NODE = "ambiguous_node", Kind.CONFLICT, 409, "Several nodes have this name"
+    NODE_LIVES = "node_lives", Kind.CONFLICT, 409, "The node is alive"
+    """It is not dead, and only ``force`` removes such a node."""
+    ONLY_NODE = "only_node", Kind.CONFLICT, 409, "There is no other node"
     """No other node shares the store of this node, so it can be neither drained nor removed."""
-    REFUSED = "refused", Kind.UNAVAILABLE
-    """The node accepts no more jobs now: the function's queue is full, or the memory for foreground jobs."""
-    TOO_MANY_WAITS = "too_many_waits", Kind.UNAVAILABLE
+    REFUSED = "refused", Kind.UNAVAILABLE, 429, "The node accepts no more jobs now"
+    """The function's queue is full, or the memory for foreground jobs."""
+    TOO_MANY_WAITS = "too_many_waits", Kind.UNAVAILABLE, 429, "The caller has too many requests that wait"
     """The node has no place for one more watch or wait of this caller, or of its namespace; the message has the numbers."""
-    UNAVAILABLE = "unavailable", Kind.UNAVAILABLE
-    """The store could not be reached, or has refused, or a call over Gearman met a defect; the message is the reason."""
+    UNAVAILABLE = "unavailable", Kind.UNAVAILABLE, 503, "The store cannot be reached"
+    """It could not be reached, or has refused, or a call over Gearman met a defect; the message is the reason."""
 
     kind: Kind
+    status: int
+    title: str
 
-    def __new__(cls, text: str, kind: Kind) -> Self:  # noqa: D102 - as of all enumerations with attributes
+    def __new__(cls, text: str, kind: Kind, status: int, title: str) -> Self:  # noqa: D102 - of an enumeration
         code = str.__new__(cls, text)
         code._value_ = text
-        code.kind = kind
+        code.kind, code.status, code.title = kind, status, title
         return code
 
 

@@ -29,20 +29,17 @@ from rich.cells import cell_len, set_cell_size
 
 from mainspring.appearance import terminal_style
 from mainspring.errors import (
-    ConflictError,
     ConnectionLostError,
-    ForbiddenError,
     JobLost,
+    Kind,
     MainspringError,
     NoAnswerError,
-    NotFoundError,
     RefusedError,
     ServerError,
     StoreBusyError,
     StoreCorruptError,
     StoreForeignError,
     StoreFullError,
-    UsageError,
 )
 from mainspring.quantities import format_duration
 
@@ -283,14 +280,10 @@ EXPECTED_ERRORS = (MainspringError, OSError, TimeoutError)
 """Errors that a command reports in one line. Any other exception is a defect and shows its traceback."""
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
-    (UsageError, EXIT_USAGE),
-    (NotFoundError, EXIT_NOT_FOUND),
     (JobLost, EXIT_NOT_FOUND),
-    (ForbiddenError, EXIT_FAILED),
-    (ConflictError, EXIT_FAILED),
     (RefusedError, EXIT_FAILED),
     (NoAnswerError, EXIT_TIMED_OUT),
-    (ConnectionLostError, EXIT_NO_SERVER),
+    *((kind.error, kind.exit_code) for kind in Kind),
     (ServerError, EXIT_NO_SERVER),
     (TimeoutError, EXIT_TIMED_OUT),
 )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from mainspring.errors import (
-    ConflictError,
     ConnectionLostError,
     ForbiddenError,
     JobCancelled,
@@ -23,8 +22,8 @@ from mainspring.errors import (
     JobFailed,
     JobLost,
     JobTimedOut,
+    Kind,
     NoAnswerError,
-    NotFoundError,
     RefusedError,
     ServerError,
     UsageError,
@@ -202,19 +201,8 @@ def no_answer_error(limit: float, *, sent: bool) -> ConnectionLostError:
 
 def call_error(code: str, message: str) -> UsageError | ServerError:
     """Return the error that a FAULT packet stands for."""
-    match code:
-        case "usage":
-            return UsageError(message)
-        case "not_found":
-            return NotFoundError(message)
-        case "forbidden":
-            return ForbiddenError(message)
-        case "conflict":
-            return ConflictError(message)
-        case "unavailable":
-            return ConnectionLostError(message)
-        case _:
-            return RefusedError(code, message)
+    kind = next((kind for kind in Kind if kind == code), None)
+    return RefusedError(code, message) if kind is None else kind.error(message)
 
 
 BUFFER_BYTES: Final = 8 << 20

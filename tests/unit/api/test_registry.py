@@ -14,9 +14,9 @@ from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Permission, Role
 from mainspring.api import functions, jobs, nodes, schedules, submitting
 from mainspring.api.handlers.registry import Api
-from mainspring.api.request import ApiError, Code, Kind, Problem, Request, Touches, read, write
+from mainspring.api.request import ApiError, Code, Problem, Request, Touches, read, write
 from mainspring.callbacks import Callback
-from mainspring.errors import ConflictError, StoreFullError, UsageError
+from mainspring.errors import ConflictError, Kind, StoreFullError, UsageError
 
 from .a_node import run
 

@@ -13,7 +13,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.request import Request, details_of
 from mainspring.faces.rest.inputs import Inputs, is_list
 from mainspring.faces.rest.registry import ROOT, Route
-from mainspring.faces.rest.replies import KINDS, MEDIA_TYPE, Document
+from mainspring.faces.rest.replies import MEDIA_TYPE, PROBLEM_TYPES, Document
 
 if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Context
@@ -98,7 +98,7 @@ def _responses(route: Route, answer: Any) -> dict[str, Any]:
         responses[str(status)] = response
     names = [*OF_ALL, *route.problems, *(("media_type", "too_large") if route.has_body else ())]
     for name in dict.fromkeys(names):
-        kind = KINDS[name]
+        kind = PROBLEM_TYPES[name]
         response = responses.setdefault(
             str(kind.status),
             {

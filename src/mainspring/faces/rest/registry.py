@@ -306,7 +306,7 @@ class Route:
     others: Mapping[int, str] = field(default_factory=dict)
     """Other statuses of successful answers, with their descriptions."""
     problems: tuple[str, ...] = ()
-    """The names of the `problems.KINDS` that are its own; all routes have those of authentication and of invalid values."""
+    """The names of its own `replies.PROBLEM_TYPES`; all routes have those of authentication and of invalid values."""
     shows_secret: bool = False
     """Whether its answer has a secret. The node keeps no such answer, so the route takes no ``Idempotency-Key``."""
     limit: int = BODY_LIMIT

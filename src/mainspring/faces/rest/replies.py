@@ -64,8 +64,8 @@ RETRY_AFTER: Final = 1
 """Seconds after which a refused request may be repeated."""
 
 
-class Kind(NamedTuple):
-    """A type of problems."""
+class ProblemType(NamedTuple):
+    """A type of problems, as of RFC 9457."""
 
     name: str
     status: int
@@ -82,39 +82,7 @@ class Kind(NamedTuple):
         return PREFIX + self.code
 
 
-def _kinds(*rows: tuple[str, int, str]) -> dict[str, Kind]:
-    return {name: Kind(name, status, title) for name, status, title in rows}
-
-
-OF_CALLS: Final = _kinds(
-    (Code.UNKNOWN_CALL, 404, "There is no such request"),
-    (Code.UNREADABLE, 400, "The request cannot be read"),
-    (Code.INVALID, 422, "A value is invalid"),
-    (Code.UNSUPPORTED, 422, "The store of this node does not support the request"),
-    (Code.TOO_LARGE, 413, "A name or a payload is too long"),
-    (Code.TOO_MANY_FUNCTIONS, 422, "The node accepts no more functions"),
-    (Code.FORBIDDEN, 403, "The caller lacks a permission"),
-    (Code.JOB_NOT_FOUND, 404, "There is no such job"),
-    (Code.NOT_KEPT, 404, "The data are not kept"),
-    (Code.FUNCTION_NOT_FOUND, 404, "There is no such function"),
-    (Code.SCHEDULE_NOT_FOUND, 404, "There is no such schedule"),
-    (Code.NODE_NOT_FOUND, 404, "There is no such node"),
-    (Code.RUN_NOT_FOUND, 404, "There is no such run"),
-    (Code.OPERATION_NOT_FOUND, 404, "There is no such operation"),
-    (Code.WORKER_NOT_FOUND, 404, "There is no such worker"),
-    (Code.WORKFLOW_NOT_FOUND, 404, "There is no such workflow"),
-    (Code.TOKEN_NOT_FOUND, 404, "There is no such token"),
-    (Code.CONFLICT, 409, "The state does not allow the request"),
-    (Code.CHANGED, 412, "The object has changed"),
-    (Code.AMBIGUOUS_NODE, 409, "Several nodes have this name"),
-    (Code.NODE_LIVES, 409, "The node is alive"),
-    (Code.ONLY_NODE, 409, "There is no other node"),
-    (Code.REFUSED, 429, "The node accepts no more jobs now"),
-    (Code.TOO_MANY_WAITS, 429, "The caller has too many requests that wait"),
-    (Code.UNAVAILABLE, 503, "The store cannot be reached"),
-)
-"""Kinds of the API's own problems, by code. Each code needs one."""
-OF_HTTP: Final = _kinds(
+OF_HTTP: Final = (
     ("malformed", 400, "The request cannot be read"),
     ("unauthenticated", 401, "A token or a session is needed"),
     ("cross_site", 403, "The request comes from another site"),
@@ -130,10 +98,12 @@ OF_HTTP: Final = _kinds(
     ("precondition_required", 428, "The write names no version"),
     ("internal", 500, "The node has a defect"),
 )
-"""Kinds of problems with HTTP itself."""
-KINDS: Final = OF_CALLS | OF_HTTP
+"""The problems of HTTP itself. The others are the codes of calls."""
+PROBLEM_TYPES: Final = {
+    name: ProblemType(name, status, title)
+    for name, status, title in (*((code.value, code.status, code.title) for code in Code), *OF_HTTP)
+}
 _RETRIED: Final = frozenset({429, 503})
-_DEFECT: Final = Kind("internal", 500, OF_HTTP["internal"].title)
 
 
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -167,7 +137,7 @@ class HttpError(MainspringError):
         self, name: str, detail: str, *, faults: Sequence[Fault] = (), headers: Mapping[bytes, bytes] | None = None
     ) -> None:
         super().__init__(detail)
-        self.kind = OF_HTTP.get(name) or OF_CALLS[name]
+        self.kind = PROBLEM_TYPES[name]
         self.detail = detail
         self.faults = faults
         self.headers = headers or {}
@@ -181,9 +151,9 @@ def refusal(error: HttpError | Problem | None, request_id: str) -> tuple[int, di
         kind, detail, faults = error.kind, error.detail, error.faults
         headers |= error.headers
     elif error is not None:
-        kind, detail = OF_CALLS[error.code], error.message
+        kind, detail = PROBLEM_TYPES[error.code], error.message
     else:
-        kind, detail = _DEFECT, "the node's log has the reason: look there for the request's id"
+        kind, detail = PROBLEM_TYPES["internal"], "the node's log has the reason: look there for the request's id"
     if kind.status in _RETRIED:
         headers.setdefault(b"retry-after", b"%d" % RETRY_AFTER)
     document = Document(

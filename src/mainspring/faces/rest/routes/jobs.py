@@ -17,7 +17,7 @@ from mainspring.api.request import PAGE_LIMIT, ApiError, Code
 from mainspring.api.submitting import REFUSALS, SUBMISSION_LIMIT, NewJob, SubmitJob, SubmitJobs
 from mainspring.faces.rest.idempotency import REPLAYED
 from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, N, Route, path_in
-from mainspring.faces.rest.replies import OF_CALLS, Items, Raw, Reply
+from mainspring.faces.rest.replies import PROBLEM_TYPES, Items, Raw, Reply
 from mainspring.sizes import Text, Texts
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _batch(submissions: Submissions, _: SubmitJobs) -> Any:
 def _problem(problem: Problem | None) -> ItemProblem | None:
     if problem is None:
         return None
-    kind = OF_CALLS[problem.code]
+    kind = PROBLEM_TYPES[problem.code]
     return ItemProblem(kind.uri, kind.title, kind.status, problem.message)
 
 
