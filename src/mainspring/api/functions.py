@@ -143,6 +143,11 @@ class PauseFunction(Request[FunctionInfo]):
     permission = Permission.OPERATE
     touches = Touches.FUNCTION
     call = "functions.pause"
+    http = post(
+        "functions/{function}/pause",
+        problems=CHANGES,
+        example={"reason": "the bank is down", "until": "2030-01-31T12:00:00Z"},
+    )
     function: Text
     reason: Annotated[Reason, described("Why, for those who see the pause.")] = ""
     until: Annotated[Time | None, described("Start its jobs again at this time, such as 2030-01-31T12:00:00Z.")] = None

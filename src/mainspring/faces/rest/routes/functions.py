@@ -84,17 +84,6 @@ ROUTES: Final = (
         problems=(*CHANGES, Code.CHANGED, "precondition_required"),
     ),
     Route(
-        method="POST",
-        path=f"{F}/pause",
-        request=functions.PauseFunction,
-        fixed={"revision": None},
-        answer=functions.FunctionInfo,
-        version=version_of,
-        summary="Start no more jobs of a function",
-        problems=CHANGES,
-        example={"reason": "the bank is down", "until": "2030-01-31T12:00:00Z"},
-    ),
-    Route(
         method="GET",
         path=f"{F}/series",
         request=functions.ReadFunctionSeries,
