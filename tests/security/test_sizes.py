@@ -26,7 +26,7 @@ from mainspring.errors import ConnectionLostError, PayloadError, UsageError
 from mainspring.faces.gearman import extension_json
 from mainspring.faces.gearman.worker_reports import LoggedLines
 from mainspring.faces.rest.routes import ROUTES
-from mainspring.jobs.failures import UNREADABLE, JobFailure, brief, decode_failure, encode_failure, line_of
+from mainspring.jobs.model import UNREADABLE, JobFailure, brief, decode_failure, encode_failure, line_of
 from mainspring.schedules.specification import Specification
 from mainspring.wire.gearman_protocol import Type
 from mainspring.workflows.messages import DecideMessage, refusal, within_limits

@@ -22,8 +22,7 @@ from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.ids import NodeId, job_ids
 from mainspring.job_logs.model import Chunk, lines_of
 from mainspring.jobs import store as ops
-from mainspring.jobs.failures import JobFailure
-from mainspring.jobs.model import UNREADABLE_JOB, UNREADABLE_OPTIONS, Job, State, read_options
+from mainspring.jobs.model import UNREADABLE_JOB, UNREADABLE_OPTIONS, Job, JobFailure, State, read_options
 from mainspring.jobs.settlement_records import AttemptRecord, decode_records, encode_record
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.lists import QueryJobs

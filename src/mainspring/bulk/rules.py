@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.errors import UsageError
 from mainspring.jobs.model import RUNS, UNREADABLE_JOB, UNREADABLE_OPTIONS, State
-from mainspring.jobs.refusals import run_not_retried
+from mainspring.jobs.rules import run_not_retried
 from mainspring.namespaces import split
 from mainspring.queries.filters import JobFilter
 from mainspring.schedules.model import FireState

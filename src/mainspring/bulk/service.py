@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from mainspring.access.idempotency import KeyedAct
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
-    from mainspring.jobs.after_change import Redriving, StoredChanges
     from mainspring.jobs.model import Job
+    from mainspring.jobs.requests import Redriving, StoredChanges
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Operation, Page
     from mainspring.storage.reads import Reads

@@ -18,8 +18,7 @@ from mainspring.bulk.store import (
     SweepBulk,
     TakeBulk,
 )
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import State
+from mainspring.jobs.model import State, failure
 from mainspring.jobs.store import (
     Cancel,
     Cancelled,

@@ -12,7 +12,7 @@ import msgspec
 from mainspring.api.workflows import ShowRun
 from mainspring.cli.calls import call
 from mainspring.cli.display import print_fields, print_json, print_table, printable
-from mainspring.jobs.failures import JobFailure
+from mainspring.jobs.model import JobFailure
 from mainspring.quantities import format_duration, format_size
 
 if TYPE_CHECKING:

@@ -6,17 +6,20 @@ are in `suspects`.
 A plain worker may request a job when there is none in memory (`PendingGrabs`). Its request waits for a claim from the store. A
 worker that has just ended a job also waits for a moment. A job that comes meanwhile is the answer; otherwise the answer is
 NO_JOB.
+
+`TimeLimits` has the time limits of jobs in memory: the expiry of waiting jobs, and the timeout and heartbeat of running ones.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import from_us, to_us
 from mainspring.jobs import rules
 from mainspring.jobs.claiming import NO_QUOTA, Claiming
+from mainspring.jobs.dispatch import match_preferred
 from mainspring.jobs.held import LOST
-from mainspring.jobs.preferred_matching import match_preferred
+from mainspring.jobs.rules import LONGEST_PREPARATION
 from mainspring.jobs.suspects import IsolationQueue, Suspects
 from mainspring.jobs.token_grants import TokenGrants
 
@@ -25,13 +28,109 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.claiming import ClaimQuota
-    from mainspring.jobs.context import Context
-    from mainspring.jobs.held import FunctionQueue, Held, Worker
+    from mainspring.jobs.held import FunctionQueue, Held, Preference, Worker
     from mainspring.jobs.model import Job
-    from mainspring.jobs.preference import Preference
-    from mainspring.jobs.time_limits import TimeLimits
+    from mainspring.jobs.table import Context
     from mainspring.jobs.token_grants import GrantedAccounts
     from mainspring.turns_of_loop import Timer
+
+RECHECK: Final = 60.0
+"""Seconds after which a wait for an expiry time looks at the wall clock again: it may have been stepped."""
+
+
+class TimeLimits:
+    """Sets the timers of jobs. A timer ends when its job gets a worker, leaves it or is released.
+
+    ``expired`` is called with a job that has waited too long; ``timed_out`` with a job, its timeout in seconds, and whether the
+    timeout requeues it; ``silent`` with a job and the seconds for which its worker has not reported.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        expired: Callable[[Held], None],
+        timed_out: Callable[[Held, float, bool], None],
+        silent: Callable[[Held, float], None],
+    ) -> None:
+        self._timers, self._clock = context.timers, context.clock
+        self._expired = expired
+        self._timed_out = timed_out
+        self._silent = silent
+
+    def waits(self, held: Held) -> None:
+        """Set the expiry of a job that waits in memory: the store expires only jobs that wait there."""
+        if not rules.was_tried(held.job):
+            wait = held.job.expires_us / 1_000_000 - self._clock.wall()
+            if wait > RECHECK:
+                self._limit(held, RECHECK, lambda: self.waits(held))
+            else:
+                self._limit(held, max(wait, 0), lambda: self._expired(held))
+
+    def prepares(self, held: Held) -> None:
+        """Let the timeout of a job wait until its worker has prepared an executor, up to `LONGEST_PREPARATION` from its start.
+
+        Only the first call for a delivery does so: a worker that reports more cannot extend the time of an attempt.
+        """
+        if held.begins_by:
+            return
+        elapsed = max(self._clock.wall() - held.started_us / 1_000_000, 0.0)
+        left = max(LONGEST_PREPARATION - elapsed, 0.0)
+        held.begins_by = self._clock.monotonic() + left
+        if left:
+            self.end(held)
+            self.started(held, preparation=left)
+
+    def prepared(self, held: Held) -> bool:
+        """Let a prepared job begin, and return whether it begins now: it has begun before after `LONGEST_PREPARATION`.
+
+        A job whose worker has reported no preparation does not change.
+        """
+        if not held.begins_by:
+            return False
+        now = self._clock.monotonic()
+        late = max(now - held.begins_by, 0.0)
+        held.started_us = round((self._clock.wall() - late) * 1_000_000)
+        if not late:
+            held.begins_by = now
+            self.end(held)
+            self.started(held)
+        return not late
+
+    def started(self, held: Held, preparation: float = 0.0) -> None:
+        """Set the timeout and heartbeat of a job that a worker has started. The timeout begins after ``preparation`` seconds."""
+        options, ability = held.job.options, held.ability
+        timeout = options.timeout if options is not None else None
+        heartbeat = options.heartbeat if options is not None else None
+        requeue = False
+        if ability is not None:
+            if timeout is None:
+                timeout, requeue = ability.timeout, ability.requeue
+            if heartbeat is None:
+                heartbeat = ability.heartbeat
+        if timeout is not None:
+            self._limit(held, preparation + timeout, lambda: self._timed_out(held, timeout, requeue))
+        if heartbeat is not None and held.worker is not None and held.worker.streams:
+            held.beat = self._clock.monotonic()
+            self._limit(held, heartbeat, lambda: self._miss_beat(held, heartbeat))
+
+    def _miss_beat(self, held: Held, heartbeat: float) -> None:
+        left = held.beat + heartbeat - self._clock.monotonic()
+        if left > 0:
+            self._limit(held, left, lambda: self._miss_beat(held, heartbeat))
+        else:
+            self._silent(held, heartbeat)
+
+    def _limit(self, held: Held, seconds: float, function: Callable[[], None]) -> None:
+        waiting = [timer for timer in held.timers or () if timer.function is not None]
+        held.timers = [*waiting, self._timers.at(self._clock.monotonic() + seconds, function)]
+
+    def end(self, held: Held) -> None:
+        """Cancel the timers of a job."""
+        for timer in held.timers or ():
+            self._timers.cancel(timer)
+        held.timers = None
+
 
 GRAB_WAIT = 0.002
 """Seconds that a worker which has just ended a job waits for the next one before NO_JOB."""

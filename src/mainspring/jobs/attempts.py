@@ -21,7 +21,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.clock import to_us
-from mainspring.jobs.failures import UNREADABLE, decode_failure
+from mainspring.jobs.model import UNREADABLE, decode_failure
 from mainspring.jobs.rules import WORKER_LOST, Event, Outcome, was_tried
 from mainspring.namespaces import SEPARATOR, split
 from mainspring.series.model import (

@@ -16,8 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.jobs import rules
-from mainspring.jobs.failures import exception_of, failure
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, State, exception_of, failure
 from mainspring.jobs.store import Find, Subscribe, Unsubscribe
 from mainspring.namespaces import ANY, DEFAULT
 
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.assignment import Assigner
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
     from mainspring.jobs.rules import Settlement
-    from mainspring.jobs.table import Listener
+    from mainspring.jobs.table import Context, Listener
 
 
 WAIT_RETRY_DELAY = 0.25

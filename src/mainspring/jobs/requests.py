@@ -3,10 +3,14 @@
 `Clients` cancels jobs, retries them and looks them up. `JobChanges` gives them another time, priority or expiry while they wait,
 and deletes them once they have ended. The worker of a held job and its progress are not stored: nodes query each other for them
 (`RemoteJobs`).
+
+`StoredChanges` is the node's part in changes of stored jobs, of one or of many: its counts, and notifications of clients and
+watchers.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.access.audit import RecordActs
@@ -15,9 +19,8 @@ from mainspring.clock import to_us
 from mainspring.errors import ConflictError
 from mainspring.events import Ask, ProgressText, Running, Stop, StopRequested
 from mainspring.jobs import rules
-from mainspring.jobs.failures import CANCEL_REASON, failure
-from mainspring.jobs.model import RUNS, Job, State, StopRequest
-from mainspring.jobs.refusals import Refusals
+from mainspring.jobs.model import CANCEL_REASON, RUNS, Job, State, StopRequest, failure
+from mainspring.jobs.rules import Refusals
 from mainspring.jobs.store import (
     Cancel,
     DeleteEnded,
@@ -32,18 +35,106 @@ from mainspring.jobs.store import (
 from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.access.caller import Act
     from mainspring.errors import MainspringError, StoreError
     from mainspring.events import Relay
-    from mainspring.jobs.after_change import StoredChanges
-    from mainspring.jobs.context import Context
-    from mainspring.jobs.held import Held
+    from mainspring.jobs.assignment import Assigner
+    from mainspring.jobs.held import FunctionQueue, Held
+    from mainspring.jobs.maintenance import DueJobs
     from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.settlement import Ends, Settling
     from mainspring.jobs.store import Cancelled, Deleted, Found, Redriven, Rescheduled
+    from mainspring.jobs.table import Context
     from mainspring.storage.reads import Reads
+
+
+class Redriving(NamedTuple):
+    """Ended jobs that a transaction is about to redrive."""
+
+    away: Counter[FunctionQueue]
+    """The jobs that are counted from now on, so that foreground jobs with their uniques query the store."""
+    rivals: dict[int, str]
+    """The jobs that may not be redriven, with the handles of the foreground jobs that have their uniques."""
+
+
+class StoredChanges:
+    """Called before and after the transactions that change the jobs, which are the caller's."""
+
+    def __init__(self, context: Context, serving: Assigner, due_jobs: DueJobs) -> None:
+        self._table, self._dispatch, self._hub = context.table, context.dispatch, context.hub
+        self._uniques, self._handles = context.uniques, context.handles
+        self._serving = serving
+        self._due_jobs = due_jobs
+
+    def before_redrive(self, jobs: Iterable[Job]) -> Redriving:
+        """Prepare for the redrive of jobs. Afterwards `redriven` is called, or `not_redriven`."""
+        away: Counter[FunctionQueue] = Counter()
+        rivals: dict[int, str] = {}
+        for job in jobs:
+            key = (job.function, job.unique)
+            foreground = self._table.foreground.get(key)
+            if foreground is not None:
+                rivals[job.id] = self._handles.of(foreground.job.id).decode()
+                continue
+            queue = self._dispatch.tracked(job.function)
+            if queue is not None:
+                away[queue] += 1
+            self._uniques.overtake(key)
+        for queue, number in away.items():
+            queue.away += number
+        return Redriving(away, rivals)
+
+    def not_redriven(self, redriving: Redriving) -> None:
+        """Uncount the jobs of a transaction that was not committed, or has changed nothing."""
+        for queue, number in redriving.away.items():
+            self._serving.no_longer_away(queue, number)
+
+    def redriven(self, redriving: Redriving, outcomes: Sequence[Redriven]) -> None:
+        """Count the redriven jobs, and serve or wake them in time."""
+        self.not_redriven(redriving)
+        self._now_waiting([one.job for one in outcomes if one.redriven and one.job is not None])
+
+    def cancelled(self, outcomes: Iterable[Cancelled]) -> None:
+        """Count and announce the jobs that were cancelled because no node held them."""
+        for job, before in outcomes:
+            if job is not None and before <= State.PENDING:
+                self._due_jobs.ended(job, before)
+
+    def rescheduled(self, outcomes: Iterable[Rescheduled]) -> None:
+        """Count the rescheduled jobs in their new states, and serve or wake them in time."""
+        jobs: list[Job] = []
+        for job, before, priority in outcomes:
+            if job is None or before > State.PENDING:
+                continue
+            queue = self._dispatch.tracked(job.function)
+            if queue is not None and before == State.PENDING:
+                self._serving.no_longer_pending(queue, priority)
+            elif queue is not None:
+                self._serving.no_longer_away(queue)
+            jobs.append(job)
+        self._now_waiting(jobs)
+
+    def _now_waiting(self, jobs: Iterable[Job]) -> None:
+        """Count and announce jobs that wait in the store from now on, and serve or wake them in time."""
+        pending: Counter[tuple[bytes, int]] = Counter()
+        times: set[int] = set()
+        for job in jobs:
+            if job.state == State.PENDING:
+                pending[job.function, job.priority] += 1
+            else:
+                times.add(job.due_us)
+                queue = self._dispatch.tracked(job.function)
+                if queue is not None:
+                    queue.away += 1
+            if job.expires_us:
+                times.add(job.expires_us)
+            if self._hub.active and job.id in self._hub.wanted:
+                self._hub.publish(job)
+        if times:
+            self._due_jobs.wake_at(min(times))
+        self._serving.now_pending(pending, were_away=False)
 
 
 class Clients:

@@ -13,10 +13,8 @@ from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.ids import Term
 from mainspring.jobs.admission import open_own
-from mainspring.jobs.after_change import StoredChanges
-from mainspring.jobs.assignment import Assigner
+from mainspring.jobs.assignment import Assigner, TimeLimits
 from mainspring.jobs.attempts import Attempts
-from mainspring.jobs.context import Context, Uniques
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.function_index import Counting, Registered, Roster, nobody
@@ -24,14 +22,13 @@ from mainspring.jobs.function_limits import Functions
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.maintenance import DueJobs, Maintenance
 from mainspring.jobs.outcomes import OutcomeReader, Subscriptions, Waits
-from mainspring.jobs.requests import Clients, JobChanges, RemoteJobs
+from mainspring.jobs.requests import Clients, JobChanges, RemoteJobs, StoredChanges
 from mainspring.jobs.roots import RootJobs
 from mainspring.jobs.settlement import Ends, Settling
 from mainspring.jobs.settlement_records import Remembering, ResultRetention, SettledDeliveries
 from mainspring.jobs.sharing import Reports, Sharing
 from mainspring.jobs.store import Recover
-from mainspring.jobs.table import JobTable, Listeners
-from mainspring.jobs.time_limits import TimeLimits
+from mainspring.jobs.table import Context, JobTable, Listeners, Uniques
 from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.transactional_intake import KeyedIntake, NodeJobLifecycle
 from mainspring.jobs.user_data import ArgumentRules

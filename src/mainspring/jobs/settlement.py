@@ -15,9 +15,8 @@ import msgspec
 from mainspring.errors import StoreBrokenError, StoreFencedError
 from mainspring.jobs import rules
 from mainspring.jobs.attempts import waited_us
-from mainspring.jobs.failures import failure
 from mainspring.jobs.held import SILENT
-from mainspring.jobs.model import UNREADABLE_JOB, UNREADABLE_OPTIONS, Job, State
+from mainspring.jobs.model import UNREADABLE_JOB, UNREADABLE_OPTIONS, Job, State, failure
 from mainspring.jobs.owners import owner
 from mainspring.jobs.rules import Event, Outcome, Settlement
 from mainspring.jobs.settlement_records import PendingSettlement, settlements_of
@@ -32,11 +31,11 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.assignment import Assigner
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.model import Retry
     from mainspring.jobs.settlement_records import Acknowledge, Remembering, SettleBatch
     from mainspring.jobs.store import LostAttempt
+    from mainspring.jobs.table import Context
     from mainspring.storage.commit_queue import OperationWithCallbacks
     from mainspring.storage.set_aside import SetAside
 

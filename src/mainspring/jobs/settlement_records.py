@@ -21,8 +21,7 @@ import msgspec
 
 from mainspring.clock import to_us
 from mainspring.jobs import rules
-from mainspring.jobs.failures import UNREADABLE, decode_failure
-from mainspring.jobs.model import Job
+from mainspring.jobs.model import UNREADABLE, Job, decode_failure
 from mainspring.jobs.rules import Event, Outcome, Settlement
 from mainspring.jobs.store import DeleteEnded, Settle
 from mainspring.namespaces import namespace_of

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mainspring.jobs.failures import decode_failure
-from mainspring.jobs.model import Job, Options, State
+from mainspring.jobs.model import Job, Options, State, decode_failure
 from mainspring.jobs.user_data import indexed_tags
 from mainspring.namespaces import ANY, namespace_of
 from mainspring.workflows.model import function_text

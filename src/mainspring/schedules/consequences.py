@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from mainspring.jobs.failures import brief, failure
-from mainspring.jobs.model import State
+from mainspring.jobs.model import State, brief, failure
 from mainspring.schedules import rules, triggers
 from mainspring.schedules.model import Cause, Fire, FireState, Reason
 from mainspring.schedules.parents import Join

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from mainspring.clock import from_us
-from mainspring.jobs.failures import JobFailure
+from mainspring.jobs.model import JobFailure
 from mainspring.jobs.rules import Event, Outcome
 from mainspring.jobs.settlement_records import NODE_LOST
 from mainspring.workflows.model import function_text

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from mainspring.clock import from_us, to_us
-from mainspring.jobs.failures import is_users
-from mainspring.jobs.model import State
+from mainspring.jobs.model import State, is_users
 from mainspring.quantities import format_duration
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.triggers import next_after

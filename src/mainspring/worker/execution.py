@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.client.inside import waiter
-from mainspring.jobs.failures import encodable, is_users, text_of, traceback_of
-from mainspring.jobs.model import Retry, backoff
+from mainspring.jobs.model import Retry, backoff, encodable, is_users, text_of, traceback_of
 from mainspring.private_data import hide_secrets
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_job
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import structlog
 
-from mainspring.jobs.failures import is_users
+from mainspring.jobs.model import is_users
 from mainspring.worker.current import running_job
 from mainspring.worker.execution import MAX_TRACEBACK, execute_coroutine
 from mainspring.worker.supervisor import INTERVAL, STOP_LIMIT, TurnClock

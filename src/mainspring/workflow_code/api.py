@@ -32,7 +32,7 @@ from mainspring.client.inside import workflow_calls
 from mainspring.client.options import check_short, check_text
 from mainspring.client.payload import encode_result, result_decoder
 from mainspring.errors import JobFailed, UsageError, WorkflowUsageError
-from mainspring.jobs.failures import encodable, text_of
+from mainspring.jobs.model import encodable, text_of
 from mainspring.workflow_code import guards
 from mainspring.workflow_code.children import Children
 from mainspring.workflow_code.loop import SHIELDED
@@ -441,7 +441,7 @@ _PLAIN: Final = (str, int, float, bool, type(None))
 
 
 class _Recorded(msgspec.Struct, omit_defaults=True):
-    """An error. The first two fields are those of ``jobs.failures.JobFailure``."""
+    """An error. The first two fields are those of ``jobs.model.JobFailure``."""
 
     type: str
     message: str = ""

@@ -10,7 +10,7 @@ from mainspring.client.json_types import encode_json, problem_of
 from mainspring.client.options import Duration, check_text, seconds
 from mainspring.client.payload import EMPTY, is_raw, result_decoder
 from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
-from mainspring.jobs.failures import is_users
+from mainspring.jobs.model import is_users
 from mainspring.workflow_code.api import current
 
 if TYPE_CHECKING:

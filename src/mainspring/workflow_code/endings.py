@@ -14,8 +14,7 @@ import msgspec
 
 from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
 from mainspring.jobs import model as jobs
-from mainspring.jobs.failures import JobFailure, encodable, place_of, text_of, traceback_of
-from mainspring.jobs.model import backoff
+from mainspring.jobs.model import JobFailure, backoff, encodable, place_of, text_of, traceback_of
 from mainspring.workflow_code.matching import same_result
 from mainspring.workflow_code.model import ContinueAsNew, Evicted
 from mainspring.workflow_code.workflow_jobs import check_size

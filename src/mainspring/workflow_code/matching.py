@@ -23,7 +23,7 @@ from mainspring.client import pydantic_models
 from mainspring.client.json_types import encode_json, to_plain
 from mainspring.client.payload import Signature
 from mainspring.errors import PayloadError
-from mainspring.jobs.failures import describe_failure
+from mainspring.jobs.model import describe_failure
 from mainspring.workflows import history
 from mainspring.workflows import requests as decisions
 from mainspring.workflows.history import MarkerName, MarkerRecorded

@@ -152,7 +152,7 @@ class StepOutcome(NamedTuple):
 
     number: int
     result: bytes
-    """The encoded result, or the error as JSON (``jobs.failures.JobFailure``)."""
+    """The encoded result, or the error as JSON (``jobs.model.JobFailure``)."""
     failed: bool = False
     attempt: int = 1
 

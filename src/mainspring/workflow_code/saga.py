@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, overload
 
 from mainspring.client.submission import Submission
 from mainspring.errors import CompensationFailed, JobCancelled, WorkflowUsageError
-from mainspring.jobs.failures import text_of
+from mainspring.jobs.model import text_of
 from mainspring.workflow_code.api import current
 from mainspring.workflow_code.endings import defect_of
 from mainspring.workflow_code.loop import SHIELDED

@@ -23,8 +23,7 @@ from mainspring.client.options import check_key, check_short
 from mainspring.client.outcomes import Reason
 from mainspring.client.payload import Signature
 from mainspring.errors import JobCancelled, JobFailed, JobTimedOut, PayloadError, UsageError, WorkflowUsageError
-from mainspring.jobs.failures import JobFailure
-from mainspring.jobs.model import Options, Priority, Retry, encode_options
+from mainspring.jobs.model import JobFailure, Options, Priority, Retry, encode_options
 from mainspring.workflow_code.loop import SHIELDED
 from mainspring.workflow_code.matching import earlier_payloads
 from mainspring.workflow_code.model import StepCall

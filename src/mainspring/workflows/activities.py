@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.jobs.failures import JobFailure, decode_failure
+from mainspring.jobs.model import JobFailure, decode_failure
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows.decision_tasks import schedule_decision
 from mainspring.workflows.history import (

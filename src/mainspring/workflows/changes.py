@@ -15,8 +15,7 @@ import msgspec
 
 from mainspring import namespaces
 from mainspring.ids import TERM_SPAN
-from mainspring.jobs.failures import CANCEL_REASON, failure
-from mainspring.jobs.model import Job, Options, StopRequest, decode_options
+from mainspring.jobs.model import CANCEL_REASON, Job, Options, StopRequest, decode_options, failure
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows.decision_tasks import decision_lost, needs_decision
 from mainspring.workflows.draft import Draft

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.jobs.failures import failure
+from mainspring.jobs.model import failure
 from mainspring.namespaces import ANY
 from mainspring.workflows import continuation, execution
 from mainspring.workflows.changes import RunDraft

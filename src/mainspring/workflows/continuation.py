@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from mainspring.jobs.failures import failure
+from mainspring.jobs.model import failure
 from mainspring.workflows.decision_tasks import close, schedule_decision
 from mainspring.workflows.history import (
     WorkflowExecutionCanceled,

@@ -163,7 +163,7 @@ class WorkflowExecutionContinuedAsNew(EventBase, frozen=True, tag=10):
     attempt: int = 1
     """Of the new run: 2 and more if this run has failed, and the new one is another attempt at it."""
     failure: bytes = b""
-    """The failure of this run (``jobs.failures.JobFailure``) if it has failed."""
+    """The failure of this run (``jobs.model.JobFailure``) if it has failed."""
 
 
 class ContinueAsNewWorkflowExecutionFailed(EventBase, frozen=True, tag=11):
@@ -300,7 +300,7 @@ class ActivityTaskFailed(EventBase, frozen=True, tag=21):
     started: int
     reason: str = ""
     details: bytes = b""
-    """In a lean history the job's error (``jobs.failures.JobFailure`` as JSON)."""
+    """In a lean history the job's error (``jobs.model.JobFailure`` as JSON)."""
 
 
 class ActivityTaskTimedOut(EventBase, frozen=True, tag=22):
@@ -569,7 +569,7 @@ class MarkerRecorded(EventBase, frozen=True, tag=27):
     """Of the result; for a step of its arguments, too. See ``deciding.matching``."""
     attempt: int = 1
     failed: bool = False
-    """Whether ``details`` is the step's error (``jobs.failures.JobFailure`` as JSON) and not its result."""
+    """Whether ``details`` is the step's error (``jobs.model.JobFailure`` as JSON) and not its result."""
     function: str = ""
     semantics: int = 0
     """As of ``DecisionTaskCompleted``, for the step of a decision that may be lost."""

@@ -41,8 +41,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import decode_options
+from mainspring.jobs.model import decode_options, failure
 from mainspring.quantities import format_size
 from mainspring.sizes import CANNOT_READ
 from mainspring.workflows import activities, continuation, other_runs, requests

@@ -114,7 +114,7 @@ def same_values(one: Any, other: Any) -> bool:
 def without_values(payload: bytes, *, is_error: bool = False) -> bytes:
     """Return the placeholder of a payload: the same structure without its values. Bytes other than JSON become none.
 
-    Of an error, as `jobs.failures.JobFailure` has it, the name of its type stays.
+    Of an error, as `jobs.model.JobFailure` has it, the name of its type stays.
     """
     try:
         value = msgspec.json.decode(payload)

@@ -67,7 +67,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from mainspring.errors import IllegalTransitionError
-from mainspring.jobs.failures import describe_failure
+from mainspring.jobs.model import describe_failure
 from mainspring.workflows.history import (
     ActivityTaskCanceled,
     ActivityTaskCancelRequested,

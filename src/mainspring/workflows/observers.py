@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import Job
+from mainspring.jobs.model import Job, failure
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows.history import (
     WorkflowExecutionCanceled,

@@ -98,7 +98,7 @@ class ContinueAsNewWorkflowExecution(DecisionBase, frozen=True, tag=6):
     attempt: int = 1
     """2 and more: the run has failed, and the new one is another attempt at it, with all its signals."""
     failure: bytes = b""
-    """The failure (``jobs.failures.JobFailure``) if it has failed."""
+    """The failure (``jobs.model.JobFailure``) if it has failed."""
 
 
 class RecordMarker(DecisionBase, frozen=True, tag=7):
@@ -204,7 +204,7 @@ class StepResult(msgspec.Struct, array_like=True, frozen=True, gc=False):
     batch: int
     function: str
     result: bytes
-    """The result, or the error as JSON (``jobs.failures.JobFailure``)."""
+    """The result, or the error as JSON (``jobs.model.JobFailure``)."""
     digest: int
     failed: bool = False
     attempt: int = 1

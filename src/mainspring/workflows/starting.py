@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from mainspring import namespaces
-from mainspring.jobs.failures import failure
 from mainspring.jobs.model import State as JobState
+from mainspring.jobs.model import failure
 from mainspring.jobs.rules import own_slot
 from mainspring.workflows import continuation, execution
 from mainspring.workflows.history import WorkflowExecutionContinuedAsNew

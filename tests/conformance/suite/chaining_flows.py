@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.jobs import store as job_ops
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import State
+from mainspring.jobs.model import State, failure
 from mainspring.workflows import store as ops
 from mainspring.workflows.history import (
     ChildWorkflowExecutionCompleted,

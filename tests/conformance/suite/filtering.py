@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import Options, State
+from mainspring.jobs.model import Options, State, failure
 from mainspring.jobs.rules import Event
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.lists import QueryJobs

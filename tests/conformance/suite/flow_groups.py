@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from mainspring.jobs.failures import failure
+from mainspring.jobs.model import failure
 from mainspring.jobs.rules import Event
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.requests import (

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mainspring.errors import StoreError
 from mainspring.jobs import store as job_ops
-from mainspring.jobs.failures import failure
+from mainspring.jobs.model import failure
 from mainspring.jobs.rules import Event
 from mainspring.workflows import store as ops
 from mainspring.workflows.history import (

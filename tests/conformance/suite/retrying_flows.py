@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import State
+from mainspring.jobs.model import State, failure
 from mainspring.workflows.history import WorkflowExecutionSignaled, WorkflowExecutionStarted
 from mainspring.workflows.model import Definition, Key, Status
 from mainspring.workflows.requests import Signal

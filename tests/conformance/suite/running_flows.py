@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.jobs import store as job_ops
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import Options, Priority, Retry, State, encode_options
+from mainspring.jobs.model import Options, Priority, Retry, State, encode_options, failure
 from mainspring.jobs.rules import Event
 from mainspring.workflows import store as ops
 from mainspring.workflows.history import ActivityTaskFailed, MarkerRecorded

@@ -15,7 +15,7 @@ from mainspring.api import jobs
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import NewJob, RunJob, Submission, SubmitJob, SubmitJobs
 from mainspring.errors import ForbiddenError, StoreFullError
-from mainspring.jobs.failures import failure
+from mainspring.jobs.model import failure
 from mainspring.jobs.user_data import ArgumentRule, ArgumentRules
 
 from .a_node import PAYLOAD_LIMIT, UNKNOWN_HANDLE, opened, run

@@ -12,8 +12,7 @@ from mainspring.api.handlers import job_records
 from mainspring.api.jobs import Attempt, CancelJob, KeptArguments, ListAttempts, RetryJob, ShowArguments, ShowJob
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import JobOptions, RunJob, Submit
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import Retry
+from mainspring.jobs.model import Retry, failure
 from mainspring.jobs.user_data import ArgumentRule, ArgumentRules
 
 from .a_node import UNKNOWN_HANDLE, Node, opened, run

@@ -12,7 +12,7 @@ from mainspring.api import jobs
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import JobOptions, RunJob, Submit
 from mainspring.errors import StoreFullError
-from mainspring.jobs.failures import failure
+from mainspring.jobs.model import failure
 
 from .a_node import UNKNOWN_HANDLE, Node, opened, run
 

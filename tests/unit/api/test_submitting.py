@@ -15,8 +15,7 @@ from mainspring.api.request import Code
 from mainspring.api.submitting import NO_OPTIONS, Ended, JobOptions, NewJob, RunJob, Submit
 from mainspring.clock import to_us
 from mainspring.errors import StoreFullError
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Options, Priority, Retry
+from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Options, Priority, Retry, failure
 
 from .a_node import PAYLOAD_LIMIT, Node, opened, run
 

@@ -25,7 +25,7 @@ from mainspring.api.submitting import Submit
 from mainspring.api.versions import BEATS, SCHEDULES_SHOWN, version_of
 from mainspring.api.workflows import RunInfo
 from mainspring.errors import StoreUnavailableError
-from mainspring.jobs.failures import failure
+from mainspring.jobs.model import failure
 from mainspring.server.metrics import OldestByNamespace
 
 from .a_node import Node, opened, run

@@ -16,7 +16,7 @@ from mainspring.cli.workflow_reading import RUN_COLUMNS
 from mainspring.client.blocking import Client
 from mainspring.client.outcomes import Outcome
 from mainspring.errors import UsageError
-from mainspring.jobs.failures import failure
+from mainspring.jobs.model import failure
 from mainspring.workflows import history
 from mainspring.workflows.history_json import swf_event
 

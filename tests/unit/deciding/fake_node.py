@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.client.payload import Signature, encode_result
-from mainspring.jobs.failures import JobFailure
+from mainspring.jobs.model import JobFailure
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import Ended
 from mainspring.workflow_code.instance import Instance

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.client.payload import encode_result
-from mainspring.jobs.failures import JobFailure
+from mainspring.jobs.model import JobFailure
 from mainspring.workflows import history as h
 from mainspring.workflows.cross_run import CancelOther, EndChild, SignalOther, StartChild
 from mainspring.workflows.model import Definition

@@ -17,7 +17,7 @@ from tests.unit.deciding.fake_node import FakeNode, FakeWorker
 from tests.unit.deciding.other_runs import OtherRuns
 from tests.unit.deciding.programs import CODE, deployed, make, recording
 
-from mainspring.jobs.failures import JobFailure
+from mainspring.jobs.model import JobFailure
 from mainspring.workflow_code.instance import Instance
 from mainspring.workflows.history import Event, WorkflowExecutionContinuedAsNew
 from mainspring.workflows.model import Limits

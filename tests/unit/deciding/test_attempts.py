@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mainspring import App, Retry, UsageError, workflow
-from mainspring.jobs.failures import JobFailure
+from mainspring.jobs.model import JobFailure
 from mainspring.workflow_code.instance import Instance
 from mainspring.workflows import history as h
 

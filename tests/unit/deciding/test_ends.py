@@ -13,7 +13,7 @@ import pytest
 
 from mainspring import App, JobFailed, workflow
 from mainspring.errors import MapFailed, PayloadError
-from mainspring.jobs.failures import text_of
+from mainspring.jobs.model import text_of
 from mainspring.workflow_code.model import PARK_ON
 from mainspring.workflow_code.replays import replay
 from mainspring.workflows import history as h

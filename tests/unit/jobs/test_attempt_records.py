@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.jobs import settlement_records
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import Job, Options, State, StopRequest
+from mainspring.jobs.model import Job, Options, State, StopRequest, failure
 from mainspring.jobs.rules import WORKER_LOST, Event, Outcome, Settlement, recovered
 from mainspring.jobs.settlement_records import (
     RECORDS_LIMIT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from mainspring.jobs import outcomes
-from mainspring.jobs.compaction import MIN_TABLE_BYTES, compact
+from mainspring.jobs.held import MIN_TABLE_BYTES, compact
 
 from .a_node import Client, Node
 

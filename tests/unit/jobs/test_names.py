@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
-from mainspring.jobs.compaction import BITS, Names, Rows
+from mainspring.jobs.held import BITS, Names, Rows
 
 
 def many(number: int, of: bytes = b"made up ") -> list[bytes]:

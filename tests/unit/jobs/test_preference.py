@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.jobs.preference import PREFERRED_WAIT
+from mainspring.jobs.held import PREFERRED_WAIT
 
 from .a_node import Node, side
 

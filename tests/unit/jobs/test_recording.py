@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from mainspring.errors import StoreFullError
 from mainspring.jobs.attempts import RECORD_INTERVAL, UNKNOWN_ERROR, Attempts, ErrorGroups, Recorder
-from mainspring.jobs.failures import failure
 from mainspring.jobs.held import FunctionQueue
-from mainspring.jobs.model import Job
+from mainspring.jobs.model import Job, failure
 from mainspring.jobs.rules import Event, Outcome, Settlement
 from mainspring.series.model import HALF_HOUR, MINUTE, MOST_TYPES, OTHER_TYPES, Bucket
 from mainspring.testing import ManualClock

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mainspring.errors import ConflictError, NotFoundError, StoreFullError
-from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
-from mainspring.jobs.model import Job, Options, Retry, State
+from mainspring.jobs.model import Job, Options, Retry, State, failure
 from mainspring.jobs.workers import FUNCTIONS_AT_ONCE
 
 from .a_node import Client, Node, side, unexpected

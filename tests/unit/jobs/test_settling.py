@@ -10,9 +10,8 @@ from tests.simulation.store import History
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreBrokenError
-from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
-from mainspring.jobs.model import UNREADABLE_OPTIONS, Options, Retry, State
+from mainspring.jobs.model import UNREADABLE_OPTIONS, Options, Retry, State, failure
 from mainspring.jobs.rules import WORKER_LOST
 from mainspring.jobs.settlement import MAX_GATHERED, MAX_GATHERED_BYTES
 from mainspring.storage.set_aside import RETRY_DELAY, SetAside

@@ -9,8 +9,7 @@ from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 from mainspring.events import Abandoned
 from mainspring.jobs import sharing
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import Job, Options, Retry
+from mainspring.jobs.model import Job, Options, Retry, failure
 from mainspring.resources.rules import Limits
 from mainspring.storage import commit_queue
 from mainspring.testing import ManualClock

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import Job, Options, State, encode_options
+from mainspring.jobs.model import Job, Options, State, encode_options, failure
 from mainspring.queries.filters import JobFilter, matches_pattern
 
 

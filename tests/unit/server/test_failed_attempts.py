@@ -7,8 +7,7 @@ from tests.unit.jobs.a_node import Node, side
 
 from mainspring.clock import from_us
 from mainspring.ids import Handles
-from mainspring.jobs.failures import failure
-from mainspring.jobs.model import Options, Retry, State
+from mainspring.jobs.model import Options, Retry, State, failure
 from mainspring.log_limit import AttemptLog
 from mainspring.server.log_lines import FailedAttempts
 

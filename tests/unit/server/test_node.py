@@ -18,9 +18,8 @@ from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError, StoreUnavailableError
 from mainspring.ids import node_id
 from mainspring.jobs import maintenance, rules
-from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability, Worker
-from mainspring.jobs.model import Job, Options, Retry, State
+from mainspring.jobs.model import Job, Options, Retry, State, failure
 from mainspring.jobs.store import Find
 from mainspring.schedules import service as schedules
 from mainspring.server import metrics, node

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.errors import UsageError
-from mainspring.jobs.failures import failure
+from mainspring.jobs.model import failure
 from mainspring.workflows import history as h
 from mainspring.workflows.history_json import (
     FORMAT,

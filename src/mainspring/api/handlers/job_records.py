@@ -26,8 +26,7 @@ from mainspring.api.jobs import (
 )
 from mainspring.api.request import ApiError, Code
 from mainspring.callbacks import Callback
-from mainspring.jobs.failures import decode_failure
-from mainspring.jobs.model import RUNS, Job, State
+from mainspring.jobs.model import RUNS, Job, State, decode_failure
 from mainspring.jobs.settlement_records import AttemptRecord, decode_records
 from mainspring.jobs.store import Find
 from mainspring.jobs.user_data import decoded_result

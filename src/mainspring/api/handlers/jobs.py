@@ -47,8 +47,7 @@ from mainspring.api.submitting import PRIORITY_BY_NAME, JobOptions, bytes_of, ch
 from mainspring.callbacks import NEXT_TURN, Callback, converted
 from mainspring.clock import to_us
 from mainspring.errors import NotFoundError, UsageError
-from mainspring.jobs.failures import decode_failure
-from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State
+from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State, decode_failure
 from mainspring.jobs.requests import JobChange
 from mainspring.jobs.settlement_records import decode_records, number_of
 from mainspring.jobs.user_data import is_redacted

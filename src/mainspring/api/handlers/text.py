@@ -14,7 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from mainspring.api.request import ApiError, Code
-from mainspring.jobs.failures import decode_failure, line_of
+from mainspring.jobs.model import decode_failure, line_of
 from mainspring.sizes import PAGE, ROW_VALUE
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from mainspring.api.jobs import WatchJobs
 from mainspring.api.request import ApiError, Code, Problem, Request, problem_of, read, write
 from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.peers import About
-from mainspring.jobs.failures import JobFailure  # noqa: TC001 - msgspec reads the annotations
+from mainspring.jobs.model import JobFailure  # noqa: TC001 - msgspec reads the annotations
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.namespaces import DEFAULT
 from mainspring.sizes import ENTRIES, Text

@@ -7,8 +7,10 @@ from typing import Annotated, Final
 import msgspec
 
 from mainspring.api.submitting import JobOptions
-from mainspring.jobs.failures import JobFailure  # noqa: TC001 - msgspec reads the annotations
-from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotations
+from mainspring.jobs.model import (
+    JobFailure,  # noqa: TC001 - msgspec reads the annotations
+    Retry,  # noqa: TC001 - msgspec reads the annotations
+)
 from mainspring.resources.limit_specs import LimitSpec  # noqa: TC001 - msgspec reads the annotations
 from mainspring.sizes import Identifier, Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.guard import Credentials, Refusals
     from mainspring.faces.gearman.peers import About
-    from mainspring.jobs.failures import JobFailure
     from mainspring.jobs.held import Held, Worker
+    from mainspring.jobs.model import JobFailure
     from mainspring.wire.gearman_protocol import Message
     from mainspring.workflows.decider_workers import CacheReport
     from mainspring.workflows.messages import DecideMessage

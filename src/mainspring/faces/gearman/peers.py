@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.access.roles import Permission
 from mainspring.clock import to_us
-from mainspring.jobs.failures import encode_failure, fitting
-from mainspring.jobs.model import DECISIONS
+from mainspring.jobs.model import DECISIONS, encode_failure, fitting
 from mainspring.namespaces import split
 from mainspring.workflows.model import decisions_of, function_text
 
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Caller
     from mainspring.faces.gearman.peer_io import Reading
-    from mainspring.jobs.failures import JobFailure
     from mainspring.jobs.held import Held, Worker
+    from mainspring.jobs.model import JobFailure
     from mainspring.jobs.service import JobService
     from mainspring.wire.gearman_protocol import Connection
 

@@ -14,8 +14,17 @@ from mainspring import namespaces
 from mainspring.faces.gearman.extension_json import SettleDetail, decode_settle
 from mainspring.job_logs.model import Line
 from mainspring.job_logs.service import Delivery
-from mainspring.jobs.failures import CANCEL_REASON, JobFailure, decode_failure, encode_failure, failure, fitting
-from mainspring.jobs.model import MAX_WAIT, Job, State
+from mainspring.jobs.model import (
+    CANCEL_REASON,
+    MAX_WAIT,
+    Job,
+    JobFailure,
+    State,
+    decode_failure,
+    encode_failure,
+    failure,
+    fitting,
+)
 from mainspring.jobs.outcomes import LOOKUP_RETRY_DELAY
 from mainspring.namespaces import split
 from mainspring.sizes import CANNOT_READ

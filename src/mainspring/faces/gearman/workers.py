@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from mainspring.faces.gearman.clients import lone_handle
 from mainspring.faces.gearman.worker_reports import settle_oversized
 from mainspring.faces.gearman.worker_side import NO_JOB, plain_assignment
-from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability
+from mainspring.jobs.model import failure
 from mainspring.wire.gearman_protocol import Type, response
 
 if TYPE_CHECKING:

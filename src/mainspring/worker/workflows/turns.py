@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import structlog
 from msgspec.structs import replace
 
-from mainspring.jobs.failures import encodable, text_of
+from mainspring.jobs.model import encodable, text_of
 from mainspring.quantities import format_size
 from mainspring.wire.gearman_protocol import Type
 from mainspring.worker.execution import RELEASED

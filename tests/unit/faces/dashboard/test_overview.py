@@ -32,8 +32,8 @@ from mainspring.errors import StoreFullError
 from mainspring.faces.dashboard.app import Dashboard
 from mainspring.faces.dashboard.calls import Items
 from mainspring.faces.dashboard.pages.overview import troubles
-from mainspring.jobs.failures import failure
 from mainspring.jobs.held import Ability, Worker
+from mainspring.jobs.model import failure
 
 from .a_browser import Browser, browser_of, browsing
 

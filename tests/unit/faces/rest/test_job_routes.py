@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.unit.api.a_node import UNKNOWN_HANDLE, run
 
-from mainspring.jobs.failures import failure
+from mainspring.jobs.model import failure
 
 from .a_client import serving
 

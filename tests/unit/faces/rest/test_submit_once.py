@@ -15,7 +15,7 @@ from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.errors import StoreUnavailableError
 from mainspring.faces.rest import app
-from mainspring.jobs.failures import failure
+from mainspring.jobs.model import failure
 
 from .a_client import serving
 

@@ -21,7 +21,7 @@ from mainspring.faces.dashboard.drawings.attempts import lane, notes_of, waits_o
 from mainspring.faces.dashboard.pages import fleet
 from mainspring.faces.dashboard.pages.access import acts_on
 from mainspring.faces.dashboard.visit import Page
-from mainspring.jobs.refusals import run_not_retried
+from mainspring.jobs.rules import run_not_retried
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ from mainspring.faces.dashboard.drawings.workflows import attributes_of, differe
 from mainspring.faces.dashboard.pages.access import acts_on
 from mainspring.faces.dashboard.pages.jobs import Text, as_text
 from mainspring.faces.dashboard.visit import Page
-from mainspring.jobs.refusals import run_not_retried
+from mainspring.jobs.rules import run_not_retried
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
