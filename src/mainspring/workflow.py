@@ -12,10 +12,10 @@ from mainspring.client.options import Duration, check_progress, check_short, che
 from mainspring.client.run import check_run_key, encode_signal
 from mainspring.errors import UsageError, WorkflowUsageError
 from mainspring.workflow_code.api import Calls, current, log
+from mainspring.workflow_code.endings import Saga
 from mainspring.workflow_code.guards import unguarded
 from mainspring.workflow_code.mapping import run_map
 from mainspring.workflow_code.model import ContinueAsNew
-from mainspring.workflow_code.saga import Saga
 from mainspring.workflows.model import RunProgress
 
 if TYPE_CHECKING:

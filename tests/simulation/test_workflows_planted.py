@@ -18,7 +18,14 @@ from mainspring.faces.gearman.decide_packets import DecisionReports
 from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs.owners import Ended, note
 from mainspring.workflow_code.workflow_jobs import LocalSteps
-from mainspring.workflows import continuation, draft, execution, history, outbox, unit
+from mainspring.workflows import (
+    draft,
+    execution,
+    history,
+    other_runs,
+    outbox,
+    unit,
+)
 from mainspring.workflows.changes import RunJobs
 from mainspring.workflows.cross_run import StartChild
 from mainspring.workflows.decision_intake import CachedRuns, Deciders
@@ -263,25 +270,25 @@ def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant
 
 
 def test_losing_unseen_signals_at_a_continuation_is_detected(monkeypatch: Plant) -> None:
-    carried = continuation.carried
-    monkeypatch.setattr(continuation, "carried", lambda events, unread, seen: carried(events, unread, seen + 10**6))
+    carried = other_runs.carried
+    monkeypatch.setattr(other_runs, "carried", lambda events, unread, seen: carried(events, unread, seen + 10**6))
     is_caught(30, by="not each signal was received once|after 150", chains=True)
 
 
 def test_losing_unread_signals_at_a_continuation_is_detected(monkeypatch: Plant) -> None:
-    carried = continuation.carried
-    monkeypatch.setattr(continuation, "carried", lambda events, _, seen: carried(events, (), seen))
+    carried = other_runs.carried
+    monkeypatch.setattr(other_runs, "carried", lambda events, _, seen: carried(events, (), seen))
     is_caught(30, by="not each signal was received once|after 150", chains=True)
 
 
 def test_forgetting_the_keys_of_requests_at_a_continuation_is_detected(monkeypatch: Plant) -> None:
-    begin = continuation.begin_next
+    begin = other_runs.begin_next
 
     def forgetful(draft: Draft, closed: Any, event: Any, along: Any) -> None:
         closed.requests.clear()
         begin(draft, closed, event, along)
 
-    monkeypatch.setattr(continuation, "begin_next", forgetful)
+    monkeypatch.setattr(other_runs, "begin_next", forgetful)
     is_caught(30, by="is .* times there|not each signal was received once", chains=True, first=25)
 
 

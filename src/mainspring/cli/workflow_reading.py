@@ -47,7 +47,7 @@ from mainspring.workflows.history_json import (
 
 if TYPE_CHECKING:
     from mainspring.client.blocking import Client
-    from mainspring.workflow_code.replays import Replayed
+    from mainspring.worker.workflows.replay_checks import Replayed
     from mainspring.workflows.history_json import HistoryFile
     from mainspring.workflows.model import Parked
 

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs.model import JobFailure, decode_failure
 from mainspring.jobs.model import State as JobState
-from mainspring.workflows.decision_tasks import schedule_decision
+from mainspring.workflows.decision_tasks import ensure_room, schedule_decision
 from mainspring.workflows.history import (
     STEP_TIMER,
     ActivityTaskCanceled,
@@ -56,7 +56,6 @@ from mainspring.workflows.history import (
     TimerCanceled,
     TimerStarted,
 )
-from mainspring.workflows.limits import ensure_room
 from mainspring.workflows.model import YEAR
 
 if TYPE_CHECKING:

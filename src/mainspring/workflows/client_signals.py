@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from mainspring.jobs.model import failure
 from mainspring.namespaces import ANY
-from mainspring.workflows import continuation, execution
+from mainspring.workflows import (
+    execution,
+    other_runs,
+)
 from mainspring.workflows.changes import RunDraft
-from mainspring.workflows.early_signals import are_workflows, find_unbegun, store_early
 from mainspring.workflows.history import WorkflowExecutionContinuedAsNew, WorkflowExecutionStarted
 from mainspring.workflows.model import Status
-from mainspring.workflows.reading import Run, Unread, load, run_of
+from mainspring.workflows.reading import Run, Unread, are_workflows, find_unbegun, load, run_of, store_early
 from mainspring.workflows.requests import ContinueAsNewWorkflowExecution, Reached
 from mainspring.workflows.starting import Definitions, begin_named, begin_next_run, cancel_waiting
 from mainspring.workflows.store import Moved, Unbegun
@@ -119,7 +121,7 @@ async def _move_open(changes: RunChanges, found: RunDraft, version: str) -> Move
     (started, *_) = await changes.events_after(found, 0) or found.events
     assert isinstance(started, WorkflowExecutionStarted)
     decision = ContinueAsNewWorkflowExecution(0, started.input, version)
-    continuation.continue_as_new(found.draft, decision, 0)
+    other_runs.continue_as_new(found.draft, decision, 0)
     await begin_next_run(changes, found, decision)
     event = found.events[-1]
     assert isinstance(event, WorkflowExecutionContinuedAsNew)

@@ -16,6 +16,22 @@ lost five times without a record in between. No event says so: the values are st
 The builds that have failed are remembered until they record something of the run themselves, or it is unparked by hand. Their
 code would fail again, because it has to repeat the decisions before. If a record of another build made the node forget them,
 they would get the run again and park it, and so on for ever.
+
+The limits of a run are rules that keep its history within them, and warnings on the way.
+
+| limit | at the limit |
+|---|---|
+| 25,000 events | the run is terminated: ``EVENT_LIMIT_EXCEEDED`` is its last event |
+| the last 1,000 events | take no signals, and no second cancel request, so that no client can end a run |
+| 1,000 open activities, timers, children each | the decision fails: ``OPEN_…_LIMIT_EXCEEDED`` |
+| the size of a payload | the list of decisions is refused whole |
+| 10,000 events, 10 MiB | a warning |
+
+In a full history each start of a task is an event of its own. A task that was started has no job any more; only its timeouts
+detect its loss. Lean histories use none of these rules (`start_full_decision` and the next two). A start or an end of a closed
+task is late but harmless: it returns False, and records nothing.
+
+`after_initiated` and `after_close` add the errands that events of a run cause; `cross_run` has the table.
 """
 
 from __future__ import annotations
@@ -24,20 +40,76 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs.owners import AttemptEnded
 from mainspring.jobs.rules import Event
-from mainspring.workflows.cross_run_rules import after_close
+from mainspring.quantities import format_size
+from mainspring.workflows.cross_run import (
+    CHILD_POLICY_APPLIED,
+    ApplyPolicy,
+    CancelOther,
+    Close,
+    EndChild,
+    SignalOther,
+    StartChild,
+)
 from mainspring.workflows.history import (
+    ActivityTaskStarted,
+    ChildPolicy,
     DecisionTaskScheduled,
     DecisionTaskStarted,
     DecisionTaskTimedOut,
+    RequestCancelExternalWorkflowExecutionInitiated,
+    SignalExternalWorkflowExecutionInitiated,
+    StartChildWorkflowExecutionInitiated,
     TimeoutType,
+    WorkflowExecutionContinuedAsNew,
+    WorkflowExecutionTerminated,
+    WorkflowExecutionTimedOut,
 )
-from mainspring.workflows.model import UNKNOWN_BUILD, Parked
+from mainspring.workflows.model import SEMANTICS, UNKNOWN_BUILD, Limits, Parked
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mainspring.jobs.owners import Ended
     from mainspring.workflows.draft import Draft
-    from mainspring.workflows.history import ChildPolicy, EventBase
-    from mainspring.workflows.model import Parking, State
+    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.model import OpenChild, Parking, State
+
+_POLICY_APPLIES: Final = (WorkflowExecutionTerminated, WorkflowExecutionTimedOut)
+
+
+def after_initiated(draft: Draft, event: EventBase) -> None:
+    """Add the errand of an initiated child, signal or cancel request."""
+    state = draft.state
+    source = (state.run, state.namespace, state.workflow_id)
+    match event:
+        case StartChildWorkflowExecutionInitiated():
+            draft.errands.append(StartChild(*source, event))
+        case SignalExternalWorkflowExecutionInitiated():
+            draft.errands.append(SignalOther(*source, event))
+        case RequestCancelExternalWorkflowExecutionInitiated():
+            draft.errands.append(CancelOther(*source, event))
+        case _:
+            raise TypeError(f"{type(event).__name__} initiates nothing")
+
+
+def after_close(draft: Draft, close: EventBase, children: Iterable[OpenChild], override: ChildPolicy | None) -> None:
+    """Add the errands of a run's close. ``children`` were open; ``override`` replaces their policies."""
+    state = draft.state
+    source = (state.run, state.namespace, state.workflow_id)
+    if isinstance(close, _POLICY_APPLIES):
+        for child in children:
+            # In SWF the policy is one of the parent's own attributes; natively each child has its own.
+            own = state.child_policy if state.full else child.policy
+            policy = own if override is None else override
+            if policy is not ChildPolicy.ABANDON:
+                draft.errands.append(ApplyPolicy(*source, child.run, child.initiated, policy))
+    if not state.parent_run or isinstance(close, WorkflowExecutionContinuedAsNew):
+        return
+    if isinstance(close, WorkflowExecutionTerminated) and close.cause == CHILD_POLICY_APPLIED:
+        return  # the parent is closed
+    assert isinstance(close, Close)
+    ended = EndChild(*source, state.parent_run, state.parent_initiated, state.type, state.version, close)
+    draft.errands.append(ended)
 
 
 def schedule_decision(draft: Draft) -> None:
@@ -173,3 +245,85 @@ def close(draft: Draft, kind: type[EventBase], *, children: ChildPolicy | None =
     parking = draft.parking
     parking.parked = None
     parking.parked_us = parking.retry_us = 0
+
+
+_DEFAULTS: Final = Limits()
+EVENT_LIMIT_EXCEEDED: Final = "EVENT_LIMIT_EXCEEDED"
+
+
+def ensure_room(draft: Draft, events: int) -> bool:
+    """Return whether a history has room for events and one more; terminate its run otherwise."""
+    state = draft.state
+    if state.last + events < draft.limits.events:
+        return True
+    if not state.status:
+        terminate_full(draft)
+    return False
+
+
+def terminate_full(draft: Draft) -> None:
+    """Terminate a run whose history is full."""
+    state = draft.state
+    reason = f"the history has {state.last} events; the limit is {draft.limits.events}"
+    policy = state.child_policy
+    close(draft, WorkflowExecutionTerminated, cause=EVENT_LIMIT_EXCEEDED, reason=reason, child_policy=policy)
+
+
+def takes_requests(draft: Draft) -> bool:
+    """Return whether a history has room for requests of clients."""
+    return draft.state.last < draft.limits.events - draft.limits.reserved
+
+
+def recorded(limits: Limits) -> dict[str, int]:
+    """Return the attributes of a run's start that tell its code what this node gives it.
+
+    They are recorded, so that its code gets the same answers after the settings or the version of the node have changed; 0
+    stands for a default.
+    """
+    found = {
+        name: 0 if getattr(limits, name) == getattr(_DEFAULTS, name) else getattr(limits, name)
+        for name in ("warn_events", "warn_bytes")
+    }
+    return found | {"semantics": SEMANTICS}
+
+
+def warning(limits: Limits, events: int, size: int, new_events: int, new_size: int) -> str:
+    """Return a warning for the log if the history has just become long; otherwise an empty text.
+
+    ``events`` and ``size`` (in bytes) include the new ones.
+    """
+    if events - new_events < limits.warn_events <= events:
+        return f"the history has {events} events; at {limits.events} the run is terminated: let it continue as new before, or end"
+    if size - new_size < limits.warn_bytes <= size:
+        return f"the history has {format_size(size)}: store large values elsewhere, and pass their location"
+    return ""
+
+
+def start_full_decision(draft: Draft, scheduled: int, identity: str = "") -> bool:
+    """Record that a decider has a decision task."""
+    state = draft.state
+    if state.scheduled != scheduled or state.started or not scheduled or not ensure_room(draft, 1):
+        return False
+    start_decision(draft, identity)
+    return True
+
+
+def start_full_activity(draft: Draft, scheduled: int, identity: str = "") -> bool:
+    """Record that a worker has an activity."""
+    activity = draft.state.activities.get(scheduled)
+    if activity is None or activity.started or not ensure_room(draft, 1):
+        return False
+    draft.record(ActivityTaskStarted, scheduled=scheduled, identity=identity)
+    return True
+
+
+def close_full_activity(
+    draft: Draft, kind: type[EventBase], scheduled: int, started: int, **attributes: object
+) -> bool:
+    """Record how a started activity has ended: completed, failed or canceled."""
+    activity = draft.state.activities.get(scheduled)
+    if activity is None or activity.started != started or not started or not ensure_room(draft, 2):
+        return False
+    draft.record(kind, scheduled=scheduled, started=started, **attributes)
+    schedule_decision(draft)
+    return True

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
-    from mainspring.workflows.builds import Build, Builds
     from mainspring.workflows.changes import RunChanges
+    from mainspring.workflows.decider_workers import Build, Builds
     from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Failed
 

@@ -44,9 +44,21 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.jobs.model import decode_options, failure
 from mainspring.quantities import format_size
 from mainspring.sizes import CANNOT_READ
-from mainspring.workflows import activities, continuation, other_runs, requests
-from mainspring.workflows.continuation import cancel_waiting
-from mainspring.workflows.decision_tasks import close, park, progressed, schedule_decision, start_decision
+from mainspring.workflows import (
+    activities,
+    other_runs,
+    requests,
+)
+from mainspring.workflows.decision_tasks import (
+    close,
+    ensure_room,
+    park,
+    progressed,
+    recorded,
+    schedule_decision,
+    start_decision,
+    takes_requests,
+)
 from mainspring.workflows.history import (
     CancelWorkflowExecutionFailed,
     ChildPolicy,
@@ -63,8 +75,8 @@ from mainspring.workflows.history import (
     WorkflowExecutionTerminated,
     WorkflowExecutionTimedOut,
 )
-from mainspring.workflows.limits import ensure_room, recorded, takes_requests
 from mainspring.workflows.model import YEAR, Status
+from mainspring.workflows.other_runs import cancel_waiting
 from mainspring.workflows.requests import (
     CancelWorkflowExecution,
     CompleteWorkflowExecution,
@@ -476,7 +488,7 @@ _RULES: Final[dict[type[DecisionBase], Callable[[Draft, Any, int], None]]] = {
     requests.CompleteWorkflowExecution: complete_run,
     requests.FailWorkflowExecution: fail_run,
     requests.CancelWorkflowExecution: cancel_run,
-    requests.ContinueAsNewWorkflowExecution: continuation.continue_as_new,
+    requests.ContinueAsNewWorkflowExecution: other_runs.continue_as_new,
     requests.RecordMarker: activities.record_marker,
     requests.StartTimer: activities.start_timer,
     requests.CancelTimer: activities.cancel_timer,

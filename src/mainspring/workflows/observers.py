@@ -12,6 +12,7 @@ import structlog
 
 from mainspring.jobs.model import Job, failure
 from mainspring.jobs.model import State as JobState
+from mainspring.workflows.decision_tasks import warning
 from mainspring.workflows.history import (
     WorkflowExecutionCanceled,
     WorkflowExecutionCompleted,
@@ -19,7 +20,6 @@ from mainspring.workflows.history import (
     WorkflowExecutionTerminated,
     WorkflowExecutionTimedOut,
 )
-from mainspring.workflows.limits import warning
 from mainspring.workflows.model import decode_about
 
 if TYPE_CHECKING:

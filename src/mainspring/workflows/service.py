@@ -19,8 +19,7 @@ from mainspring.namespaces import ANY
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.reads import always
 from mainspring.storage.set_aside import REMEDY, Kind, SetAside
-from mainspring.workflows.builds import Builds
-from mainspring.workflows.decider_workers import DeciderWorkers
+from mainspring.workflows.decider_workers import Builds, DeciderWorkers
 from mainspring.workflows.decision_intake import Deciders
 from mainspring.workflows.definitions import Definitions, VersionTable
 from mainspring.workflows.model import Key, Limits, decisions_of
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Operation, Page
     from mainspring.storage.reads import Reads
-    from mainspring.workflows.builds import Build
+    from mainspring.workflows.decider_workers import Build
     from mainspring.workflows.history import ChildPolicy, Event
     from mainspring.workflows.model import Definition
     from mainspring.workflows.observers import Changed

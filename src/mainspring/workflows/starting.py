@@ -13,7 +13,10 @@ from mainspring import namespaces
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.model import failure
 from mainspring.jobs.rules import own_slot
-from mainspring.workflows import continuation, execution
+from mainspring.workflows import (
+    execution,
+    other_runs,
+)
 from mainspring.workflows.history import WorkflowExecutionContinuedAsNew
 from mainspring.workflows.model import Definition, version_for_new_runs
 from mainspring.workflows.requests import ContinueAsNewWorkflowExecution
@@ -271,4 +274,4 @@ async def begin_next_run(changes: RunChanges, found: RunDraft, decision: Decisio
         slot=found.run.row.slot,
     )
     following = changes.begin(row, now_us)
-    continuation.begin_next(following.draft, closed, event, continuation.carried(events, unread, closed.seen))
+    other_runs.begin_next(following.draft, closed, event, other_runs.carried(events, unread, closed.seen))

@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.workflows import execution
 from mainspring.workflows.activities import time_out_activity
-from mainspring.workflows.decision_tasks import retry_parked, schedule_decision, time_out_decision
+from mainspring.workflows.decision_tasks import ensure_room, retry_parked, schedule_decision, time_out_decision
 from mainspring.workflows.history import ActivityTaskStarted, TimeoutType, TimerFired
-from mainspring.workflows.limits import ensure_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

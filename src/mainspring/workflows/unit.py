@@ -20,11 +20,10 @@ from mainspring.workflows.changes import RunChanges, RunDraft
 from mainspring.workflows.cross_run import RecordEnd
 from mainspring.workflows.decision_tasks import decision_lost, tried_by, unpark
 from mainspring.workflows.definitions import RemoveDefinition, remove_definition
-from mainspring.workflows.early_signals import sweep_early
 from mainspring.workflows.execution import complete
 from mainspring.workflows.model import LATELY_US, Parked, Status
 from mainspring.workflows.outbox import record_end, run_errands
-from mainspring.workflows.reading import Unread, run_of
+from mainspring.workflows.reading import Unread, run_of, sweep_early
 from mainspring.workflows.requests import ContinueAsNewWorkflowExecution, Decided, StartChildWorkflowExecution
 from mainspring.workflows.starting import Definitions, begin_next_run, unknown_next_version
 from mainspring.workflows.store import (

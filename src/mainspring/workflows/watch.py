@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from mainspring.storage.agenda import FetchTimes, Timers
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
-    from mainspring.workflows.builds import Build
     from mainspring.workflows.changes import RunChanges
+    from mainspring.workflows.decider_workers import Build
     from mainspring.workflows.model import Definition
     from mainspring.workflows.observers import Changed
     from mainspring.workflows.store import Alarms as Upcoming

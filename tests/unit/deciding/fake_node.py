@@ -15,7 +15,10 @@ from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import Ended
 from mainspring.workflow_code.instance import Instance
 from mainspring.workflow_code.model import PARK_ON, Code, StepOutcome, Turn
-from mainspring.workflows import continuation, execution
+from mainspring.workflows import (
+    execution,
+    other_runs,
+)
 from mainspring.workflows import history as h
 from mainspring.workflows.activities import activity_ended, canceled_before_start
 from mainspring.workflows.draft import Draft
@@ -76,8 +79,8 @@ class FakeNode:
             )
         else:
             draft.now_us = self.now_us = after.now_us
-            along = continuation.carried(after.events, after.unread, after.state.seen)
-            continuation.begin_next(draft, after.state, after.closed, along)
+            along = other_runs.carried(after.events, after.unread, after.state.seen)
+            other_runs.begin_next(draft, after.state, after.closed, along)
         self._commit(draft)
 
     def _draft(self) -> Draft:

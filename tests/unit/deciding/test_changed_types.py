@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from mainspring import App, workflow
-from mainspring.workflow_code.replays import replay
+from mainspring.worker.workflows.replay_checks import replay
 from mainspring.workflows import history as h
 from mainspring.workflows.history_json import same_payload
 

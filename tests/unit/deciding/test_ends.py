@@ -14,8 +14,8 @@ import pytest
 from mainspring import App, JobFailed, workflow
 from mainspring.errors import MapFailed, PayloadError
 from mainspring.jobs.model import text_of
+from mainspring.worker.workflows.replay_checks import replay
 from mainspring.workflow_code.model import PARK_ON
-from mainspring.workflow_code.replays import replay
 from mainspring.workflows import history as h
 
 from .fake_node import FakeNode, FakeWorker, code_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring import App, workflow
-from mainspring.workflow_code.replays import replay
+from mainspring.worker.workflows.replay_checks import replay
 from mainspring.workflows import history as h
 
 from .fake_node import FakeNode, FakeWorker, code_of

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from mainspring.workflows.builds import Builds
+from mainspring.workflows.decider_workers import Builds
 
 DEFINITION = ("default", "order", "1")
 

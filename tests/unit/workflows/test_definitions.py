@@ -10,7 +10,7 @@ from mainspring.workflows.model import SEEN_INTERVAL, Definition
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.workflows.builds import Build
+    from mainspring.workflows.decider_workers import Build
     from mainspring.workflows.store import SaveDefinitions
 
 ONE, TWO = Definition("order", "1", first_seen_us=1, last_seen_us=5), Definition("order", "2", first_seen_us=2)

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.peer import Peer
     from mainspring.jobs.held import Held
     from mainspring.storage.engine import Page
-    from mainspring.workflows.builds import Build
-    from mainspring.workflows.decider_workers import CacheReport
+    from mainspring.workflows.decider_workers import Build, CacheReport
     from mainspring.workflows.history import Event
     from mainspring.workflows.service import WorkflowService
     from mainspring.workflows.store import Shown

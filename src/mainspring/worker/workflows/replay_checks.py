@@ -10,6 +10,8 @@ agrees with its history there, and differs in the next process. `OtherSeed` is a
 A decision that is checked by a replay waits for that process (`OtherReplays`), which has imported the App once. If the code
 differs from the history there, the run is parked, as any later worker would park it. The process starts with the worker, so
 that both import the same files. It is not replaced: a later one could import newer code.
+
+`replay` compares code with what earlier code has recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from random import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -32,18 +34,66 @@ import structlog
 from mainspring.errors import UsageError
 from mainspring.worker.processes import die_with, python
 from mainspring.worker.selector import load_registry
-from mainspring.workflow_code.replays import replay
-from mainspring.workflows.history import decode_events, encode_events
-from mainspring.workflows.model import Limits, Parked  # noqa: TC001 - msgspec reads the annotations
+from mainspring.workflow_code.instance import Instance
+from mainspring.workflow_code.matching import Mismatch
+from mainspring.workflow_code.model import EndOfHistory
+from mainspring.workflows.history import DecisionTaskCompleted, decode_events, encode_events
+from mainspring.workflows.model import (
+    Limits,  # noqa: TC001 - msgspec reads the annotations
+    Parked,  # noqa: TC001 - msgspec reads the annotations
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.worker.registry import Registry, WorkflowFunction
     from mainspring.worker.workflows.runs import Run
-    from mainspring.workflow_code.replays import Replayed
+    from mainspring.workflow_code.model import Code
     from mainspring.workflows.history import Event
     from mainspring.workflows.history_json import HistoryFile
+
+
+class Replayed(NamedTuple):
+    """The outcome of a replay."""
+
+    events: int
+    decisions: int
+    """The recorded decisions."""
+    difference: Parked | None
+    """The first difference between the history and the code; None: they agree."""
+
+
+def replay(code: Code, events: Sequence[Event], limits: Limits | None = None) -> Replayed:
+    """Compare the code of a workflow with a history from its first event on.
+
+    It executes nothing: neither steps nor side effects. It therefore ends where code would do something that is not recorded,
+    such as the work of a decision that no worker has completed.
+    """
+    instance = _ReplayedInstance(code, getattr(events[0], "run", 0), limits=limits)
+    try:
+        difference = instance.compare(events)
+    finally:
+        instance.evict()
+    return Replayed(len(events), sum(type(event) is DecisionTaskCompleted for event in events), difference)
+
+
+class _ReplayedInstance(Instance):
+    """A run that makes no new decision."""
+
+    def compare(self, events: Sequence[Event]) -> Parked | None:
+        """Replay the whole history. Return the first difference."""
+        self.only_replays = True
+        try:
+            self._take(events)
+            if self._parked is None:
+                self._resolve_markers()
+        except Mismatch as found:
+            self._parked = self._commands.park(found, ())
+        except EndOfHistory:
+            pass
+        finally:
+            self._activation.end()
+        return self._parked
 
 
 def replay_history(registry: Registry, found: HistoryFile) -> Replayed:
