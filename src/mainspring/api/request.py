@@ -81,12 +81,13 @@ class Code(StrEnum):
 
     kind: Kind
     status: int
-    title: str
+    heading: str
+    """Its title in HTTP."""
 
-    def __new__(cls, text: str, kind: Kind, status: int, title: str) -> Self:  # noqa: D102 - of an enumeration
+    def __new__(cls, text: str, kind: Kind, status: int, heading: str) -> Self:  # noqa: D102 - of an enumeration
         code = str.__new__(cls, text)
         code._value_ = text
-        code.kind, code.status, code.title = kind, status, title
+        code.kind, code.status, code.heading = kind, status, heading
         return code
 
 

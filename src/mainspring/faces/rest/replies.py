@@ -101,7 +101,7 @@ OF_HTTP: Final = (
 """The problems of HTTP itself. The others are the codes of calls."""
 PROBLEM_TYPES: Final = {
     name: ProblemType(name, status, title)
-    for name, status, title in (*((code.value, code.status, code.title) for code in Code), *OF_HTTP)
+    for name, status, title in (*((code.value, code.status, code.heading) for code in Code), *OF_HTTP)
 }
 _RETRIED: Final = frozenset({429, 503})
 
