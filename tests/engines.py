@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.workflows import MemoryWorkflowSlice
+from mainspring.engines.postgres.bulk import PostgresBulkSlice
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.postgres.schedules import PostgresScheduleSlice
+from mainspring.engines.sqlite.bulk import SqliteBulkSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
@@ -24,14 +27,16 @@ def no_time() -> float:
 
 def memory_engine() -> MemoryEngine:
     """Return a store in memory."""
-    return MemoryEngine([MemoryWorkflowSlice(), MemoryScheduleSlice(no_time)])
+    return MemoryEngine([MemoryBulkSlice(), MemoryWorkflowSlice(), MemoryScheduleSlice(no_time)])
 
 
 def sqlite_engine(path: Path, **options: Any) -> SqliteEngine:
     """Return a store in a file."""
-    return SqliteEngine(path, slices=[SqliteWorkflowSlice(), SqliteScheduleSlice(no_time)], **options)
+    return SqliteEngine(
+        path, slices=[SqliteBulkSlice(), SqliteWorkflowSlice(), SqliteScheduleSlice(no_time)], **options
+    )
 
 
 def postgres_engine(url: str, **options: Any) -> PostgresEngine:
     """Return a store on a server."""
-    return PostgresEngine(url, slices=[PostgresScheduleSlice(no_time)], **options)
+    return PostgresEngine(url, slices=[PostgresBulkSlice(), PostgresScheduleSlice(no_time)], **options)

@@ -16,7 +16,7 @@ from mainspring.ids import Term
 from mainspring.jobs.model import State
 from mainspring.nodes.model import NodeRow
 from mainspring.resources.store import Acquire
-from mainspring.storage.engine import Opened
+from mainspring.storage.engine import Feature, Opened
 from tests.engines import no_time
 
 if TYPE_CHECKING:
@@ -59,15 +59,7 @@ class SharedMemoryEngine:
     max_value = 2**32 - 1
     shared = True
     whole = True
-    limits = True
-    namespaces = True
-    lines = True
-    access = True
-    logs = True
-    series = True
-    recalls = True
-    workflows = False
-    changes_jobs = True
+    lacks = frozenset({Feature.WORKFLOWS, Feature.OPERATIONS})
 
     def __init__(self, content: SharedTables) -> None:
         self._lifecycle: JobLifecycle | None = None

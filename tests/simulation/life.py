@@ -20,6 +20,7 @@ from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
 from mainspring.server.engines import run_slice
 from mainspring.storage.commit_queue import CommitQueue
+from mainspring.storage.engine import Feature
 from mainspring.storage.reads import Reads
 from mainspring.workflows.model import Limits
 from mainspring.workflows.service import WorkflowService
@@ -99,7 +100,7 @@ class Life:
         submits = SubmitCalls(self.service, largest=engine.max_value)
         changes = JobChangeCalls(self.service, submits, largest=engine.max_value)
         logs = None
-        if engine.logs:
+        if Feature.LOGS not in engine.lacks:
             logs = LogService(
                 self.commits,
                 self.reads,
@@ -115,7 +116,7 @@ class Life:
             limits = Limits(largest=engine.max_value)
             handlers.append(WorkflowCalls(self.workflows, self.service, jobs, submits, limits).handlers)
             handlers.append(VersionCalls(self.workflows.versions, self.workflows.workers.rows).handlers)
-        self.api = Api(*handlers, enter=self.service.enter_namespace)
+        self.api = Api(*handlers, enter=self.service.enter_namespace, lacks=engine.lacks)
         self.face = GearmanFace(
             self.service,
             peers,

@@ -115,8 +115,7 @@ class SlowStore:
         self.durable = engine.durable
         self.max_value = engine.max_value
         self.shared, self.whole = engine.shared, engine.whole
-        self.limits, self.lines, self.workflows = engine.limits, engine.lines, engine.workflows
-        self.changes_jobs = engine.changes_jobs
+        self.lacks = engine.lacks
         self.full = False
         """Whether every group fails."""
         self.loses: Callable[[Sequence[Operation]], bool] = lambda _: False

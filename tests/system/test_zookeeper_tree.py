@@ -12,6 +12,8 @@ from tests.interop.packets import Kind
 from tests.postgres.server import memory_directory
 from tests.zookeeper.server import Ensemble
 
+from mainspring.storage.engine import Feature
+
 from .extension import ExtensionKind, FaultError
 from .fleet import Fleet
 from .processes import mainspring
@@ -142,7 +144,7 @@ def test_limits_pauses_and_keys_are_refused_by_their_names(fleet: Fleet, tmp_pat
     for order in (("pause", "f", "--create"), ("limit", "f", "--concurrency", "2", "--create")):
         refused = mainspring("functions", *order, "--server", n1.address, cwd=tmp_path)
         assert refused.returncode == 2
-        assert b"keeps no limits, pauses or keys of functions: a store on SQLite or PostgreSQL does" in refused.stderr
+        assert Feature.LIMITS.refusal.encode() in refused.stderr
     with n1.extended() as client:
         client.request(b"f", options={"concurrency_key": "k"})
         code, message = client.expect(Kind.ERROR)

@@ -34,6 +34,7 @@ from mainspring.access.store import (
 )
 from mainspring.callbacks import awaited
 from mainspring.clock import to_us
+from mainspring.storage.engine import Feature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +200,7 @@ ID_BYTES: Final = 8
 class AccessService:
     """A node's part in the access to its store.
 
-    ``shared``: other nodes may revoke credentials too. ``beside_jobs``: the store has the jobs of the node, too.
+    ``shared``: other nodes may revoke credentials too. ``lacks`` is what the store of the jobs does not do.
     """
 
     def __init__(
@@ -209,7 +210,7 @@ class AccessService:
         clock: Clock,
         *,
         shared: bool,
-        beside_jobs: bool = True,
+        lacks: frozenset[Feature] = frozenset(),
         retention: float = AUDIT_RETENTION,
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
@@ -225,7 +226,7 @@ class AccessService:
         self._touched = self._swept = clock.monotonic()
         self._cache = cache = CredentialCache(reads, clock, shared=shared)
         self._recorder = recorder = ActRecorder(commits, reads, clock.monotonic())
-        self.replies = ReplyService(commits, clock, atomic=beside_jobs)
+        self.replies = ReplyService(commits, clock, atomic=Feature.REQUEST_KEYS not in lacks)
         """Answers to requests that clients may send again."""
 
         # The methods that faces and calls use; their docstrings are at their definitions.

@@ -19,6 +19,7 @@ from mainspring.sizes import (
     Text,  # noqa: TC001 - msgspec reads the annotations
     Whole,  # noqa: TC001 - msgspec reads the annotations
 )
+from mainspring.storage.engine import Feature
 
 RoleName = Literal["viewer", "operator", "developer", "admin"]
 NAME_LIMIT = 100
@@ -71,6 +72,7 @@ class CreateToken(Request[CreatedToken]):
     """Create a token, which is shown this once. It permits no more than the caller's."""
 
     permission = Permission.ADMIN
+    requires = Feature.ACCESS
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.create"
@@ -91,6 +93,7 @@ class ListTokens(Request[ListedTokens]):
     """The tokens that the caller may revoke. Codes: ``unsupported``."""
 
     permission = Permission.ADMIN
+    requires = Feature.ACCESS
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.list"
@@ -107,6 +110,7 @@ class ShowToken(Request[TokenInfo]):
     """Show a token without its secret."""
 
     permission = Permission.ADMIN
+    requires = Feature.ACCESS
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.show"
@@ -119,6 +123,7 @@ class RevokeToken(Request[TokenInfo]):
     """Revoke a token, on all nodes within 3 seconds. All that was signed in with it ends, too."""
 
     permission = Permission.ADMIN
+    requires = Feature.ACCESS
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.revoke"
@@ -131,6 +136,7 @@ class RotateToken(Request[CreatedToken]):
     """Give a token a new secret, which is shown this once, and end the old one."""
 
     permission = Permission.ADMIN
+    requires = Feature.ACCESS
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.rotate"
@@ -147,9 +153,8 @@ class Identity(msgspec.Struct):
     """The id of its token; None without one."""
     grants: list[GrantSpec]
     lacks: list[str] = []
-    """Things that the store of the node does not keep and that are refused to everybody: some of ``workflows``, ``operations``,
-    ``access`` (tokens, the audit and marks), ``limits`` (also pauses of functions) and ``job_changes`` (all but cancels and plain
-    retries). An older node lists nothing."""
+    """Features that the store of the node does not have, and that are refused to everybody: words of `storage.engine.Feature`,
+    such as ``workflows``, ``limits`` (also pauses of functions) and ``job_changes`` (all but cancels and plain retries)."""
     server: str | None = None
     """The address of the node's Gearman port, for the option ``--server`` of commands; None: it has none."""
 
@@ -240,6 +245,7 @@ class ListActs(Request[ListedActs]):
     """The acts in a namespace, or in all of them. Codes: ``forbidden``, ``unsupported``."""
 
     permission = Permission.ADMIN
+    requires = Feature.ACCESS
     touches = Touches.EACH
     call = "audit.list"
     rows = "acts"
@@ -271,6 +277,7 @@ class ListMarks(Request[Marks]):
     """The marks of a namespace. Codes: ``unsupported``."""
 
     permission = Permission.READ
+    requires = Feature.ACCESS
     call = "marks.list"
     rows = "marks"
     only_reads = True
@@ -282,6 +289,7 @@ class AddMark(Request[MarkInfo]):
     """Add a mark, such as a deployment."""
 
     permission = Permission.OPERATE
+    requires = Feature.ACCESS
     touches = Touches.NONE
     call = MARK
     http = post("marks", status=201, problems=(Code.UNSUPPORTED,), example={"label": "web 4.2"})

@@ -17,6 +17,7 @@ from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the 
 from mainspring.api.request import PAGE_LIMIT, Code, Request, Time, Touches
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import Moment, Text  # noqa: TC001 - msgspec reads the annotations
+from mainspring.storage.engine import Feature
 
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
 
@@ -111,6 +112,7 @@ class LimitFunction(Request[FunctionInfo]):
     """Limit a function. Limits that are left out do not change."""
 
     permission = Permission.DEVELOP
+    requires = Feature.LIMITS
     touches = Touches.FUNCTION
     call = "functions.limit"
     function: Text
@@ -141,6 +143,7 @@ class PauseFunction(Request[FunctionInfo]):
     """Start no more jobs of a function."""
 
     permission = Permission.OPERATE
+    requires = Feature.LIMITS
     touches = Touches.FUNCTION
     call = "functions.pause"
     http = post(
@@ -168,6 +171,7 @@ class Acknowledge(Request[Acknowledged]):
     """Acknowledge the failures of a function, until the next one. Overviews count no trouble of it meanwhile."""
 
     permission = Permission.OPERATE
+    requires = Feature.ACCESS
     touches = Touches.FUNCTION
     call = "functions.acknowledge"
     http = post(
@@ -183,6 +187,7 @@ class ResumeFunction(Request[FunctionInfo]):
     """Start the jobs of a paused function again."""
 
     permission = Permission.OPERATE
+    requires = Feature.LIMITS
     touches = Touches.FUNCTION
     call = "functions.resume"
     http = post("functions/{function}/resume", problems=CHANGES)
@@ -261,6 +266,7 @@ class ReadFunctionSeries(Request[Series]):
     """Show the numbers of a function's jobs at all nodes: of 60 minutes, or of 48 half hours."""
 
     permission = Permission.READ
+    requires = Feature.SERIES
     call = "functions.series"
     only_reads = True
     function: Text
@@ -275,6 +281,7 @@ class ReadErrors(Request[Errors]):
     """Show the errors of a function in the last 24 hours at all nodes, by type."""
 
     permission = Permission.READ
+    requires = Feature.SERIES
     call = "functions.errors"
     http = get("functions/{function}/errors", problems=(Code.UNSUPPORTED,))
     only_reads = True

@@ -41,6 +41,7 @@ from mainspring.sizes import (
     TextTuple,
     Whole,
 )
+from mainspring.storage.engine import Feature
 
 REASON_LIMIT = 4096
 """Characters in the reason of a cancel, which is stored with the job."""
@@ -177,6 +178,10 @@ class RetryJob(Arguments, Request[JobInfo]):
     handle: Text
     delay: Annotated[Seconds | None, described("Start this long from now, or later.")] = None
 
+    def needed_feature(self) -> Feature | None:
+        """Return the feature of the store for a retry later or with other arguments; all stores have the other retries."""
+        return Feature.JOB_CHANGES if self.delay or has_arguments(self) else None
+
     def needs(self) -> Permission:
         """Return the permission to submit jobs for a retry with other arguments."""
         return Permission.DEVELOP if has_arguments(self) else self.permission
@@ -205,6 +210,7 @@ class UpdateJob(Request[JobInfo]):
     """Change the time, the priority or the expiry of a job that waits. Keys that are left out stay as they are."""
 
     permission = Permission.OPERATE
+    requires = Feature.JOB_CHANGES
     touches = Touches.JOB
     call = "jobs.update"
     http = patch("jobs/{handle}", problems=CHANGES, example={"priority": "high", "run_at": "2030-01-31T12:00:00Z"})
@@ -225,6 +231,7 @@ class SnoozeJob(Request[JobInfo]):
     """Postpone a job that waits."""
 
     permission = Permission.OPERATE
+    requires = Feature.JOB_CHANGES
     touches = Touches.JOB
     call = "jobs.snooze"
     http = post("jobs/{handle}/snooze", problems=CHANGES, example={"delay": 3600})
@@ -236,6 +243,7 @@ class DeleteJob(Request[DeletedJob]):
     """Delete a job that has ended."""
 
     permission = Permission.OPERATE
+    requires = Feature.JOB_CHANGES
     touches = Touches.JOB
     call = "jobs.delete"
     http = delete("jobs/{handle}", problems=CHANGES)
@@ -447,6 +455,7 @@ class FollowLogs(Request[None]):
     """Follow the lines of a job's log until it has ended."""
 
     permission = Permission.PAYLOADS
+    requires = Feature.LOGS
     name_in_audit = "jobs.follow_logs"
     handle: Text
     tail: Whole = 200
@@ -461,6 +470,7 @@ class ReadJobLogs(Request[Logged]):
     """Show lines of a job's log, the oldest first."""
 
     permission = Permission.PAYLOADS
+    requires = Feature.LOGS
     call = "jobs.logs"
     only_reads = True
     handle: Text

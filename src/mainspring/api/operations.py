@@ -18,6 +18,7 @@ from mainspring.api.request import (
     Touches,
 )
 from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
+from mainspring.storage.engine import Feature
 
 ActionName = Literal["cancel", "retry", "delete", "reschedule"]
 StateName = Literal["running", "done", "aborted", "stopped"]
@@ -115,6 +116,7 @@ class StartOperation(Request[StartedOperation]):
     """Cancel, retry, delete or reschedule all jobs that match a filter, or that have one of some handles."""
 
     permission = Permission.OPERATE
+    requires = Feature.OPERATIONS
     touches = Touches.EACH
     call = "operations.start"
     http = post(
@@ -147,6 +149,7 @@ class ListOperations(Request[ListedOperations]):
     """The operations of a namespace. Codes: ``invalid``, ``unsupported``."""
 
     permission = Permission.READ
+    requires = Feature.OPERATIONS
     call = "operations.list"
     rows = "operations"
     limit: Limit = 100
@@ -158,6 +161,7 @@ class ShowOperation(Request[OperationDetails]):
     """Show an operation."""
 
     permission = Permission.READ
+    requires = Feature.OPERATIONS
     call = "operations.show"
     id: Text
 
@@ -166,6 +170,7 @@ class FollowOperation(Request[OperationInfo]):
     """Follow the progress of an operation until it ends, as the event ``operation``."""
 
     permission = Permission.READ
+    requires = Feature.OPERATIONS
     name_in_audit = "operations.follow"
     id: Text
 
@@ -174,6 +179,7 @@ class ListOperationJobs(Request[TouchedJobs]):
     """The jobs that an operation has changed or could not change. Codes: ``operation_not_found``, ``unsupported``."""
 
     permission = Permission.READ
+    requires = Feature.OPERATIONS
     call = "operations.jobs"
     id: Text
     after: Whole = 0
@@ -183,6 +189,7 @@ class AbortOperation(Request[OperationInfo]):
     """End an operation early. Jobs that have had their turn stay changed."""
 
     permission = Permission.OPERATE
+    requires = Feature.OPERATIONS
     touches = Touches.OPERATION
     call = "operations.abort"
     http = post("operations/{id}/abort", problems=(Code.UNSUPPORTED,))
@@ -208,6 +215,7 @@ class Backfill(Request[StartedBackfill], kw_only=True):
     """Run a schedule for its past fire times that have not run, each once, in an operation."""
 
     permission = Permission.OPERATE
+    requires = Feature.OPERATIONS
     touches = Touches.SCHEDULE
     call = "schedules.backfill"
     http = post(

@@ -23,6 +23,7 @@ from mainspring.errors import ConflictError, ForbiddenError, Kind, MainspringErr
 from mainspring.namespaces import Namespaced
 from mainspring.private_data import hide_secrets
 from mainspring.sizes import Text, Texts
+from mainspring.storage.engine import Feature  # noqa: TC001 - msgspec reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,6 +111,11 @@ class ApiError(MainspringError):
         self.problem = Problem(code, message, live_handle)
 
 
+def lacking(feature: Feature) -> ApiError:
+    """Return the refusal of a request for something that the store of the node does not do."""
+    return ApiError(Code.UNSUPPORTED, feature.refusal)
+
+
 def problem_of(error: MainspringError) -> Problem:
     """Return the problem that stands for an error of the services."""
     if isinstance(error, ApiError):
@@ -162,6 +168,8 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     """The need of the caller in the namespace of the request. `Api` registers no request without one."""
     touches: ClassVar[Touches | None] = None
     """Its object. `Api` registers no request without one whose permission is more than to read; others may have one, too."""
+    requires: ClassVar[Feature | None] = None
+    """The feature of the store that it needs: `Api` refuses it without."""
     function_field: ClassVar[str] = "function"
     """The field with the name of a function; the caller needs the permission for that."""
     in_any_namespace: ClassVar[bool] = False
@@ -194,6 +202,10 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     def needs(self) -> Permission:
         """Return the need of this request, which may be more than ``permission``."""
         return self.permission
+
+    def needed_feature(self) -> Feature | None:
+        """Return the feature of the store that this request needs, which may depend on its fields."""
+        return self.requires
 
 
 @cache

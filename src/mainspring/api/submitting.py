@@ -33,6 +33,7 @@ from mainspring.jobs.user_data import check_tags
 from mainspring.namespaces import DEFAULT, Namespaced, name_of
 from mainspring.resources.limit_specs import key_of
 from mainspring.sizes import LEVELS, Seconds, Text, TextTuple, is_too_deep
+from mainspring.storage.engine import Feature
 from mainspring.workflows.model import decision_function
 
 PriorityName = Literal["high", "normal", "low"]
@@ -45,6 +46,7 @@ SUBMISSION_LIMIT = 8 << 20
 REFUSALS = (Code.TOO_LARGE, Code.TOO_MANY_FUNCTIONS, Code.UNSUPPORTED, Code.REFUSED)
 """The problems of submissions."""
 LONG_NAME = f"a function's name has at most {FUNCTION_LIMIT} bytes"
+NO_CONCURRENCY_KEY = f"concurrency_key was given, and {Feature.LIMITS.refusal}"
 _RESERVED = DECISIONS[0]
 """As a number, because bytes look for a number ten times faster than for other bytes, and each submission is checked."""
 RESERVED_NAME = "names with the character U+001F are those of a node's own functions: leave it out"

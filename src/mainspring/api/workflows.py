@@ -18,6 +18,7 @@ from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import Code, Request, Touches
 from mainspring.api.submitting import Arguments, PriorityName
 from mainspring.sizes import Moment, Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
+from mainspring.storage.engine import Feature
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Status
 
@@ -239,6 +240,7 @@ class StartRun(Arguments, Request[StartedRun]):
     """Start a run, or join the open one with its workflow id."""
 
     permission = Permission.DEVELOP
+    requires = Feature.WORKFLOWS
     touches = Touches.FUNCTION
     call = "workflows.start"
     http = post(
@@ -264,6 +266,7 @@ class ListWorkflowRuns(Request[ListedRuns]):
     """Runs that match all given criteria. Codes: ``invalid``."""
 
     permission = Permission.READ
+    requires = Feature.WORKFLOWS
     call = "workflows.list"
     rows = "runs"
     only_reads = True
@@ -286,6 +289,7 @@ class ShowRun(Request[RunDetails]):
     """Show a run."""
 
     permission = Permission.READ
+    requires = Feature.WORKFLOWS
     call = "workflows.show"
     http = get("workflows/{key}", problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED))
     key: Text
@@ -295,6 +299,7 @@ class ReadHistory(Request[HistoryPage], rename={"first": "from"}):
     """The events of a run in order. Codes: ``run_not_found``, ``invalid``."""
 
     permission = Permission.READ
+    requires = Feature.WORKFLOWS
     call = "workflows.history"
     rows = "events"
     only_reads = True
@@ -316,6 +321,7 @@ class SignalRun(Request[ReachedRun]):
     """Send a signal to an open run."""
 
     permission = Permission.OPERATE
+    requires = Feature.WORKFLOWS
     touches = Touches.RUN
     call = "workflows.signal"
     http = post(
@@ -339,6 +345,7 @@ class CancelRun(Request[ReachedRun]):
     """Ask an open run to cancel itself."""
 
     permission = Permission.OPERATE
+    requires = Feature.WORKFLOWS
     touches = Touches.RUN
     call = "workflows.cancel"
     http = post("workflows/{key}/cancel", status=202, problems=CHANGES, example={"reason": "the customer called"})
@@ -351,6 +358,7 @@ class TerminateRun(Request[ReachedRun]):
     """End an open run at once."""
 
     permission = Permission.OPERATE
+    requires = Feature.WORKFLOWS
     touches = Touches.RUN
     call = "workflows.terminate"
     http = post(
@@ -374,6 +382,7 @@ class MoveRun(Request[ReachedRun]):
     """Give a run another version before its code has recorded anything. It continues as new."""
 
     permission = Permission.OPERATE
+    requires = Feature.WORKFLOWS
     touches = Touches.RUN
     call = "workflows.move"
     http = post("workflows/{key}/move", problems=(*CHANGES, Code.WORKFLOW_NOT_FOUND), example={"version": "1"})
@@ -385,6 +394,7 @@ class UnparkRun(Request[ChangedRuns]):
     """Let the code try a parked run again."""
 
     permission = Permission.OPERATE
+    requires = Feature.WORKFLOWS
     touches = Touches.RUN
     call = "workflows.unpark"
     http = post("workflows/{key}/unpark", problems=CHANGES)
@@ -395,6 +405,7 @@ class UnparkAllRuns(Request[ChangedRuns]):
     """Let the code try all parked runs again."""
 
     permission = Permission.OPERATE
+    requires = Feature.WORKFLOWS
     touches = Touches.ALL
     call = "workflows.unpark_all"
 
@@ -478,6 +489,7 @@ class ListVersions(Request[VersionList]):
     """The versions of a workflow, or of all. Codes: ``workflow_not_found``."""
 
     permission = Permission.READ
+    requires = Feature.WORKFLOWS
     call = "workflows.versions"
     rows = "versions"
     type: Text | None = None
@@ -488,6 +500,7 @@ class RemoveVersion(Request[RemovedVersion]):
     """Remove a version of a workflow that nothing needs."""
 
     permission = Permission.DEVELOP
+    requires = Feature.WORKFLOWS
     touches = Touches.FUNCTION
     function_field = "type"
     call = "workflows.remove"
@@ -499,6 +512,7 @@ class ListDeciders(Request[DeciderList]):
     """The connected workers that decide runs. Codes: none of its own."""
 
     permission = Permission.READ
+    requires = Feature.WORKFLOWS
     call = "workflows.workers"
     rows = "workers"
     after: Text | None = None

@@ -32,11 +32,6 @@ if TYPE_CHECKING:
     Change = Callable[[FunctionLimits, int], FunctionLimits]
     """Takes the limits of a function and the wall time in microseconds; returns the new limits."""
 
-NO_LIMITS = (
-    "this node's store is on ZooKeeper, which keeps no limits, pauses or keys of functions: "
-    "a store on SQLite or PostgreSQL does"
-)
-NO_CONCURRENCY_KEY = f"concurrency_key was given, and {NO_LIMITS}"
 READ_INTERVAL = 3.0
 """Seconds between readings of limits that other nodes stored."""
 REPEAT_INTERVAL = 15.0
@@ -63,7 +58,7 @@ class Functions:
     ) -> None:
         self._table, self._dispatch = context.table, context.dispatch
         self._commits, self._clock = context.commits, context.clock
-        self.kept = kept
+        self._kept = kept
         self._reads = reads
         self._serve = serve
         self._shared = shared
@@ -104,7 +99,7 @@ class Functions:
             self._reading = False
             failed(error)
 
-        if not self.kept:
+        if not self._kept:
             then()
             return
         self._reading = True

@@ -6,7 +6,7 @@ namespace prepares the node for it (`NamespaceGate`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mainspring import namespaces
 from mainspring.clock import to_us
@@ -34,6 +34,7 @@ from mainspring.jobs.transactional_intake import KeyedIntake, NodeJobLifecycle
 from mainspring.jobs.user_data import ArgumentRules
 from mainspring.jobs.workers import Workers
 from mainspring.loop_shares import LoopShares
+from mainspring.storage.engine import Feature
 from mainspring.storage.set_aside import SetAside
 from mainspring.turns_of_loop import LongWork, Timers
 
@@ -58,10 +59,9 @@ class JobService:
 
     ``earlier`` is called with a monotonic time if the next ``tick`` is needed sooner than its last result. ``retention`` and
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
-    ``attempts_ended`` are called with settlements after their commit. ``keeps_limits``, ``keeps_namespaces`` and
-    ``keeps_stop_requests`` are whether the store keeps limits of functions, namespaces, and requests to stop held jobs.
-    ``shared`` is given if the store is shared. ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows.
-    ``arguments`` are the rules for arguments. ``set_aside`` has the jobs that this node cannot read.
+    ``attempts_ended`` are called with settlements after their commit. ``lacks`` is what the store does not do; ``shared`` is for
+    one that other nodes share. ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows. ``arguments`` are
+    the rules for arguments. ``set_aside`` has the jobs that this node cannot read.
     """
 
     def __init__(
@@ -74,9 +74,7 @@ class JobService:
         *,
         earlier: Callable[[float], object],
         shared: Shared | None = None,
-        keeps_limits: bool = True,
-        keeps_namespaces: bool = True,
-        keeps_stop_requests: bool = True,
+        lacks: frozenset[Feature] = frozenset(),
         round_robin: bool = False,
         wakeup: int = 1,
         most_functions: int = 0,
@@ -91,6 +89,7 @@ class JobService:
         set_aside: SetAside | None = None,
     ) -> None:
         self.commits = commits
+        self.lacks = lacks
         arguments = ArgumentRules() if arguments is None else arguments
         self.arguments_of, self.node_of = arguments.of, handles.node
         self.declare_kept = arguments.declare
@@ -115,7 +114,7 @@ class JobService:
         self.loop_shares = LoopShares(timers.at, clock.monotonic)
         self.share_of, self.is_crowded = self.loop_shares.of, self.loop_shares.is_crowded
         self.listeners = listeners = Listeners(handles)
-        self.enter_namespace = NamespaceGate(listeners, kept=keeps_namespaces).enter
+        self.enter_namespace = NamespaceGate(listeners, lacks).enter
         self.settled_deliveries = SettledDeliveries()
         leased = None if alone else GrantedAccounts()
         accounts = (lambda _: open_own) if leased is None else leased.opener
@@ -177,11 +176,11 @@ class JobService:
             ends,
             stored_changes,
             root_jobs,
-            keeps_requests=keeps_stop_requests and alone,
+            keeps_requests=alone and Feature.WORKFLOWS not in lacks,
             remote_jobs=remote_jobs,
         )
         self.changes = changes = JobChanges(context, settling, ends, stored_changes)
-        self.functions = Functions(context, reads, serving.serve, kept=keeps_limits, shared=not alone)
+        self.functions = Functions(context, reads, serving.serve, kept=Feature.LIMITS not in lacks, shared=not alone)
         self._workers = there = Workers(context, serving, settling, foreground, self.functions, root_jobs)
         self._counting = Counting(context, serving, reads)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
@@ -285,11 +284,6 @@ class JobService:
     def unsettled(self) -> bool:
         """Whether any settlements failed in the store and will be retried."""
         return bool(self.ends.unsettled)
-
-    @property
-    def keeps_limits(self) -> bool:
-        """Whether the store keeps limits, pauses and keys of functions."""
-        return self.functions.kept
 
     @property
     def number_of_functions(self) -> int:
@@ -453,24 +447,18 @@ class Startup:
         self._functions.load(loaded, failed)
 
 
-NO_NAMESPACES: Final = (
-    f"this node's store has the namespace {namespaces.DEFAULT!r} alone: SQLite, PostgreSQL and memory keep others, and ZooKeeper"
-    " does not"
-)
-
-
 class NamespaceGate:
-    """Prepares a node for namespaces; ``kept`` is whether the store keeps others than ``default``."""
+    """Prepares a node for namespaces; ``lacks`` is what the store does not do."""
 
-    def __init__(self, listeners: Listeners, *, kept: bool) -> None:
+    def __init__(self, listeners: Listeners, lacks: frozenset[Feature]) -> None:
         self._listeners = listeners
-        self._kept = kept
+        self._lacks = lacks
 
     def enter(self, namespace: str) -> None:
         """Prepare for jobs, clients and workers of a namespace. Raises UsageError if that is impossible."""
         if namespace == namespaces.DEFAULT:
             return
         namespaces.check(namespace)
-        if not self._kept:
-            raise UsageError(NO_NAMESPACES)
+        if Feature.NAMESPACES in self._lacks:
+            raise UsageError(Feature.NAMESPACES.refusal)
         self._listeners.expect_namespaces()

@@ -25,16 +25,15 @@ from mainspring.api.handlers.jobs import JobCalls, JobChangeCalls, JobStreams
 from mainspring.api.handlers.logs import LogCalls
 from mainspring.api.handlers.namespaces import NamespaceCalls, SeriesCalls
 from mainspring.api.handlers.nodes import NodeCalls, SingleNodeCalls, StatusCalls
-from mainspring.api.handlers.operations import BackfillCalls, OperationCalls, OperationStreams, without_operations
+from mainspring.api.handlers.operations import BackfillCalls, OperationCalls, OperationStreams
 from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.samples import LiveStreams, VersionStreams
 from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.api.handlers.submitting import SubmitCalls
 from mainspring.api.handlers.workers import WorkerCalls
-from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls, without_workflows
+from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls
 from mainspring.api.namespaces import StoreState
 from mainspring.bulk.service import BulkNode, BulkService
-from mainspring.bulk.unit import KIND
 from mainspring.clock import to_us
 from mainspring.events import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings, KeyedSubmits
@@ -49,7 +48,7 @@ from mainspring.namespaces import split
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
 from mainspring.server.addresses import TcpAddress
-from mainspring.server.engines import lacks, run_limits, run_slice
+from mainspring.server.engines import run_limits, run_slice
 from mainspring.server.fleet import ConnectedWorkers, Fleet, SharedEngine, StoreClock, node_row
 from mainspring.server.log_lines import NO_WORKER_GRACE, FailedAttempts, Unserved
 from mainspring.server.metrics import (
@@ -67,6 +66,7 @@ from mainspring.server.process import connection_limits
 from mainspring.server.status import Status
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
+from mainspring.storage.engine import Feature
 from mainspring.storage.reads import Reads
 from mainspring.storage.set_aside import SetAside
 from mainspring.version import version
@@ -77,7 +77,6 @@ from mainspring.workflows.service import WorkflowService
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.api.handlers.registry import Followers, Handlers
     from mainspring.clock import Clock
     from mainspring.faces.http import Measure
     from mainspring.faces.http.gearmand_http import GearmandHttp
@@ -94,7 +93,7 @@ async def build_access(
 
     If the store keeps none, the credentials are in the node's memory, and end with it.
     """
-    if engine.access:
+    if Feature.ACCESS not in engine.lacks:
         return AccessService(commits, reads, clock, shared=engine.shared, retention=retention)
     from mainspring.engines.memory.engine import MemoryEngine  # noqa: PLC0415 - other nodes do not need it
 
@@ -102,7 +101,7 @@ async def build_access(
     private = MemoryEngine()
     await private.open(NodeId("access"), loop.call_soon_threadsafe)
     commits = CommitQueue(private, loop.call_soon, loop.call_later)
-    return AccessService(commits, Reads(private, loop.call_soon), clock, shared=False, beside_jobs=False)
+    return AccessService(commits, Reads(private, loop.call_soon), clock, shared=False, lacks=engine.lacks)
 
 
 def build_bulk(
@@ -118,7 +117,7 @@ def build_bulk(
     set_aside: SetAside,
 ) -> BulkService | None:
     """Return the node's part; None if the store keeps no operations. ``retention`` is in seconds."""
-    if not keeps_operations(engine):
+    if Feature.OPERATIONS in engine.lacks:
         return None
     node = BulkNode(commits, reads, clock, service.stored_changes, service.later, service.cancel, access.current)
 
@@ -133,31 +132,6 @@ def build_bulk(
         retention=retention,
         set_aside=set_aside,
     )
-
-
-def keeps_operations(engine: Engine) -> bool:
-    """Return whether a store keeps operations on many jobs."""
-    return any(one.kind == KIND for one in getattr(engine, "slices", ()))
-
-
-def backfill_handlers(bulk: BulkService | None, schedules: ScheduleService, reads: Reads) -> Handlers:
-    """Return the answers to requests for backfills."""
-    return BackfillCalls(bulk, schedules, reads).handlers
-
-
-def operation_calls(bulk: BulkService | None, service: JobService, job_calls: JobCalls) -> OperationCalls | None:
-    """Return the calls about operations; None if the store keeps none."""
-    return None if bulk is None else OperationCalls(bulk, service, job_calls.find_run)
-
-
-def operation_handlers(calls: OperationCalls | None) -> Handlers:
-    """Return the answers to calls about operations."""
-    return without_operations() if calls is None else calls.handlers
-
-
-def operation_streams(calls: OperationCalls | None, service: JobService) -> Followers:
-    """Return the streams about operations."""
-    return OperationStreams(calls, service).followers
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +164,7 @@ async def open_node(
     """
     loop = asyncio.get_running_loop()
     started = clock.monotonic()
-    jobs, limits = settings.jobs, settings.limits
+    jobs, limits, lacks = settings.jobs, settings.limits, engine.lacks
     ticks = Ticks(clock, loop.call_later)
     attempt_log = AttemptLog(loop.time, loop.call_later)
     handles = Handles()
@@ -238,9 +212,7 @@ async def open_node(
         Hub(),
         earlier=ticks.earlier,
         shared=None if fleet is None else fleet.shared,
-        keeps_limits=engine.limits,
-        keeps_namespaces=engine.namespaces,
-        keeps_stop_requests=engine.workflows,
+        lacks=lacks,
         round_robin=jobs.round_robin,
         wakeup=jobs.worker_wakeup,
         most_functions=limits.max_functions,
@@ -269,7 +241,7 @@ async def open_node(
     if runs is not None:
         runs.subscribe(ProgressReports(service.report_root))
     logs = None
-    if engine.logs:
+    if Feature.LOGS not in lacks:
         logs = LogService(
             commits,
             reads,
@@ -304,9 +276,9 @@ async def open_node(
         )
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover, access.record).handlers
     refusals = Refusals()
-    job_calls = JobCalls(service, workflows, recalls=engine.recalls)
+    job_calls = JobCalls(service, workflows)
     submits = SubmitCalls(service, largest=engine.max_value)
-    changes = JobChangeCalls(service, submits, largest=engine.max_value, changes_jobs=engine.changes_jobs)
+    changes = JobChangeCalls(service, submits, largest=engine.max_value)
     bulk = build_bulk(
         engine,
         service,
@@ -318,31 +290,18 @@ async def open_node(
         retention=settings.jobs.dead_retention,
         set_aside=set_aside,
     )
-    operations = operation_calls(bulk, service, job_calls)
-    if workflows is None:
-        workflow_handlers = without_workflows()
-    else:
-        calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
-        workflow_handlers = {**calls.handlers, **VersionCalls(workflows.versions, workflows.workers.rows).handlers}
-    run_calls = RunGrants(workflow_handlers)
-    schedule_calls = ScheduleGrants(
-        {
-            **ScheduleCalls(schedules, reads, handles, job_clock, keeps_workflows=workflows is not None).handlers,
-            **backfill_handlers(bulk, schedules, reads),
-        }
-    )
+    schedule_calls = ScheduleGrants(ScheduleCalls(schedules, reads, handles, job_clock, lacks).handlers)
     log_calls = LogCalls(logs, service, refusals)
     other_nodes: Callable[[], Sequence[NodeRow]] = tuple if fleet is None else fleet.others
     dead_letters = DeadLetters(service)
-    acknowledgements = Acknowledgements(access, service, reads, job_clock, kept=engine.access)
+    acknowledgements = Acknowledgements(access, service, reads, job_clock)
     namespace_calls = NamespaceCalls(
         service,
         reads,
         job_clock,
         other_nodes,
-        OldestByNamespace(service.all_functions, reads if engine.lines else None, job_clock).of,
+        OldestByNamespace(service.all_functions, reads if Feature.LINES not in lacks else None, job_clock).of,
         dead_letters,
-        kept=engine.series,
         acknowledged=acknowledgements,
         store=lambda: StoreState(settings.store.engine, watch.ready(commits)),
     )
@@ -351,41 +310,48 @@ async def open_node(
             access,
             job_clock.wall,
             lambda: {split(queue.name)[0] for queue in service.all_functions()},
-            stored=engine.access,
-            lacks=lacks(engine, workflows=workflows is not None, operations=bulk is not None),
+            lacks=lacks,
             server=address,
         ).handlers,
         job_calls.handlers,
         log_calls.handlers,
         changes.handlers,
         JobDataCalls(service, largest=engine.max_value).handlers,
-        RecordCalls(service, recalls=engine.recalls).handlers,
+        RecordCalls(service).handlers,
         FunctionGrants(FunctionCalls(service, dead_letters, other_nodes).handlers).handlers,
         acknowledgements.handlers,
-        SeriesCalls(reads, handles, job_clock, kept=engine.series).handlers,
+        SeriesCalls(reads, handles, job_clock).handlers,
         submits.handlers,
-        operation_handlers(operations),
-        run_calls.handlers,
         worker_calls.handlers,
         StatusCalls(service, status.read).handlers,
         namespace_calls.handlers,
         FireCalls(schedules, reads, handles, job_clock).handlers,
         schedule_calls.handlers,
         nodes,
-        refused=access.refused if engine.access else lambda _: None,
-        enter=service.enter_namespace if engine.namespaces else None,
+        refused=access.refused if Feature.ACCESS not in lacks else lambda _: None,
+        enter=service.enter_namespace,
+        lacks=lacks,
         shares=service.loop_shares,
     )
-    for finders in (job_calls.objects, run_calls.objects, schedule_calls.objects):
-        api.add_objects(finders)
-    if operations is not None:
+    api.add_objects(job_calls.objects)
+    api.add_objects(schedule_calls.objects)
+    if bulk is not None:
+        operations = OperationCalls(bulk, service, job_calls.find_run)
+        api.add(operations.handlers)
+        api.add(BackfillCalls(bulk, schedules, reads).handlers)
         api.add_objects(operations.objects)
+        api.add_streams(OperationStreams(operations, service).followers)
+    if workflows is not None:
+        calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
+        versions = VersionCalls(workflows.versions, workflows.workers.rows)
+        runs_and_versions = RunGrants({**calls.handlers, **versions.handlers})
+        api.add(runs_and_versions.handlers)
+        api.add_objects(runs_and_versions.objects)
     api.add_streams(log_calls.followers)
     api.add_streams(JobStreams(service).followers)
     numbers = LiveStreams(service, namespace_calls.figures, worker_calls.number_in, other_nodes, namespace_calls.shown)
     api.add_streams(numbers.followers)
     api.add_streams(VersionStreams(service, api.answer_unrecorded).followers)
-    api.add_streams(operation_streams(operations, service))
     face = GearmanFace(
         service,
         peers,
@@ -410,7 +376,7 @@ async def open_node(
     )
     checks: list[Callable[[float], None]] = [unserved.check, access.tick]
     last_writes: list[Callable[[], None]] = []
-    if engine.series:
+    if Feature.SERIES not in lacks:
         recorder = Recorder(
             service.attempts, commits, job_clock, lambda: service.term, service.queue_of, service.queues, mine
         )
@@ -418,7 +384,7 @@ async def open_node(
         last_writes.append(recorder.write)
     if logs is not None:
         checks.append(logs.check)
-    if settings.listen.http is not None and engine.lines:
+    if settings.listen.http is not None and Feature.LINES not in lacks:
         checks.append(lambda _: oldest.refresh())
     node = Node(
         settings,

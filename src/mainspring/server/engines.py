@@ -13,6 +13,7 @@ from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import SettingsError
 from mainspring.nodes.model import LEASE
 from mainspring.server.settings import WorkflowSettings, parse_store
+from mainspring.storage.engine import Feature
 from mainspring.workflows.model import Limits
 from mainspring.workflows.unit import KIND
 
@@ -129,20 +130,8 @@ class RunSlice(Protocol):
 
 def run_slice(engine: Engine) -> RunSlice | None:
     """Return the slice of workflows of an engine; None if it has none."""
-    slices = getattr(engine, "slices", ())
+    slices = () if Feature.WORKFLOWS in engine.lacks else getattr(engine, "slices", ())
     return next((cast("RunSlice", one) for one in slices if one.kind == KIND), None)
-
-
-def lacks(engine: Engine, *, workflows: bool, operations: bool) -> list[str]:
-    """Return what a store does not keep, as of `api.tokens.Identity`. Slices keep runs of workflows and operations."""
-    kept = {
-        "workflows": workflows,
-        "operations": operations,
-        "access": engine.access,
-        "limits": engine.limits,
-        "job_changes": engine.changes_jobs,
-    }
-    return [name for name, is_kept in kept.items() if not is_kept]
 
 
 async def grant_submit(settings: StoreSettings, role: str, namespaces: Sequence[str]) -> list[str]:

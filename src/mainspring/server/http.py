@@ -15,6 +15,7 @@ from mainspring.faces.rest.routes import ROUTES
 from mainspring.faces.rest.security import LOGIN, Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import LIMIT, Streams
 from mainspring.server.addresses import TcpAddress, is_local
+from mainspring.storage.engine import Feature
 from mainspring.version import version
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa
 class HttpPort:
     """Serves HTTP on the connections that the node's listeners accept.
 
-    ``places`` is the number of requests under way, ``keeps_tokens`` whether the store keeps tokens.
+    ``places`` is the number of requests under way.
     """
 
-    def __init__(self, built: Built, *, places: int, keeps_tokens: bool = True) -> None:
+    def __init__(self, built: Built, *, places: int) -> None:
         listen = built.node.settings.listen
         assert listen.http is not None
         self._access = built.access
@@ -56,7 +57,7 @@ class HttpPort:
                 built.access,
                 prefix=self._prefix,
                 style=self._prefix + all_assets().path("style.css"),
-                keeps_tokens=keeps_tokens,
+                keeps_tokens=Feature.ACCESS not in built.api.lacks,
             ),
             built.access.replies,
             self._streams,

@@ -20,6 +20,7 @@ from mainspring.server.logs import start_logging
 from mainspring.server.node import Shutdown
 from mainspring.server.ports import Ports
 from mainspring.server.process import stop_signals
+from mainspring.storage.engine import Feature
 from mainspring.version import core
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Server:
             # Imported here: the HTTP framework loads slowly, and only nodes with this port need it.
             from mainspring.server.http import HttpPort  # noqa: PLC0415
 
-            self._http = HttpPort(built, places=self._ports.http_places, keeps_tokens=self._engine.access)
+            self._http = HttpPort(built, places=self._ports.http_places)
             await self._http.start()
             self._ports.listen_http(self._http.protocol)
         if self._settings.listen.gearman_http is not None:
@@ -82,7 +83,7 @@ class Server:
 
     async def token_of_start(self) -> str | None:
         """Return a new token for the HTTP API; None if the store keeps tokens, or the node has no HTTP port."""
-        if self._http is None or self._engine.access:
+        if self._http is None or Feature.ACCESS not in self._engine.lacks:
             return None
         return await self._http.token_of_start()
 

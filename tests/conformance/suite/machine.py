@@ -21,6 +21,7 @@ from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Options, Priority, State, StopRequest
 from mainspring.jobs.rules import WORKER_LOST, Event, Settlement
+from mainspring.storage.engine import Feature
 from tests.conformance.suite.driver import NOW, Store
 from tests.conformance.suite.model import Model, copy
 from tests.conformance.suite.operations import ANYTHING
@@ -235,7 +236,7 @@ class EngineMachine(RuleBasedStateMachine):
         return ops.Submit([self._new(one) for one in jobs])
 
     def _new(self, one: NewJob) -> Job:
-        forget = one.forget and self.store.engine.workflows
+        forget = one.forget and Feature.WORKFLOWS not in self.store.engine.lacks
         return self.store.job(
             one.function,
             b"payload",
@@ -285,12 +286,12 @@ class EngineMachine(RuleBasedStateMachine):
     def _redrive_changed(self, change: tuple[int, int, bytes | None]) -> Operation:
         """Redrive a job with other arguments, later, or both; an engine that cannot change jobs redrives it as it is."""
         pick, delay, payload = change
-        if not self.store.engine.changes_jobs:
+        if Feature.JOB_CHANGES in self.store.engine.lacks:
             return self._redrive(pick)
         return ops.Redrive(self._pick(pick).id, payload=payload, due_us=self.now + delay if delay else 0)
 
     def _reschedule(self, change: tuple[int, int | None, Priority | None, int | None]) -> Operation:
-        if not self.store.engine.changes_jobs:
+        if Feature.JOB_CHANGES in self.store.engine.lacks:
             return ops.Count()
         pick, due, priority, expires = change
         return ops.Reschedule(
@@ -306,7 +307,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def _request_stop(self, which: tuple[int, bool]) -> Operation:
         """Request the end of a held job, or sometimes of any; only an engine that keeps runs of workflows keeps requests."""
-        if not self.store.engine.workflows:
+        if Feature.WORKFLOWS in self.store.engine.lacks:
             return ops.Count()
         pick, any_job = which
         job = self._pick(pick, held=not any_job)

@@ -8,6 +8,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event
 from mainspring.queries.lists import FirstInLine, ReadArguments
+from mainspring.storage.engine import Feature
 from tests.conformance.suite.driver import NOW, Store, done
 from tests.conformance.suite.operations import ANYTHING
 
@@ -23,7 +24,7 @@ class Reading:
             assert store.read(ops.ShowJob(job.id)) == found[job.id]
         for unknown in (1, 2**70):
             assert store.read(ops.ShowJob(unknown)) is None
-        if store.engine.namespaces:
+        if Feature.NAMESPACES not in store.engine.lacks:
             assert store.read(ops.ShowJob(pending.id, "elsewhere")) is None
 
     def test_the_arguments_of_a_job_are_kept_until_it_succeeds(self, store: Store) -> None:
@@ -185,7 +186,7 @@ class Reading:
     # ---- the first jobs of the queues ----
 
     def _first_in_line(self, store: Store, *functions: bytes) -> dict[bytes, int]:
-        if not store.engine.lines:
+        if Feature.LINES in store.engine.lacks:
             pytest.skip("the pending jobs of this engine are not in queues")
         return store.read(FirstInLine(functions))
 

@@ -11,6 +11,7 @@ from mainspring.jobs.model import NO_UNIQUE, Options
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.jobs.settlement_records import RECORDS_LIMIT, AttemptRecord, decode_records, encode_record
 from mainspring.queries.lists import Recall, Recalled
+from mainspring.storage.engine import Feature
 from tests.conformance.suite.driver import NOW, Store, done
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Remembering:
     @pytest.fixture
     def recalling(self, store: Store) -> Store:
         """Return the store, if it keeps arguments and attempts."""
-        if not store.engine.recalls:
+        if Feature.RECORDS in store.engine.lacks:
             pytest.skip("this engine keeps no arguments and attempts")
         return store
 
@@ -139,7 +140,9 @@ class Remembering:
         if recalling.engine.shared:
             pytest.skip("other tests recover the jobs of shared stores")
         running, leased = recalling.leased(), recalling.leased()
-        forgotten = recalling.leased(options=Options(forget=True)) if recalling.engine.workflows else None
+        forgotten = (
+            recalling.leased(options=Options(forget=True)) if Feature.WORKFLOWS not in recalling.engine.lacks else None
+        )
         recalling.assign(running, *([] if forgotten is None else [forgotten]))
         recalling.reopen()
         recalling.group(ops.Recover(recalling.term, now_us=NOW))

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
+from mainspring.storage.engine import Feature
 from tests.shared_memory import SharedMemoryEngine
 from tests.simulation.store import refuse_separate_answer
 
@@ -39,15 +40,7 @@ class Way:
     durable = False
     shared = True
     whole = True
-    limits = True
-    namespaces = True
-    lines = True
-    access = True
-    logs = True
-    series = True
-    recalls = True
-    workflows = False
-    changes_jobs = True
+    lacks = frozenset({Feature.WORKFLOWS})
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ class Side:
 
 
 class Node:
-    def __init__(self, store: Store, *, changes_jobs: bool = True, **options: Any) -> None:
+    def __init__(self, store: Store, **options: Any) -> None:
         loop = asyncio.get_running_loop()
         self.store = store
         self.clock = ManualClock()
@@ -107,7 +107,7 @@ class Node:
         )
         self.schedules = ScheduleService(self.commits, self.reads, self.clock, self.service.timers)
         self.dead = DeadLetters(self.service)
-        self.jobs = JobCalls(self.service, recalls=True)
+        self.jobs = JobCalls(self.service)
         self.refused: list[Act] = []
         self.submits = SubmitCalls(self.service, largest=PAYLOAD_LIMIT)
         schedule_calls = ScheduleGrants(
@@ -115,15 +115,16 @@ class Node:
         )
         self.api = Api(
             self.jobs.handlers,
-            JobChangeCalls(self.service, self.submits, largest=PAYLOAD_LIMIT, changes_jobs=changes_jobs).handlers,
+            JobChangeCalls(self.service, self.submits, largest=PAYLOAD_LIMIT).handlers,
             JobDataCalls(self.service, largest=PAYLOAD_LIMIT).handlers,
-            RecordCalls(self.service, recalls=True).handlers,
+            RecordCalls(self.service).handlers,
             FunctionGrants(FunctionCalls(self.service, self.dead).handlers).handlers,
             FireCalls(self.schedules, self.reads, self.service.handles, self.clock).handlers,
             schedule_calls.handlers,
             self.submits.handlers,
             refused=self.refused.append,
             enter=self.service.enter_namespace,
+            lacks=self.service.lacks,
         )
 
         self.api.add_objects({**self.jobs.objects, **schedule_calls.objects})

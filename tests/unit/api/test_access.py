@@ -20,6 +20,7 @@ from mainspring.api.request import ApiError, Code
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.ids import NodeId
 from mainspring.storage.commit_queue import CommitQueue
+from mainspring.storage.engine import Feature
 from mainspring.storage.reads import Reads
 from mainspring.testing import ManualClock
 
@@ -36,12 +37,14 @@ OPERATOR = Caller("opa", (Grant(Role.OPERATOR, "default"),), token="o")
 
 
 class Node:
-    def __init__(self, engine: MemoryEngine, *, stored: bool) -> None:
+    def __init__(self, engine: MemoryEngine, lacks: frozenset[Feature]) -> None:
         loop = asyncio.get_running_loop()
         self.clock = ManualClock()
         commits = CommitQueue(engine, loop.call_soon, loop.call_later)
         self.access = AccessService(commits, Reads(engine, loop.call_soon), self.clock, shared=False)
-        self.api = Api(AccessCalls(self.access, self.clock.wall, lambda: ["default", "other"], stored=stored).handlers)
+        self.api = Api(
+            AccessCalls(self.access, self.clock.wall, lambda: ["default", "other"], lacks=lacks).handlers, lacks=lacks
+        )
 
     async def call(self, request: Request[Any], caller: Caller = ADMIN) -> Any:
         return await self.api.call(request, caller=caller)
@@ -63,9 +66,9 @@ class Node:
 
 
 @asynccontextmanager
-async def opened(*, stored: bool = True) -> AsyncIterator[Node]:
+async def opened(*lacks: Feature) -> AsyncIterator[Node]:
     engine = MemoryEngine()
-    node = Node(engine, stored=stored)
+    node = Node(engine, frozenset(lacks))
     await engine.open(NodeId("n"), lambda function: function())
     yield node
 
@@ -257,7 +260,7 @@ def test_everyone_may_ask_for_the_own_rights() -> None:
 
 def test_a_store_without_credentials_says_so() -> None:
     async def test() -> None:
-        async with opened(stored=False) as node:
+        async with opened(Feature.ACCESS) as node:
             for request in (
                 access.CreateToken("x", [GrantSpec("viewer")]),
                 access.ListTokens(),
@@ -265,6 +268,7 @@ def test_a_store_without_credentials_says_so() -> None:
                 access.ListMarks(),
             ):
                 assert await node.code(request) is Code.UNSUPPORTED
-            assert (await node.call(access.WhoAmI(), VIEWER)).name == "vic"
+            identity = await node.call(access.WhoAmI(), VIEWER)
+            assert (identity.name, identity.lacks) == ("vic", ["access"])
 
     asyncio.run(test())

@@ -17,6 +17,7 @@ from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.api.operations import Backfill
 from mainspring.api.request import ApiError, Code
+from mainspring.storage.engine import Feature
 
 from .a_node import run
 from .test_operations import ANN, Bulk, started
@@ -103,7 +104,7 @@ def test_a_store_without_operations_says_so() -> None:
     async def test() -> None:
         async with started() as bulk:
             now = with_backfills(bulk)
-            bulk.api = Api(BackfillCalls(None, bulk.node.schedules, bulk.node.reads).handlers)
+            bulk.api = Api(lacks=frozenset({Feature.OPERATIONS}))
             assert await bulk.code(Backfill(name="a", from_=now)) is Code.UNSUPPORTED
 
     run(test())

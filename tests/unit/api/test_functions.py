@@ -24,6 +24,7 @@ from mainspring.errors import StoreFullError
 from mainspring.jobs.model import FUNCTION_LIMIT, Job, Priority, State, failure
 from mainspring.resources.limit_specs import RateSpec
 from mainspring.resources.rules import Limits
+from mainspring.storage.engine import Feature
 from mainspring.workflows.model import decision_function
 
 from .a_node import opened, run
@@ -302,7 +303,7 @@ def test_limits_are_refused_by_a_full_node_and_by_a_store_without_limits() -> No
             assert await node.code(functions.PauseFunction("new")) is Code.TOO_MANY_FUNCTIONS
             node.store.error = StoreFullError("full")
             assert await node.code(functions.PauseFunction("f")) is Code.UNAVAILABLE
-            node.service.functions.kept = False
+        async with opened(lacks=frozenset({Feature.LIMITS})) as node:
             assert await node.code(functions.PauseFunction("f")) is Code.UNSUPPORTED
 
     run(test())

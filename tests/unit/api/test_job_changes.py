@@ -17,6 +17,7 @@ from mainspring.api.submitting import NewJob, RunJob, Submission, SubmitJob, Sub
 from mainspring.errors import ForbiddenError, StoreFullError
 from mainspring.jobs.model import failure
 from mainspring.jobs.user_data import ArgumentRule, ArgumentRules
+from mainspring.storage.engine import Feature
 
 from .a_node import PAYLOAD_LIMIT, UNKNOWN_HANDLE, opened, run
 
@@ -201,7 +202,7 @@ def test_a_job_in_the_wrong_state_is_a_conflict() -> None:
 
 def test_a_store_that_changes_no_jobs_says_so() -> None:
     async def test() -> None:
-        async with opened(changes_jobs=False) as node:
+        async with opened(lacks=frozenset({Feature.JOB_CHANGES})) as node:
             handle = await failed(node)
             for refused in (
                 jobs.UpdateJob(handle),

@@ -23,6 +23,7 @@ from mainspring.nodes.model import WorkerRow
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
 from mainspring.series.store import SaveSeries
 from mainspring.server.metrics import OldestByNamespace
+from mainspring.storage.engine import Feature
 
 from .a_node import Node, opened, run
 
@@ -32,11 +33,9 @@ if TYPE_CHECKING:
 PAY = Caller("pay", (Grant(Role.VIEWER, "shop", ("pay*",)),))
 
 
-def add_calls(node: Node, *others: NodeRow, kept: bool = True) -> None:
+def add_calls(node: Node, *others: NodeRow) -> None:
     ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
-    node.api.add(
-        NamespaceCalls(node.service, node.reads, node.clock, lambda: others, ages.of, node.dead, kept=kept).handlers
-    )
+    node.api.add(NamespaceCalls(node.service, node.reads, node.clock, lambda: others, ages.of, node.dead).handlers)
 
 
 async def save(node: Node, *rows: Row) -> None:
@@ -117,8 +116,8 @@ def test_functions_with_trouble_come_first_with_their_last_hour() -> None:
 
 def test_a_function_with_dead_letters_alone_is_listed_for_callers_who_may_see_it() -> None:
     async def test() -> None:
-        async with opened() as node:
-            add_calls(node, kept=False)
+        async with opened(lacks=frozenset({Feature.SERIES})) as node:
+            add_calls(node)
             side = node.worker(b"shop\x1fpay", b"shop\x1fmail", b"shop\x1fidle", places=9)
             for function in (b"pay", b"mail", b"mail"):
                 await node.api.call(Submit(function, b"", namespace="shop"))
@@ -175,8 +174,8 @@ def test_dead_letters_of_too_many_functions_have_no_sum(monkeypatch: pytest.Monk
 
 def test_a_node_without_series_lists_functions_without_hours() -> None:
     async def test() -> None:
-        async with opened() as node:
-            add_calls(node, kept=False)
+        async with opened(lacks=frozenset({Feature.SERIES})) as node:
+            add_calls(node)
             await node.api.call(Submit(b"mail", b"", namespace="shop"))
             found = (await status(node)).troubled
             assert [(one.function, one.waiting, one.submitted) for one in found] == [("mail", 1, None)]
@@ -300,8 +299,8 @@ def test_buckets_are_added_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_store_without_series_has_counts_alone() -> None:
     async def test() -> None:
-        async with opened() as node:
-            add_calls(node, kept=False)
+        async with opened(lacks=frozenset({Feature.SERIES})) as node:
+            add_calls(node)
             seen = await status(node)
             assert (seen.recent, seen.failing) == (None, None)
 

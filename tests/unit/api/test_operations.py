@@ -14,7 +14,7 @@ from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import jobs
 from mainspring.api.handlers import operations as answers
-from mainspring.api.handlers.operations import OperationCalls, without_operations
+from mainspring.api.handlers.operations import OperationCalls
 from mainspring.api.handlers.registry import Api
 from mainspring.api.operations import (
     AbortOperation,
@@ -27,6 +27,7 @@ from mainspring.api.operations import (
 from mainspring.api.request import ApiError, Code, JobCriteria
 from mainspring.bulk.service import BulkNode as Services
 from mainspring.bulk.service import BulkService
+from mainspring.storage.engine import Feature
 
 from .a_node import UNKNOWN_HANDLE, Node, opened, run
 
@@ -312,7 +313,7 @@ def test_an_operator_is_needed() -> None:
 
 def test_a_store_without_operations_refuses() -> None:
     async def test() -> None:
-        api = Api(without_operations())
+        api = Api(lacks=frozenset({Feature.OPERATIONS}))
         requests: list[Request[Any]] = [
             StartOperation("cancel", FUNCTION_F),
             ListOperations(),
@@ -321,7 +322,7 @@ def test_a_store_without_operations_refuses() -> None:
             AbortOperation("op-1"),
         ]
         for request in requests:
-            with pytest.raises(ApiError, match="ZooKeeper") as caught:
+            with pytest.raises(ApiError, match="keeps no operations") as caught:
                 await api.call(request)
             assert caught.value.problem.code is Code.UNSUPPORTED
 

@@ -13,6 +13,7 @@ from mainspring.api.request import ApiError, Code
 from mainspring.errors import StoreFullError
 from mainspring.schedules.specification import Specification
 from mainspring.schedules.store import SaveSchedules, TriggerSchedule
+from mainspring.storage.engine import Feature
 
 from .a_node import opened, run
 
@@ -112,7 +113,7 @@ def test_a_node_without_workflows_leaves_out_their_schedules() -> None:
     async def test() -> None:
         async with opened() as node:
             parts = (node.schedules, node.reads, node.service.handles, node.clock)
-            call = Api(ScheduleCalls(*parts, keeps_workflows=False).handlers, enter=lambda _: None).call
+            call = Api(ScheduleCalls(*parts, lacks=frozenset({Feature.WORKFLOWS})).handlers, enter=lambda _: None).call
             both = [Specification(name="a", every=60.0), Specification(name="order", every=60.0)]
             declare = schedules.DeclareSchedules("x", both, functions=["a", "order"], workflows=("order",))
             added, left = (await call(declare)).changes

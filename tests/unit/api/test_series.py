@@ -15,6 +15,7 @@ from mainspring.api.request import ApiError, Code
 from mainspring.jobs.attempts import BOUNDS
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
 from mainspring.series.store import SaveSeries
+from mainspring.storage.engine import Feature
 
 from .a_node import Node, opened, run
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from mainspring.api.request import Request
 
 
-def add_calls(node: Node, *, kept: bool = True) -> None:
-    node.api.add(SeriesCalls(node.reads, node.service.handles, node.clock, kept=kept).handlers)
+def add_calls(node: Node) -> None:
+    node.api.add(SeriesCalls(node.reads, node.service.handles, node.clock).handlers)
 
 
 async def save(node: Node, *rows: Row) -> None:
@@ -91,8 +92,8 @@ def test_errors_are_grouped_over_nodes_and_half_hours() -> None:
 
 def test_a_store_without_series_says_so() -> None:
     async def test() -> None:
-        async with opened() as node:
-            add_calls(node, kept=False)
+        async with opened(lacks=frozenset({Feature.SERIES})) as node:
+            add_calls(node)
             assert await node.code(ReadFunctionSeries("f")) is Code.UNSUPPORTED
 
     run(test())

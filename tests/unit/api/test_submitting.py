@@ -16,6 +16,7 @@ from mainspring.api.submitting import NO_OPTIONS, Ended, JobOptions, NewJob, Run
 from mainspring.clock import to_us
 from mainspring.errors import StoreFullError
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Options, Priority, Retry, failure
+from mainspring.storage.engine import Feature
 
 from .a_node import PAYLOAD_LIMIT, Node, opened, run
 
@@ -167,7 +168,7 @@ def test_a_job_without_a_function_is_refused(kind: type[Submit | RunJob]) -> Non
 
 def test_a_store_without_limits_refuses_concurrency_keys() -> None:
     async def test() -> None:
-        async with opened(keeps_limits=False) as node:
+        async with opened(lacks=frozenset({Feature.LIMITS})) as node:
             assert await node.code(Submit(b"f", b"", options=JobOptions(concurrency_key="k"))) is Code.UNSUPPORTED
 
     run(test())

@@ -18,7 +18,6 @@ from mainspring.api.handlers.namespaces import NamespaceCalls
 from mainspring.api.handlers.nodes import SingleNodeCalls, namespace_node
 from mainspring.api.handlers.nodes import _Row as Row
 from mainspring.api.handlers.samples import INTERVAL, INTERVALS, PARTS, REPEAT, SAMPLES, VersionStreams
-from mainspring.api.handlers.workflows import without_workflows
 from mainspring.api.namespaces import FollowVersion, ListNamespaceNodes
 from mainspring.api.request import ApiError
 from mainspring.api.submitting import Submit
@@ -27,6 +26,7 @@ from mainspring.api.workflows import RunInfo
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs.model import failure
 from mainspring.server.metrics import OldestByNamespace
+from mainspring.storage.engine import Feature
 
 from .a_node import Node, opened, run
 
@@ -353,13 +353,10 @@ def test_slow_and_many_samples_leave_most_of_the_time_to_other_work() -> None:
 
 def test_the_version_of_the_overview_changes_with_its_troubles() -> None:
     async def test() -> None:
-        async with opened() as node:
+        async with opened(lacks=frozenset({Feature.WORKFLOWS})) as node:
             shown = Versions(node)
             ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
-            node.api.add(
-                NamespaceCalls(node.service, node.reads, node.clock, tuple, ages.of, node.dead, kept=True).handlers
-            )
-            node.api.add(without_workflows())
+            node.api.add(NamespaceCalls(node.service, node.reads, node.clock, tuple, ages.of, node.dead).handlers)
             side = node.worker(b"pay")
             viewer, _ = await shown.watch("troubles")
             part, _ = await shown.watch("troubles", caller=PAY)

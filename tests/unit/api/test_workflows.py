@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from mainspring.api import functions, jobs, submitting, workflows
-from mainspring.api.handlers.workflows import VersionCalls, without_workflows
+from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.workflows import VersionCalls
 from mainspring.api.request import ApiError, Code
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Found
+from mainspring.storage.engine import Feature
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Key, Status
 from mainspring.workflows.requests import Reached
@@ -180,10 +182,11 @@ def test_a_node_whose_store_keeps_no_runs_refuses_all_calls() -> None:
     async def test() -> None:
         async with with_runs() as (node, _):
             node.api.add(VersionCalls(Mock(), Mock()).handlers)
-            calls = set(node.api.requests)
-            node.api.add(without_workflows())
-            assert set(node.api.requests) == calls
-            assert await node.code(workflows.ShowRun("order-17")) is Code.UNSUPPORTED
+            api = Api(lacks=frozenset({Feature.WORKFLOWS}))
+            assert set(api.requests) == {name for name in node.api.requests if name.startswith("workflows.")}
+            with pytest.raises(ApiError) as refused:
+                await api.call(workflows.ShowRun("order-17"))
+            assert refused.value.problem.code is Code.UNSUPPORTED
 
     run(test())
 

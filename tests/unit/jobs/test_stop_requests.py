@@ -11,6 +11,7 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreError
 from mainspring.jobs.model import Options, Retry, State, StopRequest
 from mainspring.jobs.store import Assign
+from mainspring.storage.engine import Feature
 
 from .a_node import Node, side, unexpected
 
@@ -61,7 +62,7 @@ def test_a_request_that_cannot_be_stored_is_refused(node: Node) -> None:
 
 
 def test_a_store_without_requests_is_not_asked(node: Node) -> None:
-    without = Node(engine=MemoryEngine(), keeps_stop_requests=False)
+    without = Node(engine=MemoryEngine(), lacks=frozenset({Feature.WORKFLOWS}))
     without.stream()
     job = without.background("1")
     assert without.cancel(job.id) == ["running"]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.ids import NodeId
-    from mainspring.storage.engine import Answer, Committed, Opened
+    from mainspring.storage.engine import Answer, Committed, Feature, Opened
 
 
 class Desk:
@@ -22,11 +22,7 @@ class Desk:
     max_value = 0
     shared = False
     whole = True
-    limits = True
-    lines = True
-    logs = True
-    series = True
-    recalls = True
+    lacks: frozenset[Feature] = frozenset()
 
     def __init__(self, limit: int = 1000) -> None:
         self.soon: list[Callable[[], None]] = []

@@ -21,14 +21,14 @@ from mainspring.clock import to_us
 from mainspring.sizes import PAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from mainspring.access.audit import Recorded
     from mainspring.access.caller import Caller
     from mainspring.access.service import AccessService
     from mainspring.access.store import Credential
     from mainspring.api.handlers.registry import Handlers
-    from mainspring.storage.engine import Page
+    from mainspring.storage.engine import Feature, Page
 
 ROLES: Final = {
     Role.VIEWER: "see jobs, functions, schedules, workflows, workers and nodes, without arguments, results and logs",
@@ -44,8 +44,7 @@ LAST_US: Final = to_us(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
 class AccessCalls:
     """Answers about the credentials of a node's store. ``namespaces`` returns those with functions on this node.
 
-    Without ``stored``, the node has its credentials in memory alone: nobody can create tokens, and there is no audit.
-    ``lacks`` and ``server`` are those of `tokens.Identity`.
+    ``lacks`` and ``server`` are those of `Identity`.
     """
 
     def __init__(
@@ -54,21 +53,18 @@ class AccessCalls:
         wall: Callable[[], float],
         namespaces: Callable[[], Iterable[str]],
         *,
-        stored: bool = True,
-        lacks: Sequence[str] = (),
+        lacks: Iterable[Feature] = (),
         server: str = "",
     ) -> None:
         self._access = access
         self._server = server or None
-        self._lacks = lacks
+        self._lacks = sorted(map(str, lacks))
         self._wall = wall
         self._namespaces = namespaces
-        own: Handlers = {
+        self.handlers: Handlers = {
             access_requests.WhoAmI: self._who,
             access_requests.ListRoles: self._roles,
             access_requests.ListNamespaces: self._own_namespaces,
-        }
-        kept: Handlers = {
             access_requests.CreateToken: self._create,
             access_requests.ListTokens: self._list,
             access_requests.ShowToken: self._show,
@@ -78,7 +74,6 @@ class AccessCalls:
             access_requests.ListMarks: self._marks,
             access_requests.AddMark: self._mark,
         }
-        self.handlers: Handlers = {**own, **(kept if stored else dict.fromkeys(kept, _not_kept))}
 
     # ---- tokens ----
 
@@ -252,13 +247,6 @@ class AccessCalls:
 
 def _no_token(token: str) -> ApiError:
     return ApiError(Code.TOKEN_NOT_FOUND, f"there is no token {token!r}; mainspring tokens list shows their ids")
-
-
-async def _not_kept(_: object) -> Any:
-    raise ApiError(
-        Code.UNSUPPORTED,
-        "this store keeps no tokens and no audit: the node shows one token at its start; use a store on SQLite or PostgreSQL",
-    )
 
 
 def _grant(spec: GrantSpec) -> Grant:

@@ -38,7 +38,6 @@ from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.errors import StoreError
 from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE, Place
-from mainspring.jobs.function_limits import NO_LIMITS
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
 from mainspring.namespaces import name_of, namespace_of
@@ -48,6 +47,7 @@ from mainspring.queries.lists import QueryJobs
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
 from mainspring.resources.rules import UNLIMITED, FunctionLimits, encode_limits
+from mainspring.storage.engine import Feature
 from mainspring.workflows.model import decisions_of, function_named, function_text
 
 if TYPE_CHECKING:
@@ -157,14 +157,13 @@ NEWEST: Final = 50
 
 
 class Acknowledgements:
-    """Records them, and finds those that hold. ``kept``: the store keeps acts."""
+    """Records them, and finds those that hold."""
 
-    def __init__(self, access: AccessService, service: JobService, reads: Reads, clock: Clock, *, kept: bool) -> None:
+    def __init__(self, access: AccessService, service: JobService, reads: Reads, clock: Clock) -> None:
         self._access = access
         self._service = service
         self._reads = reads
         self._clock = clock
-        self._kept = kept
         self._acts: Readings[str, dict[bytes, Recorded]] = Readings(clock.monotonic, KEPT_FOR, MOST_KEPT)
         self.handlers: Handlers = {Acknowledge: self._acknowledge}
 
@@ -172,7 +171,7 @@ class Acknowledgements:
         self, namespace: str, letters: Mapping[bytes, int], failed_us: Mapping[bytes, int]
     ) -> list[Acknowledged]:
         """Return the acknowledged functions. ``letters`` has their dead letters, ``failed_us`` when they failed last."""
-        if not self._kept:
+        if Feature.ACCESS in self._service.lacks:
             return []
         acts = await self._acts.get(namespace, lambda: self._read(namespace))
         found = []
@@ -199,11 +198,6 @@ class Acknowledgements:
         return found
 
     async def _acknowledge(self, request: Acknowledge, caller: Caller) -> Acknowledged:
-        caller.check(request.permission, request.namespace, request.function)
-        if not self._kept:
-            raise ApiError(
-                Code.UNSUPPORTED, "this store keeps no acts, and so no acknowledgements: use SQLite or PostgreSQL"
-            )
         name = function_named(request.function, request.namespace)
         dead = (await count_dead(self._service, [name]) or {}).get(name, 0)
         if not dead and self._service.queue_of(name) is None:
@@ -387,7 +381,6 @@ class FunctionCalls:
         self, request: LimitFunction | PauseFunction | ResumeFunction, caller: Caller, change: Change, reason: str = ""
     ) -> FunctionInfo:
         function, revision = request.function, request.revision
-        caller.check(request.permission, request.namespace, function)
         service = self._service
         name = function_named(function, request.namespace)
         bare = name_of(name)
@@ -403,8 +396,6 @@ class FunctionCalls:
             raise ApiError(Code.INVALID, RESERVED_NAME)
         if len(bare) > FUNCTION_LIMIT:
             raise ApiError(Code.TOO_LARGE, LONG_NAME)
-        if not service.keeps_limits:
-            raise ApiError(Code.UNSUPPORTED, NO_LIMITS)
         if name not in service.limited_functions() and not service.admits(name, caller):
             raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions(name, caller))
         if revision is not None:

@@ -24,7 +24,7 @@ from mainspring.api.jobs import (
     ShowArguments,
     UserData,
 )
-from mainspring.api.request import ApiError, Code
+from mainspring.api.request import ApiError, Code, lacking
 from mainspring.callbacks import Callback
 from mainspring.jobs.model import RUNS, Job, State, decode_failure
 from mainspring.jobs.settlement_records import AttemptRecord, decode_records
@@ -32,6 +32,7 @@ from mainspring.jobs.store import Find
 from mainspring.jobs.user_data import decoded_result
 from mainspring.namespaces import namespace_of
 from mainspring.queries.lists import ReadArguments, Recall, Recalled
+from mainspring.storage.engine import Feature
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
@@ -47,11 +48,10 @@ NOTHING = Recalled(None, kept=False, attempts=b"")
 
 
 class RecordCalls:
-    """Answers from the store's records of jobs. ``recalls``: the store keeps them."""
+    """Answers from the store's records of jobs."""
 
-    def __init__(self, service: JobService, *, recalls: bool) -> None:
+    def __init__(self, service: JobService) -> None:
         self._service = service
-        self._recalls = recalls
         self.handlers: Handlers = {ListAttempts: self._attempts, ShowArguments: self._arguments}
 
     async def _attempts(self, request: ListAttempts, caller: Caller) -> Attempts:
@@ -69,13 +69,10 @@ class RecordCalls:
         job, held, _ = await self._find(request, caller, Permission.PAYLOADS)
         if held is not None:
             recalled = Recalled(held.job.payload, kept=True, attempts=b"")
-        elif self._recalls:
-            recalled = await self._recall(job, SHOWN_BYTES)
+        elif Feature.RECORDS in self._service.lacks:
+            raise lacking(Feature.RECORDS)
         else:
-            raise ApiError(
-                Code.UNSUPPORTED,
-                "the store of this node is on ZooKeeper, and shows arguments only of jobs in its memory",
-            )
+            recalled = await self._recall(job, SHOWN_BYTES)
         if recalled.payload is None or len(recalled.payload) > SHOWN_BYTES:
             return KeptArguments(request.handle, job.input_size, recalled.kept, redacted=False)
         payload, changed = self._service.arguments_of(job.function).redact(recalled.payload)
@@ -107,7 +104,7 @@ class RecordCalls:
         return job, held, running
 
     async def _recall(self, job: Job, most: int) -> Recalled:
-        if not self._recalls:
+        if Feature.RECORDS in self._service.lacks:
             return NOTHING
         return await self._service.read(Recall(job.id, most)) or NOTHING
 

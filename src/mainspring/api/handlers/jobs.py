@@ -53,6 +53,7 @@ from mainspring.jobs.settlement_records import decode_records, number_of
 from mainspring.jobs.user_data import is_redacted
 from mainspring.namespaces import name_bytes, name_of, namespace_of, split_text
 from mainspring.queries.lists import QueryJobs, ReadArguments, Recall, with_held
+from mainspring.storage.engine import Feature
 from mainspring.workflows.model import Key, decode_about, function_named
 from mainspring.workflows.store import ShownRun
 
@@ -81,12 +82,11 @@ ROWS_AT_ONCE = 100
 class JobCalls:
     """Answers for the jobs of a node and of its store.
 
-    ``recalls``: the store keeps records of attempts, so that the progress of a job stays after its end.
+    Where the store keeps records of attempts, the progress of a job stays after its end.
     """
 
-    def __init__(self, service: JobService, workflows: WorkflowService | None = None, *, recalls: bool = False) -> None:
+    def __init__(self, service: JobService, workflows: WorkflowService | None = None) -> None:
         self._service = service
-        self._recalls = recalls
         self._workflows = workflows
         self._lookup = JobLookup(service)
         self.objects: Mapping[Touches, Finder] = {Touches.JOB: self._lookup.functions_of}
@@ -170,7 +170,7 @@ class JobCalls:
         if job.term == RUNS:
             if self._workflows is not None:
                 await self._add_progress(self._workflows, Key(job=job_id, namespace=namespace), details)
-        elif self._recalls and State(job.state).ended:
+        elif Feature.RECORDS not in self._service.lacks and State(job.state).ended:
             await self._add_last_progress(job_id, details)
         return details
 
@@ -282,13 +282,12 @@ _NO_OPTIONS = Options()
 
 
 class JobChangeCalls:
-    """Calls that change single jobs. ``changes_jobs`` is whether the store can do more than redrive them; see `Engine`."""
+    """Calls that change single jobs."""
 
-    def __init__(self, service: JobService, submits: SubmitCalls, *, largest: int, changes_jobs: bool = True) -> None:
+    def __init__(self, service: JobService, submits: SubmitCalls, *, largest: int) -> None:
         self._service = service
         self._submits = submits
         self._largest = largest
-        self._changes_jobs = changes_jobs
         self._lookup = JobLookup(service)
         self.handlers: Handlers = {
             RetryJob: self._retry,
@@ -301,8 +300,6 @@ class JobChangeCalls:
     async def _retry(self, request: RetryJob, caller: Caller, once: IdempotencyKey | None) -> JobInfo:
         check_seconds(request, "delay")
         changed = has_arguments(request)
-        if request.delay or changed:
-            self._check_supported("a retry with a delay or other arguments")
         payload = bytes_of(request) if changed else None
         if payload is not None and (problem := size_problem(payload, self._largest)) is not None:
             raise ApiError(problem.code, problem.message)
@@ -346,7 +343,6 @@ class JobChangeCalls:
         return await self._reschedule(request, JobChange(to_us(self._service.wall() + request.delay)), caller)
 
     async def _reschedule(self, request: UpdateJob | SnoozeJob, change: JobChange, caller: Caller) -> JobInfo:
-        self._check_supported("a change of a waiting job")
         job_id = self._lookup.job_id(request.handle)
         act = caller.act(request.call, request.handle, namespace=request.namespace, after=change.shown())
         changed: Job = await self._of_handle(
@@ -358,7 +354,6 @@ class JobChangeCalls:
         return info_of(self._service, changed)
 
     async def _delete(self, request: DeleteJob, caller: Caller) -> DeletedJob:
-        self._check_supported("the deletion of a job")
         job_id = self._lookup.job_id(request.handle)
         act = caller.act(request.call, request.handle, namespace=request.namespace)
         await self._of_handle(
@@ -405,10 +400,6 @@ class JobChangeCalls:
         except NotFoundError:
             raise unknown(handle) from None
         return answer
-
-    def _check_supported(self, what: str) -> None:
-        if not self._changes_jobs:
-            raise ApiError(Code.UNSUPPORTED, f"the store of this node does not support {what}")
 
     def _time_us(self, name: str, time: float) -> int:
         """Return a time in microseconds. Raises UsageError for one that is too far away."""

@@ -119,7 +119,7 @@ class Collected:
 
 
 class LogCalls:
-    """Answers about the logs of jobs; without ``logs``, the store keeps none."""
+    """Answers about the logs of jobs. ``logs`` is None if the store keeps none; `Api` refuses the calls then."""
 
     def __init__(self, logs: LogService | None, service: JobService, refusals: Refusals | None = None) -> None:
         self._logs = logs
@@ -182,8 +182,7 @@ class LogCalls:
         """Answer a request. With a ``tap``, lines that this node has just written are not read from the store."""
         check_number("tail", request.tail)
         check_number("limit", request.limit)
-        if self._logs is None:
-            raise ApiError(Code.UNSUPPORTED, "this store keeps no logs of jobs; SQLite, PostgreSQL and memory do")
+        assert self._logs is not None
         job_id = self._service.id_of(request.handle.encode())
         if job_id is None:
             raise unknown(request.handle)

@@ -33,7 +33,6 @@ from mainspring.api.namespaces import (
     ShowNamespace,
     TroubledFunction,
 )
-from mainspring.api.request import ApiError, Code
 from mainspring.callbacks import Callback
 from mainspring.clock import from_us
 from mainspring.jobs.attempts import BOUNDS, OUTCOMES
@@ -43,6 +42,7 @@ from mainspring.nodes.model import running_by_function
 from mainspring.series import store
 from mainspring.series.model import HALF_HOUR, KEPT, MINUTE, Bucket, ErrorGroup, add_error, begin_of, oldest_kept
 from mainspring.series.store import ReadNamespaceSeries, ReadSeries
+from mainspring.storage.engine import Feature
 from mainspring.workflows.model import function_named, function_text
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ class _Hour(NamedTuple):
 
 
 class Troubled:
-    """Finds the functions, and reads their hours. ``kept`` is whether the store keeps series."""
+    """Finds the functions, and reads their hours, unless the store ``lacks`` series."""
 
-    def __init__(self, reads: Reads, clock: Clock, *, kept: bool) -> None:
+    def __init__(self, reads: Reads, clock: Clock, lacks: frozenset[Feature]) -> None:
         self._reads = reads
         self._clock = clock
-        self._kept = kept
+        self._kept = Feature.SERIES not in lacks
         self._hours: Readings[tuple[str, bytes], _Hour] = Readings(clock.monotonic, KEPT_FOR, MAX_KEPT_HOURS)
 
     async def among(self, namespace: str, functions: Iterable[Work]) -> list[TroubledFunction]:
@@ -252,7 +252,6 @@ class NamespaceCalls:
         ages: Callable[[str], Ages],
         dead: DeadLetters,
         *,
-        kept: bool,
         acknowledged: AcknowledgedFunctions | None = None,
         store: Callable[[], StoreState | None] = lambda: None,
     ) -> None:
@@ -264,12 +263,12 @@ class NamespaceCalls:
         self._handles: Handles = service.handles
         self._others = others
         self._ages = ages
-        self._kept = kept
+        self._kept = Feature.SERIES not in service.lacks
         self._recent: Readings[str, _Series] = Readings(clock.monotonic, KEPT_FOR, MAX_KEPT_SERIES)
         self._failing: Readings[str, _Series] = Readings(clock.monotonic, KEPT_FOR, MAX_KEPT_SERIES)
         self._dead = dead
         self._shown: dict[str, list[bytes]] = {}
-        self._troubled = Troubled(reads, clock, kept=kept)
+        self._troubled = Troubled(reads, clock, service.lacks)
         self.handlers: Handlers = {ShowNamespace: self.status}
 
     async def figures(self, request: Request[Any], caller: Caller) -> Figures:
@@ -439,25 +438,21 @@ def _recent(series: _Series, sees: Callable[[bytes], bool]) -> RecentJobs:
 STEPS: Final[dict[StepName, int]] = {"minute": MINUTE, "half_hour": HALF_HOUR}
 MOST_ROWS: Final = 100_000
 """Rows of one answer: the buckets of two thousand terms."""
-NO_SERIES: Final = (
-    "this node's store is on ZooKeeper, which keeps no series of functions: a store on SQLite or PostgreSQL does"
-)
 
 
 class SeriesCalls:
-    """Answers from the series in the store. ``kept`` is whether the store keeps series."""
+    """Answers from the series in the store."""
 
-    def __init__(self, reads: Reads, handles: Handles, clock: Clock, *, kept: bool) -> None:
+    def __init__(self, reads: Reads, handles: Handles, clock: Clock) -> None:
         self._reads = reads
         self._handles = handles
         self._clock = clock
-        self._kept = kept
         self.handlers: Handlers = {ReadFunctionSeries: self._series, ReadErrors: self._errors}
 
-    async def _series(self, request: ReadFunctionSeries, caller: Caller) -> Series:
+    async def _series(self, request: ReadFunctionSeries) -> Series:
         step, now = STEPS[request.step], self._clock.wall()
         buckets = {at: Bucket() for at in range(oldest_kept(step, now), begin_of(step, now) + 1, step)}
-        for row in await self._rows(request, step, caller):
+        for row in await self._rows(request, step):
             if (bucket := buckets.get(row.at)) is not None:
                 bucket.add(row.bucket)
         last = None
@@ -477,9 +472,9 @@ class SeriesCalls:
             list(BOUNDS),
         )
 
-    async def _errors(self, request: ReadErrors, caller: Caller) -> Errors:
+    async def _errors(self, request: ReadErrors) -> Errors:
         found: dict[str, ErrorGroup] = {}
-        for row in await self._rows(request, HALF_HOUR, caller):
+        for row in await self._rows(request, HALF_HOUR):
             for kind, group in row.bucket.errors.items():
                 if kind in found:
                     found[kind].add(group)
@@ -490,11 +485,8 @@ class SeriesCalls:
         errors = [self._error(kind, group) for kind, group in groups]
         return Errors(request.function, rfc3339(since_us) or "", errors)
 
-    async def _rows(self, request: ReadFunctionSeries | ReadErrors, step: int, caller: Caller) -> list[Row]:
+    async def _rows(self, request: ReadFunctionSeries | ReadErrors, step: int) -> list[Row]:
         """Return the buckets of all nodes."""
-        caller.check(request.permission, request.namespace, request.function)
-        if not self._kept:
-            raise ApiError(Code.UNSUPPORTED, NO_SERIES)
         query = store.ReadSeries(
             namespace=request.namespace,
             function=name_of(function_named(request.function, request.namespace)),

@@ -315,38 +315,20 @@ _STATES: Final[dict[Status, StateName]] = {
 }
 
 
-def without_operations() -> Handlers:
-    """Return the answers of a node whose store keeps no operations on many jobs."""
-
-    async def refuse(_: object) -> None:
-        raise ApiError(
-            Code.UNSUPPORTED,
-            "a store on ZooKeeper keeps no operations on many jobs: name the jobs by their handles, one request each",
-        )
-
-    return dict.fromkeys((StartOperation, ListOperations, ShowOperation, ListOperationJobs, AbortOperation), refuse)
-
-
 SAMPLE_TIMES: Final = 10
 """Times in the answer."""
 
 
 class BackfillCalls:
-    """Answers to requests for backfills. ``operations`` is None if the store keeps no operations."""
+    """Answers to requests for backfills."""
 
-    def __init__(self, operations: BulkService | None, schedules: ScheduleService, reads: Reads) -> None:
+    def __init__(self, operations: BulkService, schedules: ScheduleService, reads: Reads) -> None:
         self._operations = operations
         self._schedules = schedules
         self._reads = reads
         self.handlers: Handlers = {Backfill: self._backfill}
 
     async def _backfill(self, request: Backfill, caller: Caller, once: IdempotencyKey | None) -> StartedBackfill:
-        if self._operations is None:
-            raise ApiError(
-                Code.UNSUPPORTED,
-                "a store on ZooKeeper keeps no operations, so it has no backfills: run the schedule by mainspring schedules"
-                " trigger",
-            )
         stored = await self._schedule(request)
         now_us = self._operations.now_us()
         bulk = self._operations.new(
@@ -381,9 +363,10 @@ class BackfillCalls:
                 namespace=request.namespace,
                 after={"operation": id_of(bulk), **msgspec.to_builtins(request)},
             )
-            operations = self._operations
             await act_if_new(
-                once, lambda keyed, done, failed: operations.begin(bulk, done, failed, act, keyed), lambda _: answer
+                once,
+                lambda keyed, done, failed: self._operations.begin(bulk, done, failed, act, keyed),
+                lambda _: answer,
             )
         return answer
 
@@ -408,7 +391,6 @@ class BackfillCalls:
         self, stored: Stored, spec: Spec, began: float
     ) -> Generator[None, None, tuple[int, bool, list[str | None]]]:
         """Return the number of fire times in the range, whether there may be more, and the first of them."""
-        assert self._operations is not None
         number = 0
         times: list[str | None] = []
         for at in past_times(stored, spec.from_us - 1, spec.to_us):
@@ -427,17 +409,15 @@ INTERVAL: Final = 0.5
 
 
 class OperationStreams:
-    """Streams about single operations. ``calls`` is None if the store keeps none."""
+    """Streams about single operations."""
 
-    def __init__(self, calls: OperationCalls | None, service: JobService) -> None:
+    def __init__(self, calls: OperationCalls, service: JobService) -> None:
         self._calls = calls
         self._service = service
         self.followers: Followers = {FollowOperation: self._follow}
 
     async def _follow(self, request: FollowOperation, caller: Caller, feed: Feed) -> Callable[[], None]:
         """Send the operation now, and after each of its steps."""
-        if self._calls is None:
-            raise ApiError(Code.UNSUPPORTED, "a store on ZooKeeper keeps no operations on many jobs")
         bulk = await self._calls.find(request.namespace, request.id, caller)
         watcher = _Watcher(self._service, bulk, feed)
         watcher.send(bulk)

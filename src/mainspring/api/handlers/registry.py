@@ -15,20 +15,20 @@ from msgspec.structs import replace
 from mainspring.access.caller import LOCAL, Act
 from mainspring.access.roles import Permission
 from mainspring.api.handlers.text import within_budget
-from mainspring.api.request import ApiError, Code, Touches, problem_of
+from mainspring.api.request import ApiError, Code, Request, Touches, lacking, problem_of
 from mainspring.callbacks import CallInProgress, reject, resolve
 from mainspring.errors import ForbiddenError
-from mainspring.jobs.service import NO_NAMESPACES
-from mainspring.namespaces import DEFAULT, name_text
+from mainspring.namespaces import DEFAULT, check, name_text
 from mainspring.private_data import hide_secrets
+from mainspring.storage.engine import Feature
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
     from mainspring.access.caller import Caller
     from mainspring.access.idempotency import IdempotencyKey
-    from mainspring.api.request import Feed, Problem, Request
+    from mainspring.api.request import Feed, Problem
     from mainspring.callbacks import Ask
     from mainspring.errors import MainspringError
     from mainspring.loop_shares import LoopShare, LoopShares
@@ -56,20 +56,23 @@ OBJECT_LIMIT: Final = 500
 class Api:
     """The calls of a node, for all faces.
 
-    ``enter`` is called with the namespace of each request outside ``default``; None: the node's store has no others.
+    ``enter`` is called with the namespace of each request outside ``default``. ``lacks`` is what the node's store does not do.
     """
 
     def __init__(
         self,
         *parts: Handlers,
         refused: Callable[[Act], object] = lambda _: None,
-        enter: Callable[[str], None] | None = None,
+        enter: Callable[[str], object] = check,
+        lacks: frozenset[Feature] = frozenset(),
         shares: LoopShares | None = None,
     ) -> None:
         """``refused`` is called with each act that a caller may not do. ``shares`` are those of the node's loop."""
         self._refused = refused
         self._shares = shares
         self._enter = enter
+        self.lacks = lacks
+        """The features that the store of the node does not have."""
         self.requests: dict[str, type[Request[Any]]] = {}
         """Names of calls to their requests."""
         self._handlers: dict[type[Request[Any]], tuple[Callable[..., Coroutine[Ask, Any, Any]], int]] = {}
@@ -80,6 +83,8 @@ class Api:
         """The requests whose objects `_check_object` checks."""
         for part in parts:
             self.add(part)
+        # Their names are known, so that they are refused with the reason.
+        self.requests |= {kind.call: kind for kind in _kinds(Request) if kind.call and kind.requires in lacks}
 
     @property
     def kinds(self) -> frozenset[type[Request[Any]]]:
@@ -182,9 +187,11 @@ class Api:
         if caller is not LOCAL:
             check_permission(type(request), request.namespace, caller, getattr(request, request.function_field, None))
         if request.namespace != DEFAULT:
-            if self._enter is None:
-                raise ApiError(Code.UNSUPPORTED, NO_NAMESPACES)
+            if Feature.NAMESPACES in self.lacks:
+                raise lacking(Feature.NAMESPACES)
             self._enter(request.namespace)
+        if self.lacks and (feature := request.needed_feature()) in self.lacks:
+            raise lacking(feature)
 
     async def _check_object(self, request: Request[Any], caller: Caller) -> None:
         """Raise ForbiddenError unless the caller has the request's own permission for each function of its object.
@@ -234,6 +241,13 @@ class Api:
         except (ForbiddenError, ApiError) as error:
             self._record_refusal(request, caller, error)
             raise
+
+
+def _kinds(base: type[Request[Any]]) -> Iterator[type[Request[Any]]]:
+    """Yield all requests."""
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
 
 
 def check_permission(

@@ -57,6 +57,7 @@ from mainspring.schedules.service import row_with_names, stored_with_names, text
 from mainspring.schedules.specification import specify
 from mainspring.schedules.store import Change, ListSchedules, Refused
 from mainspring.sizes import PAGE
+from mainspring.storage.engine import Feature
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
@@ -116,10 +117,9 @@ class ScheduleCalls:
         reads: Reads,
         handles: Handles,
         clock: Clock,
-        *,
-        keeps_workflows: bool = True,
+        lacks: frozenset[Feature] = frozenset(),
     ) -> None:
-        self._keeps_workflows = keeps_workflows
+        self._keeps_workflows = Feature.WORKFLOWS not in lacks
         self._service = service
         self._reads = reads
         self._handles = handles

@@ -9,6 +9,7 @@ from mainspring import namespaces
 from mainspring.api.handlers.waiting import act_once
 from mainspring.api.request import ApiError, Code, problem_of
 from mainspring.api.submitting import (
+    NO_CONCURRENCY_KEY,
     NO_OPTIONS,
     Ended,
     JobOptions,
@@ -25,9 +26,9 @@ from mainspring.api.submitting import (
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, StoreError, UsageError
-from mainspring.jobs.function_limits import NO_CONCURRENCY_KEY
 from mainspring.jobs.model import Job, State
 from mainspring.namespaces import name_bytes, name_of
+from mainspring.storage.engine import Feature
 from mainspring.workflows.model import function_named
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class SubmitCalls:
         problem = submission_problem(name, unique, payload, self._largest)
         if problem is not None:
             raise ApiError(problem.code, problem.message)
-        if options.concurrency_key and not service.keeps_limits:
+        if options.concurrency_key and Feature.LIMITS in service.lacks:
             raise ApiError(Code.UNSUPPORTED, NO_CONCURRENCY_KEY)
         function = namespaces.key(namespace, name)
         job = Job(service.next_id(), function, payload, unique, created_us=to_us(now))

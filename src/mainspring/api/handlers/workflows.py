@@ -1,6 +1,6 @@
 """Calls that start runs, send them signals and other requests, and name the versions of workflows and their workers.
 
-`runs` has the calls that read runs. A node whose store keeps no runs refuses all of them (`without_workflows`).
+`runs` has the calls that read runs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,10 @@ from mainspring.api.workflows import (
     DeciderList,
     ListDeciders,
     ListVersions,
-    ListWorkflowRuns,
     MoveRun,
     ReachedRun,
-    ReadHistory,
     RemovedVersion,
     RemoveVersion,
-    ShowRun,
     SignalRun,
     StartedRun,
     StartRun,
@@ -415,27 +412,3 @@ def _info(row: VersionRow) -> VersionInfo:
         gets_new_runs=row.gets_new_runs,
         needed=row.needed,
     )
-
-
-def without_workflows() -> Handlers:
-    """Return the answers to all calls about workflows."""
-
-    async def refuse(*_: object) -> None:
-        raise ApiError(Code.UNSUPPORTED, "this node's store keeps no workflows: run a node with a store on SQLite")
-
-    kinds = (
-        StartRun,
-        ListWorkflowRuns,
-        ShowRun,
-        ReadHistory,
-        SignalRun,
-        CancelRun,
-        TerminateRun,
-        MoveRun,
-        UnparkRun,
-        UnparkAllRuns,
-        ListVersions,
-        RemoveVersion,
-        ListDeciders,
-    )
-    return dict.fromkeys(kinds, refuse)

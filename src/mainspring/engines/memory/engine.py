@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
-    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Feature, Operation, Query
 
 _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **jobs.HANDLERS,
@@ -41,15 +41,7 @@ class MemoryEngine:
     max_value = 2**32 - 1
     shared = False
     whole = True
-    limits = True
-    namespaces = True
-    lines = True
-    access = True
-    logs = True
-    series = True
-    recalls = True
-    workflows = True
-    changes_jobs = True
+    lacks: frozenset[Feature] = frozenset()
 
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._lifecycle: JobLifecycle | None = None

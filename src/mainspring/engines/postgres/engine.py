@@ -21,7 +21,7 @@ from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
 from mainspring.ids import Term
 from mainspring.log_limit import CauseLimit
 from mainspring.nodes.model import NodeRow
-from mainspring.storage.engine import Opened
+from mainspring.storage.engine import Feature, Opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -63,15 +63,7 @@ class PostgresEngine:
     durable = True
     shared = True
     whole = True
-    limits = True
-    namespaces = True
-    lines = True
-    access = True
-    logs = True
-    series = True
-    recalls = True
-    workflows = False
-    changes_jobs = True
+    lacks = frozenset({Feature.WORKFLOWS})
     max_value = 256 * 2**20
 
     def __init__(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
-    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Feature, Operation, Query
 
 
 def probe(tx: Transaction, operations: Sequence[Probe]) -> list[None]:
@@ -64,15 +64,7 @@ class SqliteEngine:
     durable = True
     shared = False
     whole = True
-    limits = True
-    namespaces = True
-    lines = True
-    access = True
-    logs = True
-    series = True
-    recalls = True
-    workflows = True
-    changes_jobs = True
+    lacks: frozenset[Feature] = frozenset()
     max_value = 900_000_000
     """SQLite's own limit of a row is 1,000,000,000 bytes."""
 

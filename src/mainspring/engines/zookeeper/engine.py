@@ -48,7 +48,7 @@ from mainspring.ids import Term
 from mainspring.jobs.store import Settle, Submit
 from mainspring.nodes.model import NodeRow
 from mainspring.quantities import format_duration
-from mainspring.storage.engine import DEFERRED, Opened, Phase, Probe, plan_of, unknown
+from mainspring.storage.engine import DEFERRED, Feature, Opened, Phase, Probe, plan_of, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -174,15 +174,7 @@ class ZookeeperEngine:
     durable = True
     shared = True
     whole = False
-    limits = False
-    namespaces = False
-    lines = False
-    access = False
-    logs = False
-    series = False
-    recalls = False
-    workflows = False
-    changes_jobs = False
+    lacks = frozenset(Feature)
     max_value = MAX_VALUE
 
     def __init__(

@@ -12,13 +12,14 @@ import structlog
 from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
 from mainspring.api.jobs import WatchJobs
-from mainspring.api.request import ApiError, Code, Problem, Request, problem_of, read, write
+from mainspring.api.request import ApiError, Code, Problem, Request, lacking, problem_of, read, write
 from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.peers import About
 from mainspring.jobs.model import JobFailure  # noqa: TC001 - msgspec reads the annotations
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.namespaces import DEFAULT
 from mainspring.sizes import ENTRIES, Text
+from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.decider_workers import CacheReport
 
@@ -252,10 +253,9 @@ class Steps(Request[None]):
 class Calls:
     """Handles the calls of all peers: those of the API, and those about the peer's own connection."""
 
-    def __init__(self, api: Api, jobs: JobCalls, *, keeps_logs: bool = False, refusals: Refusals | None = None) -> None:
+    def __init__(self, api: Api, jobs: JobCalls, *, refusals: Refusals | None = None) -> None:
         self._api = api
         self._watches = Shares(WATCHES, "watches", refusals)
-        self._keeps_logs = keeps_logs
         self._jobs = jobs
         self._own: dict[type[Request[Any]], Callable[[Caller, bytes, Any], None]] = {
             Isolates: _isolates,
@@ -324,8 +324,8 @@ class Calls:
             raise
 
     def _takes_logs(self, peer: Caller, call_id: bytes, _: TakesLogs) -> None:
-        if not self._keeps_logs:
-            raise ApiError(Code.UNSUPPORTED, "the store of this node keeps no logs of jobs")
+        if Feature.LOGS in self._api.lacks:
+            raise lacking(Feature.LOGS)
         _answer(peer, call_id, _EMPTY_ANSWER)
 
     def _watch(self, peer: Caller, call_id: bytes, request: WatchJobs) -> None:

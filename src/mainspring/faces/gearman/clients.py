@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 from cronsim import CronSim, CronSimError
 
-from mainspring.api.submitting import PRIORITY_BY_NAME, RESERVED_NAME
+from mainspring.api.submitting import NO_CONCURRENCY_KEY, PRIORITY_BY_NAME, RESERVED_NAME
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, UsageError
 from mainspring.faces.gearman.extension_json import SubmitOptions, decode_submit
-from mainspring.faces.gearman.face import KEYS_NOT_KEPT
 from mainspring.faces.gearman.guard import SIGN_IN, may_wait, sign_in
-from mainspring.jobs.function_limits import NO_CONCURRENCY_KEY
 from mainspring.jobs.model import DECISIONS, Job, Options, Priority, State
 from mainspring.namespaces import namespace_of
 from mainspring.sizes import CANNOT_READ
+from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import EXTENSION, NAMESPACE_OPTION, Type, response
 
 if TYPE_CHECKING:
@@ -269,7 +268,7 @@ def submit(peer: Peer, args: list[bytes]) -> None:
     function, unique, text, payload = args
     try:
         options = decode_submit(text) if text else _NO_OPTIONS
-        if options.concurrency_key and not peer.service.keeps_limits:
+        if options.concurrency_key and Feature.LIMITS in peer.service.lacks:
             peer.submits.refuse(b"INVALID_ARGUMENTS", NO_CONCURRENCY_KEY.encode())
             return
         if options.version is not None and (problem := _version_problem(peer, function, options.version)):
@@ -289,7 +288,7 @@ def submit(peer: Peer, args: list[bytes]) -> None:
 def _submit_keyed(peer: Peer, key: str, options: SubmitOptions, args: list[bytes]) -> None:
     keyed = peer.face.keyed_submits
     if keyed is None:
-        peer.submits.refuse(b"UNSUPPORTED", KEYS_NOT_KEPT.encode())
+        peer.submits.refuse(b"UNSUPPORTED", Feature.REQUEST_KEYS.refusal.encode())
     else:
         submit = partial(keyed.start, peer.caller, peer.namespace, key, args, options)
         peer.end_with_connection(peer.submits.keyed(submit, args, wait=options.wait))
@@ -312,7 +311,7 @@ def _version_problem(peer: Peer, function: bytes, version: str) -> str:
     """Return why no run of a version can be started here; empty if it can, or if the function may become a workflow."""
     workflows = peer.face.workflows
     if workflows is None:
-        return "this node's store keeps no workflows: start the run at a node with a store on SQLite or in memory"
+        return Feature.WORKFLOWS.refusal
     if not version:
         return ""
     return workflows.definitions.version_problem(peer.submits.prefix + function, version)

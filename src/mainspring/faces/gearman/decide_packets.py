@@ -19,6 +19,7 @@ from mainspring.faces.gearman.worker_reports import lines_of_report
 from mainspring.jobs.held import LOST, SILENT, Ability, Worker
 from mainspring.jobs.model import FUNCTION_LIMIT, failure
 from mainspring.sizes import CANNOT_READ
+from mainspring.storage.engine import Feature
 from mainspring.storage.set_aside import RETRY_DELAY
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.decision_intake import Ending
@@ -59,9 +60,7 @@ HISTORY_COST: Final = 64
 """The number of unanswered requests that a HISTORY counts as."""
 MOST_REPORTS: Final = 10_000
 """Reports of one DECIDE."""
-UNSUPPORTED: Final = (
-    b"this node's store keeps no workflows: a store on SQLite or in memory does (mainspring run --store sqlite:///FILE)"
-)
+UNSUPPORTED: Final = Feature.WORKFLOWS.refusal.encode()
 
 
 def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: int, timeout: float | None) -> None:

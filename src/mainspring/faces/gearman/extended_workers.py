@@ -10,11 +10,11 @@ from mainspring.api.submitting import check_seconds
 from mainspring.errors import UsageError
 from mainspring.faces.gearman import decide_packets
 from mainspring.faces.gearman.extension_json import RegisterOptions, decode_beats, decode_register
-from mainspring.jobs.function_limits import NO_LIMITS
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import check_retry
 from mainspring.resources.limit_specs import limits_of, limits_to_wire
 from mainspring.sizes import CANNOT_READ
+from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import Type, response
 
 if TYPE_CHECKING:
@@ -43,9 +43,11 @@ def _register(peer: Peer, args: list[bytes]) -> None:
     except (*CANNOT_READ, UsageError) as error:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
         return
-    if limits is not None and not peer.service.keeps_limits:
+    if limits is not None and Feature.LIMITS in peer.service.lacks:
         given = ", ".join(name for name, value in limits_to_wire(limits).items() if value is not None).encode()
-        peer.refuse(b"UNSUPPORTED", b"%b has %b, and %b" % (function, given or b"limits", NO_LIMITS.encode()))
+        peer.refuse(
+            b"UNSUPPORTED", b"%b has %b, and %b" % (function, given or b"limits", Feature.LIMITS.refusal.encode())
+        )
         return
     if options.workflow is not None:
         if not 1 <= options.decisions <= MOST_DECISIONS:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from mainspring.access.idempotency import FindReply, IdempotencyKey, KeptReply, RepeatedError, Reservation
-from mainspring.api.request import ApiError, Code, Problem, problem_of
+from mainspring.api.request import ApiError, Code, Problem, lacking, problem_of
 from mainspring.callbacks import CallInProgress
 from mainspring.clock import to_us
 from mainspring.errors import StoreError
@@ -27,6 +27,7 @@ from mainspring.faces.gearman.guard import NO_CREDENTIALS
 from mainspring.faces.gearman.peers import Strangers
 from mainspring.ids import TERM_SPAN
 from mainspring.log_limit import LogLimit
+from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import MAX_BODY
 from mainspring.wire.gearman_uniques import unique_of_payload
 
@@ -135,7 +136,7 @@ class GearmanFace:
         """Submits jobs with request keys; None if the node keeps no keys."""
         self.settings = settings
         self.api = api
-        self.calls = Calls(api, job_calls, keeps_logs=logs is not None, refusals=refusals)
+        self.calls = Calls(api, job_calls, refusals=refusals)
         """Handles the CALLs of the extension."""
         self._workers = 0
         self.shut_down = shut_down
@@ -265,9 +266,6 @@ class GearmanFace:
 
 KEY_LIMIT: Final = 255
 """Characters of a request key."""
-KEYS_NOT_KEPT: Final = (
-    "this node's store keeps no request keys (SQLite, PostgreSQL and memory do): leave out request_key"
-)
 _PATH: Final = b"SUBMIT"
 DEFECT: Final = Problem(
     Code.UNAVAILABLE, "the node could not submit the job because of a defect: its log has the reason"
@@ -311,7 +309,7 @@ class KeyedSubmits:
         if not 0 < len(key) <= KEY_LIMIT:
             raise ApiError(Code.INVALID, f"a request key has 1 to {KEY_LIMIT} characters, and this one has {len(key)}")
         if not self._replies.atomic:
-            raise ApiError(Code.UNSUPPORTED, KEYS_NOT_KEPT)
+            raise lacking(Feature.REQUEST_KEYS)
         owner = (caller.token or caller.name).encode()
         request = self._replies.key(_digest(owner, _PATH, namespace.encode(), key.encode()), _digest(*args))
         earlier: Reservation | None = await self._committed(

@@ -28,6 +28,7 @@ from mainspring.jobs.model import (
 from mainspring.jobs.outcomes import LOOKUP_RETRY_DELAY
 from mainspring.namespaces import split
 from mainspring.sizes import CANNOT_READ
+from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.model import decisions_of
 
@@ -206,7 +207,7 @@ def log(peer: Peer, args: list[bytes]) -> None:
     """Store lines of the jobs that a worker runs."""
     logs = peer.face.logs
     if logs is None:
-        peer.refuse(b"UNSUPPORTED", b"the store of this node keeps no logs of jobs")
+        peer.refuse(b"UNSUPPORTED", Feature.LOGS.refusal.encode())
         return
     try:
         received = _decode(args[0])

@@ -11,26 +11,21 @@ import pytest
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.faces.dashboard.actions import EXAMPLES
 from mainspring.faces.dashboard.pages import ACTIONS, PAGES
-from mainspring.server import build
+from mainspring.storage.engine import Feature
 
 from .a_browser import browsing
 
 if TYPE_CHECKING:
     from .a_browser import Browser, Shown
 
-FLAGS: Final = {"access": "access", "limits": "limits", "job_changes": "changes_jobs"}
-"""The attributes of engines, by the words of `tokens.Identity.lacks`."""
-SLICES: Final = {"workflows": "run_slice", "operations": "build_bulk"}
-"""The functions that find the slices of an engine."""
+NEEDS: Final = (Feature.ACCESS, Feature.LIMITS, Feature.JOB_CHANGES, Feature.WORKFLOWS, Feature.OPERATIONS)
+"""The features that pages and buttons need."""
 REFUSED: Final = "is on the other pages"
 
 
-def without(need: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def without(need: Feature, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the store in memory lack something."""
-    if need in SLICES:
-        monkeypatch.setattr(build, SLICES[need], lambda *_, **__: None)
-    else:
-        monkeypatch.setattr(MemoryEngine, FLAGS[need], False)
+    monkeypatch.setattr(MemoryEngine, "lacks", frozenset({need}))
 
 
 def buttons(page: Shown) -> set[str]:
@@ -48,8 +43,10 @@ async def fill(browser: Browser) -> dict[str, str]:
     return {"handle": handle, "function": "f", "name": "s"}
 
 
-@pytest.mark.parametrize("need", [*FLAGS, *SLICES])
-def test_the_menu_and_the_buttons_are_those_of_what_the_store_keeps(need: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("need", NEEDS)
+def test_the_menu_and_the_buttons_are_those_of_what_the_store_keeps(
+    need: Feature, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test() -> None:
         without(need, monkeypatch)
         async with browsing() as (browser, _):
@@ -95,6 +92,6 @@ def test_no_jobs_are_selected_where_the_store_keeps_no_operations(monkeypatch: p
                 page = await browser.open("/jobs?function=f")
                 assert bool(page.main.all("input", type="checkbox")) == has_forms
                 assert bool(page.main.all("form", action="/operations/new")) == has_forms
-            without("operations", monkeypatch)
+            without(Feature.OPERATIONS, monkeypatch)
 
     asyncio.run(test())

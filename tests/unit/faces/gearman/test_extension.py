@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import Type, request
 
 from .a_face import F, G, Node, Packet, Peer
@@ -56,7 +57,7 @@ def test_a_store_without_workflows_refuses_to_start_a_run(node: Node, version: s
     peer = node.connect(extended=True)
     answer, (code, message) = peer.ask(Type.SUBMIT, b"order", b"", options(version=version), b"")
     assert (answer, code) == ("ERROR", "INVALID_ARGUMENTS")
-    assert "keeps no workflows: start the run at a node with a store on SQLite or in memory" in message
+    assert message == Feature.WORKFLOWS.refusal
 
 
 # ---- clients ----

@@ -12,6 +12,7 @@ from mainspring.api.handlers.functions import DeadLetters, FunctionCalls
 from mainspring.jobs.function_index import STARTUP_GRACE
 from mainspring.jobs.model import Options
 from mainspring.resources.rules import Limits, Rate
+from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import Type
 
 from .a_face import F, Node, Peer
@@ -212,7 +213,7 @@ def test_a_worker_with_invalid_limits_is_refused(node: Node) -> None:
 
 
 def test_a_store_without_limits_refuses_them_by_name(node: Node, tool: Peer) -> None:
-    node.service.functions.kept = False
+    node.life.api.lacks = node.service.lacks = frozenset({Feature.LIMITS})
     assert tool.call("functions.limit", function="f", concurrency=5) == "usage"
     assert tool.call("functions.pause", function="f") == "usage"
     assert tool.call("functions.list") == {"functions": [], "next": None}

@@ -81,7 +81,7 @@ def test_a_pause_has_a_reason_and_a_time() -> None:
 def test_series_and_errors_are_shown() -> None:
     async def test() -> None:
         async with serving() as (client, node):
-            node.api.add(SeriesCalls(node.reads, node.service.handles, node.clock, kept=True).handlers)
+            node.api.add(SeriesCalls(node.reads, node.service.handles, node.clock).handlers)
             series = await client.get(f"{FUNCTIONS}/f/series?step=half_hour&since=2023-11-14T21:00:00Z")
             assert (series.json["step"], len(series.json["buckets"])) == (1800, 3)
             assert (await client.get(f"{FUNCTIONS}/f/errors")).json["errors"] == []
