@@ -330,7 +330,7 @@ def lost_with_process(
 
     ``own``: the worker ran only jobs in processes of their own, so that the loss counts as an attempt, too.
     """
-    number = min(job.suspects // WORKER_LOST + 1, MAX_LOST)
+    number = job.suspects // WORKER_LOST + 1
     job.suspects = job.suspects % WORKER_LOST + number * WORKER_LOST
     limit = LOST_DELIVERIES if policy is not None or lost_limit is None else max(lost_limit, 1)
     if own:
