@@ -52,3 +52,9 @@ def test_texts_have_keys_too() -> None:
     assert namespaces.key_of_text("default", "nightly") == "nightly"
     assert namespaces.split_text(namespaces.key_of_text("team", "nightly")) == ("team", "nightly")
     assert namespaces.split_text("nightly") == ("default", "nightly")
+
+
+@pytest.mark.parametrize("name", ["team\x1fnightly", "night\0ly"])
+def test_a_text_that_could_be_another_key_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="leave it out"):
+        namespaces.key_of_text("default", name)

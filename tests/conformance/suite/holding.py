@@ -171,6 +171,13 @@ class Holding:
             assert store.settle(done(_as(job, term=term))) == {job.id}
         assert store.state(job.id) is State.LEASED
 
+    def test_a_success_that_leaves_its_payload_is_refused_under_another_term(self, store: Store) -> None:
+        job = store.leased()
+        settlement = done(_as(job, term=job.term + 1))
+        settlement.payload = None
+        assert store.settle(settlement) == {job.id}
+        assert store.state(job.id) is State.LEASED
+
     def test_a_settlement_of_a_job_that_no_node_holds_is_refused(self, store: Store) -> None:
         job = store.leased()
         assert store.settle(released(job)) == set()

@@ -86,6 +86,14 @@ def test_no_more_run_at_once_than_a_key_allows() -> None:
     assert door.pops(2) == "a-"
 
 
+def test_a_request_for_a_job_alone_keeps_the_limit_of_a_key() -> None:
+    door = Door(Limits(concurrency_per_key=1))
+    for _ in range(2):
+        door.push("a")
+    assert door.admission.pop() is not None
+    assert door.admission.pop() is None
+
+
 def test_jobs_without_a_key_are_one_key() -> None:
     door = Door(Limits(concurrency_per_key=1))
     door.push()

@@ -102,6 +102,19 @@ def test_a_job_of_a_namespace_whose_end_waits_for_the_store_is_found(node: Node)
     assert refusal(answers).endswith("is succeeded: only waiting jobs can be changed")
 
 
+def test_a_job_in_memory_is_cancelled_in_its_own_namespace_alone(node: Node) -> None:
+    function = key("team", b"f").decode()
+    node.stream(function)
+    job = node.background("a", function)
+    answers: list[object] = []
+    for namespace in ("other", "team"):
+        node.service.clients.cancel(job.id, "asked", answers.append, answers.append, namespace=namespace)
+    node.commit()
+    missing, cancelled = answers
+    assert isinstance(missing, NotFoundError)
+    assert cancelled == "running"
+
+
 def test_a_job_expires_at_its_new_time(node: Node) -> None:
     job = node.background("a")
     change(node, job, expires_us=in_us(node, 5))

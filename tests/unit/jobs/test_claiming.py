@@ -119,6 +119,23 @@ def test_nothing_is_claimed_while_the_window_is_over_half_full_except_for_high_p
     assert node.queue().backlog == [0, 0, 0]
 
 
+def test_a_stored_job_of_high_priority_is_claimed_past_a_full_window(node: Node) -> None:
+    node.submit(*[node.job() for _ in range(MIN_WINDOW + 10)])
+    node.commit()
+    node.stream(places=0)
+    due_us = round((node.clock.wall() + 5) * 1_000_000)
+    node.background("high", priority=HIGH, due_us=due_us)
+    node.wait(6)
+    assert node.queue().ready[HIGH][0].job.payload == b"high"
+
+
+def test_a_paused_node_leases_no_new_job(node: Node) -> None:
+    node.stream()
+    node.service.hand_back()
+    (job,) = node.submit(node.job("1"))
+    assert job.state == State.PENDING
+
+
 def test_a_job_that_comes_back_keeps_its_place_before_younger_ones(node: Node) -> None:
     first = node.stream(places=1)
     node.background("1")
@@ -174,6 +191,16 @@ def test_what_comes_after_the_term_has_ended_is_not_held(node: Node) -> None:
     node.background("1")
     worker = node.stream(places=1)
     assert node.queue().claiming
+    node.service.fenced()
+    node.commit()
+    assert node.table.held == {}
+    assert side(worker).given == []
+
+
+def test_a_job_that_is_leased_as_it_is_stored_is_not_held_after_the_term(node: Node) -> None:
+    worker = node.stream()
+    (job,) = node.submit(node.job("1"))
+    assert job.state == State.LEASED
     node.service.fenced()
     node.commit()
     assert node.table.held == {}

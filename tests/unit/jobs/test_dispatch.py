@@ -54,6 +54,18 @@ def test_higher_priorities_first_and_older_jobs_first_within_one() -> None:
     assert grabbed(dispatch, worker(dispatch), 6) == ["h1", "h2", "n1", "n2", "l", "none"]
 
 
+def test_a_job_that_is_queued_again_is_handed_out_once() -> None:
+    dispatch = Dispatch()
+    held = push(dispatch, "a")
+    dispatch.drop(held)
+    dispatch.restore(held)
+    push(dispatch, "b")
+    who = worker(dispatch)
+    assert grabbed(dispatch, who, 1) == ["a"]
+    dispatch.push(held)
+    assert grabbed(dispatch, who, 3) == ["b", "a", "none"]
+
+
 def test_a_job_that_had_its_turn_comes_before_the_others() -> None:
     dispatch = Dispatch()
     push(dispatch, "second")

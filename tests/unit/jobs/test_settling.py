@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.store import History
 
 from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.errors import StoreBrokenError
+from mainspring.errors import StoreBrokenError, StoreFencedError
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import UNREADABLE_OPTIONS, Options, Retry, State, failure
 from mainspring.jobs.rules import WORKER_LOST
@@ -209,6 +209,20 @@ def test_a_job_whose_cancel_was_asked_for_never_runs_again(node: Node, way: str)
     assert node.stored(job.id).attempt == 1
 
 
+@pytest.mark.parametrize("way", ["failed", "lost"])
+def test_a_foreground_job_whose_cancel_was_asked_for_never_runs_again(node: Node, way: str) -> None:
+    worker = node.stream(retry=Retry(max_attempts=5))
+    job, client = node.foreground("1")
+    node.cancel(job.id)
+    held = side(worker).given[0]
+    if way == "failed":
+        node.settling.failed(held, ERROR)
+    else:
+        node.settling.lost(held, "its worker said CANT_DO")
+    node.wait(60.0)
+    assert client.events == ["cancelled"]
+
+
 @pytest.mark.parametrize("final", [False, True])
 def test_what_ended_before_it_could_be_stopped_has_ended_so(node: Node, final: bool) -> None:
     worker = node.stream()
@@ -238,6 +252,31 @@ def test_a_job_whose_settlement_failed_is_not_run_again_meanwhile(node: Node) ->
     node.wait(0.3)
     assert node.state(job.id) is State.SUCCEEDED
     assert node.queue().live == 0
+
+
+def test_settlements_of_a_fenced_node_are_not_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = node.stream()
+    node.background("1")
+    answers: list[bool] = []
+    monkeypatch.setattr("tests.simulation.store.StoreFullError", StoreFencedError)
+    node.settling.succeeded(side(worker).given[0], b"", answers.append)
+    node.fail()
+    assert answers == [False]
+    assert worker.refused
+    assert node.service.is_settled()
+
+
+def test_a_barrier_that_a_repeated_settlement_comes_after_waits_for_it(node: Node) -> None:
+    worker = node.stream()
+    job = node.background("1")
+    states: list[State] = []
+    node.settling.succeeded(side(worker).given[0], b"")
+    node.fail()
+    node.service.when_settled(lambda: states.append(node.state(job.id)))
+    node.life.commits.flush()
+    node.service.ends.retry_settlements()
+    node.commit()
+    assert states == [State.SUCCEEDED]
 
 
 def test_settlements_of_a_broken_store_are_not_tried_again(node: Node) -> None:

@@ -141,6 +141,12 @@ def test_a_fetch_requested_during_a_fetch_follows_it(desk: Desk) -> None:
     assert desk.asked == []
 
 
+def test_an_item_that_was_added_twice_is_handled_once(desk: Desk) -> None:
+    desk.agenda.add([("a", desk.us(1)), ("a", desk.us(1))])
+    desk.until(2)
+    assert [item for _, item in desk.done] == ["a"]
+
+
 def test_changes_of_other_nodes_are_fetched_regularly(desk: Desk) -> None:
     desk.agenda.tick()
     assert desk.asked == []

@@ -618,3 +618,15 @@ def test_idle_waits_for_operations_put_by_outcomes(desk: Desk) -> None:
     desk.turn()
     desk.answer()
     assert desk.events == [("b", 0), "idle"]
+
+
+def test_withdrawn_operations_take_no_space(desk: Desk) -> None:
+    desk.put("a", size=600)
+    desk.turn()
+    desk.put("b", size=600)
+    assert desk.events == [True]
+    desk.queue.withdraw(desk.queue.waiting, StoreError("given up"))
+    assert desk.queue.bytes == 600
+    desk.answer()
+    assert desk.queue.bytes == 0
+    assert False in desk.events

@@ -113,6 +113,17 @@ def test_a_short_list_ends_with_the_last_page() -> None:
     assert answers == [Page(["b"])]
 
 
+def test_pages_are_gathered_until_their_bytes_are_used_up() -> None:
+    store, answers = Store(), list[Any]()
+    store.reads.gather(Letters(limit=9, bytes=10), answers.append, answers.append)
+    store.turn()
+    store.answer(Page(["a"], "a", size=4))
+    assert store.turn() == ["a"]
+    assert store.asked[-1][0] == Letters(after="a", limit=8, bytes=6)
+    store.answer(Page(["b"], "b", size=6))
+    assert answers == [Page(["a", "b"], "b", size=6)]
+
+
 def test_an_unwanted_query_is_not_read() -> None:
     store, answers = Store(), list[Any]()
     there = True
