@@ -154,6 +154,8 @@ class Field:
     """The type of a `FieldKind.NUMBER`."""
     least: float | None
     """Its smallest value."""
+    longest: int | None
+    """The most characters of a text."""
     may_be_none: bool
     """Whether null is a value that differs from a field that is left out."""
 
@@ -206,6 +208,7 @@ def _field(one: msgspec.structs.FieldInfo) -> Field:
         takes_number=kind is FieldKind.CHOICE and int in parts,
         number=int if int in parts else float,
         least=next((meta.ge for meta in metas if meta.ge is not None), None),
+        longest=next((meta.max_length for meta in metas if meta.max_length is not None), None),
         may_be_none=type(None) in _parts(one.type) and default is not None,
     )
 

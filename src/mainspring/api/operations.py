@@ -195,7 +195,7 @@ class AbortOperation(Request[OperationInfo]):
     http = post("operations/{id}/abort", problems=(Code.UNSUPPORTED,))
     is_small = True
     id: Text
-    reason: Reason = ""
+    reason: Annotated[Reason, described("A text to store with the operation.")] = ""
 
 
 class StartedBackfill(msgspec.Struct):

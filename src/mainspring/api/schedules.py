@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import delete, get, post
+from mainspring.api.declaration import delete, described, get, post
 from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.model import ClockNote, ConflictKind, Misfire  # noqa: TC001 - msgspec reads the annotation
@@ -292,7 +292,7 @@ class AdoptSchedule(Request[ScheduleInfo]):
     call = "schedules.adopt"
     http = post("schedules/{name}/adopt", problems=(Code.CHANGED,), example={"app": "shop"})
     name: Text
-    app: Text
+    app: Annotated[Text, described("The name of the App, as the list of schedules shows it.", label="Name of the App")]
     revision: Text | None = None
 
 

@@ -101,7 +101,9 @@ NO_OPTIONS = JobOptions()
 class Arguments(Namespaced, kw_only=True, omit_defaults=True):
     """The arguments of a job: JSON, or base64 of any bytes."""
 
-    args: Annotated[msgspec.Raw | UnsetType, described("Other arguments: text, or - for standard input.")] = UNSET
+    args: Annotated[
+        msgspec.Raw | UnsetType, described("Other arguments: text, or - for standard input.", label="Arguments")
+    ] = UNSET
     payload: bytes | UnsetType = UNSET
 
 

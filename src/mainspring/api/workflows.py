@@ -253,13 +253,20 @@ class StartRun(Arguments, Request[StartedRun]):
     )
     former: ClassVar[Mapping[str, str]] = {"input": "args", "payload_base64": "payload", "unique": "id"}
     function: Text
-    id: Text = ""
-    """The workflow id; empty: the handle."""
-    version: Text = ""
-    """Empty: the newest."""
-    timeout: Seconds | None = None
-    """Seconds that the run may last; None: as its workers have registered."""
-    priority: PriorityName = "normal"
+    id: Annotated[
+        Text,
+        described(
+            "The workflow id, by default the handle. If a run with this id is open, the request joins it instead of starting a"
+            " second one.",
+            label="Workflow id",
+        ),
+    ] = ""
+    version: Annotated[Text, described("The version of the workflow, by default the newest.")] = ""
+    timeout: Annotated[
+        Seconds | None,
+        described("End the run if it lasts longer; by default as the workflow defines.", label="Time limit"),
+    ] = None
+    priority: Annotated[PriorityName, described("Runs of a higher priority go on first.")] = "normal"
 
 
 class ListWorkflowRuns(Request[ListedRuns]):

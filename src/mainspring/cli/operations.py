@@ -25,7 +25,7 @@ from mainspring.api.operations import (
 )
 from mainspring.api.request import JobCriteria
 from mainspring.cli.calls import call, items, print_answer
-from mainspring.cli.declared import Given, takes
+from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -261,16 +261,17 @@ def jobs(operation: Name, /, *, json: Json = False, server: ServerOptions = LOCA
 
 
 @operations.command
+@takes(AbortOperation)
 def abort(
     operation: Name,
     /,
     *,
-    reason: Annotated[str | None, plain("--reason", "A text to store with the operation.")] = None,
+    given: Given = NOTHING,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
     """End an operation early. Jobs that it has changed stay changed."""
-    return print_answer(server.client(), AbortOperation(operation, reason or ""), _print, json=json)
+    return print_answer(server.client(), AbortOperation(operation, **given), _print, json=json)
 
 
 def _print(operation: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from mainspring.api.schedules import (
     TriggerSchedule,
 )
 from mainspring.cli.calls import arguments_of, call, items, name_argument, no_worker, print_answer
+from mainspring.cli.declared import Given, takes
 from mainspring.cli.display import (
     AS_AGE,
     EXIT_DONE,
@@ -444,11 +445,12 @@ def _children_first(client: Client, names: Sequence[str]) -> list[str]:
 
 
 @schedules.command
+@takes(AdoptSchedule)
 def adopt(
     names: Names,
     /,
     *,
-    app: Annotated[str, plain("--app", "The name of the App, as schedules list shows it.")],
+    given: Given,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -465,7 +467,7 @@ def adopt(
     """
     client = server.client()
     for name in names:
-        print_answer(client, AdoptSchedule(name, app), _print_state, json=json)
+        print_answer(client, AdoptSchedule(name, **given), _print_state, json=json)
     return EXIT_DONE
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import msgspec
 from cyclopts import App, Parameter
@@ -36,10 +36,15 @@ if TYPE_CHECKING:
 workflows = App(name="workflows", help="Start, list, show, signal, cancel and end runs of workflows.", version_flags=())
 
 
-def json_of(argument: str | None, option: str | None = None) -> bytes | UnsetType:
+def json_of(argument: str | None) -> bytes | UnsetType:
     """Return JSON unchanged, as `args_of` returns arguments. Raises UsageError for other text."""
-    data = args_of(argument, option)
-    if data is None:
+    data = args_of(argument, None)
+    return UNSET if data is None else checked_json(data)
+
+
+def checked_json(data: bytes | UnsetType) -> bytes | UnsetType:
+    """Return JSON unchanged. Raises UsageError for other text."""
+    if data is UNSET:
         return UNSET
     try:
         msgspec.json.decode(data)
@@ -51,6 +56,7 @@ def json_of(argument: str | None, option: str | None = None) -> bytes | UnsetTyp
 
 
 @workflows.command(usage="mainspring workflows start NAME [ARGS | -] [OPTIONS]")
+@takes(StartRun, "id", "args", "version", "timeout", "priority")
 def start(
     name: Annotated[str, Parameter(help="The workflow to run.")],
     argument: Annotated[
@@ -64,25 +70,7 @@ def start(
     ] = None,
     /,
     *,
-    id: Annotated[  # noqa: A002 - the option's name
-        str,
-        plain(
-            "--id",
-            "The workflow id, by default the handle. If a run with this id is open, the command joins it instead of starting"
-            " a second one.",
-        ),
-    ] = "",
-    args: Annotated[
-        str | None, plain("--args", "The arguments, in place of ARGS.", metavar="ARGS", allow_leading_hyphen=True)
-    ] = None,
-    version: Annotated[str, plain("--version", "The version of the workflow, by default the newest.")] = "",
-    timeout: Annotated[
-        float | None,
-        plain("--timeout", "End the run if it lasts longer; by default as the workflow defines.", **DURATION_OPTION),
-    ] = None,
-    priority: Annotated[
-        Literal["high", "normal", "low"], Parameter(name="--priority", help="Runs of a higher priority go on first.")
-    ] = "normal",
+    given: Given = NOTHING,
     wait: Annotated[bool, plain("--wait", "Wait for the result and write it to standard output.", negative="")] = False,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -105,7 +93,10 @@ def start(
       3 no server
       4 no worker has ever registered the workflow, or its version
     """
-    request = StartRun(name, id, version, timeout, priority, payload=json_of(argument, args))
+    if argument is not None and "payload" in given:
+        raise UsageError("the arguments are given twice: give ARGS or --args")
+    payload = json_of(argument) if argument is not None else checked_json(given.pop("payload", UNSET))
+    request = StartRun(name, payload=payload, **given)
     client = server.client()
     started = call(client, request)
     if wait:

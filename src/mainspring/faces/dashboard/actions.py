@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import msgspec
 
 from mainspring.access.roles import Permission
+from mainspring.api.declaration import Field as DeclaredField
+from mainspring.api.declaration import FieldKind, field_of
 from mainspring.errors import MainspringError, SettingsError
-from mainspring.faces.dashboard.calls import N, names_in
+from mainspring.faces.dashboard.calls import ROOT, N, names_in
 from mainspring.faces.dashboard.rendering import command_line, curl
 from mainspring.quantities import parse_duration, parse_rate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+    from mainspring.api.request import Request
     from mainspring.faces.dashboard.visit import Visit
 
 Kind = Literal[
@@ -36,6 +39,8 @@ VERSION: Final = "version"
 NEXT: Final = "next"
 """The field of a form for the path of the page that is shown afterwards."""
 
+LONGEST: Final = 4096
+"""Characters of a text that has no smaller limit."""
 LARGEST: Final = 1 << 63
 """JSON of the API has no larger numbers."""
 EXAMPLES: Final = {
@@ -71,7 +76,7 @@ class Field:
     choices: tuple[tuple[str, str], ...] = ()
     """Values with their words; of a text, those that the browser suggests."""
     hint: str = ""
-    longest: int = 4096
+    longest: int = LONGEST
     """Characters."""
     permission: Permission | None = None
     """A further permission that a call with this field needs: forms of others lack it."""
@@ -256,7 +261,9 @@ def _value_of(one: Field, text: str) -> Any:
         return _time(one, text)
     if one.kind in {"rate", "duration"}:
         try:
-            return parse_rate(text) if one.kind == "rate" else parse_duration(text)
+            if one.kind == "rate":
+                return parse_rate(text)
+            return parse_duration(f"{text}s" if text.isdecimal() else text)
         except SettingsError as error:
             raise FormError(f"{one.label}: {error}") from None
     if one.kind == "flag":
@@ -296,6 +303,68 @@ def _time(one: Field, text: str) -> str:
     if time.tzinfo is None:  # as browsers send it; the label says that it is UTC
         time = time.replace(tzinfo=dt.UTC)
     return time.isoformat()
+
+
+_KINDS: Final[Mapping[FieldKind, Kind]] = {
+    FieldKind.TEXT: "text",
+    FieldKind.NUMBER: "number",
+    FieldKind.DURATION: "duration",
+    FieldKind.TIME: "time",
+    FieldKind.RATE: "rate",
+    FieldKind.CHOICE: "choice",
+    FieldKind.FLAG: "flag",
+    FieldKind.LIST: "lines",
+    FieldKind.JSON: "json",
+}
+"""The inputs of forms for the values of requests."""
+
+
+def declared(kind: type[Request[Any]], name: str, **more: Any) -> Field:
+    """Return the input for a field of a request, as that declares it; ``more`` are differences of this form.
+
+    An empty choice leaves the field out.
+    """
+    one = field_of(kind, name)
+    given: dict[str, Any] = {
+        "name": one.key,
+        "label": one.label,
+        "kind": _KINDS[one.kind],
+        "option": one.names[0],
+        "required": one.required,
+        "choices": _choices_of(one),
+        "hint": one.help.removesuffix("."),
+        "longest": one.longest or LONGEST,
+    }
+    return Field(**{**given, **more})
+
+
+def _choices_of(one: DeclaredField) -> tuple[tuple[str, str], ...]:
+    """Return the values of a choice with their words. The first one leaves the field out, if that is possible."""
+    if one.kind is not FieldKind.CHOICE or one.required:
+        return tuple((value, value) for value in one.choices)
+    usual = one.default if one.default in one.choices else ""
+    return (("", usual or "as it is"), *((value, value) for value in one.choices if value != usual))
+
+
+def act(kind: type[Request[Any]], *, fields: Iterable[Field | str] = (), **more: Any) -> Action:
+    """Return the action that makes a request; ``more`` are its words, and its differences from the declaration.
+
+    ``fields`` are the names of those in the form, or inputs that differ.
+    """
+    http = kind.http
+    assert http is not None, kind
+    path = ROOT + http.path if http.path.startswith("/") else f"{N}/{http.path}"
+    objects = [name for name in names_in(path) if name != "namespace"]
+    given: dict[str, Any] = {
+        "operation": http.name or kind.call.replace(".", "_"),
+        "path": path,
+        "method": http.method,
+        "permission": kind.permission,
+        "if_match": http.method in {"PUT", "PATCH", "DELETE"} and "revision" in kind.__struct_fields__,
+        "fields": tuple(declared(kind, one) if isinstance(one, str) else one for one in fields),
+        "command": " ".join([*kind.call.split("."), *(f"{{{name}}}" for name in objects)]),
+    }
+    return Action(**{**given, **more})
 
 
 PRIORITIES: Final = (("", "normal"), ("high", "high"), ("low", "low"))

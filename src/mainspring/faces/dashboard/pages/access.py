@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.access import ActInfo, CreatedToken, TokenInfo
-from mainspring.faces.dashboard.actions import Action, Field, FormError, read_field
+from mainspring.api.access import ActInfo, AddMark, CreatedToken, RevokeToken, TokenInfo
+from mainspring.faces.dashboard.actions import Field, FormError, act, read_field
 from mainspring.faces.dashboard.calls import NONE, ROOT, Items, N, RefusedError
 from mainspring.faces.dashboard.rendering import curl
 from mainspring.faces.dashboard.visit import NAMESPACE, Page
@@ -70,13 +70,11 @@ The object of ``schedules.declare`` is the name of an App, that of ``workflows.r
 starts and signals the type and the name of the signal.
 """
 
-MARK: Final = Action(
-    operation="marks_add",
+MARK: Final = act(
+    AddMark,
     label="Add a mark",
     done="The mark is a line in all drawings over time.",
-    path=f"{N}/marks",
     needs="access",
-    permission=Permission.OPERATE,
     fields=(Field(name="label", label="Label", required=True, longest=200, hint="such as: web 4.2"),),
     command="marks add {label}",
 )
@@ -213,15 +211,11 @@ FIELDS: Final = (
     Field(name="expires_at", label="Expires", kind="time", hint="empty: never"),
 )
 ROTATED: Final = f"{TOKENS}/{{token}}/rotate"
-REVOKE: Final = Action(
-    operation="tokens_revoke",
+REVOKE: Final = act(
+    RevokeToken,
     label="Revoke",
     done="The token has ended here, and ends at all nodes within 3 seconds, with everything that was signed in with it.",
-    path=f"{TOKENS}/{{token}}",
     needs="access",
-    method="DELETE",
-    permission=Permission.ADMIN,
-    command="tokens revoke {token}",
     warning="Everything that uses the token is refused from then on.",
 )
 TOKEN_ACTIONS: Final = (REVOKE,)

@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.access.roles import EVERY_NAMESPACE, Permission
 from mainspring.api.namespaces import NamespaceNode
-from mainspring.api.nodes import NodeInfo, WorkerDetails, WorkerInfo
+from mainspring.api.nodes import (
+    DrainNode,
+    DrainWorker,
+    NodeInfo,
+    RemoveNode,
+    StopWorker,
+    UndrainNode,
+    UndrainWorker,
+    WorkerDetails,
+    WorkerInfo,
+)
 from mainspring.api.request import PAGE_LIMIT
 from mainspring.api.versions import WORKERS, sees_all, version_of
 from mainspring.faces.dashboard import words
-from mainspring.faces.dashboard.actions import Action
+from mainspring.faces.dashboard.actions import Action, act
 from mainspring.faces.dashboard.calls import ROOT, Items, N, Problem
 from mainspring.faces.dashboard.rendering import command_line
 from mainspring.faces.dashboard.visit import Page
@@ -177,30 +187,21 @@ def fleet(nodes: Sequence[Node], recoveries: Sequence[Recovery] = ()) -> Fleet:
 
 
 NODE: Final = f"{ROOT}/nodes/{{node}}"
-DRAIN_NODE: Final = Action(
-    operation="nodes_drain",
+DRAIN_NODE: Final = act(
+    DrainNode,
     label="Drain",
     done="The node takes no more jobs.",
-    path=f"{NODE}/drain",
-    permission=Permission.ADMIN,
-    command="nodes drain {node}",
 )
-UNDRAIN_NODE: Final = Action(
-    operation="nodes_undrain",
+UNDRAIN_NODE: Final = act(
+    UndrainNode,
     label="Let it work again",
     done="The node takes jobs again.",
-    path=f"{NODE}/undrain",
-    permission=Permission.ADMIN,
     command="nodes drain {node} --off",
 )
-REMOVE_NODE: Final = Action(
-    operation="nodes_remove",
+REMOVE_NODE: Final = act(
+    RemoveNode,
     label="Remove",
     done="The node was removed. Other nodes run its jobs.",
-    path=NODE,
-    method="DELETE",
-    permission=Permission.ADMIN,
-    command="nodes remove {node}",
     warning="Other nodes take its jobs at once. If its process still runs, it drops them and joins again.",
 )
 NODE_ACTIONS: Final = (DRAIN_NODE, UNDRAIN_NODE, REMOVE_NODE)
@@ -300,29 +301,24 @@ NODE_PAGES: Final = (Page(path="/nodes", handler=nodes, menu="Nodes"),)
 WORKER_ROWS: Final = WORKERS
 WORKER: Final = f"{N}/workers/{{worker}}"
 
-DRAIN_WORKER: Final = Action(
-    operation="workers_drain",
+DRAIN_WORKER: Final = act(
+    DrainWorker,
     label="Drain",
     done="The worker gets no more jobs of tasks. Its running jobs go on.",
-    path=f"{WORKER}/drain",
     of_all_functions=True,
-    command="workers drain {worker}",
 )
-UNDRAIN_WORKER: Final = Action(
-    operation="workers_undrain",
+UNDRAIN_WORKER: Final = act(
+    UndrainWorker,
     label="Let it work again",
     done="The worker gets jobs again.",
-    path=f"{WORKER}/undrain",
     of_all_functions=True,
     command="workers drain {worker} --off",
 )
-STOP_WORKER: Final = Action(
-    operation="workers_stop",
+STOP_WORKER: Final = act(
+    StopWorker,
     label="Stop",
     done="The worker was asked to stop once its jobs have ended.",
-    path=f"{WORKER}/stop",
     of_all_functions=True,
-    command="workers stop {worker}",
     warning="The process ends once its jobs have ended. A supervisor or a person has to start it again.",
 )
 WORKER_ACTIONS: Final = (DRAIN_WORKER, UNDRAIN_WORKER, STOP_WORKER)

@@ -9,9 +9,17 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.access import MarkInfo
-from mainspring.api.functions import BucketInfo, Errors, FunctionInfo, Series
+from mainspring.api.functions import (
+    Acknowledge,
+    BucketInfo,
+    Errors,
+    FunctionInfo,
+    PauseFunction,
+    ResumeFunction,
+    Series,
+)
 from mainspring.api.namespaces import NamespaceNode, NamespaceStatus
-from mainspring.faces.dashboard.actions import REASON, Action, Field
+from mainspring.faces.dashboard.actions import Action, Field, act
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.functions import failures, histogram, throughput
 from mainspring.faces.dashboard.drawings.functions import rate as rate_of
@@ -42,25 +50,18 @@ async def _in_words(visit: Visit, parameters: Mapping[str, str]) -> str:
     return ", ".join(parts)
 
 
-PAUSE: Final = Action(
-    operation="functions_pause",
+PAUSE: Final = act(
+    PauseFunction,
     label="Pause",
     done="No more jobs of the function start, on all nodes within seconds. Running jobs go on.",
-    path=f"{FUNCTION}/pause",
     needs="limits",
-    fields=(
-        REASON,
-        Field(name="until", label="Until", kind="time", option="--until", hint="empty: until it is resumed"),
-    ),
-    command="functions pause {function}",
+    fields=("reason", "until"),
 )
-RESUME: Final = Action(
-    operation="functions_resume",
+RESUME: Final = act(
+    ResumeFunction,
     label="Resume",
     done="Jobs of the function start again.",
-    path=f"{FUNCTION}/resume",
     needs="limits",
-    command="functions resume {function}",
 )
 LIMIT: Final = Action(
     operation="functions_limits_set",
@@ -105,14 +106,12 @@ DECLARED: Final = Action(
     current=_in_words,
     command="functions limit {function} --declared",
 )
-ACKNOWLEDGE: Final = Action(
-    operation="functions_acknowledge",
+ACKNOWLEDGE: Final = act(
+    Acknowledge,
     label="Acknowledge the failures",
     done="The failures of the function are no trouble until its next failure. Its dead letters stay.",
-    path=f"{FUNCTION}/acknowledge",
     needs="access",
-    fields=(REASON,),
-    command="functions acknowledge {function}",
+    fields=("reason",),
 )
 ACTIONS: Final = (PAUSE, RESUME, LIMIT, DECLARED, ACKNOWLEDGE)
 

@@ -13,9 +13,30 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.jobs import Attempts, JobDetails, JobInfo, KeptArguments, LogLine
+from mainspring.api.jobs import (
+    Attempts,
+    CancelJob,
+    CloneJob,
+    DeleteJob,
+    JobDetails,
+    JobInfo,
+    KeptArguments,
+    LogLine,
+    RetryJob,
+    SnoozeJob,
+)
 from mainspring.api.namespaces import NamespaceStatus
-from mainspring.faces.dashboard.actions import ARGUMENTS, JOB, PRIORITIES, REASON, Action, Field, FormError, read_field
+from mainspring.faces.dashboard.actions import (
+    ARGUMENTS,
+    JOB,
+    PRIORITIES,
+    Action,
+    Field,
+    FormError,
+    act,
+    declared,
+    read_field,
+)
 from mainspring.faces.dashboard.calls import NONE, Items, N, Problem, RefusedError
 from mainspring.faces.dashboard.drawings.attempts import lane, notes_of, waits_of
 from mainspring.faces.dashboard.pages import fleet
@@ -181,8 +202,8 @@ def _to_new_job(visit: Visit, parameters: Mapping[str, str], answer: Answer) -> 
     return visit.url("/jobs/{handle}", handle=handle or parameters.get("handle", ""))
 
 
-CANCEL: Final = Action(
-    operation="jobs_cancel",
+CANCEL: Final = act(
+    CancelJob,
     label="Cancel",
     done="The job had already ended, so the cancel has changed nothing.",
     outcomes={
@@ -193,66 +214,37 @@ CANCEL: Final = Action(
         "cancelled": "The job is cancelled.",
         "running": "The worker was asked to stop the job. Until it does, the job runs, and may still succeed.",
     },
-    path=f"{JOB}/cancel",
-    fields=(REASON,),
-    command="jobs cancel {handle}",
+    fields=("reason",),
     warning="A cancelled job does not run again unless somebody retries it.",
 )
-RETRY: Final = Action(
-    operation="jobs_retry",
+RETRY: Final = act(
+    RetryJob,
     label="Retry",
     done="The job waits for a worker again.",
-    path=f"{JOB}/retry",
     fields=(
-        Field(name="delay", label="Seconds until then", kind="seconds", option="--delay", hint="empty: at once"),
-        Field(
-            name="args",
-            label="Arguments",
-            kind="json",
-            option="--args",
-            hint="JSON; unchanged or empty: as before",
-            permission=Permission.DEVELOP,
-        ),
+        "delay",
+        declared(RetryJob, "args", hint="JSON; unchanged or empty: as before", permission=Permission.DEVELOP),
     ),
-    command="jobs retry {handle}",
 )
-CLONE: Final = Action(
-    operation="jobs_clone",
+CLONE: Final = act(
+    CloneJob,
     label="Run again as a new job",
     done="This is the new job.",
-    path=f"{JOB}/clone",
-    permission=Permission.DEVELOP,
-    fields=(
-        Field(name="args", label="Arguments", kind="json", option="--args", hint="JSON; unchanged or empty: the same"),
-        Field(
-            name="priority",
-            label="Priority",
-            kind="choice",
-            option="--priority",
-            choices=(("", "as it is"), *((name, name) for name in ("high", "normal", "low"))),
-        ),
-        Field(name="delay", label="Seconds until then", kind="seconds", option="--delay", hint="empty: at once"),
-    ),
-    command="jobs clone {handle}",
+    fields=(declared(CloneJob, "args", hint="JSON; unchanged or empty: the same"), "priority", "delay"),
     then=_to_new_job,
 )
-SNOOZE: Final = Action(
-    operation="jobs_snooze",
+SNOOZE: Final = act(
+    SnoozeJob,
     label="Snooze",
     done="The job was postponed.",
-    path=f"{JOB}/snooze",
     needs="job_changes",
-    fields=(Field(name="delay", label="Seconds", kind="seconds", option="--delay", required=True),),
-    command="jobs snooze {handle}",
+    fields=("delay",),
 )
-DELETE: Final = Action(
-    operation="jobs_delete",
+DELETE: Final = act(
+    DeleteJob,
     label="Delete",
     done="The job was deleted.",
-    path=JOB,
     needs="job_changes",
-    method="DELETE",
-    command="jobs delete {handle}",
     warning="Nothing is kept of a deleted job.",
     then=lambda visit, _, __: visit.url("/jobs"),
 )

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from mainspring.api.operations import OperationDetails, OperationInfo, StartedOperation, TouchedJob
+from mainspring.api.operations import AbortOperation, OperationDetails, OperationInfo, StartedOperation, TouchedJob
 from mainspring.faces.dashboard import words
-from mainspring.faces.dashboard.actions import EXAMPLES, REASON, Action, Field, FormError, Further, json_of, read_field
+from mainspring.faces.dashboard.actions import (
+    EXAMPLES,
+    REASON,
+    Field,
+    FormError,
+    Further,
+    act,
+    json_of,
+    read_field,
+)
 from mainspring.faces.dashboard.calls import NONE, Items, N, Problem, RefusedError
 from mainspring.faces.dashboard.pages.jobs import FILTERS
 from mainspring.faces.dashboard.rendering import command_line, curl
@@ -48,15 +57,13 @@ _OPTIONS: Final = {
 }
 """The options of the command for the criteria."""
 
-ABORT: Final = Action(
-    operation="operations_abort",
+ABORT: Final = act(
+    AbortOperation,
     label="Abort",
     done="The operation ends. Jobs that it has changed stay changed.",
     outcomes={"done": "The operation had ended before: nothing was aborted."},
-    path=f"{OPERATION}/abort",
     needs="operations",
-    fields=(REASON,),
-    command="operations abort {id}",
+    fields=("reason",),
     warning="Jobs that had their turn stay changed; the others stay as they are.",
 )
 ACTIONS: Final = (ABORT,)

@@ -12,10 +12,24 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.schedules import CLOCK_NOTES, FireInfo, Previewed, ScheduleDetails, ScheduleInfo, Timeline, Times
+from mainspring.api.operations import Backfill
+from mainspring.api.schedules import (
+    CLOCK_NOTES,
+    AdoptSchedule,
+    FireInfo,
+    PauseSchedule,
+    Previewed,
+    RemoveSchedule,
+    ResumeSchedule,
+    ScheduleDetails,
+    ScheduleInfo,
+    Timeline,
+    Times,
+    TriggerSchedule,
+)
 from mainspring.api.versions import SCHEDULES_SHOWN, due_key, version_of
 from mainspring.faces.dashboard import schedule_form, words
-from mainspring.faces.dashboard.actions import REASON, Action, Field, FormError, read_field
+from mainspring.faces.dashboard.actions import Field, FormError, act, declared, read_field
 from mainspring.faces.dashboard.calls import Items, N, Problem, RefusedError
 from mainspring.faces.dashboard.drawings.schedules import OCCASIONS, QUARTER, day, family, kind_of_family_cell
 from mainspring.faces.dashboard.pages.access import acts_on
@@ -52,8 +66,8 @@ async def _in_words(visit: Visit, parameters: Mapping[str, str]) -> str:
     return f"{shown.state}, {shown.when}"
 
 
-TRIGGER: Final = Action(
-    operation="schedules_trigger",
+TRIGGER: Final = act(
+    TriggerSchedule,
     label="Run now",
     done="The schedule was fired now.",
     outcomes={
@@ -61,73 +75,44 @@ TRIGGER: Final = Action(
         "joined": "A job with the same unique was live, and counts for this time: no other one was submitted.",
         "skipped": "The schedule was not fired: an earlier run goes on, and the schedule skips the times until it has ended.",
     },
-    path=f"{SCHEDULE}/trigger",
-    command="schedules trigger {name}",
 )
-PAUSE: Final = Action(
-    operation="schedules_pause",
+PAUSE: Final = act(
+    PauseSchedule,
     label="Pause",
     done="The schedule skips its times until it is resumed. A running job goes on.",
-    path=f"{SCHEDULE}/pause",
-    command="schedules pause {name}",
 )
-RESUME: Final = Action(
-    operation="schedules_resume",
+RESUME: Final = act(
+    ResumeSchedule,
     label="Resume",
     done="The schedule runs again. Times during the pause stay skipped.",
-    path=f"{SCHEDULE}/resume",
-    command="schedules resume {name}",
 )
-BACKFILL: Final = Action(
-    operation="schedules_backfill",
+BACKFILL: Final = act(
+    Backfill,
     label="Run past times",
     done="This operation runs the past times that have not run, each once.",
-    path=f"{SCHEDULE}/backfill",
     needs="operations",
-    fields=(
-        Field(name="from", label="From", kind="time", option="--from", required=True),
-        Field(name="to", label="To", kind="time", option="--to", hint="empty: now"),
-        Field(
-            name="max",
-            label="At most so many times",
-            kind="number",
-            option="--max",
-            hint="if there are more, none runs, and the refusal has their number",
-        ),
-        REASON,
-    ),
-    command="schedules backfill {name}",
+    fields=("from_", "to", "max", "reason"),
     correctable=frozenset({400, 403, 409, 422}),
     then=_to_operation,
 )
-ADOPT: Final = Action(
-    operation="schedules_adopt",
+ADOPT: Final = act(
+    AdoptSchedule,
     label="Give to an App",
     done="The schedule belongs to the code of the App now: its next declaration keeps, changes or removes the schedule.",
-    path=f"{SCHEDULE}/adopt",
-    permission=Permission.DEVELOP,
     fields=(
-        Field(
-            name="app",
-            label="Name of the App",
-            option="--app",
-            required=True,
+        declared(
+            AdoptSchedule,
+            "app",
             longest=256,
             hint="its workers apply what its code declares within 20 seconds, and remove a schedule that the code does not have",
         ),
     ),
-    command="schedules adopt {name}",
 )
-REMOVE: Final = Action(
-    operation="schedules_remove",
+REMOVE: Final = act(
+    RemoveSchedule,
     label="Remove",
     done="The schedule was removed. Its history stays.",
-    path=SCHEDULE,
-    method="DELETE",
-    permission=Permission.DEVELOP,
-    if_match=True,
     current=_in_words,
-    command="schedules remove {name}",
     warning="If code declares the schedule, the next worker of that code adds it again.",
     then=lambda visit, _, __: visit.url("/schedules"),
 )

@@ -11,8 +11,17 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.versions import PARKED, RUNS, version_of
-from mainspring.api.workflows import RunDetails, RunInfo, VersionInfo
-from mainspring.faces.dashboard.actions import ARGUMENTS, PRIORITIES, REASON, Action, Field, FormError
+from mainspring.api.workflows import (
+    CancelRun,
+    RunDetails,
+    RunInfo,
+    SignalRun,
+    StartRun,
+    TerminateRun,
+    UnparkRun,
+    VersionInfo,
+)
+from mainspring.faces.dashboard.actions import ARGUMENTS, Field, FormError, act, declared
 from mainspring.faces.dashboard.calls import Items, N, Problem
 from mainspring.faces.dashboard.drawings.workflows import attributes_of, difference, history, name_of
 from mainspring.faces.dashboard.pages.access import acts_on
@@ -52,11 +61,10 @@ _DULL: Final = frozenset(
 )
 """Attributes that the table of events leaves out: the drawing shows what belongs together."""
 
-SIGNAL: Final = Action(
-    operation="workflows_signal",
+SIGNAL: Final = act(
+    SignalRun,
     label="Signal",
     done="The run has got the signal.",
-    path=f"{RUN}/signal",
     needs="workflows",
     fields=(
         Field(name="name", label="Name", required=True, longest=256),
@@ -64,36 +72,30 @@ SIGNAL: Final = Action(
     ),
     command="workflows signal {key} {name} {value}",
 )
-CANCEL: Final = Action(
-    operation="workflows_cancel",
+CANCEL: Final = act(
+    CancelRun,
     label="Ask to cancel",
     done="The run was asked to cancel itself.",
-    path=f"{RUN}/cancel",
     needs="workflows",
-    fields=(REASON,),
-    command="workflows cancel {key}",
+    fields=("reason",),
 )
-TERMINATE: Final = Action(
-    operation="workflows_terminate",
+TERMINATE: Final = act(
+    TerminateRun,
     label="Terminate",
     done="The run has ended.",
-    path=f"{RUN}/terminate",
     needs="workflows",
-    fields=(REASON, Field(name="children", label="Its children", kind="choice", option="--children", choices=CHILDREN)),
-    command="workflows terminate {key}",
+    fields=("reason", declared(TerminateRun, "children", choices=CHILDREN, hint="")),
     warning="The run ends at once. Its code gets no chance to undo anything.",
 )
-UNPARK: Final = Action(
-    operation="workflows_unpark",
+UNPARK: Final = act(
+    UnparkRun,
     label="Let the code try again",
     done="The code tries the next decision again.",
     outcomes={
         "0": "The run was not parked any more: another request, or a worker with other code, has let it go on before."
     },
     outcome_key="number",
-    path=f"{RUN}/unpark",
     needs="workflows",
-    command="workflows unpark {key}",
 )
 
 
@@ -101,29 +103,21 @@ def _to_run(visit: Visit, _: Mapping[str, str], answer: Answer) -> str:
     return visit.url("/workflows/{key}", key=msgspec.json.decode(answer.body)["run"])
 
 
-START: Final = Action(
-    operation="workflows_start",
+START: Final = act(
+    StartRun,
     label="Start a run",
     done="The run has started.",
     outcomes={"True": "An open run had this workflow id already, and goes on: this is it."},
     outcome_key="joined",
     correctable=frozenset({400, 403, 404, 422}),
-    path=LIST,
     needs="workflows",
-    permission=Permission.DEVELOP,
     fields=(
         Field(name="function", label="Workflow", required=True, longest=256),
-        Field(name="args", label="Arguments", kind="json", option="--args", hint=ARGUMENTS),
-        Field(name="id", label="Workflow id", option="--id", longest=256, hint="empty: the handle"),
-        Field(name="version", label="Version", option="--version", hint="empty: the newest"),
-        Field(name="priority", label="Priority", kind="choice", option="--priority", choices=PRIORITIES),
-        Field(
-            name="timeout",
-            label="Seconds that it may last",
-            kind="seconds",
-            option="--timeout",
-            hint="empty: as the workflow says",
-        ),
+        declared(StartRun, "args", hint=ARGUMENTS),
+        declared(StartRun, "id", longest=256, hint="empty: the handle"),
+        "version",
+        "priority",
+        "timeout",
     ),
     command="workflows start {function}",
     then=_to_run,
