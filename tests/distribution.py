@@ -1,7 +1,8 @@
 """Which worker of ``make test`` runs which files, and in which order.
 
 A file is run by one worker, as with ``--dist loadfile`` (which this takes the place of). The long ones come first: no worker
-idles at the end beside one that has only then begun a long file. Files that use the ensemble of three ZooKeeper servers are
+idles at the end beside one that has only then begun a long file. Each page of the documentation whose commands run is a piece of
+work: they share nothing, and take minutes together. Files that use the ensemble of three ZooKeeper servers are
 one piece of work, for one worker: two such ensembles are six JVMs, which starve each other on two cores. That piece takes the
 longest of all, so what these files do without them is left to the others.
 """
@@ -42,6 +43,9 @@ BY_STORE: Final = frozenset(
 )
 """The files whose tests use the ensemble where their parameters name ZooKeeper."""
 
+ALONE: Final = "tests/docs/test_pages.py::test_the_commands_of_a_page_run_as_shown["
+"""The beginning of tests each of which is a piece of work."""
+
 LONG: Final = (
     "tests/docs/test_pages.py",
     "tests/system/test_compiled.py",
@@ -77,6 +81,8 @@ def place(path: str) -> int:
 
 def piece(test: str) -> str:
     """Return the piece of work to which a test belongs, by its id."""
+    if test.startswith(ALONE):
+        return test
     path, _, name = test.partition("::")
     if path in ENSEMBLE or (path in BY_STORE and "zookeeper" in name.partition("[")[2]):
         return "ensemble"

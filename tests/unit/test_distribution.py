@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import refuse_in_unit
-from tests.distribution import BY_STORE, ENSEMBLE, LONG, piece, place
+from tests.distribution import ALONE, BY_STORE, ENSEMBLE, LONG, piece, place
+from tests.docs import test_pages
 
 ROOT = Path(__file__).parents[2]
 ENSEMBLES = re.compile(r"\bensemble: Ensemble\b|\bEnsemble\(3\b")
@@ -44,6 +45,14 @@ def test_one_process_runs_all_tests_of_the_ensemble_and_no_others() -> None:
     )
     assert piece(f"{chaos}::test_kills[request-postgresql]") == piece(f"{chaos}::test_zookeeper") == chaos
     assert piece("tests/system/test_tls.py::test_a[zookeeper]") == "tests/system/test_tls.py"
+
+
+def test_each_page_that_runs_is_a_piece_of_work() -> None:
+    path, _, name = ALONE.partition("::")
+    assert hasattr(test_pages, name.removesuffix("["))
+    pages = [f"{ALONE}{page}]" for page in ("docs/a.md", "docs/b.md")]
+    assert [piece(page) for page in pages] == pages
+    assert piece(f"{path}::test_links_lead_to_existing_places[docs/a.md]") == path
 
 
 def test_long_files_exist_and_come_first() -> None:
