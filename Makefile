@@ -70,7 +70,8 @@ QUICK = tests/unit tests/docs tests/conformance --ignore-glob='tests/conformance
 
 # Hardly anything waits there, and each tester imports all tests.
 quick: TESTERS = 3
-quick: lint types layers ## before each commit: all checks, and the tests without servers
+quick: ## before each commit: all checks, and the tests without servers
+	@$(MAKE) --no-print-directory --jobs 2 lint types layers
 	$(PYTEST) $(QUICK) -m "not servers and not system" $(ARGS)
 
 check: ## all checks: lint, types, layers, test
