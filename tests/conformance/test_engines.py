@@ -12,6 +12,10 @@ from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from tests.conformance.suite import EngineSuite, Make, SharedEngineSuite
 from tests.conformance.suite.driver import NOW
+from tests.conformance.suite.holding import Holding
+from tests.conformance.suite.lifetime import Lifetime
+from tests.conformance.suite.replying import Replying
+from tests.conformance.suite.suite import StoreFixtures
 from tests.postgres.server import name_of
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 
@@ -61,12 +65,15 @@ class TestSqlite(EngineSuite):
         return out_of_pages(engine)
 
 
-class TestSqliteThread(TestSqlite):
-    """The same with every group in the engine's thread."""
+class TestSqliteThread(Lifetime, Holding, Replying, StoreFixtures):
+    """The end of a group in the engine's thread, which is all that the setting changes."""
 
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: SqliteEngine(tmp_path / "jobs.db", thread_rows=0)
+
+    def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
+        return out_of_pages(engine)
 
 
 class TestPostgres(SharedEngineSuite):

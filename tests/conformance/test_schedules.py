@@ -9,6 +9,7 @@ import pytest
 
 from tests.conformance.suite import Make, ScheduleSuite, SharedScheduleSuite
 from tests.conformance.suite.driver import NOW
+from tests.conformance.suite.schedules import ScheduleGroups
 from tests.engines import memory_engine, postgres_engine, sqlite_engine
 from tests.postgres.server import name_of
 from tests.shared_memory import SharedMemoryEngine, SharedTables
@@ -40,12 +41,15 @@ class TestSqlite(ScheduleSuite):
         return out_of_pages(engine)
 
 
-class TestSqliteThread(TestSqlite):
-    """The same with every group in the engine's thread."""
+class TestSqliteThread(ScheduleGroups):
+    """The end of a group in the engine's thread, which is all that the setting changes."""
 
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: sqlite_engine(tmp_path / "jobs.db", thread_rows=0)
+
+    def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
+        return out_of_pages(engine)
 
 
 class TestSharedMemory(SharedScheduleSuite):

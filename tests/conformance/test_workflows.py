@@ -14,6 +14,8 @@ from mainspring.workflows.model import YEAR, Definition, Key, Status
 from mainspring.workflows.requests import Signal
 from mainspring.workflows.store import FindDefinitions
 from tests.conformance.suite import Make, WorkflowSuite
+from tests.conformance.suite.starting_flows import StartingFlows
+from tests.conformance.suite.workflows import WorkflowGroups
 from tests.engines import memory_engine, sqlite_engine
 
 from .test_engines import out_of_pages
@@ -180,9 +182,12 @@ def rows(directory: Path, table: str) -> int:
     return number
 
 
-class TestSqliteThread(TestSqlite):
-    """The same with every group in the engine's thread."""
+class TestSqliteThread(StartingFlows, WorkflowGroups):
+    """The end of a group in the engine's thread, which is all that the setting changes."""
 
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         return lambda: sqlite_engine(tmp_path / "jobs.db", thread_rows=0)
+
+    def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
+        return out_of_pages(engine)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Engine
 
 
-class ScheduleSuite(Registering, Firing, SettingAside, Running, Relating, ScheduleFixtures):
-    """The contract of ``mainspring.schedules.store``. After each test the whole content is checked."""
+class ScheduleGroups(ScheduleFixtures):
+    """Groups of operations on schedules and jobs. After each test the whole content is checked."""
 
     def test_everything_is_there_after_a_restart(self, s: Scheduling) -> None:
         s.add("a", overlap=Overlap.QUEUE)
@@ -67,3 +67,7 @@ class ScheduleSuite(Registering, Firing, SettingAside, Running, Relating, Schedu
     def spoiled(self, engine: Engine) -> Any:
         """Return a context in which large groups fail; the test is skipped for engines without one."""
         pytest.skip("nothing can be spoiled in this engine")
+
+
+class ScheduleSuite(Registering, Firing, SettingAside, Running, Relating, ScheduleGroups):
+    """The contract of ``mainspring.schedules.store``."""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Tagging, Remembering, Lifetime, Deleting):
-    """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``. After each test the counts are verified."""
+class StoreFixtures:
+    """A store on an engine. After each test the counts are verified."""
 
     @pytest.fixture
     def make(self) -> Make:
@@ -42,6 +42,12 @@ class JobsSuite(Submitting, Holding, Waiting, Reading, Searching, Filtering, Tag
             store.counts()
         finally:
             store.close()
+
+
+class JobsSuite(
+    Submitting, Holding, Waiting, Reading, Searching, Filtering, Tagging, Remembering, Lifetime, Deleting, StoreFixtures
+):
+    """The contract of ``mainspring.storage.engine`` and ``mainspring.jobs.store``."""
 
 
 class EngineSuite(JobsSuite, Limiting, Accessing, Replying, Changing):

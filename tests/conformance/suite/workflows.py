@@ -28,20 +28,8 @@ if TYPE_CHECKING:
     from tests.conformance.suite.flows import Flows
 
 
-class WorkflowSuite(
-    StartingFlows,
-    RunningFlows,
-    ChainingFlows,
-    RetryingFlows,
-    RequestingFlows,
-    EarlyFlows,
-    TimingFlows,
-    ListingFlows,
-    ChildFlows,
-    SettingAsideFlows,
-    FlowFixtures,
-):
-    """The contract of ``mainspring.workflows.store``. After each test the whole content is checked."""
+class WorkflowGroups(FlowFixtures):
+    """Groups of operations on runs and jobs. After each test the whole content is checked."""
 
     def test_a_group_that_fails_leaves_nothing(self, flows: Flows) -> None:
         run = flows.start()
@@ -68,3 +56,19 @@ class WorkflowSuite(
     def spoiled(self, engine: Engine) -> Any:
         """Return a context in which large groups fail; the test is skipped for engines without one."""
         pytest.skip("nothing can be spoiled in this engine")
+
+
+class WorkflowSuite(
+    StartingFlows,
+    RunningFlows,
+    ChainingFlows,
+    RetryingFlows,
+    RequestingFlows,
+    EarlyFlows,
+    TimingFlows,
+    ListingFlows,
+    ChildFlows,
+    SettingAsideFlows,
+    WorkflowGroups,
+):
+    """The contract of ``mainspring.workflows.store``."""
