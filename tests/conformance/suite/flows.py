@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from mainspring.storage.engine import Operation
     from mainspring.workflows.history import ChildPolicy, Event, EventBase
-    from mainspring.workflows.model import Parked
+    from mainspring.workflows.model import Limits, Parked
     from mainspring.workflows.requests import Decision
     from tests.conformance.suite.driver import Make
 
@@ -64,6 +64,13 @@ class Flows:
     def wait(self, microseconds: int) -> None:
         """Let time pass."""
         self.now_us += microseconds
+
+    def limit(self, limits: Limits) -> None:
+        """Give runs other limits, which a node's settings can do."""
+        engine: Any = self.store.engine
+        for one in engine.slices:
+            if hasattr(one, "_limits"):
+                one._limits = limits
 
     def define(self, *definitions: Definition) -> list[Definition]:
         """Register definitions; return all."""
