@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 """Hypothesis shrinks a failing example before it reports it: an alarm during that would be reported in its place."""
 SHORT = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 LONG = settings(SHORT, max_examples=1000, stateful_step_count=50)
-FEW = settings(SHORT, max_examples=12)
+FEW = settings(SHORT, max_examples=8)
 """For engines that need a server: a group takes some milliseconds, and a new database a tenth of a second. (On a tree, each look
 at everything that is there reads more than a thousand nodes.)"""
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 """Hypothesis shrinks a failing example before it reports it: an alarm during that would be reported in its place."""
 SHORT = settings(
-    max_examples=30, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=20, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 LONG = settings(SHORT, max_examples=600, stateful_step_count=50)
 CACHE_BYTES = 12_000
