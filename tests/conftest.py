@@ -98,10 +98,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     refuse_in_unit(item.nodeid for item in servers)
     if config.getoption("--long"):
         return
-    long_ones = [item for item in items if item.get_closest_marker("long") is not None]
+    long_ones = {item for item in items if item.get_closest_marker("long") is not None}
     if long_ones:
-        config.hook.pytest_deselected(items=long_ones)
-        items[:] = [item for item in items if item.get_closest_marker("long") is None]
+        config.hook.pytest_deselected(items=list(long_ones))
+        items[:] = [item for item in items if item not in long_ones]
 
 
 def refuse_in_unit(ids: Iterable[str]) -> None:

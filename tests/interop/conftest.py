@@ -6,7 +6,6 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from tests.conftest import find_program
 from . import servers as launch
 from .servers import Server
 
-HERE = Path(__file__).parent
 SERVER_KINDS = ["gearmand", "mainspring", "durable"]
 """The oracle; Mainspring with a store in memory, as `mainspring gearmand` starts it; Mainspring with a store on disk."""
 
@@ -24,7 +22,7 @@ Start = Callable[..., Server]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if item.nodeid.startswith("tests/interop/"):
             item.add_marker(pytest.mark.interop)
 
 
