@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -12,6 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tests import commands
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,6 +23,43 @@ ROOT = Path(__file__).resolve().parents[2]
 LOG_TAIL = 4000
 STOP_TIMEOUT = 20.0
 """Seconds in which a stopped worker ends."""
+
+
+class Host:
+    """The process that forks the processes of all tests of this tester. It ends with the tester, and they end with it."""
+
+    def __init__(self) -> None:
+        self._process = commands.start(
+            [sys.executable, "-m", "tests.system.workflow_host"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+
+    def start(self, order: dict[str, Any]) -> int:
+        """Start a process, and return its pid."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+@functools.cache
+def host() -> Host:
+    """Return the host of this tester; the first call starts it."""
+    started = Host()
+    atexit.register(started.close)
+    return started
 
 
 class WorkflowProcesses:
@@ -33,23 +74,12 @@ class WorkflowProcesses:
         self.pids = dict.fromkeys(roles, 0)
 
     def __enter__(self) -> Self:
-        self._host = subprocess.Popen(
-            [sys.executable, "-m", "tests.system.workflow_host"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
         for role in self.pids:
             self.start(role)
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._host.stdin is not None
-        assert self._host.stdout is not None
-        self._host.stdin.close()
-        self._host.stdout.close()
-        self._host.wait()
+        self.kill(*self.pids)
 
     @property
     def address(self) -> str:
@@ -59,15 +89,11 @@ class WorkflowProcesses:
         """Start a process; it may not be ready yet."""
         order = {"kill_at": 0, "when": "after", "journal": None} | order
         order |= {"role": role, "directory": str(self.directory), "plant": self._plant}
-        assert self._host.stdin is not None
-        assert self._host.stdout is not None
-        self._host.stdin.write(json.dumps(order) + "\n")
-        self._host.stdin.flush()
-        self.pids[role] = int(self._host.stdout.readline())
+        self.pids[role] = host().start(order)
 
     def kill(self, *roles: str) -> None:
         """Kill processes with SIGKILL, and wait for their ends."""
-        for role in roles:
+        for role in filter(self.lives, roles):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pids[role], 9)
         for role in roles:
@@ -84,7 +110,11 @@ class WorkflowProcesses:
             time.sleep(0.002)
 
     def lives(self, role: str) -> bool:
-        return Path(f"/proc/{self.pids[role]}").exists()
+        try:
+            stat = Path(f"/proc/{self.pids[role]}/stat").read_text()
+        except OSError:
+            return False
+        return int(stat.rpartition(")")[2].split()[1]) == host().pid  # and no later process with its number
 
     def log(self) -> str:
         return "".join(path.read_text()[-LOG_TAIL:] for path in self.directory.glob("*.log"))
