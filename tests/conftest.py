@@ -6,6 +6,7 @@ On a laptop, a missing program skips a test, and `make test` has printed how to 
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import os
@@ -18,6 +19,7 @@ import hypothesis
 import pytest
 from jinja2 import BytecodeCache
 
+from mainspring.engines.postgres.engine import migrate_store
 from mainspring.engines.sqlite import store_file
 from mainspring.faces.dashboard import rendering
 from mainspring.version import core
@@ -25,7 +27,7 @@ from tests import alone
 from tests.alone import pytest_sessionfinish
 from tests.distribution import LongFirst, place
 from tests.postgres.proxy import Proxy
-from tests.postgres.server import NotInstalledError, PostgresServer, memory_directory, programs
+from tests.postgres.server import NotInstalledError, PostgresServer, memory_directory, name_of, programs
 from tests.zookeeper import server as zookeeper_server
 from tests.zookeeper.server import Ensemble
 
@@ -171,7 +173,7 @@ def kept_schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def migrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have new stores in this process migrated."""
+    """Have new SQLite stores in this process migrated, and let databases of PostgreSQL be empty."""
     monkeypatch.setattr(store_file, "prepare", PREPARE)
 
 
@@ -229,10 +231,21 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
         yield one
 
 
-@pytest.fixture
-def database(postgres: PostgresServer) -> Iterator[str]:
-    """Return the DSN of an empty database; it is dropped after the test, with the connections to it."""
+@pytest.fixture(scope="session")
+def schema(postgres: PostgresServer) -> str:
+    """Return the name of a database that has the store's schema, and nothing in it: a copy takes a tenth of the migrations."""
     dsn = postgres.create_database()
+    asyncio.run(migrate_store(dsn))
+    return name_of(dsn)
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, postgres: PostgresServer) -> Iterator[str]:
+    """Return the DSN of a database with the store's schema, or of an empty one for a test with ``migrations``.
+
+    It is dropped after the test, with the connections to it.
+    """
+    dsn = postgres.create_database(*() if "migrations" in request.fixturenames else [request.getfixturevalue("schema")])
     yield dsn
     postgres.drop_database(dsn)
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.postgres.engine import migrate_store
 from mainspring.engines.zookeeper import claiming, cluster
 from mainspring.engines.zookeeper.master import dispatching
-from tests.postgres.server import memory_directory, name_of
+from tests.postgres.server import memory_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tests.postgres.server import PostgresServer
 
 pytest.register_assert_rewrite("tests.conformance.suite")
 
@@ -43,19 +39,3 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claiming, "CLAIM_TIMEOUT", 20.0)
     monkeypatch.setattr(dispatching, "ANSWER_TIMEOUT", 20.0)
     monkeypatch.setattr(dispatching, "SINGLE_NODE_DELAY", 0.01)
-
-
-@pytest.fixture(scope="session")
-def template(postgres: PostgresServer) -> str:
-    """Return the name of a database that has the store's schema, and nothing in it."""
-    dsn = postgres.create_database()
-    asyncio.run(migrate_store(dsn))
-    return name_of(dsn)
-
-
-@pytest.fixture
-def database(postgres: PostgresServer, template: str) -> Iterator[str]:
-    """Return the DSN of a copy of it: a quarter of these tests' time went into making the schema anew."""
-    dsn = postgres.create_database(template)
-    yield dsn
-    postgres.drop_database(dsn)

@@ -72,10 +72,11 @@ class SqliteMachine(EngineMachine):
 
 class PostgresMachine(EngineMachine):
     server: PostgresServer
+    schema: str
 
     def __init__(self) -> None:
         super().__init__()
-        self._dsn = self.server.create_database()
+        self._dsn = self.server.create_database(self.schema)
 
     def make(self) -> PostgresEngine:
         return PostgresEngine(self._dsn)
@@ -160,21 +161,22 @@ def test_an_engine_does_what_the_model_does_for_long(machine: type[EngineMachine
     run_state_machine_as_test(machine, settings=LONG)
 
 
-def on(postgres: PostgresServer) -> type[PostgresMachine]:
+def on(postgres: PostgresServer, template: str) -> type[PostgresMachine]:
     class Machine(PostgresMachine):
         server = postgres
+        schema = template
 
     return Machine
 
 
-def test_postgres_does_what_the_model_does(postgres: PostgresServer) -> None:
-    run_state_machine_as_test(on(postgres), settings=FEW)
+def test_postgres_does_what_the_model_does(postgres: PostgresServer, schema: str) -> None:
+    run_state_machine_as_test(on(postgres, schema), settings=FEW)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_postgres_does_what_the_model_does_for_long(postgres: PostgresServer) -> None:
-    run_state_machine_as_test(on(postgres), settings=LONG)
+def test_postgres_does_what_the_model_does_for_long(postgres: PostgresServer, schema: str) -> None:
+    run_state_machine_as_test(on(postgres, schema), settings=LONG)
 
 
 def test_zookeeper_does_what_the_model_does() -> None:

@@ -49,6 +49,7 @@ def segments() -> set[str]:
     return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
 
 
+@pytest.mark.usefixtures("migrations")
 def test_a_database_is_empty_and_of_its_own(postgres: PostgresServer, database: str) -> None:
     other = postgres.create_database()
     postgres.sql("CREATE TABLE t ()", name_of(database))

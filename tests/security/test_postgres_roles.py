@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     Connection = asyncpg.Connection[asyncpg.Record]
 
+pytestmark = pytest.mark.usefixtures("migrations")
+
 DENIED = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedObjectError)
 
 

@@ -76,8 +76,9 @@ def last(last_source: Path) -> Iterator[ForkServer]:
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """Return an empty store: on PostgreSQL unless the test is marked with ``on_each_store``."""
-    with STORES[getattr(request, "param", POSTGRESQL)](request.getfixturevalue) as store:
+    """Return an empty store: on PostgreSQL unless the test is marked with ``on_each_store``. ``migrations``: without a schema."""
+    kind = getattr(request, "param", POSTGRESQL)
+    with STORES[kind](request.getfixturevalue, migrated="migrations" not in request.fixturenames) as store:
         yield store
 
 

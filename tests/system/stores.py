@@ -90,10 +90,10 @@ class Store(NamedTuple):
 
 
 @contextmanager
-def on_postgresql(fixture: Callable[[str], Any]) -> Iterator[Store]:
-    """Create an empty database, and drop it afterwards."""
+def on_postgresql(fixture: Callable[[str], Any], *, migrated: bool = True) -> Iterator[Store]:
+    """Create a database with the store's schema, or without, and drop it afterwards."""
     server: PostgresServer = fixture("postgres")
-    url = server.create_database()
+    url = server.create_database(*[fixture("schema")] if migrated else ())
     try:
         yield Store(POSTGRESQL, url, {url: server.port})
     finally:
@@ -101,7 +101,7 @@ def on_postgresql(fixture: Callable[[str], Any]) -> Iterator[Store]:
 
 
 @contextmanager
-def on_zookeeper(fixture: Callable[[str], Any]) -> Iterator[Store]:
+def on_zookeeper(fixture: Callable[[str], Any], *, migrated: bool = True) -> Iterator[Store]:
     """Return a path of an ensemble of three where no node exists yet."""
     yield place_of(fixture("ensemble"))
 
@@ -113,7 +113,7 @@ def place_of(ensemble: Ensemble) -> Store:
     return Store(ZOOKEEPER, ensemble.url(chroot), servers)
 
 
-STORES: Final[Mapping[str, Callable[[Callable[[str], Any]], AbstractContextManager[Store]]]] = {
+STORES: Final[Mapping[str, Callable[..., AbstractContextManager[Store]]]] = {
     POSTGRESQL: on_postgresql,
     ZOOKEEPER: on_zookeeper,
 }

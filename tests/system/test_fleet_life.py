@@ -40,12 +40,14 @@ def names(node: FleetNode) -> list[str]:
 
 
 @on_each_store
+@pytest.mark.usefixtures("migrations")
 def test_several_nodes_may_start_at_the_same_time_on_an_empty_database(fleet: Fleet) -> None:
     nodes = fleet.start_many(*(f"n{number}" for number in range(1, 6)))
     assert sorted(names(nodes[0])) == sorted(node.name for node in nodes)
     assert len({node.term for node in nodes}) == len(nodes)
 
 
+@pytest.mark.usefixtures("migrations")
 def test_a_node_that_may_not_migrate_names_the_command_to_run(database: str, tmp_path: Path) -> None:
     order = ("serve", "--store", database, "--gearman", "127.0.0.1:0", "--name", "n1", "--no-migrate")
     refused = mainspring(*order, cwd=tmp_path)
@@ -55,6 +57,7 @@ def test_a_node_that_may_not_migrate_names_the_command_to_run(database: str, tmp
 
 
 @on_each_store
+@pytest.mark.usefixtures("migrations")
 def test_a_node_starts_without_migrating_on_a_migrated_store(fleet: Fleet, store: Store, tmp_path: Path) -> None:
     assert mainspring("migrate", "--store", store.url, cwd=tmp_path).returncode == 0
     assert names(fleet.start("n1", "--no-migrate")) == ["n1"]

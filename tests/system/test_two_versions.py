@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .processes import Node
     from .stores import Store
 
+pytestmark = pytest.mark.usefixtures("migrations")
+
 
 class Pair:
     """A node of each version, on one database."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .servers import Server
     from .stores import Store
 
+pytestmark = pytest.mark.usefixtures("migrations")
+
 SEEDS = 2
 LONG_SEEDS = 50
 # Earlier versions keep the connections of workers that leave with a request unanswered, and do not end because of them.

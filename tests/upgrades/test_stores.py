@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("migrations")
+
 OLD_TERM = 1
 HOUR = 3600 * SECOND
 JOB_STATES = {

@@ -508,6 +508,7 @@ OLD_CALL = (
 VALUES = (b"f", b"p", b"", 1, None, None, None, None)
 
 
+@pytest.mark.usefixtures("migrations")
 def test_what_called_the_function_without_a_namespace_goes_on(database: str) -> None:
     async def test() -> None:
         newer = next(migration.number for migration in MIGRATIONS if "TO submit_1" in migration.text)

@@ -22,6 +22,8 @@ from .a_fleet import eventually, node, session
 if TYPE_CHECKING:
     from tests.postgres.server import PostgresServer
 
+pytestmark = pytest.mark.usefixtures("migrations")
+
 VERSION = MIGRATIONS[-1].number
 ALL = [migration.number for migration in MIGRATIONS]
 

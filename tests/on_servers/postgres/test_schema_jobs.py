@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from .a_fleet import node, session
 
 COLUMNS = {
@@ -49,6 +51,7 @@ INDEXES = {
 }
 
 
+@pytest.mark.usefixtures("migrations")
 def test_the_migrations_make_the_golden_schema(database: str) -> None:
     async def test() -> None:
         async with node(database), session(database) as other:
