@@ -197,14 +197,27 @@ def shielded(act: Callable[P, Coroutine[Ask, Any, T]]) -> Callable[P, Callback[T
     return begin
 
 
-async def awaited(ask: Ask) -> Any:
-    """Return in asyncio what ``ask`` passes to its first function, or raise the error that it passes to the second."""
-    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    ask(partial(resolve, answer), partial(reject, answer))
+async def awaited(work: Callback[T] | Coroutine[Ask, Any, T]) -> T:
+    """Return in asyncio the value of a callback, or of a coroutine that awaits callbacks; cancelling this ends the coroutine."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    done, failed = partial(resolve, answer), partial(reject, answer)
+    call = None
+    if isinstance(work, Callback):
+        work.start(done, failed)
+    else:
+        call = CallInProgress(work, done, failed, failed)
     try:
         return await answer
     finally:
-        del answer, ask  # its error has this frame in its traceback: together they would keep the request
+        if call is not None:
+            call.end()
+        del (
+            answer,
+            call,
+            done,
+            failed,
+            work,
+        )  # its error has this frame in its traceback: together they would keep the request
 
 
 def resolve(answer: asyncio.Future[Any], value: Any) -> None:

@@ -178,13 +178,13 @@ def test_beside_others_a_store_reads_a_long_list_in_short_pages(monkeypatch: pyt
         node.commit()
     loud.received()
     limits: list[int] = []
-    read = node.service.ask
+    original = node.service.read
 
-    def ask(query: Any, *args: Any) -> None:
+    async def read(query: Any) -> Any:
         limits.append(query.limit)
-        read(query, *args)
+        return await original(query)
 
-    monkeypatch.setattr(node.service, "ask", ask)
+    monkeypatch.setattr(node.service, "read", read)
 
     def listed(limit: int, **more: Any) -> dict[str, Any]:
         limits.clear()

@@ -108,7 +108,7 @@ def test_no_failed_call_keeps_its_request() -> None:
 
 def test_no_unanswered_question_keeps_its_request() -> None:
     async def ask(payload: Payload) -> None:
-        await awaited(lambda _, failed: failed(StoreUnavailableError("the store is away")))
+        await awaited(Callback[None](lambda _, failed: failed(StoreUnavailableError("the store is away"))))
         raise AssertionError(payload)
 
     async def scenario() -> None:

@@ -178,10 +178,10 @@ def test_a_large_value_in_a_row_is_a_mark() -> None:
 def test_a_page_of_the_audit_continues_after_large_acts() -> None:
     acts = [Recorded(number, 1, Act("a", "me", object="x" * 2**20)) for number in range(9, 0, -1)]
 
-    def list_acts(query: ListActs, done: Any, *_: object) -> None:
+    async def list_acts(query: ListActs) -> Page[Recorded]:
         found = [one for one in acts if query.after is None or one.number < query.after]
         some = found[: query.limit]
-        done(Page(some, some[-1].number if len(some) < len(found) else None))
+        return Page(some, some[-1].number if len(some) < len(found) else None)
 
     async def check() -> None:
         access: Any = SimpleNamespace(list_acts=list_acts)

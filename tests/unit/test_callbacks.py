@@ -215,6 +215,6 @@ def test_asyncio_awaits_a_callback() -> None:
 
     async def scenario() -> None:
         asyncio.get_running_loop().call_soon(lambda: acts.service.asked.pop()[0](None))
-        assert await awaited(acts.act(1).start) == 2
+        assert await awaited(acts.act(1)) == 2
 
     asyncio.run(scenario())

@@ -15,13 +15,11 @@ import structlog
 from mainspring.access.caller import Act
 from mainspring.sizes import CANNOT_READ
 from mainspring.storage.engine import Operation, Page, PageQuery, Phase, Sizes
-from mainspring.storage.reads import always
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mainspring.access.idempotency import KeyedAct
-    from mainspring.errors import StoreError
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Meter, Plan
     from mainspring.storage.reads import Reads
@@ -216,19 +214,13 @@ class ActRecorder:
         self._addresses = _Quota(UNKNOWN_PER_MINUTE, ALL_UNKNOWN_PER_MINUTE)
         self._left_out = 0
 
-    def list_acts(
-        self,
-        query: ListActs,
-        done: Callable[[Page[Recorded]], None],
-        failed: Callable[[StoreError], None],
-        wanted: Callable[[], bool] = always,
-    ) -> None:
-        """Read a part of the audit: its page may have fewer acts than the query wants, and a place where the next one begins."""
-        self._reads.ask(query, done, failed, wanted)
+    async def list_acts(self, query: ListActs) -> Page[Recorded]:
+        """Return a part of the audit: it may have fewer acts than the query wants, and a place where the next one begins."""
+        return await self._reads.read(query)
 
-    def record(self, act: Act, done: Callable[[None], None], failed: Callable[[StoreError], None]) -> None:
+    async def record(self, act: Act) -> None:
         """Record an act that changes nothing else, such as a mark."""
-        self._commits.put(RecordActs([act]), done, failed)
+        await self._commits.committed(RecordActs([act]))
 
     def refused(self, act: Act) -> None:
         """Record a refusal, unless the quota of its caller is used up: clients can cause any number.

@@ -324,4 +324,4 @@ class ReplyService:
         self._commits.put(sweep, lambda number: self._sweep() if number >= SWEEP_ROWS else None)
 
     async def _commit(self, operation: Operation) -> Any:
-        return await awaited(lambda done, failed: self._commits.put(operation, done, failed))
+        return await awaited(self._commits.committed(operation))

@@ -32,7 +32,7 @@ from mainspring.access.store import (
     TouchTokens,
     UseLink,
 )
-from mainspring.callbacks import awaited
+from mainspring.callbacks import Callback, awaited, shielded
 from mainspring.clock import to_us
 from mainspring.storage.engine import Feature
 
@@ -263,26 +263,18 @@ class AccessService:
 
     async def caller_of_token(self, text: str, address: str = "") -> Caller | None:
         """Return the caller of a token; see `sign_in.SignIn`."""
-        found: Caller | None = await awaited(lambda done, failed: self.find(Kind.TOKEN, text, done, failed, address))
-        return found
+        return await awaited(Callback(lambda done, failed: self.find(Kind.TOKEN, text, done, failed, address)))
 
     async def caller_of_session(self, text: str, address: str = "") -> Caller | None:
         """Return the caller of a session; see `sign_in.SignIn`."""
-        found: Caller | None = await awaited(lambda done, failed: self.find(Kind.SESSION, text, done, failed, address))
-        return found
+        return await awaited(Callback(lambda done, failed: self.find(Kind.SESSION, text, done, failed, address)))
 
-    def current(
-        self, caller: Caller, done: Callable[[Caller | None], None], failed: Callable[[StoreError], None]
-    ) -> None:
-        """Call ``done`` with the same caller if its token is still valid, else with None: for work that outlives a request."""
-
-        def found(credential: Credential | None) -> None:
-            done(caller if credential is not None and credential.is_valid(self._now_us()) else None)
-
-        if caller.token:
-            self._reads.ask(FindToken(caller.token), found, failed)
-        else:
-            done(caller)
+    async def current(self, caller: Caller) -> Caller | None:
+        """Return the same caller if its token is still valid, else None: for work that outlives a request."""
+        if not caller.token:
+            return caller
+        found = await self._reads.read(FindToken(caller.token))
+        return caller if found is not None and found.is_valid(self._now_us()) else None
 
     # ---- sessions ----
 
@@ -291,7 +283,7 @@ class AccessService:
         digest = digest_of(Kind.TOKEN, token)
         if digest is None:
             return None
-        found: Credential | None = await awaited(partial(self._cache.find, digest))
+        found: Credential | None = await awaited(Callback(partial(self._cache.find, digest)))
         if found is None:
             return None
         self._check_sign_ins(found.token)
@@ -356,79 +348,53 @@ class AccessService:
 
     # ---- tokens ----
 
-    def new_token(
-        self,
-        token: Credential,
-        act: Act | None,
-        done: Callable[[tuple[str, Credential]], None],
-        failed: Callable[[StoreError], None],
-    ) -> None:
-        """Store a token with the name, grants, creator and end of ``token``; call ``done`` with its secret and the token."""
+    @shielded
+    async def new_token(self, token: Credential, act: Act | None = None) -> tuple[str, Credential]:
+        """Store a token with the name, grants, creator and end of ``token``; return its secret and the token."""
         secret, digest = self._new(Kind.TOKEN)
         stored = msgspec.structs.replace(token, digest=digest, kind=Kind.TOKEN, created_us=self._now_us())
-
-        def issued(_: object) -> None:
-            self._cache.added(digest)
-            done((secret, stored))
-
-        self._commits.put(Issue(stored, act), issued, failed)
+        await self._commits.committed(Issue(stored, act))
+        self._cache.added(digest)
+        return secret, stored
 
     async def token_of_start(self) -> str:
         """Return a new token for everything, for a node whose store keeps no tokens: it ends with the node."""
         template = Credential(b"", Kind.TOKEN, "start", EVERYTHING, token=self.new_id())
-        secret, _ = await awaited(lambda done, failed: self.new_token(template, None, done, failed))
-        return str(secret)
+        secret, _ = await awaited(self.new_token(template))
+        return secret
 
     def new_id(self) -> str:
         """Return the id of a new token."""
         return self._random(ID_BYTES).hex()
 
-    def list_tokens(
-        self, query: ListTokens, done: Callable[[Page[Credential]], None], failed: Callable[[StoreError], None]
-    ) -> None:
-        """Read tokens, with the times of their use that this node has not written yet."""
+    async def list_tokens(self, query: ListTokens) -> Page[Credential]:
+        """Return tokens, with the times of their use that this node has not written yet."""
+        page = await self._reads.read_pages(query)
+        return page._replace(items=[self._with_use(one) for one in page.items])
 
-        def listed(page: Page[Credential]) -> None:
-            done(page._replace(items=[self._with_use(one) for one in page.items]))
-
-        self._reads.gather(query, listed, failed)
-
-    def find_token(
-        self, token: str, done: Callable[[Credential | None], None], failed: Callable[[StoreError], None]
-    ) -> None:
-        """Read a token by its id."""
-        self._reads.ask(FindToken(token), lambda one: done(None if one is None else self._with_use(one)), failed)
+    async def find_token(self, token: str) -> Credential | None:
+        """Return a token by its id."""
+        found = await self._reads.read(FindToken(token))
+        return None if found is None else self._with_use(found)
 
     def _with_use(self, token: Credential) -> Credential:
         return msgspec.structs.replace(token, used_us=max(token.used_us, self._used.get(token.token, 0)))
 
-    def revoke(
-        self, token: str, act: Act | None, done: Callable[[bool], None], failed: Callable[[StoreError], None]
-    ) -> None:
-        """Delete a token and its sessions: at once on this node, and within 3 s on all others."""
+    @shielded
+    async def revoke(self, token: str, act: Act | None = None) -> bool:
+        """Delete a token and its sessions: at once on this node, and within 3 s on all others. Return whether it existed."""
+        found: Credential | None = await self._commits.committed(Revoke(token, act))
+        self._cache.forget()
+        return found is not None
 
-        def revoked(found: Credential | None) -> None:
-            self._cache.forget()
-            done(found is not None)
-
-        self._commits.put(Revoke(token, act), revoked, failed)
-
-    def rotate(
-        self,
-        token: str,
-        act: Act | None,
-        done: Callable[[tuple[str, Credential] | None], None],
-        failed: Callable[[StoreError], None],
-    ) -> None:
-        """Give a token another secret; its old one and its sessions end as by `revoke`. Call ``done`` with secret and token."""
+    @shielded
+    async def rotate(self, token: str, act: Act | None = None) -> tuple[str, Credential] | None:
+        """Give a token another secret; its old one and its sessions end as by `revoke`. Return secret and token."""
         secret, digest = self._new(Kind.TOKEN)
-
-        def rotated(found: Credential | None) -> None:
-            self._cache.forget()
-            self._cache.added(digest)
-            done(None if found is None else (secret, found))
-
-        self._commits.put(Rotate(token, digest, act), rotated, failed)
+        found: Credential | None = await self._commits.committed(Rotate(token, digest, act))
+        self._cache.forget()
+        self._cache.added(digest)
+        return None if found is None else (secret, found)
 
     # ---- periodic work ----
 
@@ -463,4 +429,4 @@ class AccessService:
         return secret, digest
 
     async def _commit(self, operation: Operation) -> Any:
-        return await awaited(lambda done, failed: self._commits.put(operation, done, failed))
+        return await awaited(self._commits.committed(operation))

@@ -18,6 +18,7 @@ from mainspring.bulk import rules
 from mainspring.bulk.rules import LARGEST_STEP, PREFIX, Action, BulkOperation, Outcome, Result, Spec, Status
 from mainspring.bulk.store import BeginBulk, EndBulk, FindBulk, StepBackfill, StepBulk, Stepped, SweepBulk, TakeBulk
 from mainspring.bulk.unit import REASON
+from mainspring.callbacks import CallInProgress
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError
 from mainspring.jobs.store import Find
@@ -28,10 +29,11 @@ from mainspring.storage.set_aside import REMEDY, Kind, SetAside
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from mainspring.access.caller import Act, Caller
     from mainspring.access.idempotency import KeyedAct
+    from mainspring.callbacks import Ask
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.model import Job
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     Cancel = Callable[..., object]
-    Rights = Callable[[Caller, Callable[[Caller | None], None], Callable[[StoreError], None]], object]
+    Rights = Callable[[Caller], Coroutine[Ask, Any, Caller | None]]
 
 STEPS: Final = Steps(first=8, smallest=8, largest=LARGEST_STEP, aim=3000)
 """Jobs of a step."""
@@ -67,7 +69,7 @@ class BulkNode(NamedTuple):
     cancel: Cancel
     """``JobService.cancel``: for jobs that some node holds."""
     rights: Rights
-    """Calls its second argument with the caller as it is now, or with None if its token has ended."""
+    """Returns the caller as it is now, or None if its token has ended."""
 
 
 class BulkRun:
@@ -120,7 +122,7 @@ class BulkRun:
         if self._unanswered:
             self._is_waiting = True
         elif self._ids or self._is_exhausted:
-            self._node.rights(self.bulk.spec.caller, self._check_rights, self._not_read)
+            CallInProgress(self._node.rights(self.bulk.spec.caller), self._check_rights, self._not_read)
         elif self.bulk.spec.where is None:
             self._read_ids()
         else:
@@ -181,7 +183,7 @@ class BulkRun:
 
         self._node.commits.put(Find(list(following), namespace=self.bulk.namespace), found, self._not_read)
 
-    def _not_read(self, error: StoreError) -> None:
+    def _not_read(self, error: MainspringError) -> None:
         del error  # operations with a waiting client report the store's errors
         self._adopt(self.bulk)
         self._node.later(RETRY_DELAY, self.prepare)
@@ -330,7 +332,7 @@ class BackfillRun(BulkRun):
     def prepare(self) -> None:
         """Check the rights of the caller; then report that the run is ready."""
         if not self._is_ended:
-            self._node.rights(self.bulk.spec.caller, self._check_rights, self._not_read)
+            CallInProgress(self._node.rights(self.bulk.spec.caller), self._check_rights, self._not_read)
 
     def step(self, finished: Callable[[float], None]) -> None:
         """Fire the next times. ``finished`` is called with the seconds until the next step of any operation."""

@@ -22,6 +22,7 @@ from mainspring.access.service import (
     AccessService,
 )
 from mainspring.access.store import CountRevocations, Credential, FindCredential
+from mainspring.callbacks import awaited
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreUnavailableError
 from mainspring.ids import NodeId
@@ -99,12 +100,11 @@ class Fleet:
         """Return a new token's secret and its id."""
         expires_us = round((self.clock.now + life) * 1_000_000) if life else 0
         template = Credential(b"", Kind.TOKEN, name, GRANTS, token=self.a.new_id(), expires_us=expires_us)
-        secret, stored = await _awaited(lambda done, failed: self.a.new_token(template, None, done, failed))
+        secret, stored = await awaited(self.a.new_token(template))
         return secret, stored.token
 
     async def revoke(self, token: str, act: Act | None = None) -> bool:
-        found: bool = await _awaited(lambda done, failed: self.a.revoke(token, act, done, failed))
-        return found
+        return await awaited(self.a.revoke(token, act))
 
     async def pass_time(self, seconds: float) -> None:
         """Let the time pass, with a tick of both nodes each second."""
@@ -114,12 +114,6 @@ class Fleet:
             self.b.tick(self.clock.now)
             for _ in range(10):
                 await asyncio.sleep(0)
-
-
-async def _awaited(ask: Callable[[Any, Any], object]) -> Any:
-    answer = asyncio.get_running_loop().create_future()
-    ask(answer.set_result, answer.set_exception)
-    return await answer
 
 
 def run(test: Callable[[Fleet], Coroutine[Any, Any, None]], *, shared: bool = True) -> None:
@@ -223,9 +217,9 @@ def test_a_new_secret_is_valid_at_once_at_its_node_and_soon_at_others(way: str, 
         async def make() -> object:
             if way == "token":
                 template = Credential(b"", Kind.TOKEN, "ci", GRANTS, token=node.new_id())
-                return await _awaited(lambda done, failed: node.new_token(template, None, done, failed))
+                return await awaited(node.new_token(template))
             if way == "rotate":
-                return await _awaited(lambda done, failed: node.rotate(token, None, done, failed))
+                return await awaited(node.rotate(token))
             return await (node.sign_in(secret) if way == "sign-in" else node.sign_in_by_link(link))
 
         assert await node.caller_of_token(secret) is not None
@@ -368,7 +362,7 @@ def test_a_session_ends_with_logout_and_with_its_token(end: str) -> None:
         elif end == "revoke":
             await fleet.revoke(token)
         elif end == "rotate":
-            await _awaited(lambda done, failed: fleet.a.rotate(token, None, done, failed))
+            await awaited(fleet.a.rotate(token))
         await fleet.pass_time(3)
         for node in (fleet.a, fleet.b):
             assert await node.caller_of_session(session) is None
@@ -380,7 +374,9 @@ def test_a_rotated_token_has_a_new_secret_and_the_same_rights() -> None:
     async def test(fleet: Fleet) -> None:
         secret, token = await fleet.token()
         before = await fleet.a.caller_of_token(secret)
-        following, _ = await _awaited(lambda done, failed: fleet.a.rotate(token, None, done, failed))
+        rotated = await awaited(fleet.a.rotate(token))
+        assert rotated is not None
+        following = rotated[0]
         assert await fleet.a.caller_of_token(secret) is None
         assert await fleet.a.caller_of_token(following) == before
 
@@ -462,13 +458,14 @@ def test_the_use_of_a_token_is_written_once_a_minute() -> None:
     async def test(fleet: Fleet) -> None:
         secret, token = await fleet.token()
         await fleet.a.caller_of_token(secret)
-        shown = await _awaited(lambda done, failed: fleet.a.find_token(token, done, failed))
+        shown = await awaited(fleet.a.find_token(token))
+        assert shown is not None
         assert shown.used_us == round(fleet.clock.now * 1_000_000)
         groups = fleet.engine.groups
         await fleet.pass_time(TOUCH_INTERVAL + 2)
         assert fleet.engine.groups == groups + 1
-        other = await _awaited(lambda done, failed: fleet.b.find_token(token, done, failed))
-        assert other.used_us == shown.used_us
+        other = await awaited(fleet.b.find_token(token))
+        assert other == shown
         await fleet.pass_time(TOUCH_INTERVAL + 2)
         assert fleet.engine.groups == groups + 1, "it was not used since"
 
@@ -480,9 +477,9 @@ def test_work_that_outlives_its_request_looks_at_the_token_again() -> None:
         secret, token = await fleet.token()
         caller = await fleet.b.caller_of_token(secret)
         assert caller is not None
-        assert await _awaited(lambda done, failed: fleet.b.current(caller, done, failed)) == caller
+        assert await awaited(fleet.b.current(caller)) == caller
         await fleet.revoke(token)
-        assert await _awaited(lambda done, failed: fleet.b.current(caller, done, failed)) is None
+        assert await awaited(fleet.b.current(caller)) is None
 
     run(test)
 
@@ -493,11 +490,11 @@ def test_refusals_are_recorded_up_to_a_number_in_a_minute() -> None:
         for _ in range(500):
             fleet.a.refused(act)
         await fleet.pass_time(61)
-        recorded = await _awaited(lambda done, failed: fleet.a.list_acts(ListActs(limit=1000), done, failed))
+        recorded = await awaited(fleet.a.list_acts(ListActs(limit=1000)))
         assert [one.act for one in recorded.items] == [act] * 60
         fleet.a.refused(act)
         await fleet.pass_time(1)
-        recorded = await _awaited(lambda done, failed: fleet.a.list_acts(ListActs(limit=1000), done, failed))
+        recorded = await awaited(fleet.a.list_acts(ListActs(limit=1000)))
         assert len(recorded.items) == 61
 
     run(test)

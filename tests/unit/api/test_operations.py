@@ -42,6 +42,10 @@ ANN = Caller("ann", (Grant(Role.OPERATOR),), token="t1", address="1.2.3.4", requ
 FUNCTION_F = JobCriteria(function="f")
 
 
+async def unchanged(caller: Caller) -> Caller:
+    return caller
+
+
 class Bulk:
     """A node, and its answers to calls about operations."""
 
@@ -56,7 +60,7 @@ class Bulk:
             service.stored_changes,
             loop.call_later,
             service.cancel,
-            lambda caller, done, _: done(caller),
+            unchanged,
         )
         self.service = BulkService(services, service.next_id, lambda: service.term)
         calls = OperationCalls(self.service, service, node.jobs.find_run)

@@ -20,8 +20,6 @@ from mainspring.nodes.model import WorkerRow
 from .a_node import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mainspring.access.caller import Act
 
 
@@ -48,9 +46,8 @@ class Fleet:
         self.acts: list[Act] = []
         self.api = Api(calls.handlers)
 
-    def record(self, act: Act, done: Callable[[None], None], _: object) -> None:
+    async def record(self, act: Act) -> None:
         self.acts.append(act)
-        done(None)
 
     def all(self) -> list[WorkerRow]:
         return self.here

@@ -44,9 +44,13 @@ class BulkNode(Node):
             service.stored_changes,
             service.later,
             service.cancel,
-            lambda _, done, __: done(self.caller),
+            self.current,
         )
         self.bulk = BulkService(services, service.next_id, lambda: service.term, lambda: self.paused)
+
+    async def current(self, _: Caller) -> Caller | None:
+        """Return the caller of all operations as the test has set it."""
+        return self.caller
 
     def lose_steps(self, chance: Random) -> None:
         """Let some steps be committed without an outcome for the node, which repeats it after a second."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 from mainspring.access.audit import ListActs
 from mainspring.access.caller import Act
 from mainspring.access.roles import EVERY_NAMESPACE, Permission
+from mainspring.callbacks import awaited
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.ids import NodeId
 from mainspring.server.build import build_access
@@ -55,11 +55,9 @@ def test_acts_are_kept_for_the_time_that_the_node_is_given() -> None:
             swept = asyncio.Event()
             commits.when_idle(swept.set)
             await swept.wait()
-            page: asyncio.Future[Any] = loop.create_future()
-            access.list_acts(ListActs(limit=10), page.set_result, page.set_exception)
-            return len((await page).items)
+            return len((await awaited(access.list_acts(ListActs(limit=10)))).items)
 
-        access.record(Act("marks.add", "ann"), lambda _: None, lambda _: None)
+        await awaited(access.record(Act("marks.add", "ann")))
         assert await kept_after(3000.0) == 1
         assert await kept_after(1000.0) == 0
 

@@ -14,9 +14,7 @@ from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role, ad
 from mainspring.api import access as access_requests
 from mainspring.api.access import CreatedToken, GrantSpec, TokenInfo
 from mainspring.api.handlers.text import rfc3339, value_in_row
-from mainspring.api.handlers.waiting import read_page
 from mainspring.api.request import PAGE_LIMIT, ApiError, Code
-from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.sizes import PAGE
 
@@ -106,9 +104,7 @@ class AccessCalls:
         )
         after = _shown(self._info(template))
         act = caller.act("tokens.create", template.token, namespace=_namespace_of(grants), after=after)
-        secret, created = await Callback[tuple[str, store.Credential]](
-            lambda done, failed: self._access.new_token(template, act, done, failed)
-        )
+        secret, created = await self._access.new_token(template, act)
         return self._created(created, secret)
 
     async def _list(self, request: access_requests.ListTokens, caller: Caller) -> access_requests.ListedTokens:
@@ -119,8 +115,7 @@ class AccessCalls:
 
     async def _page(self, after: str | None, limit: int) -> Page[Credential]:
         query = store.ListTokens(after=after, limit=limit, bytes=PAGE.most)
-        page: Page[Credential] = await Callback(lambda done, failed: self._access.list_tokens(query, done, failed))
-        return page
+        return await self._access.list_tokens(query)
 
     async def _show(self, request: access_requests.ShowToken, caller: Caller) -> TokenInfo:
         return self._info(await self._found(request.token, caller))
@@ -129,7 +124,7 @@ class AccessCalls:
         """Return a token by its id or its name. Tokens that the caller does not administer do not exist for it."""
         if "\0" in token:  # PostgreSQL's texts cannot contain it
             raise _no_token(token)
-        found: Credential | None = await Callback(lambda done, failed: self._access.find_token(token, done, failed))
+        found = await self._access.find_token(token)
         named = [] if found is None else [found]
         after: str | None = None
         while found is None:
@@ -151,8 +146,7 @@ class AccessCalls:
         act = caller.act(
             "tokens.revoke", token.token, request.reason, namespace=namespace, before=_shown(self._info(token))
         )
-        revoked = await Callback[bool](lambda done, failed: self._access.revoke(token.token, act, done, failed))
-        if not revoked:
+        if not await self._access.revoke(token.token, act):
             raise ApiError(Code.TOKEN_NOT_FOUND, f"the token {token.token} was revoked meanwhile")
         return self._info(token)
 
@@ -163,9 +157,7 @@ class AccessCalls:
                 Code.FORBIDDEN, f"{caller.name!r} may not rotate {token.name!r}, which permits more: revoke it instead"
             )
         act = caller.act("tokens.rotate", token.token, request.reason, namespace=_namespace_of(token.grants))
-        rotated: tuple[str, Credential] | None = await Callback(
-            lambda done, failed: self._access.rotate(token.token, act, done, failed)
-        )
+        rotated = await self._access.rotate(token.token, act)
         if rotated is None:
             raise ApiError(Code.TOKEN_NOT_FOUND, f"the token {token.token} was revoked meanwhile")
         return self._created(rotated[1], rotated[0])
@@ -222,7 +214,7 @@ class AccessCalls:
             after=request.after,
             bytes=PAGE.most,
         )
-        page = await read_page(self._access.list_acts, query)
+        page = await self._access.list_acts(query)
         found = [_act_info(one) for one in page.items]
         return access_requests.ListedActs(found, page.next, None if page.next is None else rfc3339(page.searched_us))
 
@@ -235,13 +227,13 @@ class AccessCalls:
             without_refusals=True,
             bytes=PAGE.most,
         )
-        page = await read_page(self._access.list_acts, query)
+        page = await self._access.list_acts(query)
         found = [access_requests.MarkInfo(one.act.object, rfc3339(one.at_us), one.act.who) for one in page.items]
         return access_requests.Marks(found, page.next)
 
     async def _mark(self, request: access_requests.AddMark, caller: Caller) -> access_requests.MarkInfo:
         act = caller.act(access_requests.MARK, request.label, namespace=request.namespace)
-        await Callback[None](lambda done, failed: self._access.record(act, done, failed))
+        await self._access.record(act)
         return access_requests.MarkInfo(request.label, rfc3339(to_us(self._wall())), caller.name)
 
 

@@ -30,7 +30,7 @@ from mainspring.api.functions import (
     ShowFunction,
 )
 from mainspring.api.handlers.text import names_in_row, rfc3339
-from mainspring.api.handlers.waiting import Readings, read_page
+from mainspring.api.handlers.waiting import Readings
 from mainspring.api.nodes import WaitingJobs
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
@@ -187,7 +187,7 @@ class Acknowledgements:
         """Return the newest acts of the functions without a dead letter after them."""
         query = StoredActs(namespace=namespace, what=Acknowledge.call, limit=MOST_ACTS, without_refusals=True)
         newest: dict[bytes, Recorded] = {}
-        for one in (await read_page(self._access.list_acts, query)).items:
+        for one in (await self._access.list_acts(query)).items:
             newest.setdefault(function_named(one.act.object, namespace), one)
         found = {}
         for name in [*newest][:MOST]:
@@ -207,7 +207,7 @@ class Acknowledgements:
             )
         after: dict[str, Any] = {"dead_letters": dead}
         act = caller.act(request.call, request.function, request.reason, namespace=request.namespace, after=after)
-        await Callback[None](lambda done, failed: self._access.record(act, done, failed))
+        await self._access.record(act)
         self._acts.forget(request.namespace)
         return Acknowledged(request.function, rfc3339(to_us(self._clock.wall())), caller.name, dead)
 

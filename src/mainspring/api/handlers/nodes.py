@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Act, Caller
     from mainspring.api.handlers.registry import Handlers
     from mainspring.api.request import Request
-    from mainspring.callbacks import Done, Failed
+    from mainspring.callbacks import Ask, Done, Failed
     from mainspring.jobs.service import JobService
     from mainspring.nodes.lease_manager import LeaseManager
     from mainspring.nodes.model import NodeRow, Recovery
@@ -67,6 +67,10 @@ class StatusCalls:
 T = TypeVar("T")
 
 
+async def not_recorded(_: Act) -> None:
+    """Write nothing: for a node without an audit."""
+
+
 class NodeCalls:
     """Calls about the nodes of a shared store. ``recover`` is called with terms that have ended.
 
@@ -78,7 +82,7 @@ class NodeCalls:
         lease_manager: LeaseManager,
         port: MembershipPort,
         recover: Callable[[Sequence[int]], None],
-        record: Callable[[Act, Done, Failed], object] = lambda _, done, __: done(None),
+        record: Callable[[Act], Coroutine[Ask, Any, None]] = not_recorded,
     ) -> None:
         self._lease_manager = lease_manager
         self._port = port
@@ -149,7 +153,7 @@ class NodeCalls:
         draining = isinstance(request, DrainNode)
         await self._awaited(self._port.ask_to_drain(node.term, draining=draining))
         before, node.state = node.state, "draining" if draining else "live"
-        await self._recorded(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
+        await self._record(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
         return node
 
     async def _remove(self, request: RemoveNode, caller: Caller) -> NodeInfo:
@@ -162,11 +166,8 @@ class NodeCalls:
         if await self._awaited(self._port.end(node.term)):
             self._recover([node.term])
         before, node.state = node.state, "removed"
-        await self._recorded(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
+        await self._record(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
         return node
-
-    def _recorded(self, act: Act) -> Callback[None]:
-        return Callback(lambda done, failed: self._record(act, done, failed))
 
 
 class SingleNodeCalls:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec.structs import asdict
 
+from mainspring.api.handlers.nodes import not_recorded
 from mainspring.api.handlers.text import names_in_row, rfc3339
 from mainspring.api.nodes import (
     DrainWorker,
@@ -19,18 +20,17 @@ from mainspring.api.nodes import (
     WorkerInfo,
 )
 from mainspring.api.request import ApiError, Code
-from mainspring.callbacks import Callback
 from mainspring.errors import ForbiddenError
 from mainspring.events import Direct
 from mainspring.namespaces import SEPARATOR, split
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from mainspring.access.caller import Act, Caller
     from mainspring.api.handlers.registry import Handlers
-    from mainspring.callbacks import Done, Failed
+    from mainspring.callbacks import Ask
     from mainspring.nodes.model import NodeRow, WorkerRow
 
 MOST_JOBS = 1000
@@ -74,7 +74,7 @@ class WorkerCalls:
         term: Callable[[], int],
         others: Callable[[], Sequence[NodeRow]],
         send: Callable[[int, Direct], None],
-        record: Callable[[Act, Done, Failed], object] = lambda _, done, __: done(None),
+        record: Callable[[Act], Coroutine[Ask, Any, None]] = not_recorded,
     ) -> None:
         self._workers = workers
         self._node = node
@@ -161,9 +161,8 @@ class WorkerCalls:
         await self._recorded(request, caller)
         return _info(found)
 
-    def _recorded(self, request: WorkerAct, caller: Caller, **change: str) -> Callback[None]:
-        act = caller.act(request.call, request.worker, namespace=request.namespace, **change)
-        return Callback(lambda done, failed: self._record(act, done, failed))
+    async def _recorded(self, request: WorkerAct, caller: Caller, **change: str) -> None:
+        await self._record(caller.act(request.call, request.worker, namespace=request.namespace, **change))
 
     def _direct(self, found: _Found, verb: Verb) -> None:
         """Pass a request to a worker, directly or through its node."""
