@@ -35,15 +35,15 @@ ITEMS_AT_ONCE: Final = 16
 
 
 class Callback(Generic[T]):
-    """A value that comes through a callback: a coroutine awaits it once, or ``start`` gets the functions to call."""
+    """A value that comes through a callback, to be awaited once."""
 
-    __slots__ = ("start",)
+    __slots__ = ("ask",)
 
     def __init__(self, ask: Ask) -> None:
-        self.start = ask
+        self.ask = ask
 
     def __await__(self) -> Generator[Ask, T, T]:
-        return (yield self.start)
+        return (yield self.ask)
 
 
 def next_turn(done: Done, failed: Failed) -> None:
@@ -181,20 +181,17 @@ class CallInProgress:
                 ask(self._succeeded, self._raised)
 
 
-def shielded(act: Callable[P, Coroutine[Ask, Any, T]]) -> Callable[P, Callback[T]]:
+def shielded(act: Callable[P, Coroutine[Ask, Any, T]]) -> Callable[P, Coroutine[Ask, Any, T]]:
     """Let a coroutine function run to its end, even if the call that awaits it ends earlier.
 
     Acts need it if something follows their commit: the node forgets a revoked token also when its client has gone.
     """
 
     @wraps(act)
-    def begin(*args: P.args, **kwargs: P.kwargs) -> Callback[T]:
-        def ask(done: Done, failed: Failed) -> None:
-            CallInProgress(act(*args, **kwargs), done, failed, failed)
+    async def run_to_end(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await Callback[T](lambda done, failed: CallInProgress(act(*args, **kwargs), done, failed, failed))
 
-        return Callback(ask)
-
-    return begin
+    return run_to_end
 
 
 async def awaited(work: Callback[T] | Coroutine[Ask, Any, T]) -> T:
@@ -203,7 +200,7 @@ async def awaited(work: Callback[T] | Coroutine[Ask, Any, T]) -> T:
     done, failed = partial(resolve, answer), partial(reject, answer)
     call = None
     if isinstance(work, Callback):
-        work.start(done, failed)
+        work.ask(done, failed)
     else:
         call = CallInProgress(work, done, failed, failed)
     try:

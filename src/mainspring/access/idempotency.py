@@ -5,7 +5,7 @@ Clients may send such a request again. Its answer is kept for a day.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -15,11 +15,15 @@ from mainspring.errors import MainspringError
 from mainspring.storage.engine import Operation, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
+    from mainspring.callbacks import Ask
     from mainspring.clock import Clock
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Plan
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 KEPT_FOR: Final = 86400.0
 """Seconds for which an answer is kept."""
@@ -189,6 +193,10 @@ class IdempotencyKey(NamedTuple):
     reply: Callable[[Any], KeptReply]
     """Returns what is kept for the answer of the call."""
 
+    def act(self, answer: Callable[[Any], Any]) -> KeyedAct:
+        """Return the key for the only operation of the request; ``answer`` returns the answer of the call for its outcome."""
+        return KeyedAct(self.key, lambda outcomes: self.reply(answer(outcomes[0])))
+
 
 class KeyedAct:
     """The key of the operations of one request, which are in one group.
@@ -211,6 +219,21 @@ class RepeatedError(Exception):
     def __init__(self, earlier: Reservation) -> None:
         super().__init__("a request with this key was made before")
         self.earlier = earlier
+
+
+async def act_if_new(
+    once: IdempotencyKey | None, act: Callable[[KeyedAct | None], Coroutine[Ask, Any, V]], answer: Callable[[V], T]
+) -> T:
+    """Return the answer to a request of one act, with a key or without one. Raises RepeatedError."""
+    return answer(await act(None if once is None else once.act(answer)))
+
+
+async def commit_keyed(commits: CommitQueue, operation: Operation) -> Any:
+    """Return the outcome of an operation that may have a key. Raises RepeatedError if the request was made before."""
+    outcome = await commits.committed(operation)
+    if isinstance(outcome, Reservation):
+        raise RepeatedError(outcome)
+    return outcome
 
 
 class KeyedGroup:

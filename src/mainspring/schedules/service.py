@@ -7,17 +7,20 @@ fires a schedule first.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from msgspec.structs import replace
 
 from mainspring import namespaces
 from mainspring.access.caller import LOCAL
+from mainspring.access.idempotency import commit_keyed
+from mainspring.callbacks import CallInProgress, in_slices, shielded
 from mainspring.clock import to_us
-from mainspring.errors import ConflictError, ForbiddenError, UsageError
+from mainspring.errors import ConflictError, MainspringError, UsageError
 from mainspring.namespaces import DEFAULT, key_of_text, split_text
 from mainspring.schedules import catalogue, reconcile, rules, triggers
 from mainspring.schedules.codecs import fault_of
@@ -39,15 +42,15 @@ from mainspring.storage.set_aside import Kind, SetAside
 from mainspring.turns_of_loop import LongWork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
     from mainspring.access.caller import Act, Caller
     from mainspring.access.idempotency import KeyedAct
     from mainspring.clock import Clock
-    from mainspring.errors import MainspringError, StoreError
+    from mainspring.errors import StoreError
     from mainspring.schedules.model import Fire, Schedule
     from mainspring.schedules.reconcile import Code, Stored
-    from mainspring.schedules.store import Declared, Fired, Forgotten, Saved
+    from mainspring.schedules.store import Declared, Fired, Forgotten, Refused, Saved
     from mainspring.storage.agenda import Upcoming
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
@@ -111,9 +114,6 @@ def first_in_line(name: str, terms: tuple[int, ...]) -> int:
     """
     return min(terms, key=lambda term: (blake2b(f"{term}\0{name}".encode(), digest_size=8).digest(), term), default=0)
 
-
-if TYPE_CHECKING:
-    Failed = Callable[[MainspringError], None]
 
 _log = structlog.get_logger("mainspring.schedules")
 
@@ -315,28 +315,19 @@ class ScheduleService:
         if before is not None:
             _log.warning("the clock was set back; schedules go on by it", seconds=round(before - self._pace, 3))
         if self._first(REPAIR_KEY):
-            self._rewind(0 if before is None else to_us(before + now))
+            CallInProgress(self._rewind(0 if before is None else to_us(before + now)), _ignore, _ignore)
 
-    def _rewind(self, before_us: int) -> None:
-        def rewind(stored: Iterable[Stored]) -> Iterator[None]:
-            now_us = self._now_us()
-            names = []
-            for one in stored:
-                if not fault_of(one) and rules.rewound(one.schedule, one.state, now_us, before_us) is not one.state:
-                    names.append(one.schedule.name)
-                yield
-            for start in range(0, len(names), BATCH):
-                changes = [Change("rewind", name, before_us=before_us) for name in names[start : start + BATCH]]
-                yield from self._save(changes, lambda _: None, refused, None, LOCAL)
-            self._rewinding = False
-
-        def refused(error: MainspringError) -> None:
-            del error
-            self._rewinding = False
-            self._pace, self._refused = None, True  # look again
-
+    async def _rewind(self, before_us: int) -> None:
         self._rewinding = True
-        self.find(lambda stored: self.run_sliced(rewind(stored)), refused)
+        try:
+            stored = await self.find()
+            names = await in_slices(self.run_sliced, _rewound(stored, self._now_us(), before_us))
+            for start in range(0, len(names), BATCH):
+                await self.save([Change("rewind", name, before_us=before_us) for name in names[start : start + BATCH]])
+        except MainspringError:
+            self._pace, self._refused = None, True  # look again
+        finally:
+            self._rewinding = False
 
     # ---- old history ----
 
@@ -359,141 +350,85 @@ class ScheduleService:
 
     # ---- reads ----
 
-    def find(self, done: Callable[[list[Stored]], None], failed: Failed, names: Sequence[str] | None = None) -> None:
-        """Read schedules: those named, or all."""
+    async def find(self, names: Sequence[str] | None = None) -> list[Stored]:
+        """Return schedules: those named, or all."""
         query = ListSchedules(limit=sys.maxsize, names=None if names is None else tuple(names))
-        self._reads.gather(query, lambda page: done(page.items), failed)
+        return (await self._reads.read_pages(query)).items
 
     # ---- changes ----
 
-    def save(
-        self,
-        changes: Sequence[Change],
-        done: Callable[[dict[str, Stored | None]], None],
-        failed: Failed,
-        act: Act | None = None,
-        caller: Caller = LOCAL,
-    ) -> None:
-        """Change schedules, all of them or none; ``failed`` gets a UsageError, NotFoundError, ConflictError or StoreError."""
-        self.run_sliced(self._save(changes, done, failed, act, caller))
+    @shielded
+    async def save(
+        self, changes: Sequence[Change], act: Act | None = None, caller: Caller = LOCAL
+    ) -> dict[str, Stored | None]:
+        """Change schedules, all of them or none, and return them.
 
-    def _save(
-        self,
-        changes: Iterable[Change],
-        done: Callable[[dict[str, Stored | None]], None],
-        failed: Failed,
-        act: Act | None,
-        caller: Caller,
-    ) -> Iterator[None]:
-        """Check the changes and save them, in slices: checks and first fire times of many schedules take long."""
+        Raises UsageError, NotFoundError, ConflictError and StoreError.
+        """
         now_us = self._now_us()
-        checked: list[Change] = []
-        try:
-            for change in changes:
-                schedule = change.schedule
-                if schedule is not None:
-                    catalogue.check(with_names(schedule))
-                    change = change._replace(first_us=triggers.first(schedule, now_us))
-                checked.append(change)
-                yield
-        except UsageError as error:
-            failed(error)
-            return
-
-        def saved(outcome: Saved) -> None:
-            if outcome.error is not None:
-                failed(outcome.error)
-                return
-            done(outcome.schedules)
-            self.fetch()
-
+        checked = await in_slices(self.run_sliced, _checked(changes, now_us))
         operation = SaveSchedules(checked, now_us, spans=caller.spans_namespaces)
         operation.act = act
-        self._commits.put(operation, saved, failed)
+        saved: Saved = await self._commits.committed(operation)
+        if saved.error is not None:
+            raise saved.error
+        self.fetch()
+        return saved.schedules
 
-    def trigger(
-        self,
-        name: str,
-        done: Callable[[Any], None],
-        failed: Failed,
-        act: Act | None = None,
-        keyed_act: KeyedAct | None = None,
-    ) -> None:
-        """Run a schedule now; ``done`` gets the row as `Fire`, None if the schedule does not exist, or `Refused`.
-
-        It gets the earlier `Reservation` if a request with the key was made before; then the schedule does not run.
-        """
+    async def trigger(
+        self, name: str, act: Act | None = None, keyed_act: KeyedAct | None = None
+    ) -> Fire | Refused | None:
+        """Run a schedule now, and return the row; None if the schedule does not exist. Raises RepeatedError."""
         operation = TriggerSchedule(name, self._now_us())
         operation.act, operation.keyed_act = act, keyed_act
-        self._commits.put(operation, done, failed)
+        row: Fire | Refused | None = await commit_keyed(self._commits, operation)
+        return row
 
     # ---- declarations by code ----
 
-    def declare(
+    @shielded
+    async def declare(
         self,
         app: str,
         declared: Collection[Schedule],
-        done: Callable[[Declaration], None],
-        failed: Failed,
         act: Act | None = None,
         *,
         code: Code = reconcile.UNKNOWN_CODE,
         caller: Caller = LOCAL,
-    ) -> None:
+    ) -> Declaration:
         """Apply the declarations of an App's code if that code governs; see ``reconcile``. Repeat it while the code runs.
 
-        ``failed`` gets a UsageError if other code of the name runs, and a ForbiddenError if the App has schedules of functions
-        for which the ``caller`` has no rights.
+        Raises UsageError if other code of the name runs, and ForbiddenError if the App has schedules of functions for which the
+        ``caller`` has no rights.
         """
-        self._declare(_Declaring(app, declared, code, caller, act), done, failed, RECONCILE_RETRIES)
+        declaring = _Declaring(app, declared, code, caller, act)
+        for _ in range(RECONCILE_RETRIES):
+            with suppress(ConflictError):  # another request was first
+                return await self._declare(declaring)
+        return await self._declare(declaring)
 
-    def _declare(
-        self, declaring: _Declaring, done: Callable[[Declaration], None], failed: Failed, retries: int
-    ) -> None:
+    async def _declare(self, declaring: _Declaring) -> Declaration:
         code, declared, mine = declaring.code, declaring.declared, reconcile.digest(declaring.declared)
-
-        def refused(error: MainspringError) -> None:
-            if isinstance(error, ConflictError) and retries:
-                self._declare(declaring, done, failed, retries - 1)  # somebody else was first
-            else:
-                failed(error)
-
-        def found(schedules: list[Stored]) -> None:
-            stored = {one.schedule.name: one for one in schedules}
-            app = reconcile.name_of(declaring.app, declared, code, stored)
-            try:
-                reconcile.check_app(app, stored.values(), declaring.caller)
-            except ForbiddenError as error:
-                failed(error)
-                return
-
-            def record() -> None:
-                others = reconcile.owners(app, declared, stored)
-                operation = Declare(app, mine, self._now_us(), others)
-                self._commits.put(operation, lambda found: recorded(app, stored, found), failed)
-
-            def looked(declarations: list[Declared]) -> None:
-                if self._live(declarations) - {(app, mine)}:
-                    failed(UsageError(reconcile.refusal(app, stored)))
-                else:
-                    record()
-
-            if reconcile.is_of_other_code(app, declared, code, stored):
-                self._commits.put(Declare(app, b"", self._now_us()), looked, failed)
-            else:
-                record()
-
-        def recorded(app: str, stored: dict[str, Stored], declarations: list[Declared]) -> None:
-            live = self._live(declarations)
-            deployments = [one.deployment for one in declarations]
-            (me,) = (one for one in deployments if (one.app, one.digest) == (app, mine))
-            if reconcile.governs(me, deployments, {digest for name, digest in live if name == app}):
-                live_apps = {name for name, _ in live}
-                self.run_sliced(self._reconcile(declaring, app, stored, live_apps, done, refused))
-            else:
-                done(Declaration(governs=False, changes=[]))
-
-        self.find(found, failed)
+        stored = {one.schedule.name: one for one in await self.find()}
+        app = reconcile.name_of(declaring.app, declared, code, stored)
+        reconcile.check_app(app, stored.values(), declaring.caller)
+        if reconcile.is_of_other_code(app, declared, code, stored):
+            found: list[Declared] = await self._commits.committed(Declare(app, b"", self._now_us()))
+            if self._live(found) - {(app, mine)}:
+                raise UsageError(reconcile.refusal(app, stored))
+        others = reconcile.owners(app, declared, stored)
+        declarations: list[Declared] = await self._commits.committed(Declare(app, mine, self._now_us(), others))
+        live = self._live(declarations)
+        deployments = [one.deployment for one in declarations]
+        (me,) = (one for one in deployments if (one.app, one.digest) == (app, mine))
+        if not reconcile.governs(me, deployments, {digest for name, digest in live if name == app}):
+            return Declaration(governs=False, changes=[])
+        compared = _compared(declaring, app, stored, {name for name, _ in live})
+        declaration, changes = await in_slices(self.run_sliced, compared)
+        if changes:
+            act = declaring.act and replace(declaring.act, after=_names(declaration.changes))
+            await self.save(changes, act, declaring.caller)
+        return declaration
 
     def _live(self, declarations: Iterable[Declared]) -> set[tuple[str, bytes]]:
         """Return the Apps and digests of the code that runs, as far as it was declared."""
@@ -502,31 +437,6 @@ class ScheduleService:
         # Later than now: the clock was ahead. Code that still runs declares them again.
         seen_us = range(since_us, now_us + lifetime_us)
         return {(one.deployment.app, one.deployment.digest) for one in declarations if one.last_seen_us in seen_us}
-
-    def _reconcile(
-        self,
-        declaring: _Declaring,
-        app: str,
-        stored: dict[str, Stored],
-        live_apps: Collection[str],
-        done: Callable[[Declaration], None],
-        refused: Failed,
-    ) -> Iterator[None]:
-        declared = {schedule.name: schedule for schedule in declaring.declared}
-        declaration = Declaration(governs=True, changes=[])
-        if app != declaring.app:
-            declaration.changes.append(reconcile.other_code(declaring.app, app, stored, declaring.caller))
-        changes: list[Change] = []
-        for one in reconcile.compare(app, declaring.declared, stored, declaring.code, live_apps):
-            if one is not None:
-                declaration.changes.append(one)
-                changes += _changes(app, one, declared.get(one.name), stored)
-            yield
-        if changes:
-            act = declaring.act and replace(declaring.act, after=_names(declaration.changes))
-            yield from self._save(changes, lambda _: done(declaration), refused, act, declaring.caller)
-        else:
-            done(declaration)
 
 
 class _Declaring(NamedTuple):
@@ -537,6 +447,50 @@ class _Declaring(NamedTuple):
     code: Code
     caller: Caller
     act: Act | None
+
+
+def _ignore(_: object) -> None:
+    """Continue without the outcome."""
+
+
+def _rewound(stored: Iterable[Stored], now_us: int, before_us: int) -> Generator[None, None, list[str]]:
+    """Return the names of the schedules that a clock that was set back has left in a state to repair."""
+    names = []
+    for one in stored:
+        if not fault_of(one) and rules.rewound(one.schedule, one.state, now_us, before_us) is not one.state:
+            names.append(one.schedule.name)
+        yield
+    return names
+
+
+def _checked(changes: Iterable[Change], now_us: int) -> Generator[None, None, list[Change]]:
+    """Return checked changes with their first fire times, which takes long for many. Raises UsageError."""
+    checked: list[Change] = []
+    for change in changes:
+        schedule = change.schedule
+        if schedule is not None:
+            catalogue.check(with_names(schedule))
+            change = change._replace(first_us=triggers.first(schedule, now_us))
+        checked.append(change)
+        yield
+    return checked
+
+
+def _compared(
+    declaring: _Declaring, app: str, stored: dict[str, Stored], live_apps: Collection[str]
+) -> Generator[None, None, tuple[Declaration, list[Change]]]:
+    """Return what a declaration that governs does, and the changes that it needs."""
+    declared = {schedule.name: schedule for schedule in declaring.declared}
+    declaration = Declaration(governs=True, changes=[])
+    if app != declaring.app:
+        declaration.changes.append(reconcile.other_code(declaring.app, app, stored, declaring.caller))
+    changes: list[Change] = []
+    for one in reconcile.compare(app, declaring.declared, stored, declaring.code, live_apps):
+        if one is not None:
+            declaration.changes.append(one)
+            changes += _changes(app, one, declared.get(one.name), stored)
+        yield
+    return declaration, changes
 
 
 def _due(stored: Stored) -> Due:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import structlog
 
+from mainspring.callbacks import awaited
 from mainspring.client.blocking import Client
 from mainspring.client.environment import parse_servers
 from mainspring.client.options import Duration, seconds
@@ -424,10 +425,8 @@ class InMemory:
 
     async def _declare(self, node: Node) -> None:
         """Create the App's schedules."""
-        declared: asyncio.Future[object] = self._loop.create_future()
         schedules = self._app.schedules
-        node.schedules.declare(schedules.name, schedules.all(), declared.set_result, declared.set_exception)
-        await declared
+        await awaited(node.schedules.declare(schedules.name, schedules.all()))
 
     def _substitutes(self, registry: Registry) -> Registry:
         """Return the functions to run, with threads in place of processes: a process could not import the test."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from mainspring.callbacks import CallInProgress
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.schedules.store import Change
@@ -14,6 +15,9 @@ from tests.simulation.actors import Actor
 from . import plan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from mainspring.callbacks import Ask
     from mainspring.errors import MainspringError
     from mainspring.schedules.model import Fire, Schedule
     from mainspring.schedules.reconcile import Stored
@@ -43,15 +47,15 @@ class Planner(Actor):
         stored = self.read.get(name)
         number = chance.random()
         if number < 0.25 or stored is None:
-            life.schedules.find(self._found, self._refused)
+            self._begin(life.schedules.find(), self._found)
         elif number < 0.45:
             self._edit(life, stored)
         elif number < 0.55:
-            life.schedules.save([Change("pause", name)], self._saved, self._refused)
+            self._begin(life.schedules.save([Change("pause", name)]), self._saved)
         elif number < 0.67:
-            life.schedules.save([Change("resume", name)], self._saved, self._refused)
+            self._begin(life.schedules.save([Change("resume", name)]), self._saved)
         elif number < 0.78:
-            life.schedules.trigger(name, self._triggered, self._refused)
+            self._begin(life.schedules.trigger(name), self._triggered)
         elif name.startswith("s"):
             self._remove_or_add(life, name)
         return True
@@ -62,11 +66,11 @@ class Planner(Actor):
         life_of, number = stored.schedule.args.split(b".")
         schedule = replace(schedule, args=b"%b.%d" % (life_of, int(number) + 1))
         change = Change("put", schedule.name, stored.state.version, schedule)
-        life.schedules.save([change], self._saved, self._refused)
+        self._begin(life.schedules.save([change]), self._saved)
 
     def _remove_or_add(self, life: ScheduleLife, name: str) -> None:
         if self.chance.random() < 0.5:
-            life.schedules.save([Change("remove", name)], self._saved, self._refused)
+            self._begin(life.schedules.save([Change("remove", name)]), self._saved)
             return
         self._count += 10
         if name in self.read and self.chance.random() < 0.5:
@@ -74,7 +78,10 @@ class Planner(Actor):
         else:
             fresh = plan.loner(self.chance, name, to_us(self.world.clock.wall()))
         fresh = replace(fresh, args=b"%d.0" % self._count, overlap=self.planned[name].overlap)
-        life.schedules.save([Change("put", name, 0, fresh)], self._saved, self._refused)
+        self._begin(life.schedules.save([Change("put", name, 0, fresh)]), self._saved)
+
+    def _begin(self, work: Coroutine[Ask, Any, Any], done: Callable[[Any], None]) -> None:
+        CallInProgress(work, done, self._refused)
 
     # ---- answers ----
 

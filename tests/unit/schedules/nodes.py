@@ -12,6 +12,7 @@ from tests.shared_memory import SharedMemoryEngine, SharedTables
 from tests.simulation.clockwork import Clockwork
 
 from mainspring.access.caller import LOCAL
+from mainspring.callbacks import CallInProgress
 from mainspring.errors import StoreError, StoreFullError
 from mainspring.events import Hub
 from mainspring.ids import Handles, NodeId
@@ -28,9 +29,10 @@ from mainspring.storage.reads import Reads
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from mainspring.access.caller import Caller
+    from mainspring.callbacks import Ask
     from mainspring.engines.memory.engine import MemoryEngine
     from mainspring.schedules.reconcile import Stored
     from mainspring.storage.engine import Answer, Committed, Operation, PageQuery
@@ -144,12 +146,7 @@ class Node:
     # ---- requests ----
 
     def save(self, *changes: Change, caller: Caller = LOCAL) -> dict[str, Stored | None]:
-        answers: list[Any] = []
-        self.schedules.save(changes, answers.append, answers.append, caller=caller)
-        self.settle()
-        if isinstance(answers[0], Exception):
-            raise answers[0]
-        saved: dict[str, Stored | None] = answers[0]
+        saved: dict[str, Stored | None] = self.answer(self.schedules.save(changes, caller=caller))
         return saved
 
     def add(self, name: str = "a", **fields: Any) -> Schedule:
@@ -158,10 +155,10 @@ class Node:
         self.save(Change("put", name, 0, schedule))
         return schedule
 
-    def answer(self, ask: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the service and return its answer; raise its error."""
+    def answer(self, work: Coroutine[Ask, Any, Any]) -> Any:
+        """Return the answer of a coroutine of the service; raise its error."""
         answers: list[Any] = []
-        ask(*args, answers.append, answers.append, **kwargs)
+        CallInProgress(work, answers.append, answers.append)
         self.settle()
         (answer,) = answers
         if isinstance(answer, Exception):

@@ -392,10 +392,10 @@ def test_invalid_changes_are_refused(node: Node) -> None:
 def test_a_trigger_by_hand(world: World, node: Node) -> None:
     hands = node.worker()
     node.add(trigger=At(START_US + 3600 * SECOND))
-    row = node.answer(node.schedules.trigger, "a")
+    row = node.answer(node.schedules.trigger("a"))
     assert (row.state, row.job) == (FireState.FIRED, hands.given[0].job.id)
-    assert node.answer(node.schedules.trigger, "b") is None
-    (stored,) = node.answer(node.schedules.find, names=["a", "b"])
+    assert node.answer(node.schedules.trigger("b")) is None
+    (stored,) = node.answer(node.schedules.find(names=["a", "b"]))
     assert stored == world.stored()
     assert world.rows() == [row]
 
@@ -465,7 +465,7 @@ def test_a_node_that_fires_nothing_starts_runs_by_hand_and_their_consequences(wo
     node.add("child", parents=("a",))
     world.until(5)
     for _ in range(2):
-        assert node.answer(node.schedules.trigger, "a") is not None
+        assert node.answer(node.schedules.trigger("a")) is not None
     assert [held.job.options.schedule for held in hands.given if held.job.options] == ["a"]
     node.end(hands.given[0])
     world.until(20)
@@ -476,7 +476,7 @@ def test_a_node_that_fires_nothing_starts_runs_by_hand_and_their_consequences(wo
 def test_a_node_that_fires_nothing_accepts_declarations(world: World) -> None:
     node = world.node(fires=False)
     schedule = replace(node.add("other"), name="declared")
-    declaration = node.answer(node.schedules.declare, "app", [schedule])
+    declaration = node.answer(node.schedules.declare("app", [schedule]))
     assert declaration.governs
     assert world.stored("declared").state.app == "app"
 
@@ -494,16 +494,16 @@ def test_the_next_node_handles_missed_fire_times(world: World) -> None:
 def test_a_declaration_of_a_clock_that_was_ahead_does_not_govern_for_long(world: World, node: Node) -> None:
     schedule = replace(node.add("other"), name="declared")
     world.clock.step(86_400)
-    assert node.answer(node.schedules.declare, "app", [schedule, replace(schedule, name="new")]).governs
+    assert node.answer(node.schedules.declare("app", [schedule, replace(schedule, name="new")])).governs
     world.clock.step(-86_400)
-    assert node.answer(node.schedules.declare, "app", [schedule]).governs, "the other code has not declared since"
+    assert node.answer(node.schedules.declare("app", [schedule])).governs, "the other code has not declared since"
 
 
 def test_fires_between_its_reading_and_its_writing_do_not_refuse_a_declaration(
     world: World, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = [replace(one, trigger=Every(SECOND // 10)) for one in scheduled("a", "b")]
-    node.answer(node.schedules.declare, "app", quick)
+    node.answer(node.schedules.declare("app", quick))
     put = node.commits.put
 
     def fire_first(operation: Any, *more: Any) -> None:
@@ -515,7 +515,7 @@ def test_fires_between_its_reading_and_its_writing_do_not_refuse_a_declaration(
     monkeypatch.setattr(node.commits, "put", fire_first)
     world.until(1)
     changed = [replace(quick[0], jitter=1.0)]
-    declaration = node.answer(node.schedules.declare, "app", changed)
+    declaration = node.answer(node.schedules.declare("app", changed))
     assert [(one.kind.value, one.name) for one in declaration.changes] == [("changed", "a"), ("removed", "b")]
     assert world.stored("a").schedule == changed[0]
     assert apps(node) == {"a": "app"}
@@ -534,14 +534,14 @@ def code(*functions: str, **more: Any) -> Code:
 
 def apps(node: Node) -> dict[str, str]:
     """Return the App of each stored schedule."""
-    return {one.schedule.name: one.state.app for one in node.answer(node.schedules.find)}
+    return {one.schedule.name: one.state.app for one in node.answer(node.schedules.find())}
 
 
 def test_two_projects_with_one_default_name_keep_their_schedules(world: World, node: Node) -> None:
     """They start one after the other, and again in the other order, and one of them changes."""
 
     def declare(*names: str, functions: tuple[str, ...]) -> Declaration:
-        declaration: Declaration = node.answer(node.schedules.declare, "app", scheduled(*names), code=code(*functions))
+        declaration: Declaration = node.answer(node.schedules.declare("app", scheduled(*names), code=code(*functions)))
         return declaration
 
     for _ in range(2):
@@ -559,14 +559,14 @@ def test_two_projects_with_one_default_name_keep_their_schedules(world: World, n
 def test_other_code_of_a_chosen_name_is_refused_while_the_first_runs(world: World, node: Node) -> None:
     billing, shop = scheduled("invoices"), scheduled("stock")
     billing_code, shop_code = code("invoices", is_named=True), code("stock", is_named=True)
-    node.answer(node.schedules.declare, "app", billing, code=billing_code)
+    node.answer(node.schedules.declare("app", billing, code=billing_code))
     with pytest.raises(UsageError, match=r"another App named 'app' runs .* invoices, whose functions this code lacks"):
-        node.answer(node.schedules.declare, "app", shop, code=shop_code)
-    assert node.answer(node.schedules.declare, "app", billing, code=billing_code).governs, (
+        node.answer(node.schedules.declare("app", shop, code=shop_code))
+    assert node.answer(node.schedules.declare("app", billing, code=billing_code)).governs, (
         "the refused code is not newer"
     )
     world.until(61)
-    (added, removed) = node.answer(node.schedules.declare, "app", shop, code=shop_code).changes
+    (added, removed) = node.answer(node.schedules.declare("app", shop, code=shop_code)).changes
     assert (added.name, removed.name, removed.warning) == ("stock", "invoices", True)
     assert apps(node) == {"stock": "app"}
 
@@ -574,16 +574,16 @@ def test_other_code_of_a_chosen_name_is_refused_while_the_first_runs(world: Worl
 def test_an_app_with_a_new_name_takes_its_schedules_over(world: World, node: Node) -> None:
     """Old and new workers run side by side, then only the new ones: edits and pauses stay."""
     old, new = scheduled("a", "b"), scheduled("a", "b", "c")
-    node.answer(node.schedules.declare, "shop.app", old)
+    node.answer(node.schedules.declare("shop.app", old))
     node.save(Change("put", "a", schedule=replace(old[0], jitter=5.0), version=1), Change("pause", "b"))
 
     def declare_new() -> list[str]:
-        declaration = node.answer(node.schedules.declare, "shop", new, code=code("a", "b", "c", is_named=True))
+        declaration = node.answer(node.schedules.declare("shop", new, code=code("a", "b", "c", is_named=True)))
         assert declaration.governs
         return [one.kind.value for one in declaration.changes]
 
     assert declare_new() == ["left alone", "left alone", "added"]
-    assert node.answer(node.schedules.declare, "shop.app", old).changes == []
+    assert node.answer(node.schedules.declare("shop.app", old)).changes == []
     world.until(20)
     assert declare_new() == ["left alone", "left alone"]
     assert apps(node) == {"a": "shop.app", "b": "shop.app", "c": "shop"}
@@ -592,7 +592,7 @@ def test_an_app_with_a_new_name_takes_its_schedules_over(world: World, node: Nod
     assert declare_new() == []
     assert apps(node) == dict.fromkeys("abc", "shop")
     assert (world.stored("a").schedule.jitter, world.stored("b").state.paused) == (5.0, True)
-    late = node.answer(node.schedules.declare, "shop.app", old)
+    late = node.answer(node.schedules.declare("shop.app", old))
     assert [one.kind.value for one in late.changes] == ["left alone"] * 2
     assert apps(node) == dict.fromkeys("abc", "shop"), "a worker of the old version changes nothing"
 
@@ -601,21 +601,21 @@ def test_workers_for_different_tasks_of_one_code_complete_each_other(world: Worl
     both = scheduled("a", "b")
     for left_out in (b"a", b"b"):
         part = code("a", "b", left_out=frozenset({left_out}))
-        declaration = node.answer(node.schedules.declare, "app", both, code=part)
+        declaration = node.answer(node.schedules.declare("app", both, code=part))
         assert (declaration.governs, len(declaration.changes)) == (True, 1)
     assert apps(node) == {"a": "app", "b": "app"}
     only_b = code("a", "b", left_out=frozenset({b"a"}))
-    assert node.answer(node.schedules.declare, "app", scheduled("b"), code=only_b).changes == []
+    assert node.answer(node.schedules.declare("app", scheduled("b"), code=only_b)).changes == []
     assert apps(node) == {"a": "app", "b": "app"}
 
 
 def test_a_schedule_that_was_made_by_hand_is_given_to_code(world: World, node: Node) -> None:
     by_hand = node.add("a", function=b"a", jitter=3.0)
     declared = scheduled("a")
-    (left,) = node.answer(node.schedules.declare, "app", declared).changes
+    (left,) = node.answer(node.schedules.declare("app", declared)).changes
     assert "mainspring schedules adopt a --app app" in left.text
     node.save(Change("adopt", "a", app="app"))
     assert world.stored("a").schedule == by_hand
-    (changed,) = node.answer(node.schedules.declare, "app", declared).changes
+    (changed,) = node.answer(node.schedules.declare("app", declared)).changes
     assert (changed.kind.value, world.stored("a").schedule) == ("changed", declared[0])
     assert apps(node) == {"a": "app"}

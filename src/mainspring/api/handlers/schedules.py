@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from msgspec import UNSET, DecodeError, Raw, UnsetType, to_builtins
 from msgspec.json import decode
 from msgspec.structs import asdict, replace
 
+from mainspring.access.idempotency import act_if_new
 from mainspring.api.handlers.text import line, rfc3339, size_of
-from mainspring.api.handlers.waiting import act_if_new
 from mainspring.api.request import ApiError, Code, check_number
 from mainspring.api.schedules import (
     AddSchedule,
@@ -43,7 +44,7 @@ from mainspring.api.schedules import (
     Times,
     TriggerSchedule,
 )
-from mainspring.callbacks import Callback, in_slices
+from mainspring.callbacks import in_slices
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.namespaces import DEFAULT, key, key_of_text, name_bytes, name_of, name_text, split_text
@@ -60,7 +61,7 @@ from mainspring.sizes import PAGE
 from mainspring.storage.engine import Feature
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
     from datetime import timedelta
 
     from mainspring.access.caller import Act, Caller
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     from mainspring.ids import Handles
     from mainspring.schedules.model import Schedule
     from mainspring.schedules.reconcile import Stored
-    from mainspring.schedules.service import Declaration, ScheduleService
+    from mainspring.schedules.service import ScheduleService
     from mainspring.storage.reads import Reads
 
 
@@ -100,6 +101,8 @@ def run_of(row: Fire, handles: Handles) -> FireInfo:
 if TYPE_CHECKING:
     Changing = EditSchedule | ReplaceSchedule | PauseSchedule | ResumeSchedule | RemoveSchedule | AdoptSchedule
     """Requests that change a schedule as it is, of a revision if they name one."""
+
+T = TypeVar("T")
 
 CHANGE_ATTEMPTS = 5
 """Number of times that a change is repeated if another request changes the schedule in the meantime. Fires never refuse one."""
@@ -288,9 +291,7 @@ class ScheduleCalls:
     ) -> Stored | None:
         schedule = None if change.schedule is None else with_keys(change.schedule, namespace)
         change = change._replace(name=key_of_text(namespace, change.name), schedule=schedule)
-        saved: dict[str, Stored | None] = await _found(
-            namespace, lambda done, failed: self._service.save([change, *also], done, failed, act, caller)
-        )
+        saved = await _found(namespace, self._service.save([change, *also], act, caller))
         stored = saved[change.name]
         return stored and stored_with_names(stored)
 
@@ -305,9 +306,7 @@ class ScheduleCalls:
                 raise _unknown(f"there is no schedule {request.name!r}")
             return self._run(row_with_names(row))
 
-        return await act_if_new(
-            once, lambda keyed, done, failed: self._service.trigger(name, done, failed, act, keyed), answer
-        )
+        return await act_if_new(once, partial(self._service.trigger, name, act), answer)
 
     async def _declare(self, request: DeclareSchedules, caller: Caller) -> Declared:
         def read() -> Generator[None, None, list[Schedule]]:
@@ -323,10 +322,7 @@ class ScheduleCalls:
         act = caller.act(request.call, request.app, namespace=namespace)
         code = self._code(request)
 
-        declaration: Declaration = await _found(
-            namespace,
-            lambda done, failed: self._service.declare(app, schedules, done, failed, act, code=code, caller=caller),
-        )
+        declaration = await _found(namespace, self._service.declare(app, schedules, act, code=code, caller=caller))
         changes = [
             Difference(one.kind.value, split_text(one.name)[1], text_with_names(one.text, namespace), one.warning)
             for one in declaration.changes
@@ -402,10 +398,10 @@ def _saved(stored: Stored | None) -> ScheduleInfo:
     return _info(stored)
 
 
-async def _found(namespace: str, ask: Ask) -> Any:
-    """Await a result of the service about schedules of a namespace. Raises ApiError if there is no such schedule."""
+async def _found(namespace: str, work: Coroutine[Ask, Any, T]) -> T:
+    """Return a result of the service about schedules of a namespace. Raises ApiError if there is no such schedule."""
     try:
-        return await Callback[Any](ask)
+        return await work
     except NotFoundError as error:
         raise _unknown(text_with_names(str(error), namespace)) from None
     except (UsageError, ConflictError) as error:
