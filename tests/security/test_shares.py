@@ -381,7 +381,7 @@ def test_open_operations_are_refused_above_the_share_of_a_caller_and_a_namespace
         """Begin an operation that goes on; return why it was refused."""
         refused: list[str] = []
         new = node.bulk.new(namespace, Spec(action=Action.RETRY, ids=tuple(range(1, 1000)), caller=caller))
-        node.bulk.begin(new, lambda _: None, lambda error: refused.append(str(error)))
+        CallInProgress(node.bulk.begin(new), lambda _: None, lambda error: refused.append(str(error)))
         return "".join(refused)
 
     assert [begin(ann), begin(ann)] == ["", ""]
@@ -403,7 +403,7 @@ def test_callers_of_many_namespaces_leave_operations_to_those_who_have_one(monke
     def begin(caller: Caller, namespace: str) -> bool:
         refused: list[object] = []
         new = node.bulk.new(namespace, Spec(action=Action.RETRY, ids=tuple(range(1, 1000)), caller=caller))
-        node.bulk.begin(new, lambda _: None, refused.append)
+        CallInProgress(node.bulk.begin(new), lambda _: None, refused.append)
         return not refused
 
     everywhere = [Caller(str(number), EVERYWHERE.grants, token=str(number)) for number in range(30)]

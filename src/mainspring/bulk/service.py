@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from mainspring.access.idempotency import Reservation
+from mainspring.access.idempotency import commit_keyed
 from mainspring.access.roles import Permission
 from mainspring.bulk import rules
 from mainspring.bulk.rules import LARGEST_STEP, PREFIX, Action, BulkOperation, Outcome, Result, Spec, Status
 from mainspring.bulk.store import BeginBulk, EndBulk, FindBulk, StepBackfill, StepBulk, Stepped, SweepBulk, TakeBulk
 from mainspring.bulk.unit import REASON
-from mainspring.callbacks import CallInProgress
+from mainspring.callbacks import CallInProgress, shielded
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError
 from mainspring.jobs.store import Find
@@ -422,36 +422,23 @@ class BulkService:
         """Return the seconds of a clock that is never set."""
         return self._node.clock.monotonic()
 
-    def begin(
-        self,
-        bulk: BulkOperation,
-        done: Callable[[Any], None],
-        failed: Callable[[MainspringError], None],
-        act: Act | None = None,
-        keyed_act: KeyedAct | None = None,
-    ) -> None:
-        """Store an operation of `new` and begin it; ``done`` is called with the `BulkOperation`.
+    @shielded
+    async def begin(
+        self, bulk: BulkOperation, act: Act | None = None, keyed_act: KeyedAct | None = None
+    ) -> BulkOperation:
+        """Store an operation of `new`, begin it and return it.
 
-        It is called with the earlier `Reservation` if a request with the key was made before; then nothing begins.
-        ``failed`` gets a StoreError, or a ConflictError if too many operations of the caller or the namespace are open.
+        Raises StoreError, ConflictError if too many operations of the caller or the namespace are open, and RepeatedError.
         """
-
-        def begun(stored: BulkOperation | Reservation) -> None:
-            del self._beginning[bulk.id]
-            done(stored)
-            if not isinstance(stored, Reservation):
-                self._start(stored)
-
-        def not_begun(error: StoreError) -> None:
-            del self._beginning[bulk.id]
-            failed(error)
-
-        why = self._too_many(bulk)
-        if why:
-            failed(ConflictError(why))
-            return
+        if why := self._too_many(bulk):
+            raise ConflictError(why)
         self._beginning[bulk.id] = bulk
-        self._node.commits.put(BeginBulk(bulk, act, keyed_act), begun, not_begun)
+        try:
+            stored: BulkOperation = await commit_keyed(self._node.commits, BeginBulk(bulk, act, keyed_act))
+        finally:
+            del self._beginning[bulk.id]
+        self._start(stored)
+        return stored
 
     def _too_many(self, new: BulkOperation) -> str:
         """Return the reason for refusing a new operation; empty if it may begin. Those under way continue in any case."""
@@ -470,17 +457,11 @@ class BulkService:
             return ""
         return f"{who} {number} operations under way on this node, and may begin no more: wait for some, or abort some"
 
-    def abort(
-        self,
-        namespace: str,
-        bulk_id: int,
-        why: str,
-        done: Callable[[BulkOperation | None], None],
-        failed: Callable[[StoreError], None],
-        act: Act | None = None,
-    ) -> None:
-        """End an operation early, whichever node works on it; ``done`` is called with it, or with None if there is none."""
-        self._node.commits.put(EndBulk(namespace, bulk_id, Status.ABORTED, why, self.now_us(), act), done, failed)
+    async def abort(self, namespace: str, bulk_id: int, why: str, act: Act | None = None) -> BulkOperation | None:
+        """End an operation early, whichever node works on it, and return it; None if there is none."""
+        end = EndBulk(namespace, bulk_id, Status.ABORTED, why, self.now_us(), act)
+        bulk: BulkOperation | None = await self._node.commits.committed(end)
+        return bulk
 
     # ---- time ----
 

@@ -13,6 +13,7 @@ from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.bulk import service
 from mainspring.bulk.rules import Action, BulkOperation, Outcome, Status
+from mainspring.callbacks import CallInProgress
 from mainspring.queries.lists import ListFires
 from mainspring.schedules.model import Every, Overlap, Schedule
 from mainspring.schedules.store import Change, SaveSchedules
@@ -133,7 +134,7 @@ def test_a_caller_without_rights_stops_it(node: Backfilling) -> None:
 def test_an_abort_ends_it(node: Backfilling) -> None:
     bulk = node.backfill(rate=2)
     node.wait(1.5)
-    node.bulk.abort("default", bulk.id, "enough", lambda _: None, lambda _: None)
+    CallInProgress(node.bulk.abort("default", bulk.id, "enough"), lambda _: None, lambda _: None)
     node.wait(60)
     assert node.shown(bulk).status is Status.ABORTED
     assert 0 < len(node.fires()) < 8

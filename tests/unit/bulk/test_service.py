@@ -17,6 +17,7 @@ from mainspring.bulk.rules import Action, BulkOperation, Outcome, Spec, Status
 from mainspring.bulk.service import FIND_INTERVAL, BulkService
 from mainspring.bulk.service import BulkNode as Services
 from mainspring.bulk.store import ListTouched, ShowBulk, StepBackfill, StepBulk
+from mainspring.callbacks import CallInProgress
 from mainspring.engines.memory.bulk import MemoryBulk, MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
@@ -79,7 +80,8 @@ class BulkNode(Node):
         **spec: Any,
     ) -> BulkOperation:
         begun: list[BulkOperation] = []
-        self.bulk.begin(self.bulk.new(namespace, Spec(action=action, where=where, **spec)), begun.append, unexpected)
+        new = self.bulk.new(namespace, Spec(action=action, where=where, **spec))
+        CallInProgress(self.bulk.begin(new), begun.append, unexpected)
         while not begun:
             self.life.commits.hurry()
             self.life.settle()
@@ -352,7 +354,7 @@ def test_an_abort_ends_it_between_two_steps(node: BulkNode) -> None:
     bulk = node.begin(rate=2)
     node.wait(1.5)
     aborted: list[BulkOperation | None] = []
-    node.bulk.abort("default", bulk.id, "enough", aborted.append, unexpected)
+    CallInProgress(node.bulk.abort("default", bulk.id, "enough"), aborted.append, unexpected)
     node.wait(60)
     assert aborted[0] is not None
     assert (aborted[0].status, aborted[0].progress.why) == (Status.ABORTED, "enough")
@@ -422,7 +424,8 @@ def test_a_store_that_refuses_is_asked_later(node: BulkNode) -> None:
     node.failed(3)
     node.life.store.full = True
     refused: list[object] = []
-    node.bulk.begin(node.bulk.new("default", Spec(action=Action.RETRY, where=FAILED)), unexpected, refused.append)
+    new = node.bulk.new("default", Spec(action=Action.RETRY, where=FAILED))
+    CallInProgress(node.bulk.begin(new), unexpected, refused.append)
     node.commit()
     assert refused
     node.life.store.full = False

@@ -5,15 +5,16 @@ The stream of an operation has its progress until it ends, whichever node works 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import asdict, replace
 
+from mainspring.access.idempotency import act_if_new
 from mainspring.access.roles import Permission
 from mainspring.api.handlers.job_lookup import filter_of, info_of
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.handlers.waiting import act_if_new
 from mainspring.api.operations import (
     AbortOperation,
     Backfill,
@@ -36,7 +37,7 @@ from mainspring.api.request import PAGE_LIMIT, ApiError, Code, JobCriteria, Touc
 from mainspring.bulk import rules
 from mainspring.bulk.rules import PREFIX, Action, Spec, Status
 from mainspring.bulk.store import ListBulk, ListTouched, ShowBulk
-from mainspring.callbacks import Callback, in_slices
+from mainspring.callbacks import in_slices
 from mainspring.clock import to_us
 from mainspring.jobs.store import Find
 from mainspring.namespaces import key_of_text, split_text
@@ -139,11 +140,7 @@ class OperationCalls:
                 namespace=request.namespace,
                 after=msgspec.to_builtins(request),
             )
-            await act_if_new(
-                once,
-                lambda keyed, done, failed: self._operations.begin(bulk, done, failed, act, keyed),
-                lambda _: answer,
-            )
+            await act_if_new(once, partial(self._operations.begin, bulk, act), lambda _: answer)
         return answer
 
     async def _count(self, bulk: BulkOperation, caller: Caller) -> tuple[int, bool, list[Job]]:
@@ -229,9 +226,7 @@ class OperationCalls:
         number = (await self.find(request.namespace, request.id, caller)).id
         why = f"aborted by {caller.name}" + (f": {request.reason}" if request.reason else "")
         act = caller.act(request.call, request.id, request.reason, namespace=request.namespace)
-        bulk: BulkOperation | None = await Callback(
-            lambda done, failed: self._operations.abort(request.namespace, number, why, done, failed, act)
-        )
+        bulk = await self._operations.abort(request.namespace, number, why, act)
         if bulk is None:
             raise _unknown(request.id)
         if bulk.unread:
@@ -363,11 +358,7 @@ class BackfillCalls:
                 namespace=request.namespace,
                 after={"operation": id_of(bulk), **msgspec.to_builtins(request)},
             )
-            await act_if_new(
-                once,
-                lambda keyed, done, failed: self._operations.begin(bulk, done, failed, act, keyed),
-                lambda _: answer,
-            )
+            await act_if_new(once, partial(self._operations.begin, bulk, act), lambda _: answer)
         return answer
 
     async def _schedule(self, request: Backfill) -> Stored:
