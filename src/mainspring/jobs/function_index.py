@@ -21,7 +21,7 @@ import structlog
 from mainspring.access.caller import LOCAL
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import State
-from mainspring.jobs.store import CountDead, CountLive, Redrive, ShowDead, ShowLive, Submit
+from mainspring.jobs.store import CountLive, Redrive, ShowLive, Submit
 from mainspring.log_limit import LogLimit
 from mainspring.namespaces import namespace_of
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.assignment import Assigner
     from mainspring.jobs.dispatch import Dispatch
-    from mainspring.jobs.store import Counted, DeadCounted
+    from mainspring.jobs.store import Counted
     from mainspring.jobs.table import Context
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Operation
@@ -275,25 +275,18 @@ class Roster:
         """Whether all functions are in memory, and few."""
         return self._dispatch.complete and len(self._dispatch.order) <= PAGE_SIZE
 
-    def page(
-        self, place: Place, then: Callable[[Page], None], failed: Callable[[StoreError], None], limit: int = PAGE_SIZE
-    ) -> None:
-        """Build the page that begins at a place; a page of functions in memory is passed on at once."""
+    async def page(self, place: Place, limit: int = PAGE_SIZE) -> Page:
+        """Return the page that begins at a place; one of functions in memory at once."""
         if place.row is None:
-            then(self._in_memory(place.serial, limit))
-            return
-        serial = place.serial
-
-        def counted(outcome: Counted) -> None:
-            queues = self._dispatch.queues
-            rows = [
-                queues.get(row.name, row)
-                for row in _rows_of(outcome.counts)
-                if row.name not in queues or queues[row.name].serial > serial
-            ]
-            then(Page(rows, None if outcome.next is None else Place(serial, outcome.next)))
-
-        self._reads.ask(ShowLive(place.row, limit), counted, failed)
+            return self._in_memory(place.serial, limit)
+        outcome = await self._reads.read(ShowLive(place.row, limit))
+        queues = self._dispatch.queues
+        rows = [
+            queues.get(row.name, row)
+            for row in _rows_of(outcome.counts)
+            if row.name not in queues or queues[row.name].serial > place.serial
+        ]
+        return Page(rows, None if outcome.next is None else Place(place.serial, outcome.next))
 
     def _in_memory(self, serial: int, limit: int) -> Page:
         order, queues = self._dispatch.order, self._dispatch.queues
@@ -305,39 +298,15 @@ class Roster:
             return Page(functions, Place(serial))
         return Page(functions, None if self._dispatch.complete else Place(serial, b""))
 
-    def find(
-        self,
-        names: Sequence[bytes],
-        then: Callable[[Mapping[bytes, FunctionQueue]], None],
-        failed: Callable[[StoreError], None],
-    ) -> None:
+    async def find(self, names: Sequence[bytes]) -> Mapping[bytes, FunctionQueue]:
         """Look functions up; the result has those that are in memory or have stored jobs."""
         queues = self._dispatch.queues
         here = {name: queues[name] for name in names if name in queues}
         others = [name for name in names if name not in here]
         if self._dispatch.complete or not others:
-            then(here)
-            return
-
-        def counted(outcome: Counted) -> None:
-            then({row.name: row for row in _rows_of(outcome.counts)} | here)
-
-        self._commits.put(CountLive(others), counted, failed)
-
-    def count_dead(
-        self,
-        names: Sequence[bytes],
-        then: Callable[[Mapping[bytes, int]], None],
-        failed: Callable[[StoreError], None],
-    ) -> None:
-        """Count the dead letters of functions."""
-        self._reads.ask(CountDead(tuple(names)), then, failed)
-
-    def show_dead(
-        self, after: bytes, then: Callable[[DeadCounted], None], failed: Callable[[StoreError], None]
-    ) -> None:
-        """Count the dead letters of a page of all functions in the store, also of those that are not in memory."""
-        self._reads.ask(ShowDead(after), then, failed)
+            return here
+        outcome: Counted = await self._commits.committed(CountLive(others))
+        return {row.name: row for row in _rows_of(outcome.counts)} | here
 
     # ---- counts ----
 

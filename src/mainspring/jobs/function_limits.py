@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from mainspring.callbacks import CallInProgress, shielded
 from mainspring.clock import from_us, to_us
-from mainspring.errors import ConflictError, MainspringError
+from mainspring.errors import ConflictError
 from mainspring.namespaces import name_text
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import limits_to_wire
@@ -158,43 +159,42 @@ class Functions:
             return
         self._limits[function] = rules.with_declaration(row, limits, now_us)
         self.apply(function)
-        self.change(
-            function, lambda row, now_us: rules.with_declaration(row, limits, now_us), lambda _: None, lambda _: None
-        )
+        change = self._change(function, lambda row, now_us: rules.with_declaration(row, limits, now_us))
+        CallInProgress(change, lambda _: None, lambda _: None)
 
-    def change(
+    @shielded
+    async def change(
         self,
         function: bytes,
         change: Change,
-        done: Callable[[FunctionLimits], None],
-        failed: Callable[[MainspringError], None],
         act: Callable[[FunctionLimits, FunctionLimits], Act] | None = None,
-    ) -> None:
+    ) -> FunctionLimits:
         """Change the limits of a function; they apply here once they are stored, and at other nodes some seconds later.
 
-        ``failed`` also gets an error that ``change`` raises. ``act`` returns the act for the limits before and after.
+        ``act`` returns the act for the limits before and after. Raises ConflictError for limits that this node cannot read,
+        StoreError, and what ``change`` raises.
         """
-        before = self.limits_of(function)
-        if isinstance(before, UnreadableLimits):  # the write would lose what this version cannot read
-            failed(ConflictError(f"{before.pause_reason}; {REMEDY}"))
-            return
-        try:
-            wanted = change(before, self._now_us())
-        except MainspringError as error:
-            failed(error)
-            return
+        return await self._change(function, change, act)
 
-        def saved(stored: FunctionLimits) -> None:
+    async def _change(
+        self,
+        function: bytes,
+        change: Change,
+        act: Callable[[FunctionLimits, FunctionLimits], Act] | None = None,
+    ) -> FunctionLimits:
+        while True:
+            before = self.limits_of(function)
+            if isinstance(before, UnreadableLimits):  # the write would lose what this version cannot read
+                raise ConflictError(f"{before.pause_reason}; {REMEDY}")
+            wanted = change(before, self._now_us())
+            operation = SaveLimits(wanted)
+            if act is not None:
+                operation.act = act(before, wanted)
+            stored: FunctionLimits = await self._commits.committed(operation)
             self._learn(stored)
             if stored == msgspec.structs.replace(wanted, version=wanted.version + 1):
-                done(stored)
-            else:
-                self.change(function, change, done, failed, act)  # another change was first
-
-        operation = SaveLimits(wanted)
-        if act is not None:
-            operation.act = act(before, wanted)
-        self._commits.put(operation, saved, failed)
+                return stored
+            # Another change was first: make this one of its result.
 
     # ---- time ----
 

@@ -247,7 +247,6 @@ class JobService:
         self.when_stored, self.remember = ends.when_stored, self.settled_deliveries.add
         self.is_registered, self.registered_elsewhere = self.registered.has, self.registered.of_others
         self.page_of_functions, self.find_functions = self.roster.page, self.roster.find
-        self.count_dead, self.show_dead = self.roster.count_dead, self.roster.show_dead
         self.registered_names, self.all_functions = self.registered.names, self.roster.functions
         self.too_many_functions, self.unlisted_jobs = self.roster.too_many, self.roster.unlisted_jobs
         self.attempt_figures = self.attempts.figures

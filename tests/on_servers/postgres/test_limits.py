@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from tests.engines import postgres_engine
 
+from mainspring.callbacks import awaited
 from mainspring.ids import node_id
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job
@@ -124,11 +125,9 @@ async def _in_time(work: Coroutine[None, None, Pair]) -> Pair:
 
 
 async def _limit(node: Node, limits: Limits) -> None:
-    done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    node.service.functions.change(
-        b"f", lambda limited, _: msgspec.structs.replace(limited, commanded=limits), done.set_result, done.set_exception
+    await awaited(
+        node.service.functions.change(b"f", lambda limited, _: msgspec.structs.replace(limited, commanded=limits))
     )
-    await done
 
 
 def test_no_more_run_at_once_than_the_limit(database: str) -> None:

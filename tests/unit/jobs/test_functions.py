@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.callbacks import CallInProgress
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.jobs import function_limits
 from mainspring.jobs.admission import MIN_JOBS
@@ -28,7 +29,7 @@ def limit(node: Node, limits: Limits | None, function: str = "f", *, paused: boo
         return FunctionLimits(row.function, row.declared, limits, paused, row.version)
 
     replies: list[FunctionLimits] = []
-    node.service.functions.change(function.encode(), change, replies.append, unexpected)
+    CallInProgress(node.service.functions.change(function.encode(), change), replies.append, unexpected)
     node.commit()
     assert replies[0].paused is paused
 
@@ -303,7 +304,7 @@ def test_two_who_write_at_once_both_come_through() -> None:
             values = {"declared": row.declared, "commanded": row.commanded, "paused": row.paused, name: value}
             return FunctionLimits(row.function, version=row.version, **values)  # type: ignore[arg-type]
 
-        node.service.functions.change(b"f", change, replies.append, unexpected)
+        CallInProgress(node.service.functions.change(b"f", change), replies.append, unexpected)
     node.commit()
     assert (first[0].version, second[0].version) == (1, 2)
     assert (second[0].paused, second[0].commanded) == (True, Limits(concurrency=7))
@@ -315,7 +316,7 @@ def pause(node: Node, seconds: float) -> None:
     def change(row: FunctionLimits, now_us: int) -> FunctionLimits:
         return rules.paused(row, now_us, until_us=now_us + round(seconds * SECOND))
 
-    node.service.functions.change(b"f", change, lambda _: None, unexpected)
+    CallInProgress(node.service.functions.change(b"f", change), lambda _: None, unexpected)
     node.commit()
 
 
@@ -354,7 +355,7 @@ def test_a_function_whose_limits_cannot_be_read_waits_and_keeps_them() -> None:
     assert (given(worker), given(other)) == ([], ["2"])
     node.service.functions.declare(b"f", Limits(concurrency=7))
     refused: list[object] = []
-    node.service.functions.change(b"f", lambda row, _: rules.resumed(row), unexpected, refused.append)
+    CallInProgress(node.service.functions.change(b"f", lambda row, _: rules.resumed(row)), unexpected, refused.append)
     node.commit()
     assert "cannot read the limits" in str(refused)
     assert isinstance(stored[key], UnreadableLimits), "no write loses them"

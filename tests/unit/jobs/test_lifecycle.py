@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mainspring.callbacks import CallInProgress
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Submit
 from mainspring.resources.rules import FunctionLimits, Limits
@@ -37,9 +38,10 @@ def commit(node: Node, *jobs: Job) -> None:
 
 def say(node: Node, limits: Limits | None, *, paused: bool = False) -> None:
     """Say something of the function."""
-    node.service.change_limits(
-        b"f",
-        lambda stored, _: FunctionLimits(stored.function, stored.declared, limits, paused, stored.version),
+    CallInProgress(
+        node.service.change_limits(
+            b"f", lambda stored, _: FunctionLimits(stored.function, stored.declared, limits, paused, stored.version)
+        ),
         lambda _: None,
         unexpected,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conformance.ground import Do, InMemory
 
+from mainspring.callbacks import CallInProgress
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.jobs.model import Job, Options, State
 from mainspring.resources.rules import FunctionLimits, Limits
@@ -61,8 +62,10 @@ def counts(node: Node) -> tuple[int, int, int, int]:
 
 
 def limit(node: Node, limits: Limits) -> None:
-    node.service.change_limits(
-        b"f", lambda stored, _: FunctionLimits(stored.function, stored.declared, limits), lambda _: None, unexpected
+    CallInProgress(
+        node.service.change_limits(b"f", lambda stored, _: FunctionLimits(stored.function, stored.declared, limits)),
+        lambda _: None,
+        unexpected,
     )
     node.commit()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from mainspring.callbacks import CallInProgress
 from mainspring.jobs import dispatch, function_index
 from mainspring.jobs.function_index import Page, Place
 from mainspring.jobs.model import State
@@ -132,7 +133,7 @@ def test_a_job_that_becomes_due_is_handed_out_where_a_worker_has_come(node: Node
 
 def test_a_pause_holds_for_a_function_that_is_a_row(node: Node) -> None:
     store(node, 50)
-    node.service.functions.change(b"40", pause, lambda _: None, lambda _: None)
+    CallInProgress(node.service.functions.change(b"40", pause), lambda _: None, lambda _: None)
     node.commit()
     assert tracked(node) == MANY
     worker = node.stream("40")
@@ -218,7 +219,7 @@ def test_rows_above_a_lower_limit_go_on(node: Node) -> None:
 def test_a_page_of_rows_waits_for_no_group(node: Node) -> None:
     store(node, 50)
     pages: list[Page] = []
-    node.service.roster.page(Place(row=b""), pages.append, lambda _: None)
+    CallInProgress(node.service.roster.page(Place(row=b"")), pages.append, lambda _: None)
     assert node.life.commits.idle
     node.life.settle()
     assert len(pages[0].functions) == 50

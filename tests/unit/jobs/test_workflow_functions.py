@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.conformance.ground import Do, InMemory
 
+from mainspring.callbacks import CallInProgress
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import ConflictError, StoreError
 from mainspring.jobs.model import RUNS, Job, State
@@ -347,7 +348,9 @@ def test_a_node_that_drains_begins_no_waiting_jobs(node: Node, roots: FakeRoots)
 
 
 def pause(node: Node, *, paused: bool) -> None:
-    node.service.change_limits(b"f", lambda row, _: replace(row, paused=paused), lambda _: None, unexpected)
+    CallInProgress(
+        node.service.change_limits(b"f", lambda row, _: replace(row, paused=paused)), lambda _: None, unexpected
+    )
     node.commit()
 
 
@@ -389,8 +392,12 @@ def test_a_pause_ends_the_passes_over_waiting_jobs(
     pause(node, paused=True)
     for number in range(5):
         node.background(str(number))
-    node.service.change_limits(b"f", lambda row, _: replace(row, paused=False), lambda _: None, unexpected)
-    node.service.change_limits(b"f", lambda row, _: replace(row, paused=True), lambda _: None, unexpected)
+    CallInProgress(
+        node.service.change_limits(b"f", lambda row, _: replace(row, paused=False)), lambda _: None, unexpected
+    )
+    CallInProgress(
+        node.service.change_limits(b"f", lambda row, _: replace(row, paused=True)), lambda _: None, unexpected
+    )
     node.commit()
     assert len(roots.begun) < 5
     pause(node, paused=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mainspring.callbacks import awaited
 from mainspring.jobs import token_grants
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     import pytest
 
     from mainspring.jobs.held import Held
-    from mainspring.resources.rules import FunctionLimits
     from mainspring.server.node import Node
 
 SECOND = 1_000_000
@@ -28,14 +28,11 @@ SECOND = 1_000_000
 
 async def limit(node: Node, limits: Limits | None, *, paused: bool = False) -> None:
     """Set the limits of the function ``f`` by command."""
-    done: asyncio.Future[FunctionLimits] = asyncio.get_running_loop().create_future()
-    node.service.functions.change(
-        b"f",
-        lambda function, _: msgspec.structs.replace(function, commanded=limits, paused=paused),
-        done.set_result,
-        done.set_exception,
+    await awaited(
+        node.service.functions.change(
+            b"f", lambda function, _: msgspec.structs.replace(function, commanded=limits, paused=paused)
+        )
     )
-    await done
 
 
 async def nodes(fleet: LocalFleet, number: int, limits: Limits) -> list[Node]:

@@ -13,6 +13,7 @@ from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.submitting import SubmitCalls
 from mainspring.api.request import write
 from mainspring.api.submitting import NewJob, Submissions, SubmitJobs
+from mainspring.callbacks import CallInProgress
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Job
 from mainspring.jobs.roots import Stored
@@ -76,7 +77,7 @@ def runs(node: Node) -> int:
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_start_is_repeated_once(node: Node, paused: bool) -> None:
     if paused:
-        node.service.change_limits(b"order", pause, lambda _: None, unexpected)
+        CallInProgress(node.service.change_limits(b"order", pause), lambda _: None, unexpected)
         node.commit()
     assert start(node) == Stored({}, {})
     assert start(node) == KEPT

@@ -7,7 +7,6 @@ function is an act in the audit, which holds until the next failure.
 from __future__ import annotations
 
 import heapq
-from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -40,6 +39,7 @@ from mainspring.errors import StoreError
 from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE, Place
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
+from mainspring.jobs.store import CountDead, ShowDead
 from mainspring.namespaces import name_of, namespace_of
 from mainspring.nodes.model import running_by_function
 from mainspring.queries.filters import JobFilter
@@ -58,10 +58,8 @@ if TYPE_CHECKING:
     from mainspring.access.service import AccessService
     from mainspring.api.handlers.registry import Handlers
     from mainspring.clock import Clock
-    from mainspring.jobs.function_index import Page
     from mainspring.jobs.function_limits import Change
     from mainspring.jobs.service import JobService
-    from mainspring.jobs.store import DeadCounted
     from mainspring.nodes.model import NodeRow
     from mainspring.storage.reads import Reads
 
@@ -86,10 +84,9 @@ class DeadNumbers(NamedTuple):
 async def count_dead(service: JobService, names: Sequence[bytes]) -> Mapping[bytes, int] | None:
     """Return the numbers of functions with dead letters; None while the store cannot be read. All else is in memory."""
     try:
-        found: Mapping[bytes, int] = await Callback(lambda done, failed: service.count_dead(names, done, failed))
+        return await service.read(CountDead(tuple(names)))
     except StoreError:
         return None
-    return found
 
 
 class DeadLetters:
@@ -138,7 +135,7 @@ class DeadLetters:
         for _ in range(MOST_PAGES):
             place = after or b""
             try:
-                page: DeadCounted = await Callback(partial(self._service.show_dead, place))
+                page = await self._service.read(ShowDead(place))
             except StoreError:
                 return numbers, False
             numbers |= page.numbers
@@ -270,7 +267,7 @@ class FunctionCalls:
         searched = 0
         while isinstance(place, Place):
             size = min(limit - len(found), PAGE_SIZE)
-            page = await self._page(place, size)
+            page = await self._service.page_of_functions(place, size)
             searched += size
             # Functions of `others` come in the last part, unless they are in memory.
             found.extend(
@@ -286,7 +283,7 @@ class FunctionCalls:
         names = heapq.nsmallest(remaining + 1, (name for name in others if name > after))
         following = _token(names[-2]) if len(names) > remaining else None
         names = names[:remaining]
-        stored = await self._find(names)
+        stored = await self._service.find_functions(names)
         found.extend(stored.get(name) or FunctionQueue(name) for name in names)
         return await self._listed(found, following)
 
@@ -310,19 +307,13 @@ class FunctionCalls:
             and caller.may(request.permission, request.namespace, function_text(name))
         }
 
-    def _page(self, place: Place, size: int) -> Callback[Page]:
-        return Callback(lambda done, failed: self._service.page_of_functions(place, done, failed, size))
-
     def _counted(self) -> Callback[None]:
         return Callback(lambda done, _: self._service.counted(lambda: done(None)))
-
-    def _find(self, names: Sequence[bytes]) -> Callback[Mapping[bytes, FunctionQueue]]:
-        return Callback(lambda done, failed: self._service.find_functions(names, done, failed))
 
     async def _show(self, request: ShowFunction) -> FunctionInfo:
         service, name = self._service, function_named(request.function, request.namespace)
         await self._counted()
-        queue = (await self._find([name])).get(name)
+        queue = (await self._service.find_functions([name])).get(name)
         is_known = queue is not None or name in service.limited_functions() or service.is_registered(name)
         if not is_known and not await count_dead(service, [name]):
             raise ApiError(Code.FUNCTION_NOT_FOUND, f"there is no function {request.function}")
@@ -407,8 +398,8 @@ class FunctionCalls:
                 request.call, function, reason, namespace=request.namespace, before=shown[0], after=shown[1]
             )
 
-        await Callback[Any](lambda done, failed: service.change_limits(name, change, done, failed, act))
-        return (await self._infos((await self._find([name])).get(name) or FunctionQueue(name)))[0]
+        await service.change_limits(name, change, act)
+        return (await self._infos((await self._service.find_functions([name])).get(name) or FunctionQueue(name)))[0]
 
     def _shown(self, stored: FunctionLimits) -> dict[str, Any]:
         """Return limits as the audit shows them."""

@@ -16,7 +16,8 @@ from mainspring import namespaces
 from mainspring.access.roles import Permission
 from mainspring.api.jobs import CancelJob, CancelledJob
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
-from mainspring.errors import ForbiddenError, StoreError
+from mainspring.callbacks import CallInProgress
+from mainspring.errors import ForbiddenError, MainspringError
 from mainspring.faces.gearman.calls import CALL_COST
 from mainspring.faces.gearman.peer_io import TRANSPORT_WINDOW
 from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE
@@ -156,13 +157,13 @@ def _page(
     peer: Peer,
     line: Callable[[gearman_admin.FunctionStatus], bytes],
     place: Place,
-    then: Callable[[Piece | StoreError], None],
+    then: Callable[[Piece | MainspringError], None],
 ) -> None:
     def found(page: Page) -> None:
         queues = [queue for queue in page.functions if namespace_of(queue.name) == peer.namespace]
         then((b"".join([line(_function(peer, queue)) for queue in queues]), page.next))
 
-    peer.service.page_of_functions(place, found, then)
+    CallInProgress(peer.service.page_of_functions(place), found, then)
 
 
 def _function(peer: Peer, queue: FunctionQueue) -> gearman_admin.FunctionStatus:
@@ -250,7 +251,7 @@ def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
             yield b"".join([line(job, True) for job in stored[start : start + PAGE_SIZE]])
 
 
-def _list(peer: Peer, query: QueryJobs, then: Callable[[list[Job] | StoreError], None]) -> None:
+def _list(peer: Peer, query: QueryJobs, then: Callable[[list[Job] | MainspringError], None]) -> None:
     peer.service.gather(query, lambda page: then(page.items), then, lambda: not peer.reading.ended)
 
 
@@ -297,10 +298,10 @@ def _drop_function(peer: Peer, command: Command) -> None:
             peer.service.forget_function(name)
             peer.outbox.fill(slot, gearman_admin.OK)
 
-    def failed(error: StoreError) -> None:
+    def failed(error: MainspringError) -> None:
         peer.outbox.fill(slot, f"ERR STORE {error}\r\n".encode())
 
-    peer.service.find_functions([name], found, failed)
+    CallInProgress(peer.service.find_functions([name]), found, failed)
 
 
 def _maxqueue(peer: Peer, command: Command) -> None:
@@ -354,7 +355,7 @@ COMMANDS: Final[dict[str, _TextCommand]] = {
 StoreRequest = Callable[[Callable[[Any], None]], None]
 """Calls a function with the result of a request, at once or later."""
 Pieces = Generator[bytes | StoreRequest, Any, None]
-"""Yields pieces of an answer, and requests, whose results are sent to it. A StoreError is answered with an error."""
+"""Yields pieces of an answer, and requests, whose results are sent to it. A MainspringError is answered with an error."""
 
 
 class Listing:
@@ -381,7 +382,7 @@ class Listing:
             peer.outgoing.when_writable(lambda: self._put(self._step))
             return
         answer, self._answer = self._answer, None
-        if isinstance(answer, StoreError):
+        if isinstance(answer, MainspringError):
             self._fail(answer)
             return
         try:
@@ -400,7 +401,7 @@ class Listing:
         self._answer = answer
         self._put(self._step)
 
-    def _fail(self, error: StoreError) -> None:
+    def _fail(self, error: MainspringError) -> None:
         """Answer with an error. If part of the answer is sent, close the connection before the last line, to show the loss."""
         if self._has_begun:
             self._peer.close()

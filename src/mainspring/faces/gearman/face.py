@@ -21,7 +21,7 @@ from mainspring.access.idempotency import FindReply, IdempotencyKey, KeptReply, 
 from mainspring.api.request import ApiError, Code, Problem, lacking, problem_of
 from mainspring.callbacks import CallInProgress
 from mainspring.clock import to_us
-from mainspring.errors import StoreError
+from mainspring.errors import MainspringError
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.guard import NO_CREDENTIALS
 from mainspring.faces.gearman.peers import Strangers
@@ -348,7 +348,7 @@ CACHE_BYTES: Final = 4 * 2**20
 
 Piece = tuple[bytes, Any]
 """A piece, and the value with which its reader requests the next one."""
-BuildPiece = Callable[[Callable[[Piece | StoreError], None]], None]
+BuildPiece = Callable[[Callable[[Piece | MainspringError], None]], None]
 
 
 class PieceCache:
@@ -358,9 +358,9 @@ class PieceCache:
         self._monotonic = monotonic
         self._pieces: OrderedDict[Hashable, tuple[float, Piece]] = OrderedDict()
         self._bytes = 0
-        self._building: dict[Hashable, list[Callable[[Piece | StoreError], None]]] = {}
+        self._building: dict[Hashable, list[Callable[[Piece | MainspringError], None]]] = {}
 
-    def get(self, key: Hashable, build: BuildPiece, then: Callable[[Piece | StoreError], None]) -> None:
+    def get(self, key: Hashable, build: BuildPiece, then: Callable[[Piece | MainspringError], None]) -> None:
         """Call ``then`` with a piece once it is built."""
         self._evict(0)
         cached = self._pieces.get(key)
@@ -372,8 +372,8 @@ class PieceCache:
             self._building[key] = [then]
             build(lambda piece: self._built(key, piece))
 
-    def _built(self, key: Hashable, built: Piece | StoreError) -> None:
-        if not isinstance(built, StoreError):
+    def _built(self, key: Hashable, built: Piece | MainspringError) -> None:
+        if not isinstance(built, MainspringError):
             self._evict(len(built[0]))
             self._pieces[key] = (self._monotonic(), built)
             self._bytes += len(built[0])

@@ -11,7 +11,7 @@ from tests.unit.jobs.a_node import unexpected
 
 from mainspring.faces.gearman.administration import COMMIT_LIMIT
 from mainspring.faces.gearman.face import CACHE_SECONDS
-from mainspring.jobs.function_index import PAGE_SIZE, Place
+from mainspring.jobs.function_index import PAGE_SIZE, Page, Place
 from mainspring.wire.gearman_protocol import Type, request
 
 from .a_face import F, G, Node, configure
@@ -159,10 +159,10 @@ def test_listings_share_recent_pieces_from_the_store(node: Node, monkeypatch: py
     from_store: list[Place] = []
     page = node.service.roster.page
 
-    def counted(place: Place, *rest: Any) -> None:
+    async def counted(place: Place) -> Page:
         if place.row is not None:
             from_store.append(place)
-        page(place, *rest)
+        return await page(place)
 
     monkeypatch.setattr(node.service, "page_of_functions", counted)
     first, second = node.connect().text("status"), node.connect().text("status")
