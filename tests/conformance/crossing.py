@@ -12,6 +12,7 @@ from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import access, functions, jobs, namespaces, nodes, operations, schedules, submitting, workflows
 from mainspring.api.request import ApiError, Code, JobCriteria, Shared, write
+from mainspring.callbacks import awaited
 from mainspring.job_logs.model import Chunk, Line, parts_of
 from mainspring.job_logs.store import AppendLogs
 from mainspring.namespaces import key
@@ -105,23 +106,17 @@ class World:
         assert job is not None
         (part,) = parts_of(1, [Line(1, 2, "l", "hidden line")])
         chunk = Chunk(1, job, self.namespace, b"task", 1, 1, part.first, part.lines, part.levels, part.body)
-        await self._committed(lambda done: self.built.node.commits.put(AppendLogs([chunk]), done))
+        await awaited(self.built.node.commits.committed(AppendLogs([chunk])))
 
     async def _start_run(self) -> None:
         runs, call, here = self.built.node.workflows, self.built.api.call, self.namespace
         if runs is None:
             return  # PostgreSQL has none
         definitions = [Definition(name, "1", here) for name in ("flow", "hidden-flow")]
-        await self._committed(lambda done: runs.define(definitions, lambda: done(None), done))
+        await awaited(runs.define(definitions))
         started = await call(workflows.StartRun("flow", "id", args=ARGUMENTS, namespace=here))
         self.root, self.run = started.handle, started.run
         await call(workflows.SignalRun("id", "signal", value=ARGUMENTS, namespace=here))
-
-    @staticmethod
-    async def _committed(ask: Callable[[Callable[[Any], None]], object]) -> None:
-        done = asyncio.get_running_loop().create_future()
-        ask(done.set_result)
-        assert not isinstance(await done, Exception)
 
     async def seen(self) -> list[bytes]:
         """Return what its own callers see of it."""

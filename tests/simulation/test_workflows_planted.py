@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from mainspring.callbacks import CallInProgress
 from mainspring.engines.memory import jobs as memory_jobs
 from mainspring.engines.memory.workflows import MemoryRuns
 from mainspring.faces.gearman.decide_packets import DecisionReports
@@ -32,7 +33,7 @@ from mainspring.workflows.decision_intake import CachedRuns, Deciders
 from mainspring.workflows.reading import RunCache
 from mainspring.workflows.requests import Decided, Reached
 from mainspring.workflows.service import RunRequests, WorkflowService
-from mainspring.workflows.store import Begun
+from mainspring.workflows.store import Begun, Start
 
 from .stores import SimulationError
 from .wires import wait_for_answers
@@ -131,10 +132,9 @@ def test_starting_steps_before_the_records_of_others_is_detected(monkeypatch: Pl
 def test_acknowledging_a_start_before_the_commit_is_detected(monkeypatch: Plant) -> None:
     start = WorkflowService.start
 
-    def hasty(self: WorkflowService, job: Job, version: str, timeout: float, done: Any, failed: Any) -> None:
-        done(Begun({}, {}))
-        start(self, job, version, timeout, lambda _: None, lambda _: None)
-        del failed
+    async def hasty(self: WorkflowService, one: Start) -> Begun:
+        CallInProgress(start(self, one), lambda _: None, lambda _: None)
+        return Begun({}, {})
 
     monkeypatch.setattr(WorkflowService, "start", hasty)
     is_caught(10, by="acknowledged and not begun")
@@ -143,10 +143,9 @@ def test_acknowledging_a_start_before_the_commit_is_detected(monkeypatch: Plant)
 def test_acknowledging_a_signal_before_the_commit_is_detected(monkeypatch: Plant) -> None:
     signal = RunRequests.signal
 
-    def hasty(self: RunRequests, one: Any, done: Any, failed: Any) -> None:
-        done(Reached("recorded", one.key.job, one.key.job))
-        signal(self, one, lambda _: None, lambda _: None)
-        del failed
+    async def hasty(self: RunRequests, one: Any) -> Reached:
+        CallInProgress(signal(self, one), lambda _: None, lambda _: None)
+        return Reached("recorded", one.key.job, one.key.job)
 
     monkeypatch.setattr(RunRequests, "signal", hasty)
     is_caught(10, by=r"\[0\] times there")

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 if TYPE_CHECKING:
-    Cancel = Callable[..., object]
+    Cancel = Callable[..., Coroutine[Ask, Any, str]]
     Rights = Callable[[Caller], Coroutine[Ask, Any, Caller | None]]
 
 STEPS: Final = Steps(first=8, smallest=8, largest=LARGEST_STEP, aim=3000)
@@ -319,7 +319,7 @@ class BulkRun:
 
         reason = self.bulk.spec.reason or REASON
         for job_id in jobs:
-            self._node.cancel(job_id, reason, answered, one_less, namespace=self.bulk.namespace)
+            CallInProgress(self._node.cancel(job_id, reason, namespace=self.bulk.namespace), answered, one_less)
 
 
 ROOM_DELAY: Final = 1.0

@@ -11,12 +11,14 @@ watchers.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.access.audit import RecordActs
-from mainspring.access.idempotency import KeyedAct, Reservation
+from mainspring.access.idempotency import KeyedAct, RepeatedError, commit_keyed
+from mainspring.callbacks import Callback, shielded
 from mainspring.clock import to_us
-from mainspring.errors import ConflictError
+from mainspring.errors import ConflictError, StoreError
 from mainspring.events import Ask, ProgressText, Running, Stop, StopRequested
 from mainspring.jobs import rules
 from mainspring.jobs.model import CANCEL_REASON, RUNS, Job, State, StopRequest, failure
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.access.caller import Act
-    from mainspring.errors import MainspringError, StoreError
+    from mainspring.errors import MainspringError
     from mainspring.events import Relay
     from mainspring.jobs.assignment import Assigner
     from mainspring.jobs.held import FunctionQueue, Held
@@ -168,81 +170,69 @@ class Clients:
 
     # ---- cancelling and retrying ----
 
-    def cancel(
-        self,
-        job_id: int,
-        reason: str,
-        done: Callable[[str], None],
-        failed: Callable[[MainspringError], None],
-        act: Act | None = None,
-        namespace: str = DEFAULT,
-    ) -> None:
+    @shielded
+    async def cancel(self, job_id: int, reason: str, act: Act | None = None, namespace: str = DEFAULT) -> str:
         """Cancel a job of a namespace.
 
-        ``done`` is called with ``cancelled``, ``running`` (its worker was asked to stop), or its final state. ``act`` is recorded
-        with the change, or when a worker is asked to stop.
+        Return ``cancelled``, ``running`` (its worker was asked to stop), or its final state. ``act`` is recorded with the change,
+        or when a worker is asked to stop.
         """
-        held = self._table.find(job_id)
-        if held is not None:
-            if not held.is_in(namespace):
-                failed(self._refusals.not_found(job_id))
-            elif held.then is not None:
-                held.then.append(lambda: self.cancel(job_id, reason, done, failed, act, namespace))
-            else:
-                self._request_stop(held, reason, done, failed, act)
-            return
-
-        def cancelled(outcome: Cancelled) -> None:
-            job = outcome.job
-            if job is None:
-                failed(self._refusals.not_found(job_id))
-            elif outcome.before <= State.PENDING:
-                self._changes.cancelled([outcome])
-                done("cancelled")
-            elif State(outcome.before).held and job.term == RUNS:
-                self._roots.cancel(job_id, reason, done, failed, act)
-            elif State(outcome.before).held and self._remote_jobs is not None and job.term != self._table.term:
-                self._record(act)
-                self._remote_jobs.stop(job.term, job_id, reason)
-                done("running")
-            elif State(outcome.before).held:
+        while True:
+            held = self._table.find(job_id)
+            if held is None:
+                error = failure("Cancelled", reason)
+                operation = Cancel(job_id, error, round(self._clock.wall() * 1_000_000), namespace)
+                operation.act = act
+                outcome: Cancelled = await self._commits.committed(operation)
+                state = await self._cancelled(job_id, outcome, reason, act)
+                if state is not None:
+                    return state
                 # It was claimed during the request, or its settlement waits for the store.
                 self._ends.retry_settlements()
-                self.cancel(job_id, reason, done, failed, act, namespace)
+            elif not held.is_in(namespace):
+                raise self._refusals.not_found(job_id)
+            elif held.then is None:
+                return await self._request_stop(held, reason, act)
             else:
-                done(State(outcome.before).name.lower())
+                await adopted(held.then)
 
-        error = failure("Cancelled", reason)
-        operation = Cancel(job_id, error, round(self._clock.wall() * 1_000_000), namespace)
-        operation.act = act
-        self._commits.put(operation, cancelled, failed)
+    async def _cancelled(self, job_id: int, outcome: Cancelled, reason: str, act: Act | None) -> str | None:
+        """Return the state of a stored job after the operation; None for a job that this node holds."""
+        job, before = outcome.job, outcome.before
+        if job is None:
+            raise self._refusals.not_found(job_id)
+        if before <= State.PENDING:
+            self._changes.cancelled([outcome])
+            return "cancelled"
+        if not State(before).held:
+            return State(before).name.lower()
+        if job.term == RUNS:
+            return await self._roots.cancel(job_id, reason, act)
+        if self._remote_jobs is not None and job.term != self._table.term:
+            self._record(act)
+            self._remote_jobs.stop(job.term, job_id, reason)
+            return "running"
+        return None
 
     def _record(self, act: Act | None) -> None:
         """Record an act that no operation of its own performs: a worker is asked to stop, or the job is in memory."""
         if act is not None:
             self._commits.put(RecordActs([act]))
 
-    def _request_stop(
-        self,
-        held: Held,
-        reason: str,
-        done: Callable[[str], None],
-        failed: Callable[[StoreError], None],
-        act: Act | None,
-    ) -> None:
+    async def _request_stop(self, held: Held, reason: str, act: Act | None) -> str:
         """Cancel a job in memory; if its worker can be asked to stop it, store the request first.
 
         The job is then cancelled even if the node crashes before the worker has stopped.
         """
         if not (self._keeps_requests and held.stored and held.worker is not None and held.worker.streams):
             self._record(act)
-            self.cancel_held(held, reason, done)
-            return
+            return await Callback[str](lambda done, _: self.cancel_held(held, reason, done))
         request = StopRequest(round(self._clock.wall() * 1_000_000), failure("Cancelled", reason))
         operation = RequestStop([(held.job.id, held.job.term)], request)
         operation.act = act
         self.cancel_held(held, reason, lambda _: None)
-        self._commits.put(operation, lambda _: done("running"), failed)
+        await self._commits.committed(operation)
+        return "running"
 
     def cancel_held(self, held: Held, reason: str, done: Callable[[str], None]) -> None:
         """Cancel a job in memory, without the store if its worker is asked to stop it."""
@@ -257,65 +247,52 @@ class Clients:
             worker.ignored_results.add(held.handle)  # the protocol has no message for a plain worker
         self._settling.cancelled(held, reason, lambda _: done("cancelled"))
 
-    def retry(
+    @shielded
+    async def retry(
         self,
         job_id: int,
-        done: Callable[[Any], None],
-        failed: Callable[[MainspringError], None],
+        keyed_act: KeyedAct | None = None,
         *,
         payload: bytes | None = None,
         delay: float = 0.0,
         act: Act | None = None,
-        keyed_act: KeyedAct | None = None,
         namespace: str = DEFAULT,
-    ) -> None:
-        """Put an ended, unsuccessful job of a namespace back to pending, or to scheduled for some seconds.
+    ) -> Job:
+        """Put an ended, unsuccessful job of a namespace back to pending, or to scheduled for some seconds, and return it.
 
-        ``payload``: with other arguments. ``done`` is called with the job, or with the earlier `Reservation` if a request with
-        the key of ``keyed_act`` was made before. The reply of ``keyed_act`` gets the job, too.
+        ``payload``: with other arguments. The reply of ``keyed_act`` gets the job, too. Raises NotFoundError, ConflictError,
+        StoreError and RepeatedError.
         """
+        found: Job | None = await Callback(partial(self.find, job_id, namespace=namespace))
+        if found is None or found.state not in rules.sources(rules.Event.REDRIVE):
+            raise self._not_retried(job_id, found)
+        redriving = self._changes.before_redrive([found])
+        if job_id in redriving.rivals:
+            raise self._not_retried(job_id, found, redriving.rivals[job_id])
+        due_us = round((self._clock.wall() + delay) * 1_000_000) if delay else 0
+        operation = Redrive(job_id, found.function, namespace, payload=payload, due_us=due_us)
+        operation.act = act
+        if keyed_act is not None:
+            operation.keyed_act = KeyedAct(keyed_act.key, lambda outcomes: keyed_act.reply(_retried(*outcomes)))
+        try:
+            outcome: Redriven = await commit_keyed(self._commits, operation)
+        except (StoreError, RepeatedError):
+            self._changes.not_redriven(redriving)
+            raise
+        job = outcome.job
+        if job is None or not outcome.redriven:
+            self._changes.not_redriven(redriving)
+            rival = None if outcome.rival is None else self._handles.of(outcome.rival).decode()
+            raise self._not_retried(job_id, job, rival)
+        self._changes.redriven(redriving, [outcome])
+        return job
 
-        def refuse(job: Job | None, rival: str | None = None) -> None:
-            if job is None:
-                failed(self._refusals.not_found(job_id))
-            elif rival is not None:
-                failed(self._refusals.unique_is_live(job_id, rival))
-            else:
-                failed(self._refusals.not_retried(job_id, job))
-
-        def found(job: Job | None) -> None:
-            if job is None or job.state not in rules.sources(rules.Event.REDRIVE):
-                refuse(job)
-                return
-            redriving = self._changes.before_redrive([job])
-            if job_id in redriving.rivals:
-                refuse(job, redriving.rivals[job_id])
-                return
-
-            def redriven(outcome: Redriven | Reservation) -> None:
-                if isinstance(outcome, Reservation):
-                    self._changes.not_redriven(redriving)
-                    done(outcome)
-                    return
-                if outcome.job is None or not outcome.redriven:
-                    self._changes.not_redriven(redriving)
-                    refuse(outcome.job, None if outcome.rival is None else self._handles.of(outcome.rival).decode())
-                    return
-                self._changes.redriven(redriving, [outcome])
-                done(outcome.job)
-
-            def not_redriven(error: StoreError) -> None:
-                self._changes.not_redriven(redriving)
-                failed(error)
-
-            due_us = round((self._clock.wall() + delay) * 1_000_000) if delay else 0
-            operation = Redrive(job_id, job.function, namespace, payload=payload, due_us=due_us)
-            operation.act = act
-            if keyed_act is not None:
-                operation.keyed_act = KeyedAct(keyed_act.key, lambda outcomes: keyed_act.reply(_retried(*outcomes)))
-            self._commits.put(operation, redriven, not_redriven)
-
-        self.find(job_id, found, failed, namespace=namespace)
+    def _not_retried(self, job_id: int, job: Job | None, rival: str | None = None) -> MainspringError:
+        if job is None:
+            return self._refusals.not_found(job_id)
+        if rival is not None:
+            return self._refusals.unique_is_live(job_id, rival)
+        return self._refusals.not_retried(job_id, job)
 
     # ---- looking up ----
 
@@ -342,37 +319,22 @@ class Clients:
         operation.overtakes = overtakes
         self._commits.put(operation, lambda jobs: done(jobs.get(job_id)), failed)
 
-    def show(
-        self,
-        job_id: int,
-        done: Callable[[Job | None, RemoteAttempt | None], None],
-        failed: Callable[[StoreError], None],
-        namespace: str = DEFAULT,
-    ) -> None:
+    async def show(self, job_id: int, namespace: str = DEFAULT) -> tuple[Job | None, RemoteAttempt | None]:
         """Look a job of a namespace up; if another node holds it, ask that node for its worker and progress.
 
         A stored job is read beside the groups, so that the answer does not wait for the disk.
         """
         held = self._table.find(job_id)
         if held is not None:
-            done(held.seen() if held.is_in(namespace) else None, None)
-            return
-
-        def found(job: Job | None) -> None:
-            remote_jobs = self._remote_jobs
-            if remote_jobs is None or job is None or not State(job.state).held or job.term == self._table.term:
-                done(job, None)
-            else:
-                remote_jobs.ask(job, lambda attempt: done(job, attempt))
-
-        def read(job: Job | None) -> None:
-            if job is not None and State(job.state).held and job.term == self._table.term:
-                # It was claimed meanwhile, or its settlement is not committed yet: it is looked up behind that.
-                self.find(job_id, found, failed, namespace=namespace)
-            else:
-                found(job)
-
-        self._reads.ask(ShowJob(job_id, namespace), read, failed)
+            return held.seen() if held.is_in(namespace) else None, None
+        job = await self._reads.read(ShowJob(job_id, namespace))
+        if job is not None and State(job.state).held and job.term == self._table.term:
+            # It was claimed meanwhile, or its settlement is not committed yet: it is looked up behind that.
+            job = await Callback[Job | None](partial(self.find, job_id, namespace=namespace))
+        remote_jobs, stored = self._remote_jobs, job
+        if remote_jobs is None or stored is None or not State(stored.state).held or stored.term == self._table.term:
+            return stored, None
+        return stored, await Callback[RemoteAttempt | None](lambda done, _: remote_jobs.ask(stored, done))
 
     def find_unique(
         self,
@@ -393,8 +355,9 @@ def _retried(outcome: Redriven) -> list[Job]:
     return [outcome.job]
 
 
-if TYPE_CHECKING:
-    Failed = Callable[[MainspringError], None]
+async def adopted(then: list[Callable[[], None]]) -> None:
+    """Wait until a foreground job is stored that is being stored now."""
+    await Callback[None](lambda done, _: then.append(lambda: done(None)))
 
 
 class JobChange(NamedTuple):
@@ -424,94 +387,61 @@ class JobChanges:
 
     # ---- reschedule ----
 
-    def reschedule(
-        self,
-        job_id: int,
-        change: JobChange,
-        done: Callable[[Job], None],
-        failed: Failed,
-        act: Act | None = None,
-        namespace: str = DEFAULT,
-    ) -> None:
-        """Change a waiting job of a namespace.
-
-        ``done`` is called with the changed job, ``failed`` with the reason why it does not wait.
-        """
-        held = self._table.find(job_id)
-        if held is not None:
-            if not held.is_in(namespace):
-                failed(self._refusals.not_found(job_id))
-                return
-            if held.then is not None:
-                held.then.append(lambda: self.reschedule(job_id, change, done, failed, act, namespace))
-                return
-            if held.worker is not None or not held.stored:
-                if held.worker is None:
-                    failed(self._refusals.in_foreground(job_id))
-                else:
-                    failed(self._refusals.not_changed(job_id, held.seen(), State.RUNNING))
-                return
-            # It waits in memory: it goes back to the store, and is changed in the same group, before it can be claimed again.
-            self._settling.released(held)
-        now_us = round(self._clock.wall() * 1_000_000)
-        operation = Reschedule(
-            job_id,
-            now_us,
-            due_us=change.due_us,
-            priority=change.priority,
-            expires_us=change.expires_us,
-            namespace=namespace,
-        )
-        operation.act = act
-
-        def rescheduled(outcome: Rescheduled) -> None:
+    @shielded
+    async def reschedule(self, job_id: int, change: JobChange, act: Act | None = None, namespace: str = DEFAULT) -> Job:
+        """Change a waiting job of a namespace, and return it. Raises NotFoundError, ConflictError and StoreError."""
+        while True:
+            held = self._table.find(job_id)
+            if held is not None:
+                if not held.is_in(namespace):
+                    raise self._refusals.not_found(job_id)
+                if held.then is not None:
+                    await adopted(held.then)
+                    continue
+                if held.worker is not None:
+                    raise self._refusals.not_changed(job_id, held.seen(), State.RUNNING)
+                if not held.stored:
+                    raise self._refusals.in_foreground(job_id)
+                # It waits in memory: it goes back to the store, and is changed in the same group, before it can be claimed again.
+                self._settling.released(held)
+            now_us = round(self._clock.wall() * 1_000_000)
+            operation = Reschedule(
+                job_id,
+                now_us,
+                due_us=change.due_us,
+                priority=change.priority,
+                expires_us=change.expires_us,
+                namespace=namespace,
+            )
+            operation.act = act
+            outcome: Rescheduled = await self._commits.committed(operation)
             job = outcome.job
             if job is None:
-                failed(self._refusals.not_found(job_id))
-            elif outcome.before <= State.PENDING:
+                raise self._refusals.not_found(job_id)
+            if outcome.before <= State.PENDING:
                 self._changes.rescheduled([outcome])
-                done(job)
-            elif State(outcome.before).held and job.term == self._table.term:
-                # It was claimed during the request, or its settlement waits for the store.
-                self._ends.retry_settlements()
-                self.reschedule(job_id, change, done, failed, act, namespace)
-            else:
-                failed(self._refusals.not_changed(job_id, job, outcome.before))
-
-        self._commits.put(operation, rescheduled, failed)
+                return job
+            if not State(outcome.before).held or job.term != self._table.term:
+                raise self._refusals.not_changed(job_id, job, outcome.before)
+            # It was claimed during the request, or its settlement waits for the store.
+            self._ends.retry_settlements()
 
     # ---- delete ----
 
-    def delete(
-        self,
-        job_id: int,
-        done: Callable[[Job], None],
-        failed: Failed,
-        act: Act | None = None,
-        namespace: str = DEFAULT,
-    ) -> None:
-        """Delete an ended job of a namespace.
-
-        ``done`` is called with the job as it was, ``failed`` with the reason why it stays.
-        """
+    async def delete(self, job_id: int, act: Act | None = None, namespace: str = DEFAULT) -> Job:
+        """Delete an ended job of a namespace, and return it as it was. Raises NotFoundError, ConflictError and StoreError."""
         held = self._table.find(job_id)
         if held is not None:
             refusals = self._refusals
-            failed(refusals.not_deleted(job_id, held.seen()) if held.is_in(namespace) else refusals.not_found(job_id))
-            return
-
-        def deleted(outcome: Deleted) -> None:
-            job = outcome.job
-            if job is None:
-                failed(self._refusals.not_found(job_id))
-            elif not outcome.deleted:
-                failed(self._refusals.not_deleted(job_id, job))
-            else:
-                done(job)
-
+            raise refusals.not_deleted(job_id, held.seen()) if held.is_in(namespace) else refusals.not_found(job_id)
         operation = DeleteEnded(job_id, namespace)
         operation.act = act
-        self._commits.put(operation, deleted, failed)
+        outcome: Deleted = await self._commits.committed(operation)
+        if outcome.job is None:
+            raise self._refusals.not_found(job_id)
+        if not outcome.deleted:
+            raise self._refusals.not_deleted(job_id, outcome.job)
+        return outcome.job
 
 
 ANSWER_TIMEOUT: Final = 1.0

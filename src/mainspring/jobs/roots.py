@@ -64,15 +64,8 @@ class Roots(Protocol):
         ``done`` is called with the number of jobs that became root jobs; fewer than ``limit`` if no more are pending.
         """
 
-    def cancel(
-        self,
-        job_id: int,
-        reason: str,
-        done: Callable[[str], None],
-        failed: Callable[[MainspringError], None],
-        act: Act | None = None,
-    ) -> None:
-        """Cancel the run of a live root job; ``done`` is called as by ``JobService.cancel``: ``running`` after a request."""
+    async def cancel(self, job_id: int, reason: str, act: Act | None = None) -> str:
+        """Cancel the run of a live root job; return the state as ``JobService.cancel``: ``running`` after a request."""
 
     def goes_on(self, job: Job) -> Worker | None:
         """Return the worker that alone gets a new decision job, at once and without credit; None for other jobs.
@@ -144,20 +137,12 @@ class RootJobs:
         """Return the worker that alone gets a new decision job; None for other jobs."""
         return None if self._roots is None else self._roots.goes_on(job)
 
-    def cancel(
-        self,
-        job_id: int,
-        reason: str,
-        done: Callable[[str], None],
-        failed: Callable[[MainspringError], None],
-        act: Act | None = None,
-    ) -> None:
-        """Cancel the run of a live root job."""
+    async def cancel(self, job_id: int, reason: str, act: Act | None = None) -> str:
+        """Cancel the run of a live root job. Raises ConflictError."""
         if self._roots is None:
             handle = self._handles.of(job_id).decode()
-            failed(ConflictError(f"{handle} is a run of a workflow: cancel it at a node that runs workflows"))
-        else:
-            self._roots.cancel(job_id, reason, done, failed, act)
+            raise ConflictError(f"{handle} is a run of a workflow: cancel it at a node that runs workflows")
+        return await self._roots.cancel(job_id, reason, act)
 
 
 def _measured(roots: Roots | None, jobs: Sequence[Job]) -> Roots:

@@ -6,19 +6,22 @@ about jobs that its store creates, starts, ends or deletes in a transaction (``j
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainspring.access.idempotency import KeyedAct, Reservation
+from mainspring.access.idempotency import KeyedAct, RepeatedError, Reservation
+from mainspring.callbacks import Callback, CallInProgress, shielded
 from mainspring.jobs.model import RUNS, State
+from mainspring.jobs.requests import adopted
 from mainspring.jobs.roots import Stored
 from mainspring.jobs.store import SubmitOnce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from mainspring.access.idempotency import KeptReply, RequestKey
+    from mainspring.callbacks import Done, Failed
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.assignment import Assigner
     from mainspring.jobs.held import Held
@@ -40,54 +43,49 @@ class KeyedIntake:
         self._intake = intake
         self._roots = roots
 
-    def submit(
-        self,
-        jobs: list[Job],
-        key: RequestKey,
-        reply: Callable[[Stored], KeptReply],
-        done: Callable[[Stored | Reservation], None],
-        failed: Callable[[MainspringError], None],
-    ) -> None:
-        """Store a batch of new jobs, all of them or none, with the answer that ``reply`` returns.
+    @shielded
+    async def submit(self, jobs: list[Job], keyed_act: KeyedAct) -> Stored:
+        """Store a batch of new jobs, all of them or none, with the answer to the request. Raises RepeatedError.
 
-        ``done`` is called with the earlier `Reservation` if a request with the key was made before; then nothing is stored.
+        The reply of ``keyed_act`` gets what is stored as its only outcome.
         """
         starts = self._roots.due(jobs)
         began = {job.id for job in starts}
         others = [job for job in jobs if job.id not in began]
-        self._adopt(others, [], lambda: self._put(others, starts, key, reply, _Answers(done, failed)), failed)
+        await self._adopt(others)
+        stored: Stored | Reservation = await Callback(
+            lambda done, failed: self._put(others, starts, keyed_act, _Answers(done, failed))
+        )
+        if isinstance(stored, Reservation):
+            raise RepeatedError(stored)
+        return stored
 
-    def _adopt(
-        self,
-        jobs: list[Job],
-        tried: list[Held],
-        then: Callable[[], None],
-        failed: Callable[[MainspringError], None],
-    ) -> None:
+    async def _adopt(self, jobs: list[Job]) -> None:
         """Store the foreground jobs that new jobs join, so that these join them in their transaction."""
-        for job in jobs:
-            held = self._foreground.get((job.function, job.unique)) if job.unique else None
-            if held is None or held in tried:
-                continue
+        tried: list[Held] = []
+        while (found := self._to_adopt(jobs, tried)) is not None:
+            held, job = found
             if held.adopting:
                 assert held.then is not None
-                held.then.append(lambda: self._adopt(jobs, tried, then, failed))
+                await adopted(held.then)
             else:
                 tried.append(held)
-                self._intake.store_foreground(held, job, lambda: self._adopt(jobs, tried, then, failed), failed)
-            return
-        then()
+                await Callback[None](partial(self._store_foreground, held, job))
 
-    def _put(
-        self,
-        others: list[Job],
-        starts: list[Job],
-        key: RequestKey,
-        reply: Callable[[Stored], KeptReply],
-        answers: _Answers,
-    ) -> None:
+    def _to_adopt(self, jobs: list[Job], tried: list[Held]) -> tuple[Held, Job] | None:
+        """Return the first foreground job that a new job joins, and that job."""
+        for job in jobs:
+            held = self._foreground.get((job.function, job.unique)) if job.unique else None
+            if held is not None and held not in tried:
+                return held, job
+        return None
+
+    def _store_foreground(self, held: Held, job: Job, done: Done, failed: Failed) -> None:
+        self._intake.store_foreground(held, job, lambda: done(None), failed)
+
+    def _put(self, others: list[Job], starts: list[Job], keyed_act: KeyedAct, answers: _Answers) -> None:
         readers: list[Callable[[Any], Stored]] = []
-        act = KeyedAct(key, lambda outcomes: reply(_merged(map(_reader_of, readers, outcomes))))
+        act = KeyedAct(keyed_act.key, lambda outcomes: keyed_act.reply([_merged(map(_reader_of, readers, outcomes))]))
         operations: list[OperationWithCallbacks] = []
         if others or not starts:
             readers.append(_of_submit)
@@ -209,7 +207,7 @@ class NodeJobLifecycle:
         for job_id in ids:
             held = self._table.find(job_id)
             if held is None or not held.cancelled:
-                self._clients.cancel(job_id, why, lambda _: None, lambda _: None)
+                CallInProgress(self._clients.cancel(job_id, why), lambda _: None, lambda _: None)
 
     def stop(self, ids: Collection[int], why: str) -> None:
         """Stop held jobs, except those whose workers were already asked to stop."""

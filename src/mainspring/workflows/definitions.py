@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.access.audit import Acting
+from mainspring.callbacks import shielded
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError
 from mainspring.storage.engine import Phase, Query
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.decider_workers import Build, Builds
     from mainspring.workflows.model import Definition
-    from mainspring.workflows.requests import Failed
 
 STARTUP_GRACE: Final = 10.0
 """Seconds after a node's start in which workers reconnect: all their versions are seen again at the same time, at its end."""
@@ -102,21 +102,13 @@ class Definitions:
             return ""
         return unknown_version(function, version, versions)
 
-    def define(
-        self, definitions: Sequence[Definition], done: Callable[[], None], failed: Callable[[StoreError], None]
-    ) -> None:
+    @shielded
+    async def define(self, definitions: Sequence[Definition]) -> None:
         """Store definitions, unless they were seen just now."""
         now = self._clock.wall()
         fresh_us = to_us(now - SEEN_INTERVAL) if self._has_settled else 0
-        if all(self._is_fresh(one, fresh_us, to_us(now)) for one in definitions):
-            done()
-            return
-
-        def saved(everything: Sequence[Definition]) -> None:
-            self.keep(everything)
-            done()
-
-        self._commits.put(SaveDefinitions(definitions, to_us(now)), saved, failed)
+        if not all(self._is_fresh(one, fresh_us, to_us(now)) for one in definitions):
+            self.keep(await self._commits.committed(SaveDefinitions(definitions, to_us(now))))
 
     def tick(self, connected: Callable[[], Iterable[Build]]) -> None:
         """Write each minute that the versions of connected workers are seen, and soon that others are gone."""
@@ -256,16 +248,11 @@ class VersionTable:
         self._builds = builds
         self._parked = parked
 
-    def list(
-        self, namespace: str, name: str | None, done: Callable[[Sequence[VersionRow]], None], failed: Failed
-    ) -> None:
-        """Read the versions of a workflow, or of all of a namespace, by their names; the one first seen last comes first."""
-
-        def found(definitions: Collection[Definition]) -> None:
-            of = [one for one in definitions if one.namespace == namespace and name in {None, one.name}]
-            self._reads.ask(CountOpen(), lambda open_runs: done(self._rows(of, open_runs)), failed)
-
-        self._reads.ask(FindDefinitions(), found, failed)
+    async def list(self, namespace: str, name: str | None) -> Sequence[VersionRow]:
+        """Return the versions of a workflow, or of all of a namespace, by their names; the one first seen last comes first."""
+        definitions = await self._reads.read(FindDefinitions())
+        of = [one for one in definitions if one.namespace == namespace and name in {None, one.name}]
+        return self._rows(of, await self._reads.read(CountOpen()))
 
     def _rows(
         self, definitions: Iterable[Definition], open_runs: Mapping[tuple[str, str, str], int]
@@ -291,45 +278,24 @@ class VersionTable:
         """Return how many connected workers have a version."""
         return self._builds.workers(namespace, name, version)
 
-    def remove(
-        self,
-        namespace: str,
-        name: str,
-        version: str,
-        done: Callable[[bool], None],
-        failed: Failed,
-        act: Act | None = None,
-    ) -> None:
-        """Remove a version that nothing needs; ``done`` is called with whether it existed.
-
-        ``failed`` gets a ConflictError if it is needed.
-        """
+    @shielded
+    async def remove(self, namespace: str, name: str, version: str, act: Act | None = None) -> bool:
+        """Remove a version that nothing needs; return whether it existed. Raises ConflictError if it is needed."""
         if workers := self.workers(namespace, name, version):
-            failed(
-                ConflictError(
-                    f"version {version} of the workflow {name} has connected workers ({workers}): stop them, or delete the"
-                    " version in their code"
-                )
+            raise ConflictError(
+                f"version {version} of the workflow {name} has connected workers ({workers}): stop them, or delete the"
+                " version in their code"
             )
-            return
-
-        def removed(outcome: Removed) -> None:
-            self._definitions.keep(outcome.definitions)
-            if outcome.problem == "open":
-                failed(
-                    ConflictError(
-                        f"version {version} of the workflow {name} has open runs: wait for their ends; mainspring workflows list"
-                        f" --open --type {name} lists them"
-                    )
-                )
-            elif outcome.problem == "newest":
-                failed(
-                    ConflictError(
-                        f"version {version} of the workflow {name} gets the new runs: start a worker with another version, and"
-                        " wait for ten seconds"
-                    )
-                )
-            else:
-                done(not outcome.problem)
-
-        self._commits.put(RemoveDefinition(namespace, name, version, act), removed, failed)
+        removed: Removed = await self._commits.committed(RemoveDefinition(namespace, name, version, act))
+        self._definitions.keep(removed.definitions)
+        if removed.problem == "open":
+            raise ConflictError(
+                f"version {version} of the workflow {name} has open runs: wait for their ends; mainspring workflows list"
+                f" --open --type {name} lists them"
+            )
+        if removed.problem == "newest":
+            raise ConflictError(
+                f"version {version} of the workflow {name} gets the new runs: start a worker with another version, and"
+                " wait for ten seconds"
+            )
+        return not removed.problem

@@ -6,18 +6,19 @@ time are gathered into one operation.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from mainspring.access.idempotency import KeyedAct, Reservation
+from mainspring.access.idempotency import KeyedAct, commit_keyed
+from mainspring.callbacks import Callback, shielded
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs.model import DECISIONS, Options
 from mainspring.jobs.roots import Stored
 from mainspring.namespaces import ANY
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
-from mainspring.storage.reads import always
 from mainspring.storage.set_aside import REMEDY, Kind, SetAside
 from mainspring.workflows.decider_workers import Builds, DeciderWorkers
 from mainspring.workflows.decision_intake import Deciders
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from mainspring.access.caller import Act
-    from mainspring.access.idempotency import KeptReply, RequestKey
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.jobs.held import Held, Worker
@@ -106,106 +106,73 @@ class RunRequests:
         self._paused = paused
         self._signalling: tuple[SignalRuns, Gathered[Signal]] | None = None
 
-    def signal(self, signal: Signal, done: Callable[[Reached], None], failed: Failed) -> None:
+    async def signal(self, signal: Signal) -> Reached:
         """Record a signal, or store it with a job whose run has not begun; those of one turn of the loop are one operation."""
         if self._signalling is None or not self._signalling[0].open:
             gathered: Gathered[Signal] = Gathered()
             operation = SignalRuns(gathered.items, 0, self._tasks, self._paused)
             self._signalling = operation, gathered
 
-            def reached(outcome: Sequence[Reached]) -> None:
+            def all_reached(outcome: Sequence[Reached]) -> None:
                 for (function, _), one in zip(gathered.callers, outcome, strict=True):
                     function(one)
 
-            self._commits.put(operation, reached, gathered.failed)
+            self._commits.put(operation, all_reached, gathered.failed)
         operation, gathered = self._signalling
-        gathered.add(signal, done, failed)
         operation.now_us = self._now_us()
         operation.rows += 1
         size = len(signal.input) + 200
         operation.size += size
         self._commits.add_bytes(size)
+        reached: Reached = await Callback(partial(gathered.add, signal))
+        return reached
 
-    def request_cancel(
-        self,
-        key: Key,
-        reason: str,
-        request: int,
-        done: Callable[[Reached], None],
-        failed: Failed,
-        act: Act | None = None,
-    ) -> None:
+    async def request_cancel(self, key: Key, reason: str, request: int, act: Act | None = None) -> Reached:
         """Ask a run to cancel itself."""
         operation = RequestCancelRun(key, reason, self._now_us(), request, tasks=self._tasks)
         operation.act = act
-        self._commits.put(operation, done, failed)
+        reached: Reached = await self._commits.committed(operation)
+        return reached
 
-    def terminate(
-        self,
-        key: Key,
-        reason: str,
-        children: ChildPolicy | None,
-        done: Callable[[Reached], None],
-        failed: Failed,
-        act: Act | None = None,
-    ) -> None:
+    async def terminate(self, key: Key, reason: str, children: ChildPolicy | None, act: Act | None = None) -> Reached:
         """End a run at once; ``children`` replaces the policies of its children."""
         operation = TerminateRun(key, reason, self._now_us(), children=children, tasks=self._tasks)
         operation.act = act
-        self._commits.put(operation, done, failed)
+        reached: Reached = await self._commits.committed(operation)
+        return reached
 
-    def move(
-        self, key: Key, version: str, done: Callable[[Moved], None], failed: Failed, act: Act | None = None
-    ) -> None:
+    async def move(self, key: Key, version: str, act: Act | None = None) -> Moved:
         """Give a run another version, if its code has recorded nothing."""
         operation = MoveRun(key, version, self._now_us(), tasks=self._tasks)
         operation.act = act
-        self._commits.put(operation, done, failed)
+        moved: Moved = await self._commits.committed(operation)
+        return moved
 
-    def unpark(
-        self,
-        key: Key | None,
-        namespace: str,
-        done: Callable[[int], None],
-        failed: Failed,
-        act: Act | None = None,
-    ) -> None:
-        """Let a parked run go on, or all of a namespace."""
-        number = 0
-
-        def unparked(outcome: int) -> None:
-            nonlocal number
-            number += outcome
-            if key is None and outcome == BATCH:
-                self._commits.put(UnparkRuns(self._now_us(), definition=(namespace,), limit=BATCH), unparked, failed)
-            else:
-                done(number)
-
+    @shielded
+    async def unpark(self, key: Key | None, namespace: str, act: Act | None = None) -> int:
+        """Let a parked run go on, or all of a namespace, and return their number."""
         definition = None if key is not None else (namespace,)
         operation = UnparkRuns(self._now_us(), key=key, definition=definition, limit=BATCH)
         operation.act = act  # of the first step: one act for all of them
-        self._commits.put(operation, unparked, failed)
+        number = unparked = await self._commits.committed(operation)
+        while key is None and unparked == BATCH:
+            following = UnparkRuns(self._now_us(), definition=definition, limit=BATCH)
+            unparked = await self._commits.committed(following)
+            number += unparked
+        return int(number)
 
-    def cancel(
-        self, job_id: int, reason: str, done: Callable[[str], None], failed: Failed, act: Act | None = None
-    ) -> None:
+    async def cancel(self, job_id: int, reason: str, act: Act | None = None) -> str:
         """See ``jobs.roots.Roots``."""
-
-        def reached(outcome: Reached) -> None:
-            if outcome.verdict == "unread":
-                failed(ConflictError(f"this node cannot read the run: {outcome.fault}; {REMEDY}"))
-            elif outcome.verdict == "full":
-                failed(
-                    ConflictError(
-                        "the run's history is full, so that it takes no requests: end it with `mainspring workflows terminate`"
-                    )
-                )
-            elif outcome.verdict in {"recorded", "repeated"}:
-                done("running" if outcome.run and outcome.status.open else "cancelled")
-            else:
-                done("unknown" if outcome.verdict == "unknown" else "ended")
-
-        self.request_cancel(Key(job=job_id, namespace=ANY), reason, 0, reached, failed, act)
+        reached = await self.request_cancel(Key(job=job_id, namespace=ANY), reason, 0, act)
+        if reached.verdict == "unread":
+            raise ConflictError(f"this node cannot read the run: {reached.fault}; {REMEDY}")
+        if reached.verdict == "full":
+            raise ConflictError(
+                "the run's history is full, so that it takes no requests: end it with `mainspring workflows terminate`"
+            )
+        if reached.verdict in {"recorded", "repeated"}:
+            return "running" if reached.run and reached.status.open else "cancelled"
+        return "unknown" if reached.verdict == "unknown" else "ended"
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())
@@ -403,9 +370,9 @@ class WorkflowService:
         """Return whether a function is a workflow."""
         return self.definitions.is_workflow(function)
 
-    def define(self, definitions: Sequence[Definition], done: Callable[[], None], failed: Failed) -> None:
+    async def define(self, definitions: Sequence[Definition]) -> None:
         """Store definitions that a worker registers."""
-        self.definitions.define(definitions, done, failed)
+        await self.definitions.define(definitions)
 
     def connected(self, build: Build, worker: Worker) -> None:
         """Note a connected worker's code, and let parked runs try it."""
@@ -422,45 +389,47 @@ class WorkflowService:
 
     # ---- starts ----
 
-    def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed) -> None:
+    async def start(self, start: Start) -> Begun:
         """Store a root job and begin its run; see `workflows.store.Start`. Those of one turn of the loop are one operation.
 
         If the workflow is paused, the job waits, and its run begins later.
         """
-        if self._is_paused(job.function):
-            self._start_later(job, version, timeout, done, failed)
-            return
+        if self._is_paused(start.job.function):
+            return await self._start_later(start)
         if self._starting is None or not self._starting[0].open:
             gathered: Gathered[Start] = Gathered()
             operation = BeginRuns(gathered.items, 0)
             self._starting = operation, gathered
 
-            def begun(outcome: Begun) -> None:
+            def all_begun(outcome: Begun) -> None:
                 for function, _ in gathered.callers:
                     function(outcome)
 
-            self._commits.put(operation, begun, gathered.failed)
+            self._commits.put(operation, all_begun, gathered.failed)
         operation, gathered = self._starting
-        gathered.add(Start(job, version, timeout), done, failed)
         operation.now_us = self._now_us()
         operation.rows += 2
-        size = len(job.payload) + 300
+        size = len(start.job.payload) + 300
         operation.size += size
         self._commits.add_bytes(size)
+        begun: Begun = await Callback(partial(gathered.add, start))
+        return begun
 
     def _is_paused(self, function: bytes) -> bool:
         return function in self._paused and self.definitions.is_workflow(function)
 
-    def _start_later(
-        self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed
-    ) -> None:
-        if (why := self._set_options(job, version, timeout)) is not None:
-            done(Begun({}, {job.id: why}))
-        else:
-            self._jobs.submit([job], lambda _, joined: done(Begun(joined, {})), failed)
+    async def _start_later(self, start: Start) -> Begun:
+        job = start.job
+        if (why := self._set_options(start)) is not None:
+            return Begun({}, {job.id: why})
+        joined: Joined = await Callback(
+            lambda done, failed: self._jobs.submit([job], lambda _, joined: done(joined), failed)
+        )
+        return Begun(joined, {})
 
-    def _set_options(self, job: Job, version: str, timeout: float) -> str | None:
+    def _set_options(self, start: Start) -> str | None:
         """Set the options of a job that waits; return the problem of the version, if there is one."""
+        job, version, timeout = start
         if version and (why := self.definitions.version_problem(job.function, version)):
             return why
         if timeout or version:
@@ -468,25 +437,15 @@ class WorkflowService:
             job.options = msgspec.structs.replace(options, timeout=timeout or options.timeout, version=version)
         return None
 
-    def start_once(
-        self,
-        start: Start,
-        key: RequestKey,
-        reply: Callable[[Stored], KeptReply],
-        done: Callable[[Stored | Reservation], None],
-        failed: Failed,
-    ) -> None:
-        """Start a run as `start` does, in one transaction with the answer to the request; see `jobs.keyed_intake`."""
+    async def start_once(self, start: Start, keyed_act: KeyedAct) -> Stored:
+        """Start a run as `start` does, in one transaction with the answer to the request. Raises RepeatedError."""
         job = start.job
-        if not self._is_paused(job.function):
-            operation = self._beginning([start], KeyedAct(key, lambda outcomes: reply(_stored(outcomes[0]))))
-            self._commits.put(
-                operation, lambda found: done(found if isinstance(found, Reservation) else _stored(found)), failed
-            )
-        elif (why := self._set_options(job, start.version, start.timeout)) is not None:
-            done(Stored({}, {job.id: why}))
-        else:
-            self._jobs.submit_once([job], key, reply, done, failed)
+        if self._is_paused(job.function):
+            if (why := self._set_options(start)) is not None:
+                return Stored({}, {job.id: why})
+            return await self._jobs.submit_once([job], keyed_act)
+        act = KeyedAct(keyed_act.key, lambda outcomes: keyed_act.reply([_stored(outcomes[0])]))
+        return _stored(await commit_keyed(self._commits, self._beginning([start], act)))
 
     def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Failed) -> None:
         """See ``jobs.roots.Roots``."""
@@ -518,48 +477,24 @@ class WorkflowService:
         """Return the functions that are workflows."""
         return self.definitions.functions()
 
-    def list(
-        self,
-        query: ListRuns,
-        done: Callable[[Page[ShownRun]], None],
-        failed: Failed,
-        wanted: Callable[[], bool] = always,
-    ) -> None:
-        """Read a page of runs, as long as it is wanted."""
-        self._reads.gather(query, done, failed, wanted)
+    async def list(self, query: ListRuns) -> Page[ShownRun]:
+        """Return a page of runs."""
+        return await self._reads.read_pages(query)
 
-    def list_part(
-        self,
-        query: ListRuns,
-        done: Callable[[Page[ShownRun]], None],
-        failed: Failed,
-        wanted: Callable[[], bool] = always,
-    ) -> None:
-        """Read the runs that one read finds: the page may be short and have a next one."""
-        self._reads.ask(query, done, failed, wanted)
+    async def list_part(self, query: ListRuns) -> Page[ShownRun]:
+        """Return the runs that one read finds: the page may be short and have a next one."""
+        return await self._reads.read(query)
 
-    def show(self, key: Key, done: Callable[[Shown], None], failed: Failed) -> None:
-        """Read the run that a key names; without one, the jobs that it may name, whose runs have not begun."""
+    async def show(self, key: Key) -> Shown:
+        """Return the run that a key names; without one, the jobs that it may name, whose runs have not begun."""
+        found = await self._reads.read(ShowRun(key))
+        if not isinstance(found, list):
+            return found
+        return [one for one in found if one.is_workflow or one.job.function not in self._tasks]
 
-        def found(outcome: Shown) -> None:
-            if isinstance(outcome, list):
-                outcome = [one for one in outcome if one.is_workflow or one.job.function not in self._tasks]
-            done(outcome)
-
-        self._reads.ask(ShowRun(key), found, failed)
-
-    def history(
-        self,
-        run: int,
-        first: int,
-        limit: int,
-        done: Callable[[Page[Event]], None],
-        failed: Failed,
-        *,
-        namespace: str,
-    ) -> None:
-        """Read events of a run of a namespace from a number on: fewer than ``limit`` if they are large."""
-        self._reads.ask(ReadHistory(run=run, namespace=namespace, after=first - 1, limit=limit), done, failed)
+    async def history(self, run: int, first: int, limit: int, *, namespace: str) -> Page[Event]:
+        """Return events of a run of a namespace from a number on: fewer than ``limit`` if they are large."""
+        return await self._reads.read(ReadHistory(run=run, namespace=namespace, after=first - 1, limit=limit))
 
     def stranded(self) -> Collection[tuple[str, str, str]]:
         """Return namespaces, types and versions of runs that have waited for a minute for a worker with their code."""

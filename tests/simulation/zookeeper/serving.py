@@ -9,6 +9,7 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mainspring.callbacks import CallInProgress
 from mainspring.engines.zookeeper import paths
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreError
@@ -168,9 +169,9 @@ class ServingWorld(World):
             if acknowledged:
                 Client(node).wait(chance.choice(acknowledged))
         elif number < 0.94:
-            self._service(node).clients.cancel(some, "asked", _ignore, _ignore)
+            CallInProgress(self._service(node).clients.cancel(some, "asked"), _ignore, _ignore)
         else:
-            self._service(node).clients.retry(some, _ignore, _ignore)
+            CallInProgress(self._service(node).clients.retry(some), _ignore, _ignore)
 
     @staticmethod
     def _service(node: Served) -> JobService:

@@ -24,7 +24,7 @@ from .a_node import PAYLOAD_LIMIT, Node, opened
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
 
-    from mainspring.access.idempotency import KeptReply, RequestKey, Reservation
+    from mainspring.access.idempotency import KeyedAct
     from mainspring.api.request import Request
     from mainspring.workflows.history import ChildPolicy, Event
 
@@ -49,57 +49,38 @@ class FakeWorkflows:
         """The runs that one read examines."""
         self.without_worker: list[tuple[str, str, str]] = []
 
-    def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], _: object) -> None:
-        self.requests.append((job, version, timeout))
-        done(self.begun(job))
+    async def start(self, start: Start) -> Begun:
+        self.requests.append(tuple(start))
+        return self.begun(start.job)
 
-    def start_once(
-        self,
-        start: Start,
-        key: RequestKey,
-        reply: Callable[[Stored], KeptReply],
-        done: Callable[[Stored | Reservation], None],
-        _: object,
-    ) -> None:
+    async def start_once(self, start: Start, keyed_act: KeyedAct) -> Stored:
         stored = Stored(*self.begun(start.job))
-        self.requests.append((key, reply(stored)))
-        done(stored)
+        self.requests.append((keyed_act.key, keyed_act.reply([stored])))
+        return stored
 
-    def signal(self, signal: Signal, done: Callable[[Reached], None], _: object) -> None:
+    async def signal(self, signal: Signal) -> Reached:
         self.requests.append(signal)
-        done(self.reached)
+        return self.reached
 
-    def request_cancel(
-        self, key: Key, reason: str, request: int, done: Callable[[Reached], None], _: object, act: object = None
-    ) -> None:
+    async def request_cancel(self, key: Key, reason: str, request: int, act: object = None) -> Reached:
         del act
         self.requests.append((key, reason, request))
-        done(self.reached)
+        return self.reached
 
-    def terminate(
-        self,
-        key: Key,
-        reason: str,
-        children: ChildPolicy | None,
-        done: Callable[[Reached], None],
-        _: object,
-        act: object = None,
-    ) -> None:
+    async def terminate(self, key: Key, reason: str, children: ChildPolicy | None, act: object = None) -> Reached:
         del act
         self.requests.append((key, reason, children))
-        done(self.reached)
+        return self.reached
 
-    def move(self, key: Key, version: str, done: Callable[[Moved], None], _: object, act: object = None) -> None:
+    async def move(self, key: Key, version: str, act: object = None) -> Moved:
         del act
         self.requests.append((key, version))
-        done(self.moved)
+        return self.moved
 
-    def unpark(
-        self, key: Key | None, _namespace: str, done: Callable[[int], None], _: object, act: object = None
-    ) -> None:
+    async def unpark(self, key: Key | None, _namespace: str, act: object = None) -> int:
         del act
         self.requests.append(key)
-        done(1 if key else len(self.runs))
+        return 1 if key else len(self.runs)
 
     def stranded(self) -> Collection[tuple[str, str, str]]:
         return self.without_worker
@@ -107,15 +88,7 @@ class FakeWorkflows:
     def functions(self) -> list[bytes]:
         return [b"order"]
 
-    def list(
-        self,
-        query: ListRuns,
-        done: Callable[[Page[ShownRun]], None],
-        _: object,
-        wanted: object = None,
-        most: int = 10**9,
-    ) -> None:
-        del wanted
+    async def list(self, query: ListRuns, most: int = 10**9) -> Page[ShownRun]:
         self.requests.append(query)
         newest = sorted(
             (one for one in self.runs if query.after is None or one.row.id < query.after), key=lambda one: -one.row.id
@@ -124,31 +97,20 @@ class FakeWorkflows:
         page = matching[: query.limit]
         last = page[-1] if len(page) == query.limit else newest[:most][-1] if newest else None
         has_more = last is not None and newest[-1] is not last
-        done(Page(page, last.row.id, last.row.started_us) if last is not None and has_more else Page(page))
+        return Page(page, last.row.id, last.row.started_us) if last is not None and has_more else Page(page)
 
-    def list_part(
-        self, query: ListRuns, done: Callable[[Page[ShownRun]], None], failed: object, wanted: object = None
-    ) -> None:
-        self.list(query, done, failed, wanted, self.examined)
+    async def list_part(self, query: ListRuns) -> Page[ShownRun]:
+        return await self.list(query, self.examined)
 
-    def show(self, key: Key, done: Callable[[Shown], None], _: object) -> None:
+    async def show(self, key: Key) -> Shown:
         self.requests.append(key)
-        done(next(iter(self.runs), self.unbegun))
+        return next(iter(self.runs), self.unbegun)
 
-    def history(
-        self,
-        run_id: int,
-        first: int,
-        limit: int,
-        done: Callable[[Page[Event]], None],
-        _: object,
-        *,
-        namespace: str,
-    ) -> None:
+    async def history(self, run_id: int, first: int, limit: int, *, namespace: str) -> Page[Event]:
         assert namespace == "default"
         found = [event for event in self.events if event.id >= first]
         self.requests.append(run_id)
-        done(Page(found[:limit], found[limit - 1].id if len(found) > limit else None))
+        return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 
 @asynccontextmanager

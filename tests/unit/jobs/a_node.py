@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tests.simulation.life import Life
 from tests.simulation.store import History
 
+from mainspring.callbacks import CallInProgress
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.jobs.function_index import nobody
 from mainspring.jobs.held import Ability, Held, Worker
@@ -171,12 +172,12 @@ class Node:
     def cancel(self, job_id: int) -> list[object]:
         """Cancel a job; what is answered goes to the list."""
         answers: list[object] = []
-        self.service.clients.cancel(job_id, "asked", answers.append, answers.append)
+        CallInProgress(self.service.clients.cancel(job_id, "asked"), answers.append, answers.append)
         return answers
 
     def retry(self, job_id: int) -> list[Job | MainspringError]:
         answers: list[Job | MainspringError] = []
-        self.service.clients.retry(job_id, answers.append, answers.append)
+        CallInProgress(self.service.clients.retry(job_id), answers.append, answers.append)
         return answers
 
     # ---- workers ----

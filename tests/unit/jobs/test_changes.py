@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.callbacks import CallInProgress
 from mainspring.errors import ConflictError, NotFoundError
 from mainspring.jobs.model import MAX_WAIT, Job, Priority, State
 from mainspring.jobs.requests import JobChange
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 def change(node: Node, job: Job, **values: int) -> list[Job | MainspringError]:
     """Change a job and commit it; return the answer in a list."""
     answers: list[Job | MainspringError] = []
-    node.service.reschedule(job.id, JobChange(**values), answers.append, answers.append)
+    CallInProgress(node.service.reschedule(job.id, JobChange(**values)), answers.append, answers.append)
     node.commit()
     return answers
 
 
 def delete(node: Node, job: Job) -> list[Job | MainspringError]:
     answers: list[Job | MainspringError] = []
-    node.service.delete(job.id, answers.append, answers.append)
+    CallInProgress(node.service.delete(job.id), answers.append, answers.append)
     node.commit()
     return answers
 
@@ -97,7 +98,7 @@ def test_a_job_of_a_namespace_whose_end_waits_for_the_store_is_found(node: Node)
     node.fail()
     answers: list[Job | MainspringError] = []
     change = JobChange(due_us=in_us(node, 10))
-    node.service.reschedule(job.id, change, answers.append, answers.append, namespace="team")
+    CallInProgress(node.service.reschedule(job.id, change, namespace="team"), answers.append, answers.append)
     node.commit()
     assert refusal(answers).endswith("is succeeded: only waiting jobs can be changed")
 
@@ -108,7 +109,9 @@ def test_a_job_in_memory_is_cancelled_in_its_own_namespace_alone(node: Node) -> 
     job = node.background("a", function)
     answers: list[object] = []
     for namespace in ("other", "team"):
-        node.service.clients.cancel(job.id, "asked", answers.append, answers.append, namespace=namespace)
+        CallInProgress(
+            node.service.clients.cancel(job.id, "asked", namespace=namespace), answers.append, answers.append
+        )
     node.commit()
     missing, cancelled = answers
     assert isinstance(missing, NotFoundError)
@@ -158,7 +161,7 @@ def test_a_retry_may_be_later_and_with_other_arguments(node: Node, delay: float)
     node.cancel(job.id)
     node.commit()
     answers: list[Job | MainspringError] = []
-    node.service.retry(job.id, answers.append, answers.append, payload=b"b", delay=delay)
+    CallInProgress(node.service.retry(job.id, payload=b"b", delay=delay), answers.append, answers.append)
     node.commit()
     (retried,) = answers
     assert isinstance(retried, Job)

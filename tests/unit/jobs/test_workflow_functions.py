@@ -80,17 +80,10 @@ class FakeRoots:
 
         self.node.service.put(Do(work), done, failed)
 
-    def cancel(
-        self,
-        job_id: int,
-        reason: str,
-        done: Callable[[str], None],
-        failed: Callable[[MainspringError], None],
-        act: object = None,
-    ) -> None:
-        del failed, act
+    async def cancel(self, job_id: int, reason: str, act: object = None) -> str:
+        del act
         self.cancelled.append((job_id, reason))
-        done("running")
+        return "running"
 
     def end(self, job: Job, state: State = State.SUCCEEDED) -> None:
         async def work(ground: RunTransaction) -> None:

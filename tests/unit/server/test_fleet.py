@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 
+from mainspring.callbacks import awaited
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.events import ProgressText, StopRequested
 from mainspring.ids import node_id
@@ -234,9 +235,7 @@ def test_the_text_of_progress_reaches_the_nodes_whose_clients_wait_or_ask() -> N
                 await client.progress.get()
                 assert first.service.progress_text(job_id) == text
             second.service.text(held, b"nearly")
-            asked = asyncio.Event()
-            third.service.show(job_id, lambda *_: asked.set(), lambda _: None)
-            await asked.wait()
+            await awaited(third.service.show(job_id))
             assert third.service.progress_text(job_id) == b"nearly"
             assert third.service.sharing is not None
             third.service.sharing.receive(ProgressText(7, "first"))
@@ -332,9 +331,7 @@ def test_a_job_that_runs_at_another_node_is_cancelled_there() -> None:
             hand, client = Hand(second), Client(first)
             job_id = await client.submit_background()
             held = await hand.jobs.get()
-            answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            first.service.clients.cancel(job_id, "enough", answer.set_result, answer.set_exception)
-            assert await answer == "running"
+            assert await awaited(first.service.clients.cancel(job_id, "enough")) == "running"
             assert await hand.stopped.get() == (held, b"cancelled")
 
     run(test())
@@ -353,9 +350,8 @@ def test_every_node_shows_when_a_worker_was_asked_to_stop() -> None:
             # A message that nobody has asked for is of no later answer.
             first.service.sharing.receive(StopRequested(held[1].job.id, 7))
             for one in held:
-                shown: asyncio.Future[RemoteAttempt | None] = asyncio.get_running_loop().create_future()
-                first.service.show(one.job.id, lambda _, attempt: shown.set_result(attempt), shown.set_exception)  # noqa: B023
-                assert await shown == RemoteAttempt(one.started_us, 1, "hand", b"0", b"0", one.stop_us)
+                _, attempt = await awaited(first.service.show(one.job.id))
+                assert attempt == RemoteAttempt(one.started_us, 1, "hand", b"0", b"0", one.stop_us)
 
     run(test())
 

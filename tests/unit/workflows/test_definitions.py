@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from mainspring.callbacks import Callback, CallInProgress
 from mainspring.clock import to_us
 from mainspring.testing.passing_time import ManualClock
 from mainspring.workflows.definitions import ABSENCE, LOOK_INTERVAL, STARTUP_GRACE, Definitions
@@ -28,6 +29,9 @@ class Store:
         self.stored += operation.definitions
         done(self.stored)
 
+    def committed(self, operation: SaveDefinitions) -> Callback[Sequence[Definition]]:
+        return Callback(lambda done, _: self.put(operation, done))
+
     def ask(self, _: object, done: Callable[[Sequence[Definition]], None], __: object) -> None:
         done(self.stored)
 
@@ -52,7 +56,7 @@ def test_a_new_definition_is_stored_at_once() -> None:
     store = Store()
     definitions, _, added = opened(store)
     done: list[None] = []
-    definitions.define([ONE], lambda: done.append(None), fail)
+    CallInProgress(definitions.define([ONE]), done.append, fail)
     assert [operation.definitions for operation in store.operations] == [[ONE]]
     assert done == [None]
     assert added == [b"order"]
@@ -80,11 +84,11 @@ def test_workers_that_reconnect_after_a_start_of_the_node_are_seen_together() ->
     store = Store(ONE, TWO)
     definitions, clock, _ = opened(store)
     done: list[None] = []
-    definitions.define([ONE], lambda: done.append(None), fail)
+    CallInProgress(definitions.define([ONE]), done.append, fail)
     assert (store.operations, done) == ([], [None])
     clock.advance(STARTUP_GRACE)
     definitions.tick(list)
-    definitions.define([ONE], lambda: done.append(None), fail)
+    CallInProgress(definitions.define([ONE]), done.append, fail)
     assert len(store.operations) == 1, "later, a version that was not seen for long is written at once"
 
 
@@ -121,5 +125,5 @@ def test_a_definition_that_was_seen_at_a_time_that_has_not_come_is_stored_again(
     definitions, clock, _ = opened(store)
     clock.advance(STARTUP_GRACE)
     definitions.tick(list)
-    definitions.define([ahead], lambda: None, fail)
+    CallInProgress(definitions.define([ahead]), lambda _: None, fail)
     assert [operation.definitions for operation in store.operations] == [[ahead]]

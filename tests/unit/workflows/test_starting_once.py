@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.unit.faces.gearman.a_face import Node
 
-from mainspring.access.idempotency import IdempotencyKey, KeptReply, RepeatedError, RequestKey, Reservation
+from mainspring.access.idempotency import IdempotencyKey, KeptReply, KeyedAct, RepeatedError, RequestKey, Reservation
 from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.submitting import SubmitCalls
 from mainspring.api.request import write
@@ -21,6 +21,11 @@ from mainspring.resources.rules import paused as pause
 from mainspring.workflows.model import Definition
 from mainspring.workflows.store import Start
 
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from mainspring.callbacks import Ask
+
 KEY = RequestKey(b"k", b"r", 100, 0)
 
 
@@ -28,7 +33,7 @@ KEY = RequestKey(b"k", b"r", 100, 0)
 def node() -> Node:
     node = Node(workflows=True)
     assert node.life.workflows is not None
-    node.life.workflows.definitions.define([Definition("order")], lambda: None, unexpected)
+    CallInProgress(node.life.workflows.define([Definition("order")]), lambda _: None, unexpected)
     node.commit()
     return node
 
@@ -50,23 +55,35 @@ def job(node: Node, function: bytes = b"order") -> Job:
     return Job(node.service.next_id(), function, b"[1]", created_us=1)
 
 
+def keyed(key: RequestKey = KEY) -> KeyedAct:
+    return KeyedAct(key, lambda outcomes: reply(outcomes[0]))
+
+
+def outcome_of(node: Node, work: Coroutine[Ask, Any, Any]) -> Any:
+    """Return what a coroutine returns, or the earlier reservation of its key."""
+
+    async def outcome() -> Any:
+        try:
+            return await work
+        except RepeatedError as repeated:
+            return repeated.earlier
+
+    outcomes: list[Any] = []
+    CallInProgress(outcome(), outcomes.append, unexpected)
+    node.commit()
+    (found,) = outcomes
+    return found
+
+
 def start(node: Node, version: str = "", key: RequestKey = KEY) -> Any:
     """Start a run with a key; return the outcome."""
-    outcomes: list[Any] = []
     assert node.life.workflows is not None
-    node.life.workflows.start_once(Start(job(node), version), key, reply, outcomes.append, unexpected)
-    node.commit()
-    (outcome,) = outcomes
-    return outcome
+    return outcome_of(node, node.life.workflows.start_once(Start(job(node), version), keyed(key)))
 
 
 def submit(node: Node, *jobs: Job) -> Any:
     """Submit jobs with a key; return the outcome."""
-    outcomes: list[Any] = []
-    node.service.submit_once(list(jobs), KEY, reply, outcomes.append, unexpected)
-    node.commit()
-    (outcome,) = outcomes
-    return outcome
+    return outcome_of(node, node.service.submit_once(list(jobs), keyed()))
 
 
 def runs(node: Node) -> int:

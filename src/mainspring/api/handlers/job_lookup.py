@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from msgspec.structs import replace
@@ -59,9 +60,7 @@ class JobLookup:
     async def read(self, handle: str, namespace: str) -> Job:
         """Return a job of a namespace, without payload and result; its access is not checked. Raises ApiError."""
         job_id = self.job_id(handle)
-        job: Job | None = await Callback(
-            lambda done, failed: self._service.find(job_id, done, failed, overtakes=True, namespace=namespace)
-        )
+        job: Job | None = await Callback(partial(self._service.find, job_id, overtakes=True, namespace=namespace))
         if job is None or namespaces.namespace_of(job.function) != namespace:
             raise unknown(handle)
         return job

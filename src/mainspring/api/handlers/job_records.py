@@ -95,9 +95,7 @@ class RecordCalls:
         held = None
         if job_id is not None:
             held = service.find_held(job_id)
-            job, running = await Callback(
-                lambda done, failed: service.show(job_id, lambda *found: done(found), failed, request.namespace)
-            )
+            job, running = await service.show(job_id, request.namespace)
         if job is None:
             raise unknown(request.handle)
         check_access(job, request.handle, request.namespace, caller, permission)

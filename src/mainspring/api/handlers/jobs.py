@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
+from mainspring.access.idempotency import act_if_new
 from mainspring.api.handlers.job_lookup import (
     PRIORITY_NAMES,
     JobLookup,
@@ -22,7 +23,6 @@ from mainspring.api.handlers.job_lookup import (
 )
 from mainspring.api.handlers.run_rows import run_handle
 from mainspring.api.handlers.text import rfc3339, whole_line
-from mainspring.api.handlers.waiting import act_if_new
 from mainspring.api.jobs import (
     CancelJob,
     CancelledJob,
@@ -44,7 +44,7 @@ from mainspring.api.jobs import (
 )
 from mainspring.api.request import ApiError, Code, Touches, check_number
 from mainspring.api.submitting import PRIORITY_BY_NAME, JobOptions, bytes_of, check_seconds, has_arguments, size_problem
-from mainspring.callbacks import NEXT_TURN, Callback, converted
+from mainspring.callbacks import NEXT_TURN, converted
 from mainspring.clock import to_us
 from mainspring.errors import NotFoundError, UsageError
 from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State, decode_failure
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.service import JobService
     from mainspring.storage.engine import Page
     from mainspring.workflows.service import WorkflowService
-    from mainspring.workflows.store import Shown
 
 NO_OPTIONS = Options()
 ROWS_AT_ONCE = 100
@@ -134,15 +133,10 @@ class JobCalls:
         if self._workflows is not None:
             root = self._service.id_of(key.encode())
             wanted = Key(job=root or 0, workflow_id=key if root is None else "", namespace=namespace)
-            shown = await self._shown(self._workflows, wanted)
+            shown = await self._workflows.show(wanted)
             if isinstance(shown, ShownRun):
                 return shown.row.id
         raise ApiError(Code.RUN_NOT_FOUND, f"no run of a workflow has the handle or workflow id {key}")
-
-    @staticmethod
-    async def _shown(workflows: WorkflowService, key: Key) -> Shown:
-        shown: Shown = await Callback(lambda done, failed: workflows.show(key, done, failed))
-        return shown
 
     async def _show(self, request: ShowJob, caller: Caller) -> JobDetails:
         def check(job: Job) -> None:
@@ -159,10 +153,7 @@ class JobCalls:
         """Return the details of a job of a namespace. ``check`` may raise an error for it."""
         service = self._service
         held = service.find_held(job_id) is not None
-        found: tuple[Job | None, RemoteAttempt | None] = await Callback(
-            lambda done, failed: service.show(job_id, lambda *found: done(found), failed, namespace)
-        )
-        job, running = found
+        job, running = await service.show(job_id, namespace)
         if job is None:
             return None
         check(job)
@@ -183,7 +174,7 @@ class JobCalls:
 
     async def _add_progress(self, workflows: WorkflowService, root: Key, details: JobDetails) -> None:
         """Add the progress that the code of a run has reported to the details of its root job."""
-        shown = await self._shown(workflows, root)
+        shown = await workflows.show(root)
         progress = decode_about(shown.row.about).progress if isinstance(shown, ShownRun) else None
         if progress is not None:
             _set_progress(details, progress.done, progress.total, progress.text)
@@ -194,9 +185,7 @@ class JobCalls:
         job_id = self._lookup.job_id(request.handle)
         act = caller.act(request.call, request.handle, request.reason, namespace=request.namespace)
         try:
-            state: str = await Callback(
-                lambda done, failed: self._service.cancel(job_id, request.reason, done, failed, act, request.namespace)
-            )
+            state = await self._service.cancel(job_id, request.reason, act, request.namespace)
         except NotFoundError:
             raise unknown(request.handle) from None
         return CancelledJob(request.handle, state)
@@ -314,11 +303,7 @@ class JobChangeCalls:
             namespace=request.namespace,
         )
         try:
-            return await act_if_new(
-                once,
-                lambda keyed, done, failed: retry(done, failed, keyed_act=keyed),
-                lambda job: info_of(self._service, job),
-            )
+            return await act_if_new(once, retry, partial(info_of, self._service))
         except NotFoundError:
             raise unknown(request.handle) from None
 
@@ -345,21 +330,19 @@ class JobChangeCalls:
     async def _reschedule(self, request: UpdateJob | SnoozeJob, change: JobChange, caller: Caller) -> JobInfo:
         job_id = self._lookup.job_id(request.handle)
         act = caller.act(request.call, request.handle, namespace=request.namespace, after=change.shown())
-        changed: Job = await self._of_handle(
-            request.handle,
-            Callback(
-                lambda done, failed: self._service.reschedule(job_id, change, done, failed, act, request.namespace)
-            ),
-        )
+        try:
+            changed = await self._service.reschedule(job_id, change, act, request.namespace)
+        except NotFoundError:
+            raise unknown(request.handle) from None
         return info_of(self._service, changed)
 
     async def _delete(self, request: DeleteJob, caller: Caller) -> DeletedJob:
         job_id = self._lookup.job_id(request.handle)
         act = caller.act(request.call, request.handle, namespace=request.namespace)
-        await self._of_handle(
-            request.handle,
-            Callback[object](lambda done, failed: self._service.delete(job_id, done, failed, act, request.namespace)),
-        )
+        try:
+            await self._service.delete(job_id, act, request.namespace)
+        except NotFoundError:
+            raise unknown(request.handle) from None
         return DeletedJob(request.handle)
 
     async def _clone(self, request: CloneJob, caller: Caller, once: IdempotencyKey | None) -> Submission:
@@ -393,13 +376,6 @@ class JobChangeCalls:
             handle = self._service.handle_of(job.id).decode()
             raise ApiError(Code.NOT_KEPT, f"the arguments of {handle} are not kept: give the arguments of the new job")
         return payload
-
-    async def _of_handle(self, handle: str, work: Callback[Job] | Callback[object]) -> Job:
-        try:
-            answer: Job = await work  # type: ignore[assignment]
-        except NotFoundError:
-            raise unknown(handle) from None
-        return answer
 
     def _time_us(self, name: str, time: float) -> int:
         """Return a time in microseconds. Raises UsageError for one that is too far away."""

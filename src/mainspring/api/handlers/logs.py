@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import UNSET
@@ -278,9 +279,7 @@ class LogCalls:
         held = self._service.find_held(job_id)
         job: Job | None = held.job if held is not None else None
         if job is None:
-            job = await Callback(
-                lambda done, failed: self._service.find(job_id, done, failed, namespace=request.namespace)
-            )
+            job = await Callback(partial(self._service.find, job_id, namespace=request.namespace))
         if job is None:
             if await self._has_lines(logs, request, job_id):
                 return True, 0  # lines may be kept for longer than their job

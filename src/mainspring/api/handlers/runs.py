@@ -15,7 +15,6 @@ from mainspring.api.handlers.run_rows import (
     unbegun_info,
 )
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.handlers.waiting import read_page
 from mainspring.api.request import PAGE_LIMIT, ApiError, Code, check_number
 from mainspring.api.workflows import (
     STATUS_BY_NAME,
@@ -26,7 +25,6 @@ from mainspring.api.workflows import (
     RunDetails,
     ShowRun,
 )
-from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.jobs.model import State
 from mainspring.jobs.store import CountLive
@@ -41,7 +39,7 @@ from mainspring.workflows.model import Key, Status
 from mainspring.workflows.store import ListRuns, Unbegun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
 
     from mainspring.api.handlers.jobs import JobCalls
     from mainspring.api.handlers.registry import Handlers
@@ -50,7 +48,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.service import JobService
     from mainspring.jobs.store import Counted
     from mainspring.workflows.history import Event
-    from mainspring.workflows.requests import Failed
     from mainspring.workflows.store import Shown, ShownRun
 
 KEY_LIMIT: Final = 128
@@ -62,8 +59,8 @@ UNBEGUN_END: Final = frozenset({"cancelled", "expired"})
 class ShowsRuns(Protocol):
     """The runs of a node; `workflows.service` implements it."""
 
-    def show(self, key: Key, done: Callable[[Shown], None], failed: Failed) -> None:
-        """Read one run; without one, the jobs that the key may name, whose runs have not begun."""
+    async def show(self, key: Key) -> Shown:
+        """Return one run; without one, the jobs that the key may name, whose runs have not begun."""
 
 
 class RunLookup:
@@ -97,8 +94,7 @@ class RunLookup:
 
     async def show(self, key: Key) -> Shown:
         """Return the run of a key; without one, the jobs that the key may name."""
-        shown: Shown = await Callback(lambda done, failed: self._workflows.show(key, done, failed))
-        return shown
+        return await self._workflows.show(key)
 
     async def find(self, namespace: str, key: str) -> ShownRun | Unbegun:
         """Return the run of a key, or the job whose run is to begin. Raises ApiError."""
@@ -174,8 +170,8 @@ class UnbegunWorkflows(Protocol):
     def functions(self) -> Iterable[bytes]:
         """Return the functions that are workflows."""
 
-    def show(self, key: Key, done: Callable[[Shown], None], failed: Failed) -> None:
-        """Read one run; without one, the jobs that the key may name, whose runs have not begun."""
+    async def show(self, key: Key) -> Shown:
+        """Return one run; without one, the jobs that the key may name, whose runs have not begun."""
 
 
 class UnbegunRuns:
@@ -208,7 +204,7 @@ class UnbegunRuns:
 
     async def _named(self, namespace: str, workflow_id: str, states: list[State]) -> Page[Job]:
         key = Key(workflow_id=workflow_id, namespace=namespace)
-        shown: Shown = await Callback(lambda done, failed: self._workflows.show(key, done, failed))
+        shown = await self._workflows.show(key)
         jobs = shown if isinstance(shown, list) else []
         return Page([one.job for one in jobs if one.is_workflow and one.job.state in states])
 
@@ -241,18 +237,14 @@ class ListsRuns(Protocol):
     def functions(self) -> Iterable[bytes]:
         """Return the functions that are workflows."""
 
-    def list(
-        self, query: ListRuns, done: Callable[[Page[ShownRun]], None], failed: Failed, wanted: Callable[[], bool]
-    ) -> None:
-        """Read runs, as long as they are wanted."""
+    async def list(self, query: ListRuns) -> Page[ShownRun]:
+        """Return a page of runs."""
 
-    def show(self, key: Key, done: Callable[[Shown], None], failed: Failed) -> None:
-        """Read one run; without one, the jobs that the key may name, whose runs have not begun."""
+    async def show(self, key: Key) -> Shown:
+        """Return one run; without one, the jobs that the key may name, whose runs have not begun."""
 
-    def list_part(
-        self, query: ListRuns, done: Callable[[Page[ShownRun]], None], failed: Failed, wanted: Callable[[], bool]
-    ) -> None:
-        """Read the runs that one read finds: the page may be short and have a next one."""
+    async def list_part(self, query: ListRuns) -> Page[ShownRun]:
+        """Return the runs that one read finds: the page may be short and have a next one."""
 
     def stranded(self) -> Collection[tuple[str, str, str]]:
         """Return namespaces, types and versions of runs that have waited for a minute for a worker with their code."""
@@ -315,7 +307,7 @@ class RunListCalls:
                 limit=PAGE_LIMIT if request.stranded else request.limit,
                 bytes=PAGE.most,
             )
-            page = await read_page(self._workflows.list_part if request.partial else self._workflows.list, query)
+            page = await (self._workflows.list_part if request.partial else self._workflows.list)(query)
             found += [one for one in page.items if not request.stranded or is_stranded(one, stranded)]
             after = page.next
             size += page.size
@@ -332,17 +324,8 @@ _WITHOUT_ERROR: Final = frozenset({Status.OPEN, Status.COMPLETED, Status.CONTINU
 class ReadsRuns(Protocol):
     """The runs of a node; `workflows.service` implements it."""
 
-    def history(
-        self,
-        run: int,
-        first: int,
-        limit: int,
-        done: Callable[[Page[Event]], None],
-        failed: Failed,
-        *,
-        namespace: str,
-    ) -> None:
-        """Read up to ``limit`` events of a run of a namespace from the event ``first`` on."""
+    async def history(self, run: int, first: int, limit: int, *, namespace: str) -> Page[Event]:
+        """Return up to ``limit`` events of a run of a namespace from the event ``first`` on."""
 
     def stranded(self) -> Collection[tuple[str, str, str]]:
         """Return namespaces, types and versions of runs that have waited for a minute for a worker with their code."""
@@ -400,11 +383,7 @@ class RunReadingCalls:
         if isinstance(shown, Unbegun):
             return HistoryPage([], None, self._runs.unbegun_info(shown).status)
         row = shown.row
-        page: Page[Event] = await Callback(
-            lambda done, failed: self._workflows.history(
-                row.id, request.first, request.limit, done, failed, namespace=request.namespace
-            )
-        )
+        page = await self._workflows.history(row.id, request.first, request.limit, namespace=request.namespace)
         if request.exact:
             events = [event_to_json(event) for event in page.items]
         else:

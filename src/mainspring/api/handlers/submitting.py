@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring import namespaces
-from mainspring.api.handlers.waiting import act_once
 from mainspring.api.request import ApiError, Code, problem_of
 from mainspring.api.submitting import (
     NO_CONCURRENCY_KEY,
@@ -122,7 +120,7 @@ class SubmitCalls:
                 raise UsageError(why)
             return self._submission(job, stored)
 
-        return await act_once(once, partial(self._service.submit_once, [job], once.key), answer)
+        return answer(await self._service.submit_once([job], once.act(answer)))
 
     async def _put(self, jobs: list[Job]) -> list[int]:
         """Store jobs, and return their ids. If the call ends before the store has them, they are dropped."""
@@ -165,11 +163,11 @@ class SubmitCalls:
             places.append(place)
             answers.append(Submission())
         if once is not None and batch:
-            return await act_once(
-                once,
-                partial(self._service.submit_once, batch, once.key),
-                lambda stored: Submissions(self._filled(answers, places, batch, stored)),
-            )
+
+            def filled(stored: Stored) -> Submissions:
+                return Submissions(self._filled(answers, places, batch, stored))
+
+            return filled(await self._service.submit_once(batch, once.act(filled)))
         if self._service.joins(batch):
             for place, job in zip(places, batch, strict=True):
                 answers[place] = await self._stored_or_refused(job)

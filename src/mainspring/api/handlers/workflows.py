@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,7 +22,6 @@ from mainspring.api.handlers.runs import (
     unread,
 )
 from mainspring.api.handlers.text import names_in_row, rfc3339
-from mainspring.api.handlers.waiting import act_once
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import JobOptions, bytes_of, checked_levels, size_problem
 from mainspring.api.workflows import (
@@ -48,7 +46,6 @@ from mainspring.api.workflows import (
     VersionInfo,
     VersionList,
 )
-from mainspring.callbacks import Callback
 from mainspring.quantities import format_duration
 from mainspring.workflows import requests
 from mainspring.workflows.store import ShownRun
@@ -58,77 +55,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.access.caller import Act, Caller
-    from mainspring.access.idempotency import IdempotencyKey, KeptReply, RequestKey, Reservation
+    from mainspring.access.idempotency import IdempotencyKey, KeyedAct
     from mainspring.api.handlers.jobs import JobCalls
     from mainspring.api.handlers.registry import Handlers
     from mainspring.api.handlers.submitting import SubmitCalls
-    from mainspring.callbacks import Ask
-    from mainspring.jobs.model import Job
     from mainspring.jobs.roots import Stored
     from mainspring.jobs.service import JobService
     from mainspring.workflows.decider_workers import DeciderRow
     from mainspring.workflows.definitions import VersionRow
     from mainspring.workflows.history import ChildPolicy
     from mainspring.workflows.model import Key, Limits
-    from mainspring.workflows.requests import Failed
     from mainspring.workflows.store import Begun, Moved
 
 
 class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
     """The runs of a node; `workflows.service` implements it."""
 
-    def start(self, job: Job, version: str, timeout: float, done: Callable[[Begun], None], failed: Failed) -> None:
+    async def start(self, start: NewRun) -> Begun:
         """Store a root job and begin its run; see ``workflows.store.Start``."""
 
-    def start_once(
-        self,
-        start: NewRun,
-        key: RequestKey,
-        reply: Callable[[Stored], KeptReply],
-        done: Callable[[Stored | Reservation], None],
-        failed: Failed,
-    ) -> None:
-        """Do the same in one transaction with the answer that ``reply`` returns."""
+    async def start_once(self, start: NewRun, keyed_act: KeyedAct) -> Stored:
+        """Do the same in one transaction with the answer to the request. Raises RepeatedError."""
 
-    def signal(self, signal: requests.Signal, done: Callable[[requests.Reached], None], failed: Failed) -> None:
+    async def signal(self, signal: requests.Signal) -> requests.Reached:
         """Record a signal."""
 
-    def request_cancel(
-        self,
-        key: Key,
-        reason: str,
-        request: int,
-        done: Callable[[requests.Reached], None],
-        failed: Failed,
-        act: Act | None = None,
-    ) -> None:
+    async def request_cancel(self, key: Key, reason: str, request: int, act: Act | None = None) -> requests.Reached:
         """Ask a run to cancel itself."""
 
-    def terminate(
-        self,
-        key: Key,
-        reason: str,
-        children: ChildPolicy | None,
-        done: Callable[[requests.Reached], None],
-        failed: Failed,
-        act: Act | None = None,
-    ) -> None:
+    async def terminate(
+        self, key: Key, reason: str, children: ChildPolicy | None, act: Act | None = None
+    ) -> requests.Reached:
         """End a run at once; ``children`` replaces the policies of its children."""
 
-    def move(
-        self, key: Key, version: str, done: Callable[[Moved], None], failed: Failed, act: Act | None = None
-    ) -> None:
+    async def move(self, key: Key, version: str, act: Act | None = None) -> Moved:
         """Give a run another version, if its code has recorded nothing."""
 
-    def unpark(
-        self,
-        key: Key | None,
-        namespace: str,
-        done: Callable[[int], None],
-        failed: Failed,
-        act: Act | None = None,
-    ) -> None:
-        """Let a parked run go on; without a key, all of a namespace. ``done`` is called with their number."""
+    async def unpark(self, key: Key | None, namespace: str, act: Act | None = None) -> int:
+        """Let a parked run go on; without a key, all of a namespace. Return their number."""
 
 
 class WorkflowCalls:
@@ -183,9 +147,8 @@ class WorkflowCalls:
 
         start = NewRun(job, request.version, timeout or 0.0)
         if once is None:
-            begun: Begun = await Callback(lambda done, failed: self._workflows.start(*start, done, failed))
-            return answer(begun)
-        return await act_once(once, partial(self._workflows.start_once, start, once.key), answer)
+            return answer(await self._workflows.start(start))
+        return answer(await self._workflows.start_once(start, once.act(answer)))
 
     # ---- requests to runs ----
 
@@ -198,28 +161,21 @@ class WorkflowCalls:
         )
         if (problem := size_problem(signal.input, self._limits.largest)) is not None:
             raise ApiError(problem.code, problem.message)
-        return await self._reached(request, lambda done, failed: self._workflows.signal(signal, done, failed))
+        return await self._reached(request, await self._workflows.signal(signal))
 
     async def _cancel(self, request: CancelRun, caller: Caller) -> ReachedRun:
         key, number = self._runs.key(request.namespace, request.key), _request_key(request.request)
         act = caller.act(request.call, request.key, request.reason, namespace=request.namespace)
-        return await self._reached(
-            request,
-            lambda done, failed: self._workflows.request_cancel(key, request.reason, number, done, failed, act),
-        )
+        return await self._reached(request, await self._workflows.request_cancel(key, request.reason, number, act))
 
     async def _terminate(self, request: TerminateRun, caller: Caller) -> ReachedRun:
         act = caller.act(request.call, request.key, request.reason, namespace=request.namespace)
         key = self._runs.key(request.namespace, request.key)
         children = None if request.children is None else CHILD_POLICIES[request.children]
-        return await self._reached(
-            request,
-            lambda done, failed: self._workflows.terminate(key, request.reason, children, done, failed, act),
-        )
+        return await self._reached(request, await self._workflows.terminate(key, request.reason, children, act))
 
-    async def _reached(self, request: SignalRun | CancelRun | TerminateRun, ask: Ask) -> ReachedRun:
+    async def _reached(self, request: SignalRun | CancelRun | TerminateRun, reached: requests.Reached) -> ReachedRun:
         key = request.key
-        reached: requests.Reached = await Callback(ask)
         match reached.verdict:
             case "unknown":
                 raise await self._runs.unknown(request.namespace, key)
@@ -257,7 +213,7 @@ class WorkflowCalls:
         key, version = request.key, request.version
         target = self._runs.key(request.namespace, key)
         act = caller.act(request.call, key, version, namespace=request.namespace)
-        moved: Moved = await Callback(lambda done, failed: self._workflows.move(target, version, done, failed, act))
+        moved = await self._workflows.move(target, version, act)
         why = ""
         match moved.verdict:
             case "unknown":
@@ -290,18 +246,12 @@ class WorkflowCalls:
         if isinstance(found, ShownRun) and found.fault:
             raise unread(request.key, found.fault)
         key = self._runs.key(request.namespace, request.key)
-        return await self._unparked(
-            key, request.namespace, caller.act(request.call, request.key, namespace=request.namespace)
-        )
+        act = caller.act(request.call, request.key, namespace=request.namespace)
+        return ChangedRuns(await self._workflows.unpark(key, request.namespace, act))
 
     async def _unpark_all(self, request: UnparkAllRuns, caller: Caller) -> ChangedRuns:
-        return await self._unparked(
-            None, request.namespace, caller.act(request.call, "all", namespace=request.namespace)
-        )
-
-    async def _unparked(self, key: Key | None, namespace: str, act: Act) -> ChangedRuns:
-        number: int = await Callback(lambda done, failed: self._workflows.unpark(key, namespace, done, failed, act))
-        return ChangedRuns(number)
+        act = caller.act(request.call, "all", namespace=request.namespace)
+        return ChangedRuns(await self._workflows.unpark(None, request.namespace, act))
 
 
 def _value(request: SignalRun) -> bytes:
@@ -321,21 +271,11 @@ def _request_key(text: str | None) -> int:
 class Table(Protocol):
     """The versions of a node; `workflows.version_table` implements it."""
 
-    def list(
-        self, namespace: str, name: str | None, done: Callable[[Sequence[VersionRow]], None], failed: Failed
-    ) -> None:
-        """Read the versions of a workflow, or of all of a namespace."""
+    async def list(self, namespace: str, name: str | None) -> Sequence[VersionRow]:
+        """Return the versions of a workflow, or of all of a namespace."""
 
-    def remove(
-        self,
-        namespace: str,
-        name: str,
-        version: str,
-        done: Callable[[bool], None],
-        failed: Failed,
-        act: Act | None = None,
-    ) -> None:
-        """Remove a version that nothing needs; ``done`` is called with whether it existed."""
+    async def remove(self, namespace: str, name: str, version: str, act: Act | None = None) -> bool:
+        """Remove a version that nothing needs; return whether it existed."""
 
 
 class VersionCalls:
@@ -351,7 +291,7 @@ class VersionCalls:
         }
 
     async def _versions(self, request: ListVersions) -> VersionList:
-        rows = await self._rows(request.namespace, request.type)
+        rows = await self._table.list(request.namespace, request.type)
         if request.type is not None and not rows:
             raise _unknown(request.type)
         return VersionList([_info(row) for row in rows])
@@ -359,9 +299,8 @@ class VersionCalls:
     async def _remove(self, request: RemoveVersion, caller: Caller) -> RemovedVersion:
         version = request.namespace, request.type, request.version
         act = caller.act(request.call, f"{request.type}@{request.version}", namespace=request.namespace)
-        existed: bool = await Callback(lambda done, failed: self._table.remove(*version, done, failed, act))
-        if not existed:
-            versions = ", ".join(row.version for row in await self._rows(request.namespace, request.type))
+        if not await self._table.remove(*version, act):
+            versions = ", ".join(row.version for row in await self._table.list(request.namespace, request.type))
             if not versions:
                 raise _unknown(request.type)
             raise ApiError(
@@ -386,12 +325,6 @@ class VersionCalls:
                 for row in self._deciders(request.namespace)
             ]
         )
-
-    async def _rows(self, namespace: str, name: str | None) -> Sequence[VersionRow]:
-        rows: Sequence[VersionRow] = await Callback(
-            lambda done, failed: self._table.list(namespace, name, done, failed)
-        )
-        return rows
 
 
 def _unknown(name: str) -> ApiError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.access.roles import Permission
+from mainspring.callbacks import CallInProgress
 from mainspring.clock import to_us
 from mainspring.faces.gearman import guard as packet_guard
 from mainspring.faces.gearman.guard import forbid
@@ -87,7 +88,7 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
 
     peer.as_worker()  # from now on, neither its namespace nor its caller can change
 
-    def defined() -> None:
+    def defined(_: None) -> None:
         if peer.reading.finished:
             return
         side = peer.decisions
@@ -98,7 +99,7 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
 
     def define() -> None:
         if not peer.reading.finished:
-            workflows.define([definition], defined, not_defined)
+            CallInProgress(workflows.define([definition]), defined, not_defined)
 
     def not_defined(_: Exception) -> None:
         peer.service.later(HISTORY_RETRY_DELAY, define)  # a worker registers once for a connection
@@ -162,7 +163,7 @@ def _history(peer: Peer, args: list[bytes]) -> None:
         if _may_read_all(peer) or (peer.decisions is not None and peer.decisions.decides(int(run))):
             read_page()
         else:
-            workflows.show(Key(run=int(run), namespace=peer.namespace), found, failed)
+            CallInProgress(workflows.show(Key(run=int(run), namespace=peer.namespace)), found, failed)
 
     def found(shown: Shown) -> None:
         if not isinstance(shown, ShownRun):
@@ -176,14 +177,8 @@ def _history(peer: Peer, args: list[bytes]) -> None:
 
     def read_page() -> None:
         if not peer.reading.finished:
-            workflows.history(
-                int(run),
-                int(first),
-                PAGE_EVENTS,
-                lambda page: send(_history_page(page)),
-                failed,
-                namespace=peer.namespace,
-            )
+            history = workflows.history(int(run), int(first), PAGE_EVENTS, namespace=peer.namespace)
+            CallInProgress(history, lambda page: send(_history_page(page)), failed)
 
     def failed(_: Exception) -> None:
         peer.service.later(HISTORY_RETRY_DELAY, read)  # the worker keeps the decision, and waits for its events

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +13,7 @@ from mainspring.access.roles import Grant, Role
 from mainspring.api.jobs import JobProgress
 from mainspring.api.namespaces import FunctionNumbers, Numbers
 from mainspring.api.operations import OperationInfo
+from mainspring.callbacks import awaited
 from mainspring.workflows.model import Definition
 
 from .a_browser import Element, browsing
@@ -117,11 +117,7 @@ def test_a_page_has_the_version_that_its_stream_sends_until_something_changes(ca
             for name, grants in CALLERS.items():
                 browser.admit(name, Caller(name, grants, token=name))
             assert built.node.workflows is not None
-            defined = asyncio.get_running_loop().create_future()
-            built.node.workflows.define(
-                [Definition("payroll", "1")], lambda: defined.set_result(None), defined.set_result
-            )
-            await defined
+            await awaited(built.node.workflows.define([Definition("payroll", "1")]))
             await browser.call("POST", "schedules", {"name": "wages", "function": "pay", "every": 3600, "args": [1]})
             await browser.call("POST", "schedules", {"name": "letters", "function": "mail", "every": 3600})
             fired = await browser.call("POST", "schedules/wages/trigger")
