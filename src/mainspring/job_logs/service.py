@@ -423,15 +423,9 @@ class LogService:
 
     # ---- reading ----
 
-    def read(
-        self,
-        query: ReadLogs,
-        done: Callable[[Page[Chunk]], None],
-        failed: Callable[[StoreError], None],
-        wanted: Callable[[], bool],
-    ) -> None:
-        """Read a page of stored lines."""
-        self._reads.ask(query, done, failed, wanted)
+    async def read(self, query: ReadLogs) -> Page[Chunk]:
+        """Return a page of stored lines."""
+        return await self._reads.read(query)
 
     def has_all(self, job: int) -> bool:
         """Return whether all lines of a job that has just ended were written here: its worker sends them before the end."""

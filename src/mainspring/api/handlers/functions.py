@@ -28,8 +28,8 @@ from mainspring.api.functions import (
     ResumeFunction,
     ShowFunction,
 )
+from mainspring.api.handlers.readings import Readings
 from mainspring.api.handlers.text import names_in_row, rfc3339
-from mainspring.api.handlers.waiting import Readings
 from mainspring.api.nodes import WaitingJobs
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME

@@ -13,7 +13,6 @@ from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
 from mainspring.api.handlers.job_lookup import unknown
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.handlers.waiting import read_page
 from mainspring.api.jobs import LONGEST_WAIT, FollowLogs, LogEnd, Logged, LogLine, ReadJobLogs
 from mainspring.api.request import ApiError, Code, check_number
 from mainspring.callbacks import Callback, CallInProgress
@@ -228,7 +227,7 @@ class LogCalls:
             query = ReadLogs(
                 namespace=request.namespace, job=job_id, attempt=request.attempt, after=after, limit=PAGE_CHUNKS
             )
-            page = await read_page(logs.read, query)
+            page = await logs.read(query)
             for chunk in page.items:
                 _check(caller, request, chunk)
                 if not collected.add(chunk, request.limit) or collected.bytes >= largest:
@@ -255,7 +254,7 @@ class LogCalls:
                 after=after,
                 limit=PAGE_CHUNKS,
             )
-            page = await read_page(logs.read, query)
+            page = await logs.read(query)
             for chunk in page.items:
                 _check(caller, request, chunk)
                 newest.append(chunk)
@@ -295,15 +294,11 @@ class LogCalls:
 
     @staticmethod
     async def _has_lines(logs: LogService, request: ReadJobLogs, job_id: int) -> bool:
-        return bool((await read_page(logs.read, ReadLogs(namespace=request.namespace, job=job_id, limit=1))).items)
+        return bool((await logs.read(ReadLogs(namespace=request.namespace, job=job_id, limit=1))).items)
 
 
 async def _wait(logs: LogService, job_id: int, holder: int) -> None:
-    def ask(done: Callable[[None], None], failed: Callable[[Exception], None]) -> None:
-        del failed
-        logs.readers.wait(job_id, holder, lambda: done(None))
-
-    await Callback[None](ask)
+    await Callback[None](lambda done, _: logs.readers.wait(job_id, holder, lambda: done(None)))
 
 
 def _from_tap(tap: Tap, request: ReadJobLogs, place: Place, caller: Caller, largest: int) -> Logged:

@@ -21,8 +21,8 @@ from mainspring.api.functions import (
     ReadFunctionSeries,
     Series,
 )
+from mainspring.api.handlers.readings import Readings
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.handlers.waiting import Readings
 from mainspring.api.namespaces import (
     FailingFunction,
     Failures,

@@ -1,24 +1,17 @@
-"""Values that several calls share: one of them reads the store, and all use its value for some seconds.
-
-A call whose request has a key keeps its answer in the transaction of its act (`act_if_new`, `act_once`).
-"""
+"""Values that several calls share: one of them reads the store, and all use its value for some seconds."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from mainspring.access.idempotency import KeyedAct, RepeatedError, Reservation
 from mainspring.callbacks import Callback
 from mainspring.errors import MainspringError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from mainspring.access.idempotency import IdempotencyKey, KeptReply
     from mainspring.callbacks import Ask, Done, Failed
-    from mainspring.storage.engine import Page, PageQuery
 
-T = TypeVar("T")
 V = TypeVar("V")
 K = TypeVar("K")
 
@@ -84,43 +77,3 @@ class Readings(Generic[K, V]):
         while len(self._kept) >= self._most:
             del self._kept[next(iter(self._kept))]
         self._kept[key] = kept
-
-
-async def read_page(ask: Callable[..., object], query: PageQuery[T]) -> Page[T]:
-    """Return the answer to a query. When the call ends, the query is no longer wanted."""
-    is_wanted = True
-    try:
-        page: Page[T] = await Callback(lambda done, failed: ask(query, done, failed, lambda: is_wanted))
-    finally:
-        is_wanted = False
-    return page
-
-
-async def act_if_new(
-    once: IdempotencyKey | None, act: Callable[[KeyedAct | None, Done, Failed], object], answer: Callable[[Any], T]
-) -> T:
-    """Return the answer to a request of one operation, with a key or without one; ``act`` puts the operation."""
-    if once is None:
-        return answer(await Callback[Any](lambda done, failed: act(None, done, failed)))
-    key = once.key
-    return await act_once(
-        once,
-        lambda reply, done, failed: act(KeyedAct(key, lambda outcomes: reply(outcomes[0])), done, failed),
-        answer,
-    )
-
-
-async def act_once(
-    once: IdempotencyKey,
-    act: Callable[[Callable[[Any], KeptReply], Done, Failed], object],
-    answer: Callable[[Any], T],
-) -> T:
-    """Return the answer to a request with a key; ``answer`` returns it for the outcome of the act.
-
-    ``act`` gets the function that returns what is kept for an outcome, before the commit, and those that are called with the
-    outcome or the earlier `Reservation` of the key, or with an error. Raises RepeatedError.
-    """
-    outcome = await Callback[Any](lambda done, failed: act(lambda found: once.reply(answer(found)), done, failed))
-    if isinstance(outcome, Reservation):
-        raise RepeatedError(outcome)
-    return answer(outcome)
