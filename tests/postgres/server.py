@@ -10,6 +10,8 @@ Everything here blocks; in a coroutine, use ``asyncio.to_thread``. It needs Linu
 
 from __future__ import annotations
 
+import atexit
+import functools
 import grp
 import itertools
 import os
@@ -333,13 +335,21 @@ class PostgresServer:
 
     def _create(self) -> None:
         self._make_directory()
+        # Ownership and rights are those of initdb.
+        subprocess.run(
+            ["cp", "-a", _initialized(os.getpid(), self._wal_segment_mb), keeper.data(self.directory)], check=True
+        )
+        self._configure()
+
+    def _initialize(self) -> None:
+        """Create its files, and do not start it."""
+        self._make_directory()
         self._run(
             "initdb",
             *("--pgdata", str(keeper.data(self.directory)), "--username", "postgres", "--auth", "trust"),
             *("--encoding", "UTF8", "--locale", "C", "--wal-segsize", str(self._wal_segment_mb)),
             *("--no-sync", "--no-instructions"),  # no sync of what is there before it starts
         )
-        self._configure()
 
     def _make_directory(self) -> None:
         # below pytest's own directory nobody but its owner may go
@@ -414,6 +424,20 @@ class PostgresServer:
             group = grp.getgrgid(pwd.getpwnam(UNPRIVILEGED).pw_gid)
             options |= {"user": UNPRIVILEGED, "group": group.gr_gid, "extra_groups": []}
         return options
+
+
+@functools.cache
+def _initialized(owner: int, wal_segment_mb: int) -> Path:
+    """Return the files of a new server, for this process: a copy takes a tenth of initdb."""
+    server = PostgresServer(parent=memory_directory(), wal_segment_mb=wal_segment_mb)
+
+    def close() -> None:
+        if os.getpid() == owner:  # not in a fork of it
+            server.close()
+
+    atexit.register(close)
+    server._initialize()
+    return keeper.data(server.directory)
 
 
 class Standby(PostgresServer):
