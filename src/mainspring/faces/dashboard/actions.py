@@ -342,8 +342,8 @@ def _choices_of(one: DeclaredField) -> tuple[tuple[str, str], ...]:
     """Return the values of a choice with their words. The first one leaves the field out, if that is possible."""
     if one.kind is not FieldKind.CHOICE or one.required:
         return tuple((value, value) for value in one.choices)
-    usual = one.default if one.default in one.choices else ""
-    return (("", usual or "as it is"), *((value, value) for value in one.choices if value != usual))
+    default = one.default if one.default in one.choices else ""
+    return (("", default or "as it is"), *((value, value) for value in one.choices if value != default))
 
 
 def act(kind: type[Request[Any]], *, fields: Iterable[Field | str] = (), **more: Any) -> Action:
