@@ -140,7 +140,7 @@ CHECKED: dict[str, str] = {
     r"api\.submitting\.(Submit|RunJob)\.(function|unique)": "submission_problem; no request from outside",
     r"jobs\.model\.Retry\.\w+": "check_retry; stored options have it, too",
     r"[\w.]+\.misfire": "catalogue.check",
-    r"jobs\.failures\.JobFailure\.\w+": "failures.fitting",
+    r"jobs\.model\.JobFailure\.\w+": "model.fitting",
     r"faces\.gearman\.extension_json\.SettleDetail\.delay": "settle: clamped",
     r"faces\.gearman\.worker_reports\.LoggedLines\.(handle|token)": "only compared",
     r"job_logs\.model\.Line\.\w+(\{[kv]\})?": "tidy: shortened and clamped",
