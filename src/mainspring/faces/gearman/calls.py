@@ -11,7 +11,7 @@ import structlog
 
 from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
-from mainspring.api.jobs import WatchJobs
+from mainspring.api.jobs import ReadJobLogs, WatchJobs
 from mainspring.api.request import ApiError, Code, Problem, Request, lacking, problem_of, read, write
 from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.peers import About
@@ -19,7 +19,6 @@ from mainspring.jobs.model import JobFailure  # noqa: TC001 - msgspec reads the 
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.namespaces import DEFAULT
 from mainspring.sizes import ENTRIES, Text
-from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.decider_workers import CacheReport
 
@@ -187,6 +186,7 @@ class TakesLogs(Request[None]):
 
     permission = Permission.DEVELOP
     call = "worker.logs"
+    requires = ReadJobLogs.requires
 
 
 class Describe(Request[None]):
@@ -324,8 +324,9 @@ class Calls:
             raise
 
     def _takes_logs(self, peer: Caller, call_id: bytes, _: TakesLogs) -> None:
-        if Feature.LOGS in self._api.lacks:
-            raise lacking(Feature.LOGS)
+        needed = TakesLogs.requires
+        if needed is not None and needed in self._api.lacks:
+            raise lacking(needed)
         _answer(peer, call_id, _EMPTY_ANSWER)
 
     def _watch(self, peer: Caller, call_id: bytes, request: WatchJobs) -> None:
