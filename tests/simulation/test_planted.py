@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 Plant = pytest.MonkeyPatch
 
 
-def is_caught(seeds: int, store: str = "memory") -> None:
+def is_caught(seeds: int, store: str = "memory", *, first: int = 0) -> None:
+    """Check that one of the runs fails; ``first`` is shortly before the seed that does today."""
     with pytest.raises(SimulationError):
-        simulate(store, range(seeds))
+        simulate(store, range(first, first + seeds))
 
 
 def test_notifying_listeners_before_the_commit_is_detected(monkeypatch: Plant) -> None:
@@ -72,7 +73,7 @@ def test_waking_no_substitute_for_a_worker_with_another_job_is_detected(monkeypa
         return held
 
     monkeypatch.setattr(Assigner, "grab", forgetful)
-    is_caught(200)
+    is_caught(200, first=35)
 
 
 def test_counting_jobs_in_flight_after_a_failure_is_detected(monkeypatch: Plant) -> None:
@@ -110,12 +111,12 @@ def test_new_functions_without_their_stored_counts_are_detected(monkeypatch: Pla
 def test_foreground_jobs_beside_the_stored_ones_of_a_row_are_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(dispatch, "MAX_IDLE_FUNCTIONS", 0)
     monkeypatch.setattr(Dispatch, "may_live", lambda self, name: name in self.queues and bool(self.queues[name].live))
-    is_caught(100)
+    is_caught(100, first=15)
 
 
 def test_a_query_overtaken_by_a_background_job_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Uniques, "overtake", lambda _self, _key: None)
-    is_caught(400)
+    is_caught(400, first=80)
 
 
 def test_dropping_a_foreground_job_that_is_being_stored_is_detected(monkeypatch: Plant) -> None:
@@ -138,7 +139,7 @@ def test_dropping_a_foreground_job_that_is_being_stored_is_detected(monkeypatch:
 
     monkeypatch.setattr(Ends, "_requeue", eager)
     monkeypatch.setattr(Waits, "gone", hasty)
-    is_caught(400)
+    is_caught(400, first=40)
 
 
 def test_one_answer_for_all_clients_of_an_unknown_job_is_detected(monkeypatch: Plant) -> None:
@@ -149,7 +150,7 @@ def test_one_answer_for_all_clients_of_an_unknown_job_is_detected(monkeypatch: P
             waits[0].unknown()
 
     monkeypatch.setattr(OutcomeReader, "_missing", missing)
-    is_caught(400)
+    is_caught(400, first=25)
 
 
 def test_a_failed_claim_that_never_ends_is_detected(monkeypatch: Plant) -> None:
@@ -159,7 +160,7 @@ def test_a_failed_claim_that_never_ends_is_detected(monkeypatch: Plant) -> None:
 
 def test_losing_a_request_for_a_job_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(PendingGrabs, "answer_all", lambda _self, _queue: None)
-    is_caught(50)
+    is_caught(50, first=20)
 
 
 def test_keeping_used_credit_is_detected(monkeypatch: Plant) -> None:
@@ -185,7 +186,7 @@ def test_an_echo_before_the_commit_is_detected(monkeypatch: Plant) -> None:
 
 def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant) -> None:
     monkeypatch.setattr(Peer, "end", wait_for_answers)
-    is_caught(400)
+    is_caught(400, first=10)
 
 
 def _handlers() -> dict[int, Any]:
