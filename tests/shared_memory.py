@@ -12,11 +12,12 @@ from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreFencedError
 from mainspring.events import Pending, Settled
+from mainspring.features import Feature
 from mainspring.ids import Term
 from mainspring.jobs.model import State
 from mainspring.nodes.model import NodeRow
 from mainspring.resources.store import Acquire
-from mainspring.storage.engine import Feature, Opened
+from mainspring.storage.engine import Opened
 from tests.engines import no_time
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls
 from mainspring.events import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
+from mainspring.features import Feature
 from mainspring.ids import Handles, NodeId
 from mainspring.job_logs.service import LogReaders, LogService
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
 from mainspring.server.engines import run_slice
 from mainspring.storage.commit_queue import CommitQueue
-from mainspring.storage.engine import Feature
 from mainspring.storage.reads import Reads
 from mainspring.workflows.model import Limits
 from mainspring.workflows.service import WorkflowService

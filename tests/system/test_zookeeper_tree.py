@@ -12,7 +12,7 @@ from tests.interop.packets import Kind
 from tests.postgres.server import memory_directory
 from tests.zookeeper.server import Ensemble
 
-from mainspring.storage.engine import Feature
+from mainspring.features import Feature
 
 from .extension import ExtensionKind, FaultError
 from .fleet import Fleet

@@ -34,7 +34,7 @@ from mainspring.access.store import (
 )
 from mainspring.callbacks import Callback, awaited, shielded
 from mainspring.clock import to_us
-from mainspring.storage.engine import Feature
+from mainspring.features import Feature
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,12 +14,12 @@ from msgspec import UNSET, UnsetType
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import delete, described, get, post
 from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
+from mainspring.features import Feature
 from mainspring.namespaces import DEFAULT
 from mainspring.sizes import (
     Text,  # noqa: TC001 - msgspec reads the annotations
     Whole,  # noqa: TC001 - msgspec reads the annotations
 )
-from mainspring.storage.engine import Feature
 
 RoleName = Literal["viewer", "operator", "developer", "admin"]
 NAME_LIMIT = 100
@@ -153,7 +153,7 @@ class Identity(msgspec.Struct):
     """The id of its token; None without one."""
     grants: list[GrantSpec]
     lacks: list[str] = []
-    """Features that the store of the node does not have, and that are refused to everybody: words of `storage.engine.Feature`,
+    """Features that the store of the node does not have, and that are refused to everybody: words of `features.Feature`,
     such as ``workflows``, ``limits`` (also pauses of functions) and ``job_changes`` (all but cancels and plain retries)."""
     server: str | None = None
     """The address of the node's Gearman port, for the option ``--server`` of commands; None: it has none."""

@@ -15,9 +15,9 @@ from mainspring.api.declaration import described, get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.request import PAGE_LIMIT, Code, Request, Time, Touches
+from mainspring.features import Feature
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import Moment, Text  # noqa: TC001 - msgspec reads the annotations
-from mainspring.storage.engine import Feature
 
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
 

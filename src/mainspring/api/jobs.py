@@ -33,6 +33,7 @@ from mainspring.api.submitting import (
     Submission,
     has_arguments,
 )
+from mainspring.features import Feature
 from mainspring.jobs.model import FUNCTION_LIMIT, State
 from mainspring.sizes import (
     KIND,
@@ -41,7 +42,6 @@ from mainspring.sizes import (
     TextTuple,
     Whole,
 )
-from mainspring.storage.engine import Feature
 
 REASON_LIMIT = 4096
 """Characters in the reason of a cancel, which is stored with the job."""

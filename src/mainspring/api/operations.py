@@ -17,8 +17,8 @@ from mainspring.api.request import (
     Time,
     Touches,
 )
+from mainspring.features import Feature
 from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
-from mainspring.storage.engine import Feature
 
 ActionName = Literal["cancel", "retry", "delete", "reschedule"]
 StateName = Literal["running", "done", "aborted", "stopped"]

@@ -20,10 +20,10 @@ import msgspec
 from mainspring.access.roles import Permission  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.declaration import Http, described
 from mainspring.errors import ConflictError, ForbiddenError, Kind, MainspringError, RefusedError, UsageError
+from mainspring.features import Feature  # noqa: TC001 - msgspec reads the annotation
 from mainspring.namespaces import Namespaced
 from mainspring.private_data import hide_secrets
 from mainspring.sizes import Text, Texts
-from mainspring.storage.engine import Feature  # noqa: TC001 - msgspec reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,6 +18,7 @@ from mainspring.api.request import (
 )
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
+from mainspring.features import Feature
 from mainspring.jobs.model import (
     DECISIONS,
     FUNCTION_LIMIT,
@@ -33,7 +34,6 @@ from mainspring.jobs.user_data import check_tags
 from mainspring.namespaces import DEFAULT, Namespaced, name_of
 from mainspring.resources.limit_specs import key_of
 from mainspring.sizes import LEVELS, Seconds, Text, TextTuple, is_too_deep
-from mainspring.storage.engine import Feature
 from mainspring.workflows.model import decision_function
 
 PriorityName = Literal["high", "normal", "low"]

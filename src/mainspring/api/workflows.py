@@ -17,8 +17,8 @@ from mainspring.api.declaration import described, get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import Code, Request, Touches
 from mainspring.api.submitting import Arguments, PriorityName
+from mainspring.features import Feature
 from mainspring.sizes import Moment, Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
-from mainspring.storage.engine import Feature
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Status
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mainspring import namespaces
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
+from mainspring.features import Feature
 from mainspring.ids import Term
 from mainspring.jobs.admission import open_own
 from mainspring.jobs.assignment import Assigner, TimeLimits
@@ -34,7 +35,6 @@ from mainspring.jobs.transactional_intake import KeyedIntake, NodeJobLifecycle
 from mainspring.jobs.user_data import ArgumentRules
 from mainspring.jobs.workers import Workers
 from mainspring.loop_shares import LoopShares
-from mainspring.storage.engine import Feature
 from mainspring.storage.set_aside import SetAside
 from mainspring.turns_of_loop import LongWork, Timers
 

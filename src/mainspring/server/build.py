@@ -38,6 +38,7 @@ from mainspring.clock import to_us
 from mainspring.events import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings, KeyedSubmits
 from mainspring.faces.gearman.peers import Peers
+from mainspring.features import Feature
 from mainspring.ids import Handles, NodeId
 from mainspring.job_logs.service import LogReaders, LogService
 from mainspring.jobs.attempts import Recorder
@@ -66,7 +67,6 @@ from mainspring.server.process import connection_limits
 from mainspring.server.status import Status
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
-from mainspring.storage.engine import Feature
 from mainspring.storage.reads import Reads
 from mainspring.storage.set_aside import SetAside
 from mainspring.version import version

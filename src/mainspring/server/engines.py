@@ -11,9 +11,9 @@ from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
 from mainspring.engines.sqlite.store_file import Update, migrate_file
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import SettingsError
+from mainspring.features import Feature
 from mainspring.nodes.model import LEASE
 from mainspring.server.settings import WorkflowSettings, parse_store
-from mainspring.storage.engine import Feature
 from mainspring.workflows.model import Limits
 from mainspring.workflows.unit import KIND
 

@@ -14,8 +14,8 @@ from mainspring.faces.rest.openapi import with_document
 from mainspring.faces.rest.routes import ROUTES
 from mainspring.faces.rest.security import LOGIN, Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import LIMIT, Streams
+from mainspring.features import Feature
 from mainspring.server.addresses import TcpAddress, is_local
-from mainspring.storage.engine import Feature
 from mainspring.version import version
 
 if TYPE_CHECKING:

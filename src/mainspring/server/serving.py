@@ -13,6 +13,7 @@ import structlog
 
 from mainspring.errors import StoreError
 from mainspring.faces.gearman.protocol import GearmanProtocol
+from mainspring.features import Feature
 from mainspring.server.build import gearmand_http, open_node
 from mainspring.server.engines import build_engine
 from mainspring.server.fleet import SystemClock
@@ -20,7 +21,6 @@ from mainspring.server.logs import start_logging
 from mainspring.server.node import Shutdown
 from mainspring.server.ports import Ports
 from mainspring.server.process import stop_signals
-from mainspring.storage.engine import Feature
 from mainspring.version import core
 
 if TYPE_CHECKING:

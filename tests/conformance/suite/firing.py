@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from mainspring.features import Feature
 from mainspring.jobs.model import Retry, State
 from mainspring.jobs.rules import Event
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Cause, Every, FireState, Overlap, Reason
-from mainspring.storage.engine import Feature
 from tests.conformance.suite.driver import NO_LIMIT
 from tests.conformance.suite.scheduling import MINUTE, SECOND, START, Scheduling, at, named
 

@@ -17,11 +17,11 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mainspring.features import Feature
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Options, Priority, State, StopRequest
 from mainspring.jobs.rules import WORKER_LOST, Event, Settlement
-from mainspring.storage.engine import Feature
 from tests.conformance.suite.driver import NOW, Store
 from tests.conformance.suite.model import Model, copy
 from tests.conformance.suite.operations import ANYTHING

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.features import Feature
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event
 from mainspring.queries.lists import FirstInLine, ReadArguments
-from mainspring.storage.engine import Feature
 from tests.conformance.suite.driver import NOW, Store, done
 from tests.conformance.suite.operations import ANYTHING
 

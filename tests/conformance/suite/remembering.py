@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.features import Feature
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, Options
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.jobs.settlement_records import RECORDS_LIMIT, AttemptRecord, decode_records, encode_record
 from mainspring.queries.lists import Recall, Recalled
-from mainspring.storage.engine import Feature
 from tests.conformance.suite.driver import NOW, Store, done
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.storage.engine import Feature
+from mainspring.features import Feature
 from tests.conformance.suite.driver import Make, Store
 from tests.conformance.suite.forgetting import Forgetting
 from tests.conformance.suite.stopping import Stopping

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.errors import StoreError
+from mainspring.features import Feature
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State, StopRequest
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.jobs.settlement_records import decode_records
 from mainspring.queries.lists import Recall
-from mainspring.storage.engine import Feature
 from tests.conformance.suite.driver import NOW, done, released
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
-from mainspring.storage.engine import Feature
+from mainspring.features import Feature
 from tests.shared_memory import SharedMemoryEngine
 from tests.simulation.store import refuse_separate_answer
 

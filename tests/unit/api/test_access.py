@@ -18,9 +18,9 @@ from mainspring.api.handlers.access import AccessCalls
 from mainspring.api.handlers.registry import Api
 from mainspring.api.request import ApiError, Code
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.features import Feature
 from mainspring.ids import NodeId
 from mainspring.storage.commit_queue import CommitQueue
-from mainspring.storage.engine import Feature
 from mainspring.storage.reads import Reads
 from mainspring.testing import ManualClock
 

@@ -17,7 +17,7 @@ from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.api.operations import Backfill
 from mainspring.api.request import ApiError, Code
-from mainspring.storage.engine import Feature
+from mainspring.features import Feature
 
 from .a_node import run
 from .test_operations import ANN, Bulk, started

@@ -15,9 +15,9 @@ from mainspring.api import jobs
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import NewJob, RunJob, Submission, SubmitJob, SubmitJobs
 from mainspring.errors import ForbiddenError, StoreFullError
+from mainspring.features import Feature
 from mainspring.jobs.model import failure
 from mainspring.jobs.user_data import ArgumentRule, ArgumentRules
-from mainspring.storage.engine import Feature
 
 from .a_node import PAYLOAD_LIMIT, UNKNOWN_HANDLE, opened, run
 

@@ -18,12 +18,12 @@ from mainspring.api.handlers.namespaces import KEPT_FOR, NamespaceCalls
 from mainspring.api.handlers.nodes import SingleNodeCalls
 from mainspring.api.handlers.registry import Api
 from mainspring.api.submitting import JobOptions, Submit
+from mainspring.features import Feature
 from mainspring.jobs.model import Priority, State, failure
 from mainspring.nodes.model import WorkerRow
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
 from mainspring.series.store import SaveSeries
 from mainspring.server.metrics import OldestByNamespace
-from mainspring.storage.engine import Feature
 
 from .a_node import Node, opened, run
 

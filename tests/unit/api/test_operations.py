@@ -27,7 +27,7 @@ from mainspring.api.operations import (
 from mainspring.api.request import ApiError, Code, JobCriteria
 from mainspring.bulk.service import BulkNode as Services
 from mainspring.bulk.service import BulkService
-from mainspring.storage.engine import Feature
+from mainspring.features import Feature
 
 from .a_node import UNKNOWN_HANDLE, Node, opened, run
 

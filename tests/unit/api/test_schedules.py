@@ -11,9 +11,9 @@ from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.api.request import ApiError, Code
 from mainspring.errors import StoreFullError
+from mainspring.features import Feature
 from mainspring.schedules.specification import Specification
 from mainspring.schedules.store import SaveSchedules, TriggerSchedule
-from mainspring.storage.engine import Feature
 
 from .a_node import opened, run
 

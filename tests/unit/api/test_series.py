@@ -12,10 +12,10 @@ from mainspring.access.roles import Grant, Role
 from mainspring.api.functions import ReadErrors, ReadFunctionSeries
 from mainspring.api.handlers.namespaces import SeriesCalls, quantile
 from mainspring.api.request import ApiError, Code
+from mainspring.features import Feature
 from mainspring.jobs.attempts import BOUNDS
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
 from mainspring.series.store import SaveSeries
-from mainspring.storage.engine import Feature
 
 from .a_node import Node, opened, run
 

@@ -15,8 +15,8 @@ from mainspring.api.request import Code
 from mainspring.api.submitting import NO_OPTIONS, Ended, JobOptions, NewJob, RunJob, Submit
 from mainspring.clock import to_us
 from mainspring.errors import StoreFullError
+from mainspring.features import Feature
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Options, Priority, Retry, failure
-from mainspring.storage.engine import Feature
 
 from .a_node import PAYLOAD_LIMIT, Node, opened, run
 

@@ -24,9 +24,9 @@ from mainspring.api.submitting import Submit
 from mainspring.api.versions import BEATS, SCHEDULES_SHOWN, version_of
 from mainspring.api.workflows import RunInfo
 from mainspring.errors import StoreUnavailableError
+from mainspring.features import Feature
 from mainspring.jobs.model import failure
 from mainspring.server.metrics import OldestByNamespace
-from mainspring.storage.engine import Feature
 
 from .a_node import Node, opened, run
 

@@ -14,9 +14,9 @@ from mainspring.api import functions, jobs, submitting, workflows
 from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.workflows import VersionCalls
 from mainspring.api.request import ApiError, Code
+from mainspring.features import Feature
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Found
-from mainspring.storage.engine import Feature
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Key, Status
 from mainspring.workflows.requests import Reached

@@ -9,9 +9,9 @@ from tests.conformance.ground import Do, InMemory
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreError
+from mainspring.features import Feature
 from mainspring.jobs.model import Options, Retry, State, StopRequest
 from mainspring.jobs.store import Assign
-from mainspring.storage.engine import Feature
 
 from .a_node import Node, side, unexpected
 

@@ -11,8 +11,9 @@ from mainspring.storage.engine import DEFERRED, Operation
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.features import Feature
     from mainspring.ids import NodeId
-    from mainspring.storage.engine import Answer, Committed, Feature, Opened
+    from mainspring.storage.engine import Answer, Committed, Opened
 
 
 class Desk:

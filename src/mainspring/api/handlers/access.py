@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from mainspring.access.service import AccessService
     from mainspring.access.store import Credential
     from mainspring.api.handlers.registry import Handlers
-    from mainspring.storage.engine import Feature, Page
+    from mainspring.features import Feature
+    from mainspring.storage.engine import Page
 
 ROLES: Final = {
     Role.VIEWER: "see jobs, functions, schedules, workflows, workers and nodes, without arguments, results and logs",

@@ -36,6 +36,7 @@ from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.errors import StoreError
+from mainspring.features import Feature
 from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE, Place
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
@@ -47,7 +48,6 @@ from mainspring.queries.lists import QueryJobs
 from mainspring.resources import rules
 from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
 from mainspring.resources.rules import UNLIMITED, FunctionLimits, encode_limits
-from mainspring.storage.engine import Feature
 from mainspring.workflows.model import decisions_of, function_named, function_text
 
 if TYPE_CHECKING:

@@ -26,13 +26,13 @@ from mainspring.api.jobs import (
 )
 from mainspring.api.request import ApiError, Code, lacking
 from mainspring.callbacks import Callback
+from mainspring.features import Feature
 from mainspring.jobs.model import RUNS, Job, State, decode_failure
 from mainspring.jobs.settlement_records import AttemptRecord, decode_records
 from mainspring.jobs.store import Find
 from mainspring.jobs.user_data import decoded_result
 from mainspring.namespaces import namespace_of
 from mainspring.queries.lists import ReadArguments, Recall, Recalled
-from mainspring.storage.engine import Feature
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:

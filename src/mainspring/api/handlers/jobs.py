@@ -47,13 +47,13 @@ from mainspring.api.submitting import PRIORITY_BY_NAME, JobOptions, bytes_of, ch
 from mainspring.callbacks import NEXT_TURN, converted
 from mainspring.clock import to_us
 from mainspring.errors import NotFoundError, UsageError
+from mainspring.features import Feature
 from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State, decode_failure
 from mainspring.jobs.requests import JobChange
 from mainspring.jobs.settlement_records import decode_records, number_of
 from mainspring.jobs.user_data import is_redacted
 from mainspring.namespaces import name_bytes, name_of, namespace_of, split_text
 from mainspring.queries.lists import QueryJobs, ReadArguments, Recall, with_held
-from mainspring.storage.engine import Feature
 from mainspring.workflows.model import Key, decode_about, function_named
 from mainspring.workflows.store import ShownRun
 

@@ -35,6 +35,7 @@ from mainspring.api.namespaces import (
 )
 from mainspring.callbacks import Callback
 from mainspring.clock import from_us
+from mainspring.features import Feature
 from mainspring.jobs.attempts import BOUNDS, OUTCOMES
 from mainspring.jobs.held import FunctionQueue
 from mainspring.namespaces import name_of, namespace_of
@@ -42,7 +43,6 @@ from mainspring.nodes.model import running_by_function
 from mainspring.series import store
 from mainspring.series.model import HALF_HOUR, KEPT, MINUTE, Bucket, ErrorGroup, add_error, begin_of, oldest_kept
 from mainspring.series.store import ReadNamespaceSeries, ReadSeries
-from mainspring.storage.engine import Feature
 from mainspring.workflows.model import function_named, function_text
 
 if TYPE_CHECKING:

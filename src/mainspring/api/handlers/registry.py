@@ -18,9 +18,9 @@ from mainspring.api.handlers.text import within_budget
 from mainspring.api.request import ApiError, Code, Request, Touches, lacking, problem_of
 from mainspring.callbacks import CallInProgress, reject, resolve
 from mainspring.errors import ForbiddenError
+from mainspring.features import Feature
 from mainspring.namespaces import DEFAULT, check, name_text
 from mainspring.private_data import hide_secrets
-from mainspring.storage.engine import Feature
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:

@@ -47,6 +47,7 @@ from mainspring.api.schedules import (
 from mainspring.callbacks import in_slices
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, NotFoundError, UsageError
+from mainspring.features import Feature
 from mainspring.namespaces import DEFAULT, key, key_of_text, name_bytes, name_of, name_text, split_text
 from mainspring.queries.lists import ListFires
 from mainspring.schedules import preview, triggers
@@ -58,7 +59,6 @@ from mainspring.schedules.service import row_with_names, stored_with_names, text
 from mainspring.schedules.specification import specify
 from mainspring.schedules.store import Change, ListSchedules, Refused
 from mainspring.sizes import PAGE
-from mainspring.storage.engine import Feature
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence

@@ -24,9 +24,9 @@ from mainspring.api.submitting import (
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, StoreError, UsageError
+from mainspring.features import Feature
 from mainspring.jobs.model import Job, State
 from mainspring.namespaces import name_bytes, name_of
-from mainspring.storage.engine import Feature
 from mainspring.workflows.model import function_named
 
 if TYPE_CHECKING:

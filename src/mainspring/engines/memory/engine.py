@@ -17,9 +17,10 @@ from mainspring.storage.engine import Meter, Opened, Phase, Probe, plan_of, run_
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from mainspring.features import Feature
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
-    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Feature, Operation, Query
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
 _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **jobs.HANDLERS,

@@ -18,10 +18,11 @@ from mainspring.engines.postgres.relay import Relay
 from mainspring.engines.postgres.transaction import Nodes, load_statements
 from mainspring.engines.postgres.writer import SLOW_GROUP, Watch, Writer
 from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
+from mainspring.features import Feature
 from mainspring.ids import Term
 from mainspring.log_limit import CauseLimit
 from mainspring.nodes.model import NodeRow
-from mainspring.storage.engine import Feature, Opened
+from mainspring.storage.engine import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

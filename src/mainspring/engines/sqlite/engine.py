@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from mainspring.features import Feature
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
-    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Feature, Operation, Query
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
 
 def probe(tx: Transaction, operations: Sequence[Probe]) -> list[None]:

@@ -44,11 +44,12 @@ from mainspring.errors import (
     StoreUnavailableError,
 )
 from mainspring.events import Pending
+from mainspring.features import Feature
 from mainspring.ids import Term
 from mainspring.jobs.store import Settle, Submit
 from mainspring.nodes.model import NodeRow
 from mainspring.quantities import format_duration
-from mainspring.storage.engine import DEFERRED, Feature, Opened, Phase, Probe, plan_of, unknown
+from mainspring.storage.engine import DEFERRED, Opened, Phase, Probe, plan_of, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence

@@ -14,10 +14,10 @@ from mainspring.clock import to_us
 from mainspring.errors import MainspringError, UsageError
 from mainspring.faces.gearman.extension_json import SubmitOptions, decode_submit
 from mainspring.faces.gearman.guard import SIGN_IN, may_wait, sign_in
+from mainspring.features import Feature
 from mainspring.jobs.model import DECISIONS, Job, Options, Priority, State
 from mainspring.namespaces import namespace_of
 from mainspring.sizes import CANNOT_READ
-from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import EXTENSION, NAMESPACE_OPTION, Type, response
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from mainspring.clock import to_us
 from mainspring.faces.gearman import guard as packet_guard
 from mainspring.faces.gearman.guard import forbid
 from mainspring.faces.gearman.worker_reports import lines_of_report
+from mainspring.features import Feature
 from mainspring.jobs.held import LOST, SILENT, Ability, Worker
 from mainspring.jobs.model import FUNCTION_LIMIT, failure
 from mainspring.sizes import CANNOT_READ
-from mainspring.storage.engine import Feature
 from mainspring.storage.set_aside import RETRY_DELAY
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.decision_intake import Ending

@@ -25,9 +25,9 @@ from mainspring.errors import MainspringError
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.guard import NO_CREDENTIALS
 from mainspring.faces.gearman.peers import Strangers
+from mainspring.features import Feature
 from mainspring.ids import TERM_SPAN
 from mainspring.log_limit import LogLimit
-from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import MAX_BODY
 from mainspring.wire.gearman_uniques import unique_of_payload
 

@@ -12,6 +12,7 @@ import msgspec
 
 from mainspring import namespaces
 from mainspring.faces.gearman.extension_json import SettleDetail, decode_settle
+from mainspring.features import Feature
 from mainspring.job_logs.model import Line
 from mainspring.job_logs.service import Delivery
 from mainspring.jobs.model import (
@@ -28,7 +29,6 @@ from mainspring.jobs.model import (
 from mainspring.jobs.outcomes import LOOKUP_RETRY_DELAY
 from mainspring.namespaces import split
 from mainspring.sizes import CANNOT_READ
-from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.model import decisions_of
 

@@ -11,7 +11,7 @@ import pytest
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.faces.dashboard.actions import EXAMPLES
 from mainspring.faces.dashboard.pages import ACTIONS, PAGES
-from mainspring.storage.engine import Feature
+from mainspring.features import Feature
 
 from .a_browser import browsing
 

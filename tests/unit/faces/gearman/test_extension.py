@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.storage.engine import Feature
+from mainspring.features import Feature
 from mainspring.wire.gearman_protocol import Type, request
 
 from .a_face import F, G, Node, Packet, Peer

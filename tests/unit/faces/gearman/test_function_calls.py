@@ -9,10 +9,10 @@ import pytest
 
 from mainspring.api.handlers import functions
 from mainspring.api.handlers.functions import DeadLetters, FunctionCalls
+from mainspring.features import Feature
 from mainspring.jobs.function_index import STARTUP_GRACE
 from mainspring.jobs.model import Options
 from mainspring.resources.rules import Limits, Rate
-from mainspring.storage.engine import Feature
 from mainspring.wire.gearman_protocol import Type
 
 from .a_face import F, Node, Peer
