@@ -26,6 +26,12 @@ def test_windows_are_bounded() -> None:
     assert [(len(window), safe) for window, safe in windows([large] * 3)] == [(2, True), (1, True)]
 
 
+def test_a_window_may_be_sent_twice_if_each_of_its_requests_may() -> None:
+    named, nameless = Request(b"f", b"u", b"", b""), Request(b"f", b"", b"", b"")
+    assert [safe for _, safe in windows([nameless, named])] == [False]
+    assert [safe for _, safe in windows([named, nameless])] == [False]
+
+
 def test_windows_overlap_and_keep_their_order() -> None:
     sent: list[SubmitBatch] = []
 

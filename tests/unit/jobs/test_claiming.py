@@ -202,6 +202,8 @@ def test_a_job_that_is_leased_as_it_is_stored_is_not_held_after_the_term(node: N
     (job,) = node.submit(node.job("1"))
     assert job.state == State.LEASED
     node.service.fenced()
+    node.service.begin(Term(2))
+    node.service.resume()
     node.commit()
     assert node.table.held == {}
     assert side(worker).given == []

@@ -163,3 +163,39 @@ def test_a_slow_answer_is_better_than_none(store: Store, seconds: float) -> None
         assert store.offset == pytest.approx(store.ahead, abs=SLOW_CLOCK_READ * 1.01)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("seconds", [0.0, 30.0])
+def test_a_node_whose_lease_has_ended_gives_up_its_jobs_and_begins_a_new_term(
+    store: Store, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """A new term whose begin takes ``seconds`` may have ended by then, and is not used."""
+    events: list[object] = []
+
+    async def end(term: int, counter: int | None = None) -> bool:
+        events.append(f"term {term} ends")
+        return counter is None
+
+    async def begin() -> Term:
+        store.clock.advance(seconds)
+        return Term(2)
+
+    async def main() -> None:
+        monkeypatch.setattr(store, "fenced", lambda: events.append("fenced"))
+        monkeypatch.setattr(store, "end", end)
+        monkeypatch.setattr(store, "begin_term", lambda term: events.append(f"term {term} begins"))
+        monkeypatch.setattr(store, "recover", lambda terms: events.append(f"{terms} are recovered"))
+        lease_manager = LeaseManager(store, store, store.clock, begin, lease=25.0, beat=BEAT)
+        await lease_manager.start(Term(1), store.clock.monotonic())
+        lease_manager.check()
+        assert events == []
+        store.clock.advance(30.0)
+        lease_manager.check()
+        assert events == ["fenced"]
+        assert not lease_manager.lease_valid()
+        await lease_manager.step()
+        assert lease_manager.lease_valid() is not bool(seconds)
+
+    asyncio.run(main())
+    begun = [] if seconds else ["term 2 begins", "[1] are recovered"]
+    assert events == ["fenced", "term 1 ends", *begun]

@@ -73,6 +73,15 @@ def test_local_addresses_are_recognized(text: str, local: bool) -> None:
     assert is_local(parse_address(text)) is local
 
 
+@pytest.mark.parametrize(("others", "local"), [([], True), (["192.0.2.7"], False)])
+def test_a_name_is_local_if_all_of_its_addresses_are(
+    monkeypatch: pytest.MonkeyPatch, others: list[str], local: bool
+) -> None:
+    found = [(None, None, 0, "", (address, 0)) for address in ("127.0.0.1", *others)]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    assert is_local(parse_address("node.example:4730")) is local
+
+
 def test_the_text_of_an_address_parses_to_the_same_address() -> None:
     for text in ("127.0.0.1:4730", "[::1]:4731", "unix:/run/m.sock"):
         assert str(parse_address(text)) == text

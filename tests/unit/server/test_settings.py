@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.access.proxy import parse_networks
 from mainspring.errors import SettingsError
 from mainspring.server.addresses import TcpAddress, parse_address
 from mainspring.server.settings import (
@@ -116,3 +117,9 @@ def test_settings_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         settings.name = "x"  # type: ignore[misc,assignment]
     assert replace(settings, banner="x").banner == "x"
+
+
+def test_trusted_proxies_and_the_rights_of_their_users_belong_together() -> None:
+    settings = ServerSettings(listen=ListenSettings(proxies=parse_networks("10.0.0.0/8")))
+    with pytest.raises(SettingsError, match="give both"):
+        settings.check()

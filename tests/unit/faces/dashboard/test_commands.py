@@ -57,3 +57,12 @@ def test_the_options_and_keys_of_empty_fields_are_named() -> None:
 def test_the_command_of_limits_without_values_removes_them_all() -> None:
     assert LIMIT.command_line("default", {"function": "f"}, {}) == "mainspring functions limit f --unlimited"
     assert LIMIT.command_line("default", {"function": "f"}, {"rate": "1/1s"}).endswith("limit f --rate 1/1s")
+
+
+@pytest.mark.parametrize("name", ["--all", "a b", "$(id)"])
+def test_a_name_is_one_word_and_no_option(name: str) -> None:
+    line = LIMIT.command_line("default", {"function": name}, {"rate": "1/1s"})
+    words = shlex.split(line)
+    assert name in words
+    if name.startswith("-"):
+        assert words.index("--") < words.index(name)

@@ -442,6 +442,34 @@ def test_the_settlement_of_a_lost_delivery_is_stale(node: Node) -> None:
     assert show(node, handle)["attempt"] == 1
 
 
+def test_the_token_of_an_earlier_delivery_settles_no_later_one(node: Node) -> None:
+    client, worker = node.connect(extended=True), node.stream()
+    submit(client)
+    job, token, _ = assigned(worker)
+    settle(worker, job, token, b"released")
+    node.commit()
+    worker.request(Type.READY, b"1")
+    node.commit()
+    second = next(args[1] for name, args in worker.received() if name == "ASSIGN").encode()
+    assert second != token
+    settle(worker, job, token)
+    assert worker.answer()[1][2] == "stale"
+    settle(worker, job, second)
+    assert worker.answer()[1][2] == "recorded"
+
+
+def test_a_result_too_large_for_the_store_fails_its_job_finally(node: Node) -> None:
+    object.__setattr__(node.face.settings, "max_value", 3)
+    client, worker = node.connect(extended=True), node.stream(retry={"max_attempts": 5})
+    handle = submit(client, b"")
+    job, token, _ = assigned(worker)
+    settle(worker, job, token)
+    assert worker.answer()[1][2] == "recorded"
+    shown = show(node, handle)
+    assert shown["state"] == "failed"
+    assert shown["error"].startswith("ResultTooLarge")
+
+
 def test_a_job_of_two_lost_workers_runs_alone(node: Node) -> None:
     submit(node.connect(extended=True))
     for _ in range(2):

@@ -113,9 +113,10 @@ def test_a_wrong_token_begins_no_session_and_is_not_shown() -> None:
 def test_texts_of_others_are_escaped() -> None:
     async def test() -> None:
         async with serving() as (client, _):
-            page = await client.get("/login?link=%22%3E%3Cscript%3E", token=None)
-            assert b"<script" not in page.body
-            assert b'value="&quot;&gt;&lt;script&gt;"' in page.body
+            for name in ("link", "next"):
+                page = await client.get(f"/login?{name}=%22%3E%3Cscript%3E", token=None)
+                assert b"<script" not in page.body
+                assert b'value="&quot;&gt;&lt;script&gt;"' in page.body
             policy = page.headers["content-security-policy"]
             assert "default-src 'none'" in policy
             assert "unsafe" not in policy
