@@ -168,7 +168,8 @@ class Holding:
     def test_a_settlement_of_another_term_is_refused(self, store: Store) -> None:
         job = store.leased()
         for term in (job.term - 1, job.term + 1, 0):
-            assert store.settle(done(_as(job, term=term))) == {job.id}
+            for end in (done, released):
+                assert store.settle(end(_as(job, term=term))) == {job.id}
         assert store.state(job.id) is State.LEASED
 
     def test_a_success_that_leaves_its_payload_is_refused_under_another_term(self, store: Store) -> None:

@@ -8,6 +8,8 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from mainspring import App, workflow
 from mainspring.workflow_code.channels import Channel
 from mainspring.workflows import history as h
@@ -281,6 +283,17 @@ def test_another_command_than_the_recorded_one_parks_the_run() -> None:
     assert parked.recorded == ('activity #1 label ["a"]', "activity #2 charge [1,2]")
     assert parked.code == ('activity #1 label ["a"]', "activity #2 charge [1,3]")
     assert parked.at == 1
+
+
+def test_each_event_is_given_once_and_none_is_left_out() -> None:
+    worker = start(order, 1, [])
+    with pytest.raises(ValueError, match="event 1 is missing"):
+        worker.instance.deliver(worker.node.events[1:], worker.node.now_us)
+    worker.decide()
+    position = worker.instance.position
+    turn = worker.instance.deliver(worker.node.events, worker.node.now_us)
+    assert turn.parked is None
+    assert worker.instance.position >= position
 
 
 def test_a_defect_parks_the_run_and_another_error_fails_it() -> None:
