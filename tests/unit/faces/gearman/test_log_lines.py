@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.life import LOG_RETENTION
 
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.features import Feature
 from mainspring.job_logs.service import (
     BUFFER_BYTES,
     BUSY_BYTES,
@@ -92,7 +93,7 @@ def test_a_node_takes_logs_if_its_store_keeps_them(node: Node) -> None:
 
 
 def test_another_node_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MemoryEngine, "logs", False)
+    monkeypatch.setattr(MemoryEngine, "lacks", frozenset({Feature.LOGS}))
     node = Node()
     peer = node.connect(extended=True)
     assert peer.call("jobs.logs", handle="H:n:1000000000001") == "usage"
