@@ -80,7 +80,6 @@ class CreateToken(Request[CreatedToken]):
         "/tokens",
         status=201,
         secret=True,
-        problems=(Code.UNSUPPORTED,),
         example={"name": "ci", "grants": [{"role": "developer", "functions": ["pay*"]}]},
     )
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LIMIT)]
@@ -102,7 +101,7 @@ class ListTokens(Request[ListedTokens]):
     after: Text | None = None
 
 
-ONE_TOKEN = (Code.TOKEN_NOT_FOUND, Code.CONFLICT, Code.UNSUPPORTED)
+ONE_TOKEN = (Code.TOKEN_NOT_FOUND, Code.CONFLICT)
 """The problems of requests that name a token."""
 
 
@@ -292,5 +291,5 @@ class AddMark(Request[MarkInfo]):
     requires = Feature.ACCESS
     touches = Touches.NONE
     call = MARK
-    http = post("marks", status=201, problems=(Code.UNSUPPORTED,), example={"label": "web 4.2"})
+    http = post("marks", status=201, example={"label": "web 4.2"})
     label: Annotated[str, msgspec.Meta(min_length=1, max_length=LABEL_LIMIT)]

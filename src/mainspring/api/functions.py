@@ -104,7 +104,7 @@ class IsRegistered(Request[Registration]):
 
 
 Places = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-CHANGES = (Code.UNSUPPORTED, Code.TOO_MANY_FUNCTIONS, Code.TOO_LARGE)
+CHANGES = (Code.TOO_MANY_FUNCTIONS, Code.TOO_LARGE)
 """The problems of changes of functions."""
 
 
@@ -176,7 +176,7 @@ class Acknowledge(Request[Acknowledged]):
     call = "functions.acknowledge"
     http = post(
         "functions/{function}/acknowledge",
-        problems=(Code.FUNCTION_NOT_FOUND, Code.UNSUPPORTED),
+        problems=(Code.FUNCTION_NOT_FOUND,),
         example={"reason": "the bank was down"},
     )
     function: Text
@@ -283,6 +283,6 @@ class ReadErrors(Request[Errors]):
     permission = Permission.READ
     requires = Feature.SERIES
     call = "functions.errors"
-    http = get("functions/{function}/errors", problems=(Code.UNSUPPORTED,))
+    http = get("functions/{function}/errors")
     only_reads = True
     function: Text

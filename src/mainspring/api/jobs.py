@@ -46,8 +46,6 @@ from mainspring.sizes import (
 REASON_LIMIT = 4096
 """Characters in the reason of a cancel, which is stored with the job."""
 STATE_BY_NAME = {state.name.lower(): state for state in State}
-CHANGES = (Code.CONFLICT, Code.UNSUPPORTED)
-"""The problems of changes of jobs."""
 
 
 class JobInfo(msgspec.Struct):
@@ -174,7 +172,11 @@ class RetryJob(Arguments, Request[JobInfo]):
     permission = Permission.OPERATE
     touches = Touches.JOB
     call = "jobs.retry"
-    http = post("jobs/{handle}/retry", problems=(*CHANGES, Code.TOO_LARGE), example={"delay": 60, "args": [17]})
+    http = post(
+        "jobs/{handle}/retry",
+        problems=(Code.CONFLICT, Code.TOO_LARGE, Code.UNSUPPORTED),
+        example={"delay": 60, "args": [17]},
+    )
     handle: Text
     delay: Annotated[Seconds | None, described("Start this long from now, or later.")] = None
 
@@ -213,7 +215,9 @@ class UpdateJob(Request[JobInfo]):
     requires = Feature.JOB_CHANGES
     touches = Touches.JOB
     call = "jobs.update"
-    http = patch("jobs/{handle}", problems=CHANGES, example={"priority": "high", "run_at": "2030-01-31T12:00:00Z"})
+    http = patch(
+        "jobs/{handle}", problems=(Code.CONFLICT,), example={"priority": "high", "run_at": "2030-01-31T12:00:00Z"}
+    )
     handle: Text
     run_at: Annotated[
         Time | UnsetType,
@@ -234,7 +238,7 @@ class SnoozeJob(Request[JobInfo]):
     requires = Feature.JOB_CHANGES
     touches = Touches.JOB
     call = "jobs.snooze"
-    http = post("jobs/{handle}/snooze", problems=CHANGES, example={"delay": 3600})
+    http = post("jobs/{handle}/snooze", problems=(Code.CONFLICT,), example={"delay": 3600})
     handle: Text
     delay: Annotated[FutureSeconds, described("Start the job this long from now, or later.")]
 
@@ -246,7 +250,7 @@ class DeleteJob(Request[DeletedJob]):
     requires = Feature.JOB_CHANGES
     touches = Touches.JOB
     call = "jobs.delete"
-    http = delete("jobs/{handle}", problems=CHANGES)
+    http = delete("jobs/{handle}", problems=(Code.CONFLICT,))
     handle: Text
 
 

@@ -124,7 +124,7 @@ class StartOperation(Request[StartedOperation]):
         status=202,
         location="operations/{id}",
         others={200: "It was a dry run."},
-        problems=(Code.CONFLICT, Code.RUN_NOT_FOUND, Code.UNSUPPORTED),
+        problems=(Code.CONFLICT, Code.RUN_NOT_FOUND),
         example={"action": "retry", "filter": {"state": "failed", "function": "pay"}, "reason": "the bank is back"},
     )
     action: ActionName
@@ -192,7 +192,7 @@ class AbortOperation(Request[OperationInfo]):
     requires = Feature.OPERATIONS
     touches = Touches.OPERATION
     call = "operations.abort"
-    http = post("operations/{id}/abort", problems=(Code.UNSUPPORTED,))
+    http = post("operations/{id}/abort")
     is_small = True
     id: Text
     reason: Annotated[Reason, described("A text to store with the operation.")] = ""
@@ -223,7 +223,7 @@ class Backfill(Request[StartedBackfill], kw_only=True):
         status=202,
         location="operations/{id}",
         others={200: "It was a dry run."},
-        problems=(Code.CONFLICT, Code.UNSUPPORTED),
+        problems=(Code.CONFLICT,),
         example={
             "from": "2030-01-01T00:00:00Z",
             "to": "2030-01-31T00:00:00Z",

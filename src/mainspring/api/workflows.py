@@ -248,7 +248,7 @@ class StartRun(Arguments, Request[StartedRun]):
         status=201,
         location="workflows/{run}",
         others={200: "An open run has this workflow id already."},
-        problems=(Code.WORKFLOW_NOT_FOUND, Code.TOO_LARGE, Code.REFUSED, Code.UNSUPPORTED),
+        problems=(Code.WORKFLOW_NOT_FOUND, Code.TOO_LARGE, Code.REFUSED),
         example={"function": "order", "id": "order-17", "args": {"amount": 100}},
     )
     former: ClassVar[Mapping[str, str]] = {"input": "args", "payload_base64": "payload", "unique": "id"}
@@ -298,7 +298,7 @@ class ShowRun(Request[RunDetails]):
     permission = Permission.READ
     requires = Feature.WORKFLOWS
     call = "workflows.show"
-    http = get("workflows/{key}", problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED))
+    http = get("workflows/{key}", problems=(Code.RUN_NOT_FOUND,))
     key: Text
 
 
@@ -320,10 +320,6 @@ class ReadHistory(Request[HistoryPage], rename={"first": "from"}):
     """Whether to answer with all attributes as they are stored, as in the files of ``mainspring workflows export``."""
 
 
-CHANGES = (Code.CONFLICT, Code.UNSUPPORTED)
-"""The problems of changes of runs."""
-
-
 class SignalRun(Request[ReachedRun]):
     """Send a signal to an open run."""
 
@@ -334,7 +330,7 @@ class SignalRun(Request[ReachedRun]):
     http = post(
         "workflows/{key}/signal",
         status=202,
-        problems=(*CHANGES, Code.TOO_LARGE),
+        problems=(Code.CONFLICT, Code.TOO_LARGE),
         example={"name": "approve", "value": {"by": "ada"}},
     )
     is_small = True
@@ -355,7 +351,9 @@ class CancelRun(Request[ReachedRun]):
     requires = Feature.WORKFLOWS
     touches = Touches.RUN
     call = "workflows.cancel"
-    http = post("workflows/{key}/cancel", status=202, problems=CHANGES, example={"reason": "the customer called"})
+    http = post(
+        "workflows/{key}/cancel", status=202, problems=(Code.CONFLICT,), example={"reason": "the customer called"}
+    )
     key: Text
     reason: Annotated[Reason, described("A text to store in the history.")] = ""
     request: RequestKey | None = None
@@ -370,7 +368,7 @@ class TerminateRun(Request[ReachedRun]):
     call = "workflows.terminate"
     http = post(
         "workflows/{key}/terminate",
-        problems=CHANGES,
+        problems=(Code.CONFLICT,),
         example={"reason": "it does not end", "children": "cancel"},
     )
     key: Text
@@ -392,7 +390,7 @@ class MoveRun(Request[ReachedRun]):
     requires = Feature.WORKFLOWS
     touches = Touches.RUN
     call = "workflows.move"
-    http = post("workflows/{key}/move", problems=(*CHANGES, Code.WORKFLOW_NOT_FOUND), example={"version": "1"})
+    http = post("workflows/{key}/move", problems=(Code.CONFLICT, Code.WORKFLOW_NOT_FOUND), example={"version": "1"})
     key: Text
     version: Annotated[Text, described("A version that a worker has registered.")]
 
@@ -404,7 +402,7 @@ class UnparkRun(Request[ChangedRuns]):
     requires = Feature.WORKFLOWS
     touches = Touches.RUN
     call = "workflows.unpark"
-    http = post("workflows/{key}/unpark", problems=CHANGES)
+    http = post("workflows/{key}/unpark", problems=(Code.CONFLICT,))
     key: Text
 
 

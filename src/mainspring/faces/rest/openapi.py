@@ -10,7 +10,7 @@ import msgspec
 from msgspec import NODEFAULT
 
 from mainspring.access.roles import Permission
-from mainspring.api.request import Request, details_of
+from mainspring.api.request import Code, Request, details_of
 from mainspring.faces.rest.inputs import Inputs, is_list
 from mainspring.faces.rest.registry import ROOT, Route
 from mainspring.faces.rest.replies import MEDIA_TYPE, PROBLEM_TYPES, Document
@@ -18,6 +18,19 @@ from mainspring.faces.rest.replies import MEDIA_TYPE, PROBLEM_TYPES, Document
 if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Context
 
+NAMED: Final = {
+    "namespace": "The namespace.",
+    "handle": "The handle of a job.",
+    "function": "The name of a function.",
+    "key": "The run: the handle of its root job, the same with @ and a number, or its workflow id.",
+    "node": "The name of a node, or the number of its term.",
+    "worker": "The id of a connected worker.",
+    "token": "The id of a token, or its name if no other token has it.",
+    "cursor": "Where to continue: `next` of the page before. Without it, the list begins.",
+    "limit": "The most rows of a page. A page may have fewer although more follow.",
+    "wait": "Seconds to wait.",
+}
+"""Sentences for parameters that many routes have, if their requests describe them no further."""
 OF_ALL: Final = ("malformed", "unauthenticated", "forbidden", "invalid", "unknown_host", "unavailable")
 """Problems of each route."""
 _TEMPLATE: Final = "#/components/schemas/{name}"
@@ -96,7 +109,12 @@ def _responses(route: Route, answer: Any) -> dict[str, Any]:
         if route.answer is None and status == 200:
             status = 204
         responses[str(status)] = response
-    names = [*OF_ALL, *route.problems, *(("media_type", "too_large") if route.has_body else ())]
+    names = [
+        *OF_ALL,
+        *route.problems,
+        *((Code.UNSUPPORTED,) if route.request.requires is not None else ()),
+        *(("media_type", "too_large") if route.has_body else ()),
+    ]
     for name in dict.fromkeys(names):
         kind = PROBLEM_TYPES[name]
         response = responses.setdefault(
@@ -116,7 +134,7 @@ def _parameters(part: Any, place: str) -> list[dict[str, Any]]:
         schema = msgspec.json.schema(field.type)
         if place != "path" and field.default not in (NODEFAULT, None):
             schema["default"] = msgspec.to_builtins(field.default)
-        description = schema.pop("description", "")
+        description = schema.pop("description", "") or NAMED.get(field.name, "")
         parameter: dict[str, Any] = {
             "name": field.encode_name,
             "in": place,

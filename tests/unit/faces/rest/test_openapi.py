@@ -9,8 +9,12 @@ import msgspec
 import pytest
 from tests.unit.api.a_node import run
 
+from mainspring.api.access import ListActs
+from mainspring.api.declaration import field_of
+from mainspring.api.jobs import SnoozeJob
+from mainspring.api.request import Code
 from mainspring.faces.rest.inputs import Inputs
-from mainspring.faces.rest.openapi import document, with_document
+from mainspring.faces.rest.openapi import NAMED, document, with_document
 from mainspring.faces.rest.registry import Route, Table
 from mainspring.faces.rest.replies import PROBLEM_TYPES
 from mainspring.faces.rest.routes import ROUTES
@@ -99,3 +103,25 @@ def test_users_data_are_described_as_bytes() -> None:
     for name in ("payload", "result", "logs/text"):
         answer = described[f"/api/v1/namespaces/{{namespace}}/jobs/{{handle}}/{name}"]["get"]["responses"]["200"]
         assert list(answer["content"]) == ["application/octet-stream"]
+
+
+def test_the_sentences_of_fields_are_in_the_document() -> None:
+    found = document(ALL, version="1.0")
+    audit = found["paths"]["/api/v1/namespaces/{namespace}/audit"]["get"]
+    sentences = {one["name"]: one.get("description") for one in audit["parameters"]}
+    assert sentences["who"] == field_of(ListActs, "who").help
+    assert sentences["cursor"] == NAMED["cursor"]
+    body = found["components"]["schemas"]["JobsSnoozeBody"]
+    assert body["properties"]["delay"]["description"] == field_of(SnoozeJob, "delay").help
+
+
+def test_the_problems_of_a_request_follow_from_its_declaration() -> None:
+    routes = {route.operation: route for route in ALL}
+    responses = document(ALL, version="1.0")["paths"][routes["jobs_snooze"].path]["post"]["responses"]
+    for code in (
+        Code.JOB_NOT_FOUND,
+        Code.CONFLICT,
+        Code.UNSUPPORTED,
+    ):  # its object, its own one, its feature of the store
+        assert f"(`{code.value}`)" in responses[str(code.status)]["description"]
+    assert "precondition_required" in routes["schedules_edit"].problems
