@@ -15,7 +15,7 @@ from mainspring import sizes
 from mainspring.access.caller import LOCAL
 from mainspring.api import jobs
 from mainspring.api.handlers import text
-from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.registry import Api, Call
 from mainspring.api.handlers.text import names_in_row
 from mainspring.api.request import Request
 from mainspring.faces.rest.registry import ROOT
@@ -151,7 +151,7 @@ def test_pages_have_all_rows_once_and_none_is_too_large(limits: bool, place: str
     rows[50].text = "y" * 2 * sizes.PAGE.most
     asked: list[Any] = []
 
-    async def answer(request: Any) -> Answer:
+    async def answer(request: Any, _: Call) -> Answer:
         asked.append(request)
         first = request.after or ""
         found = rows if not limits and not place else [row for row in rows if row.name > first]

@@ -20,7 +20,7 @@ import pytest
 
 from mainspring.access.caller import LOCAL, Caller, caller_of_port
 from mainspring.access.roles import Grant, Permission, Role
-from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.registry import Api, Call
 from mainspring.api.jobs import WatchJobs
 from mainspring.api.request import Request
 from mainspring.errors import ForbiddenError
@@ -339,7 +339,7 @@ def test_a_request_without_a_permission_is_no_request() -> None:
     class Undeclared(Request[None]):
         call = "undeclared"
 
-    async def answer(_: Undeclared) -> None: ...
+    async def answer(_: Undeclared, __: Call) -> None: ...
 
     with pytest.raises((AssertionError, AttributeError)):
         Api({Undeclared: answer})

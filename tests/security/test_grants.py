@@ -16,8 +16,8 @@ from mainspring.access.roles import Grant, Role
 from mainspring.api import access, functions, jobs, nodes, operations, schedules, workflows
 from mainspring.api import submitting as submits
 from mainspring.api.access import GrantSpec
-from mainspring.api.handlers.registry import READS
-from mainspring.api.request import ApiError, Code, JobCriteria, Touches
+from mainspring.api.handlers.registry import READS, WHOLE
+from mainspring.api.request import ApiError, Code, JobCriteria
 from mainspring.api.workflows import RemoveVersion
 from mainspring.schedules.specification import Specification
 from mainspring.wire.gearman_protocol import Type
@@ -124,7 +124,7 @@ def test_an_act_needs_its_own_permission_for_the_function_of_its_object() -> Non
             assert await api.call(schedules.ListAllSchedules()) == before
             assert len((await api.call(jobs.ListJobs())).jobs) == len(handles)
             assert (await api.call(operations.ShowOperation(at["operation"]))).state == "running"
-            shared = {kind for kind in REQUESTS if kind.touches is Touches.ALL}
+            shared = {kind for kind in REQUESTS if kind.touches in WHOLE}
             for kind, build in REQUESTS.items():
                 if (
                     kind is not operations.AbortOperation

@@ -20,6 +20,7 @@ from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
 from mainspring.access.shares import KINDS, OWNERS, Refusals, Shares
 from mainspring.api.handlers import logs as log_answers
 from mainspring.api.handlers.logs import LogCalls
+from mainspring.api.handlers.registry import Call
 from mainspring.api.jobs import ReadJobLogs
 from mainspring.bulk import service
 from mainspring.bulk import service as bulk
@@ -546,7 +547,8 @@ def test_one_caller_cannot_take_all_waits_for_lines(monkeypatch: pytest.MonkeyPa
 
     def ask(caller: Caller, **fields: Any) -> tuple[CallInProgress, list[Any]]:
         outcome: list[Any] = []
-        work = answers.handlers[ReadJobLogs](ReadJobLogs("H:n:1", **fields), caller)
+        request = ReadJobLogs("H:n:1", **fields)
+        work = answers.handlers[ReadJobLogs](request, Call(request, caller))
         return CallInProgress(work, outcome.append, outcome.append), outcome
 
     under_way = [ask(of("ann"), after="", wait=60.0)[0] for _ in range(5)]

@@ -110,7 +110,7 @@ class ShowToken(Request[TokenInfo]):
 
     permission = Permission.ADMIN
     requires = Feature.ACCESS
-    touches = Touches.EACH
+    touches = Touches.TOKEN
     in_any_namespace = True
     call = "tokens.show"
     http = get("/tokens/{token}", problems=ONE_TOKEN)
@@ -123,7 +123,7 @@ class RevokeToken(Request[TokenInfo]):
 
     permission = Permission.ADMIN
     requires = Feature.ACCESS
-    touches = Touches.EACH
+    touches = Touches.TOKEN
     in_any_namespace = True
     call = "tokens.revoke"
     http = delete("/tokens/{token}", problems=ONE_TOKEN)
@@ -136,7 +136,7 @@ class RotateToken(Request[CreatedToken]):
 
     permission = Permission.ADMIN
     requires = Feature.ACCESS
-    touches = Touches.EACH
+    touches = Touches.TOKEN
     in_any_namespace = True
     call = "tokens.rotate"
     http = post("/tokens/{token}/rotate", secret=True, problems=ONE_TOKEN)

@@ -90,6 +90,7 @@ class ShowFunction(Request[FunctionInfo]):
     """Show a function."""
 
     permission = Permission.READ
+    touches = Touches.FUNCTION
     call = "functions.show"
     http = get("functions/{function}", problems=(Code.FUNCTION_NOT_FOUND,))
     function: Text
@@ -99,6 +100,7 @@ class IsRegistered(Request[Registration]):
     """Show whether a worker of any node has registered a function, and if none has, the names of the registered ones."""
 
     permission = Permission.READ
+    touches = Touches.FUNCTION
     call = "functions.registered"
     function: Text
 
@@ -267,6 +269,7 @@ class ReadFunctionSeries(Request[Series]):
 
     permission = Permission.READ
     requires = Feature.SERIES
+    touches = Touches.FUNCTION
     call = "functions.series"
     only_reads = True
     function: Text
@@ -282,6 +285,7 @@ class ReadErrors(Request[Errors]):
 
     permission = Permission.READ
     requires = Feature.SERIES
+    touches = Touches.FUNCTION
     call = "functions.errors"
     http = get("functions/{function}/errors")
     only_reads = True

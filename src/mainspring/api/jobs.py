@@ -145,6 +145,8 @@ class ShowJob(Request[JobDetails]):
     """Show a job."""
 
     permission = Permission.READ
+    touches = Touches.JOB
+    reads_object = True
     call = "jobs.show"
     handle: Text
 
@@ -171,6 +173,7 @@ class RetryJob(Arguments, Request[JobInfo]):
 
     permission = Permission.OPERATE
     touches = Touches.JOB
+    keeps_answer = True
     call = "jobs.retry"
     http = post(
         "jobs/{handle}/retry",
@@ -264,6 +267,7 @@ class CloneJob(Arguments, Request[Submission]):
 
     permission = Permission.DEVELOP
     touches = Touches.JOB
+    keeps_answer = True
     call = "jobs.clone"
     http = post(
         "jobs/{handle}/clone",
@@ -347,6 +351,8 @@ class ListAttempts(Request[Attempts]):
     """List the attempts at a job, the oldest first."""
 
     permission = Permission.READ
+    touches = Touches.JOB
+    reads_object = True
     call = "jobs.attempts"
     http = get("jobs/{handle}/attempts", problems=(Code.JOB_NOT_FOUND,))
     handle: Text
@@ -356,6 +362,8 @@ class ShowArguments(Request[KeptArguments]):
     """Show the arguments of a job, without redacted values."""
 
     permission = Permission.PAYLOADS
+    touches = Touches.JOB
+    reads_object = True
     call = "jobs.arguments"
     http = get("jobs/{handle}/arguments", problems=(Code.JOB_NOT_FOUND, Code.UNSUPPORTED))
     handle: Text
@@ -384,6 +392,8 @@ class ReadPayload(Request[UserData]):
     """Get the arguments of a job, as they are."""
 
     permission = Permission.PAYLOADS
+    touches = Touches.JOB
+    reads_object = True
     name_in_audit = "jobs.payload"
     handle: Text
 
@@ -392,6 +402,8 @@ class ReadResult(Request[UserData]):
     """Get the result of a job that has succeeded, as it is."""
 
     permission = Permission.PAYLOADS
+    touches = Touches.JOB
+    reads_object = True
     name_in_audit = "jobs.result"
     handle: Text
 
@@ -400,6 +412,8 @@ class AwaitJob(Request[JobOutcome]):
     """Show how a job ended, once it has."""
 
     permission = Permission.READ
+    touches = Touches.JOB
+    reads_object = True
     name_in_audit = "jobs.wait"
     only_reads = True
     handle: Text
@@ -416,6 +430,8 @@ class FollowJob(Request[JobInfo]):
     """Follow a job until it ends: each `JobInfo` as the event ``job``, and each `JobProgress`."""
 
     permission = Permission.READ
+    touches = Touches.JOB
+    reads_object = True
     name_in_audit = "jobs.follow"
     handle: Text
 
@@ -460,6 +476,8 @@ class FollowLogs(Request[None]):
 
     permission = Permission.PAYLOADS
     requires = Feature.LOGS
+    touches = Touches.JOB
+    reads_object = True
     name_in_audit = "jobs.follow_logs"
     handle: Text
     tail: Whole = 200
@@ -475,6 +493,8 @@ class ReadJobLogs(Request[Logged]):
 
     permission = Permission.PAYLOADS
     requires = Feature.LOGS
+    touches = Touches.JOB
+    reads_object = True
     call = "jobs.logs"
     only_reads = True
     handle: Text

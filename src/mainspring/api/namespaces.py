@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import get
 from mainspring.api.functions import Acknowledged  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.request import Code, Request
+from mainspring.api.request import Code, Request, Touches
 from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 
@@ -176,6 +176,8 @@ class ShowNamespaceNode(Request[NamespaceNode]):
     """Show a node with the numbers of a namespace."""
 
     permission = Permission.READ
+    touches = Touches.NODE
+    reads_object = True
     call = "namespaces.node"
     http = get("nodes/{node}", problems=(Code.NODE_NOT_FOUND, Code.AMBIGUOUS_NODE))
     node: Text

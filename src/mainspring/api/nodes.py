@@ -162,6 +162,8 @@ class ShowNode(Request[NodeInfo]):
     """Show a node."""
 
     permission = Permission.READ
+    touches = Touches.NODE
+    reads_object = True
     about_nodes = True
     call = "nodes.show"
     http = get("/nodes/{node}", problems=ONE_NODE)
@@ -173,7 +175,7 @@ class DrainNode(Request[NodeInfo]):
     """Let a node take no more jobs."""
 
     permission = Permission.ADMIN
-    touches = Touches.ALL
+    touches = Touches.NODE
     in_all_namespaces = True
     call = "nodes.drain"
     http = post("/nodes/{node}/drain", problems=(*ONE_NODE, Code.ONLY_NODE))
@@ -184,7 +186,7 @@ class UndrainNode(Request[NodeInfo]):
     """Let a node take jobs again."""
 
     permission = Permission.ADMIN
-    touches = Touches.ALL
+    touches = Touches.NODE
     in_all_namespaces = True
     call = "nodes.undrain"
     http = post("/nodes/{node}/undrain", problems=(*ONE_NODE, Code.ONLY_NODE))
@@ -195,7 +197,7 @@ class RemoveNode(Request[NodeInfo]):
     """Remove a node: other nodes run its jobs."""
 
     permission = Permission.ADMIN
-    touches = Touches.ALL
+    touches = Touches.NODE
     in_all_namespaces = True
     call = "nodes.remove"
     http = delete("/nodes/{node}", problems=(*ONE_NODE, Code.NODE_LIVES, Code.ONLY_NODE))
@@ -271,6 +273,8 @@ class ShowWorker(Request[WorkerDetails]):
     """Show a worker."""
 
     permission = Permission.READ
+    touches = Touches.WORKER
+    reads_object = True
     call = "workers.show"
     http = get("workers/{worker}", problems=(Code.WORKER_NOT_FOUND,))
     worker: Text
@@ -281,7 +285,7 @@ class DrainWorker(Request[WorkerInfo]):
     """Give a worker no more jobs of tasks."""
 
     permission = Permission.OPERATE
-    touches = Touches.ALL
+    touches = Touches.WORKER
     call = "workers.drain"
     http = post("workers/{worker}/drain", status=202, problems=(Code.WORKER_NOT_FOUND,))
     worker: Text
@@ -291,7 +295,7 @@ class UndrainWorker(Request[WorkerInfo]):
     """Give a worker jobs again."""
 
     permission = Permission.OPERATE
-    touches = Touches.ALL
+    touches = Touches.WORKER
     call = "workers.undrain"
     http = post("workers/{worker}/undrain", status=202, problems=(Code.WORKER_NOT_FOUND,))
     worker: Text
@@ -301,7 +305,7 @@ class StopWorker(Request[WorkerInfo]):
     """Ask a worker to stop once its jobs have ended. Those of plain Gearman take no such requests."""
 
     permission = Permission.OPERATE
-    touches = Touches.ALL
+    touches = Touches.WORKER
     call = "workers.stop"
     http = post("workers/{worker}/stop", status=202, problems=(Code.WORKER_NOT_FOUND, Code.CONFLICT))
     worker: Text

@@ -118,6 +118,7 @@ class StartOperation(Request[StartedOperation]):
     permission = Permission.OPERATE
     requires = Feature.OPERATIONS
     touches = Touches.EACH
+    keeps_answer = True
     call = "operations.start"
     http = post(
         "operations",
@@ -162,6 +163,8 @@ class ShowOperation(Request[OperationDetails]):
 
     permission = Permission.READ
     requires = Feature.OPERATIONS
+    touches = Touches.OPERATION
+    reads_object = True
     call = "operations.show"
     id: Text
 
@@ -171,6 +174,8 @@ class FollowOperation(Request[OperationInfo]):
 
     permission = Permission.READ
     requires = Feature.OPERATIONS
+    touches = Touches.OPERATION
+    reads_object = True
     name_in_audit = "operations.follow"
     id: Text
 
@@ -180,6 +185,8 @@ class ListOperationJobs(Request[TouchedJobs]):
 
     permission = Permission.READ
     requires = Feature.OPERATIONS
+    touches = Touches.OPERATION
+    reads_object = True
     call = "operations.jobs"
     id: Text
     after: Whole = 0
@@ -217,6 +224,7 @@ class Backfill(Request[StartedBackfill], kw_only=True):
     permission = Permission.OPERATE
     requires = Feature.OPERATIONS
     touches = Touches.SCHEDULE
+    keeps_answer = True
     call = "schedules.backfill"
     http = post(
         "schedules/{name}/backfill",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotation
 from datetime import datetime
-from enum import Enum, StrEnum, auto
+from enum import Enum, StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args, get_origin
 
@@ -141,24 +141,54 @@ R = TypeVar("R")
 
 
 class Touches(Enum):
-    """The object of a request: `Api` finds its functions, and refuses callers who lack the request's permission for one."""
+    """The object of a request: `Api` finds its functions, and refuses callers who lack the request's permission for one.
 
-    FUNCTION = auto()
+    Each has the field of requests that names it, and the code and the sentence of a request whose object does not exist.
+    """
+
+    FUNCTION = (
+        "function",
+        Code.FUNCTION_NOT_FOUND,
+        "no job and no worker has the function {}: mainspring functions list shows those there are",
+    )
     """The function that the field ``function_field`` names."""
-    JOB = auto()
-    """The job with the ``handle``."""
-    RUN = auto()
-    """The run of a workflow with the ``key``; without a key, all runs of the namespace."""
-    SCHEDULE = auto()
-    """The schedule with the ``name``, and the function that the request gives it."""
-    OPERATION = auto()
-    """The operation with the ``id``: all jobs that it may change, unless the caller started it."""
-    ALL = auto()
-    """A thing of all functions of the namespace, such as a worker: the caller needs the permission for all of them."""
-    EACH = auto()
+    JOB = "handle", Code.JOB_NOT_FOUND, "no job has the handle {}: it never existed here, or is no longer kept"
+    RUN = (
+        "key",
+        Code.RUN_NOT_FOUND,
+        "no run has the handle or workflow id {}: it never existed here, or is no longer kept; see mainspring workflows list",
+    )
+    """A run of a workflow; without a key, all runs of the namespace."""
+    SCHEDULE = (
+        "name",
+        Code.SCHEDULE_NOT_FOUND,
+        "there is no schedule {!r}; mainspring schedules list shows those there are",
+    )
+    """A schedule, and the function that the request gives it."""
+    OPERATION = "id", Code.OPERATION_NOT_FOUND, "there is no operation {}: it never existed here, or is no longer kept"
+    """An operation: all jobs that it may change, unless the caller started it."""
+    WORKER = "worker", Code.WORKER_NOT_FOUND, "no worker has the id {}: mainspring workers list shows those there are"
+    """A worker is of all functions of the namespace: the caller needs the permission for all of them."""
+    NODE = "node", Code.NODE_NOT_FOUND, "there is no node {}; mainspring nodes list shows those there are"
+    """A node is of all functions, as a worker is."""
+    TOKEN = "token", Code.TOKEN_NOT_FOUND, "there is no token {!r}; mainspring tokens list shows their ids"
+    """A token: its handler checks that the caller administers it."""
+    ALL = "", None, "all"
+    """Another thing of all functions of the namespace."""
+    EACH = "", None, "each"
     """Several objects, whose handler checks each of them and leaves out or refuses those without the permission."""
-    NONE = auto()
+    NONE = "", None, "none"
     """Nothing that exists."""
+
+    def __init__(self, field: str, code: Code | None, missing: str) -> None:
+        self.field = field
+        self.code = code
+        self._missing = missing
+
+    def not_found(self, name: str) -> ApiError:
+        """Return the refusal of a request for an object of this kind that does not exist."""
+        assert self.code is not None
+        return ApiError(self.code, self._missing.format(name))
 
 
 class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=True):
@@ -168,6 +198,10 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     """The need of the caller in the namespace of the request. `Api` registers no request without one."""
     touches: ClassVar[Touches | None] = None
     """Its object. `Api` registers no request without one whose permission is more than to read; others may have one, too."""
+    reads_object: ClassVar[bool] = False
+    """Whether its handler reads the object that it touches, and checks it with `Call.check`: `Api` does not look it up before."""
+    keeps_answer: ClassVar[bool] = False
+    """Whether its handler keeps the answer in the transaction of the act, if the request has a key (`Call.once`)."""
     requires: ClassVar[Feature | None] = None
     """The feature of the store that it needs: `Api` refuses it without."""
     function_field: ClassVar[str] = "function"

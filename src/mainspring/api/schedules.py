@@ -201,6 +201,8 @@ class ShowSchedule(Request[ScheduleDetails]):
     """Show a schedule."""
 
     permission = Permission.READ
+    touches = Touches.SCHEDULE
+    reads_object = True
     call = "schedules.show"
     http = get("schedules/{name}", problems=(Code.SCHEDULE_NOT_FOUND,))
     name: Text
@@ -301,6 +303,7 @@ class TriggerSchedule(Request[FireInfo]):
 
     permission = Permission.OPERATE
     touches = Touches.SCHEDULE
+    keeps_answer = True
     call = "schedules.trigger"
     http = post("schedules/{name}/trigger")
     name: Text

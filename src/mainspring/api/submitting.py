@@ -245,6 +245,7 @@ class SubmitJob(Request[Submission]):
 
     permission = Permission.DEVELOP
     touches = Touches.EACH
+    keeps_answer = True
     name_in_audit = "jobs.submit"
     job: NewJob
 
@@ -254,6 +255,7 @@ class SubmitJobs(Request[Submissions]):
 
     permission = Permission.DEVELOP
     touches = Touches.EACH
+    keeps_answer = True
     name_in_audit = "jobs.submit_many"
     jobs: Annotated[list[NewJob], msgspec.Meta(max_length=BATCH_LIMIT)]
 

@@ -242,6 +242,7 @@ class StartRun(Arguments, Request[StartedRun]):
     permission = Permission.DEVELOP
     requires = Feature.WORKFLOWS
     touches = Touches.FUNCTION
+    keeps_answer = True
     call = "workflows.start"
     http = post(
         "workflows",
@@ -297,6 +298,8 @@ class ShowRun(Request[RunDetails]):
 
     permission = Permission.READ
     requires = Feature.WORKFLOWS
+    touches = Touches.RUN
+    reads_object = True
     call = "workflows.show"
     http = get("workflows/{key}", problems=(Code.RUN_NOT_FOUND,))
     key: Text
@@ -307,6 +310,8 @@ class ReadHistory(Request[HistoryPage], rename={"first": "from"}):
 
     permission = Permission.READ
     requires = Feature.WORKFLOWS
+    touches = Touches.RUN
+    reads_object = True
     call = "workflows.history"
     rows = "events"
     only_reads = True

@@ -184,17 +184,17 @@ def test_runs_of_other_workflows_are_left_out_and_forbidden() -> None:
 
 
 def test_versions_of_other_workflows_are_left_out_and_forbidden() -> None:
-    async def versions(_: object) -> workflows.VersionList:
+    async def versions(*_: object) -> workflows.VersionList:
         info = ("1", 0, 0, 1, None, True, True)
         return workflows.VersionList([workflows.VersionInfo(name, *info) for name in ("pay", "order")])
 
-    async def workers(_: object) -> workflows.DeciderList:
+    async def workers(*_: object) -> workflows.DeciderList:
         listed = (["pay@1", "order@1"], ["order@2"])
         return workflows.DeciderList(
             [workflows.DeciderInfo("w", names, 0, 0, 100, full=False, draining=False, cache=None) for names in listed]
         )
 
-    async def remove(request: workflows.RemoveVersion) -> str:
+    async def remove(request: workflows.RemoveVersion, _: object) -> str:
         return request.type
 
     async def test() -> None:

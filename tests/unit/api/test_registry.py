@@ -13,7 +13,7 @@ from mainspring import api
 from mainspring.access.caller import LOCAL, Caller
 from mainspring.access.roles import Grant, Permission, Role
 from mainspring.api import functions, jobs, nodes, schedules, submitting
-from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.registry import Api, Call
 from mainspring.api.request import ApiError, Code, Problem, Request, Touches, read, write
 from mainspring.callbacks import Callback
 from mainspring.errors import ConflictError, Kind, StoreFullError, UsageError
@@ -51,7 +51,7 @@ class Wait(Request[None]):
     permission = Permission.READ
 
 
-async def double(request: Double) -> int:
+async def double(request: Double, _: Call) -> int:
     if request.number < 0:
         raise ApiError(Code.INVALID, "too small")
     return 2 * request.number
@@ -106,7 +106,7 @@ def test_calls_are_awaited() -> None:
     ],
 )
 def test_errors_of_the_services_are_problems(error: MainspringError, code: Code) -> None:
-    async def refuse(_: Wait) -> None:
+    async def refuse(_: Wait, __: Call) -> None:
         raise error
 
     answers: list[None] = []
@@ -116,8 +116,8 @@ def test_errors_of_the_services_are_problems(error: MainspringError, code: Code)
 
 
 def test_a_request_is_refused_to_callers_without_its_permission() -> None:
-    async def who(request: Named, caller: Caller) -> int:
-        return len(caller.name)
+    async def who(_: Named, call: Call) -> int:
+        return len(call.caller.name)
 
     async def test() -> None:
         api = Api({Named: who})
@@ -136,7 +136,7 @@ def test_a_request_is_refused_to_callers_without_its_permission() -> None:
 def test_a_stream_is_refused_to_callers_without_its_permission() -> None:
     def end() -> None: ...
 
-    async def follow(_request: Named, _caller: Caller, _feed: Feed) -> Callable[[], None]:
+    async def follow(_request: Named, _call: Call, _feed: Feed) -> Callable[[], None]:
         return end
 
     async def test() -> None:
@@ -156,7 +156,7 @@ def test_some_requests_need_a_permission_in_any_namespace() -> None:
         in_any_namespace = True
         call = "anywhere.do"
 
-    async def answer(_: Anywhere) -> int:
+    async def answer(_: Anywhere, __: Call) -> int:
         return 1
 
     async def test() -> None:
@@ -180,7 +180,7 @@ def test_a_defect_is_raised_only_to_the_caller() -> None:
     async def test() -> None:
         answers: list[Any] = []
 
-        async def wait(_: Wait) -> None:
+        async def wait(_: Wait, __: Call) -> None:
             await Callback[None](lambda done, _: answers.append(done))
             raise ZeroDivisionError
 
@@ -200,7 +200,7 @@ def test_a_call_ends_with_the_task_that_awaits_it(late: bool) -> None:
         answers: list[Any] = []
         ended: list[str] = []
 
-        async def wait(_: Wait) -> None:
+        async def wait(_: Wait, __: Call) -> None:
             waits.set()
             try:
                 await Callback[None](lambda done, _: answers.append(done))

@@ -14,7 +14,7 @@ from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role, ad
 from mainspring.api import access as access_requests
 from mainspring.api.access import CreatedToken, GrantSpec, TokenInfo
 from mainspring.api.handlers.text import rfc3339, value_in_row
-from mainspring.api.request import PAGE_LIMIT, ApiError, Code
+from mainspring.api.request import PAGE_LIMIT, ApiError, Code, Touches
 from mainspring.clock import to_us
 from mainspring.sizes import PAGE
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.access.service import AccessService
     from mainspring.access.store import Credential
-    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.features import Feature
     from mainspring.storage.engine import Page
 
@@ -76,14 +76,14 @@ class AccessCalls:
 
     # ---- tokens ----
 
-    async def _create(self, request: access_requests.CreateToken, caller: Caller) -> CreatedToken:
+    async def _create(self, request: access_requests.CreateToken, call: Call) -> CreatedToken:
         grants = tuple(_grant(spec) for spec in request.grants)
         for grant in grants:
             check_grant(grant)
-            if not covers(caller.grants, grant) or not administers(caller.grants, grant):
+            if not covers(call.caller.grants, grant) or not administers(call.caller.grants, grant):
                 raise ApiError(
                     Code.FORBIDDEN,
-                    f"{caller.name!r} may not grant the role {grant.role.name.lower()} in the namespace {grant.namespace!r}"
+                    f"{call.caller.name!r} may not grant the role {grant.role.name.lower()} in the namespace {grant.namespace!r}"
                     f"{' with payloads' if grant.payloads else ''}: nobody grants more than he has, nor where he is no"
                     " administrator",
                 )
@@ -100,31 +100,33 @@ class AccessCalls:
             request.name,
             grants,
             token=self._access.new_id(),
-            created_by=caller.name,
+            created_by=call.caller.name,
             expires_us=expires_us,
         )
         after = _shown(self._info(template))
-        act = caller.act("tokens.create", template.token, namespace=_namespace_of(grants), after=after)
+        act = call.act(of=template.token, namespace=_namespace_of(grants), after=after)
         secret, created = await self._access.new_token(template, act)
         return self._created(created, secret)
 
-    async def _list(self, request: access_requests.ListTokens, caller: Caller) -> access_requests.ListedTokens:
+    async def _list(self, request: access_requests.ListTokens, call: Call) -> access_requests.ListedTokens:
         if request.after is not None and "\0" in request.after:
             raise ApiError(Code.INVALID, f"after is `next` of an earlier answer, not {request.after[:100]!r}")
         page = await self._page(request.after, request.limit)
-        return access_requests.ListedTokens([self._info(one) for one in page.items if _manages(caller, one)], page.next)
+        return access_requests.ListedTokens(
+            [self._info(one) for one in page.items if _manages(call.caller, one)], page.next
+        )
 
     async def _page(self, after: str | None, limit: int) -> Page[Credential]:
         query = store.ListTokens(after=after, limit=limit, bytes=PAGE.most)
         return await self._access.list_tokens(query)
 
-    async def _show(self, request: access_requests.ShowToken, caller: Caller) -> TokenInfo:
-        return self._info(await self._found(request.token, caller))
+    async def _show(self, request: access_requests.ShowToken, call: Call) -> TokenInfo:
+        return self._info(await self._found(request.token, call.caller))
 
     async def _found(self, token: str, caller: Caller) -> Credential:
         """Return a token by its id or its name. Tokens that the caller does not administer do not exist for it."""
         if "\0" in token:  # PostgreSQL's texts cannot contain it
-            raise _no_token(token)
+            raise Touches.TOKEN.not_found(token)
         found = await self._access.find_token(token)
         named = [] if found is None else [found]
         after: str | None = None
@@ -138,26 +140,25 @@ class AccessCalls:
             ids = ", ".join(one.token for one in named)
             raise ApiError(Code.CONFLICT, f"{len(named)} tokens have the name {token!r}: give one of the ids {ids}")
         if not named or not _manages(caller, named[0]):
-            raise _no_token(token)
+            raise Touches.TOKEN.not_found(token)
         return named[0]
 
-    async def _revoke(self, request: access_requests.RevokeToken, caller: Caller) -> TokenInfo:
-        token = await self._found(request.token, caller)
+    async def _revoke(self, request: access_requests.RevokeToken, call: Call) -> TokenInfo:
+        token = await self._found(request.token, call.caller)
         namespace = _namespace_of(token.grants)
-        act = caller.act(
-            "tokens.revoke", token.token, request.reason, namespace=namespace, before=_shown(self._info(token))
-        )
+        act = call.act(request.reason, of=token.token, namespace=namespace, before=_shown(self._info(token)))
         if not await self._access.revoke(token.token, act):
             raise ApiError(Code.TOKEN_NOT_FOUND, f"the token {token.token} was revoked meanwhile")
         return self._info(token)
 
-    async def _rotate(self, request: access_requests.RotateToken, caller: Caller) -> CreatedToken:
-        token = await self._found(request.token, caller)
-        if not all(covers(caller.grants, grant) for grant in token.grants):
+    async def _rotate(self, request: access_requests.RotateToken, call: Call) -> CreatedToken:
+        token = await self._found(request.token, call.caller)
+        if not all(covers(call.caller.grants, grant) for grant in token.grants):
             raise ApiError(
-                Code.FORBIDDEN, f"{caller.name!r} may not rotate {token.name!r}, which permits more: revoke it instead"
+                Code.FORBIDDEN,
+                f"{call.caller.name!r} may not rotate {token.name!r}, which permits more: revoke it instead",
             )
-        act = caller.act("tokens.rotate", token.token, request.reason, namespace=_namespace_of(token.grants))
+        act = call.act(request.reason, of=token.token, namespace=_namespace_of(token.grants))
         rotated = await self._access.rotate(token.token, act)
         if rotated is None:
             raise ApiError(Code.TOKEN_NOT_FOUND, f"the token {token.token} was revoked meanwhile")
@@ -180,29 +181,31 @@ class AccessCalls:
 
     # ---- the caller ----
 
-    async def _who(self, _: access_requests.WhoAmI, caller: Caller) -> access_requests.Identity:
-        grants = [_spec(grant) for grant in caller.grants]
-        return access_requests.Identity(caller.name, caller.token or None, grants, list(self._lacks), self._server)
+    async def _who(self, _: access_requests.WhoAmI, call: Call) -> access_requests.Identity:
+        grants = [_spec(grant) for grant in call.caller.grants]
+        return access_requests.Identity(
+            call.caller.name, call.caller.token or None, grants, list(self._lacks), self._server
+        )
 
-    async def _roles(self, _: access_requests.ListRoles) -> access_requests.Roles:
+    async def _roles(self, _: access_requests.ListRoles, __: Call) -> access_requests.Roles:
         return access_requests.Roles(
             [access_requests.RoleInfo(_role(role), permits) for role, permits in ROLES.items()]
         )
 
-    async def _own_namespaces(self, _: access_requests.ListNamespaces, caller: Caller) -> access_requests.Namespaces:
-        own = {grant.namespace for grant in caller.grants}
+    async def _own_namespaces(self, _: access_requests.ListNamespaces, call: Call) -> access_requests.Namespaces:
+        own = {grant.namespace for grant in call.caller.grants}
         if EVERY_NAMESPACE in own:
             own = {*own, *self._namespaces()}
         return access_requests.Namespaces(sorted(own - {EVERY_NAMESPACE}))
 
     # ---- the audit ----
 
-    async def _acts(self, request: access_requests.ListActs, caller: Caller) -> access_requests.ListedActs:
+    async def _acts(self, request: access_requests.ListActs, call: Call) -> access_requests.ListedActs:
         namespace = EVERY_NAMESPACE if request.everywhere else request.namespace
-        caller.check(Permission.ADMIN, namespace)
-        if caller.functions(Permission.ADMIN, namespace) is not None:
+        call.caller.check(Permission.ADMIN, namespace)
+        if call.caller.functions(Permission.ADMIN, namespace) is not None:
             raise ApiError(
-                Code.FORBIDDEN, f"{caller.name!r} may not read the audit: its grant is for some functions alone"
+                Code.FORBIDDEN, f"{call.caller.name!r} may not read the audit: its grant is for some functions alone"
             )
         if request.what is not None and "\0" in request.what:
             raise ApiError(Code.INVALID, f"what contains the character NUL: no act is named {request.what!r}")
@@ -219,7 +222,7 @@ class AccessCalls:
         found = [_act_info(one) for one in page.items]
         return access_requests.ListedActs(found, page.next, None if page.next is None else rfc3339(page.searched_us))
 
-    async def _marks(self, request: access_requests.ListMarks) -> access_requests.Marks:
+    async def _marks(self, request: access_requests.ListMarks, _: Call) -> access_requests.Marks:
         query = StoredActs(
             namespace=request.namespace,
             what=access_requests.MARK,
@@ -232,14 +235,9 @@ class AccessCalls:
         found = [access_requests.MarkInfo(one.act.object, rfc3339(one.at_us), one.act.who) for one in page.items]
         return access_requests.Marks(found, page.next)
 
-    async def _mark(self, request: access_requests.AddMark, caller: Caller) -> access_requests.MarkInfo:
-        act = caller.act(access_requests.MARK, request.label, namespace=request.namespace)
-        await self._access.record(act)
-        return access_requests.MarkInfo(request.label, rfc3339(to_us(self._wall())), caller.name)
-
-
-def _no_token(token: str) -> ApiError:
-    return ApiError(Code.TOKEN_NOT_FOUND, f"there is no token {token!r}; mainspring tokens list shows their ids")
+    async def _mark(self, request: access_requests.AddMark, call: Call) -> access_requests.MarkInfo:
+        await self._access.record(call.act(of=request.label))
+        return access_requests.MarkInfo(request.label, rfc3339(to_us(self._wall())), call.caller.name)
 
 
 def _grant(spec: GrantSpec) -> Grant:

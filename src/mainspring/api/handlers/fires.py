@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.api.handlers.schedules import run_of
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.request import ApiError, Code
+from mainspring.api.request import ApiError, Code, Touches
 from mainspring.api.schedules import (
     LONGEST_TIMELINE,
     ListedFires,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from mainspring.access.caller import Caller
-    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.clock import Clock
     from mainspring.ids import Handles
     from mainspring.schedules.model import Fire
@@ -129,10 +129,7 @@ class FireCalls:
             ListSchedules(limit=sys.maxsize, names=names, namespace=namespace), request, caller
         )
         if name is not None and not stored:
-            raise ApiError(
-                Code.SCHEDULE_NOT_FOUND,
-                f"there is no schedule {name!r}; mainspring schedules list shows those there are",
-            )
+            raise Touches.SCHEDULE.not_found(name)
         return stored
 
     async def _some(self, request: ReadTimeline, caller: Caller) -> list[Stored]:
@@ -162,11 +159,11 @@ class FireCalls:
 
     # ---- the list ----
 
-    async def _list(self, request: ListFires, caller: Caller) -> ListedFires:
+    async def _list(self, request: ListFires, call: Call) -> ListedFires:
         first = _place(request.after)
         until_us = sys.maxsize if request.until is None else to_us(min(request.until, 1e11))
         since_us = 0 if request.since is None else to_us(max(request.since, 0.0))
-        histories, heap = _begin(await self._all(request, caller), first, since_us, until_us)
+        histories, heap = _begin(await self._all(request, call.caller), first, since_us, until_us)
         is_filtered = request.state is not None or request.outcome is not None
         number = PAGE if is_filtered else min(PAGE, request.limit)
         found: list[Fire] = []
@@ -214,12 +211,12 @@ class FireCalls:
 
     # ---- last outcomes ----
 
-    async def _outcomes(self, request: ReadOutcomes, caller: Caller) -> Outcomes:
+    async def _outcomes(self, request: ReadOutcomes, call: Call) -> Outcomes:
         namespace = request.namespace
         keys = tuple(dict.fromkeys(key_of_text(namespace, name) for name in request.schedules))
-        if caller.functions(request.permission, namespace) is not None:  # only the schedules know their functions
+        if call.caller.functions(request.permission, namespace) is not None:  # only the schedules know their functions
             query = ListSchedules(limit=len(keys), names=keys, namespace=namespace)
-            seen, _ = await self._seen(query, request, caller)
+            seen, _ = await self._seen(query, request, call.caller)
             keys = tuple(key_of_text(namespace, one.schedule.name) for one in seen)
         outcomes = queries.LastOutcomes(keys)
         rows = await self._reads.read(outcomes)
@@ -228,14 +225,14 @@ class FireCalls:
 
     # ---- the timeline ----
 
-    async def _timeline(self, request: ReadTimeline, caller: Caller) -> Timeline:
+    async def _timeline(self, request: ReadTimeline, call: Call) -> Timeline:
         now = self._clock.wall()
         since = now // DAY * DAY if request.since is None else request.since
         until = since + DAY if request.until is None else request.until
         if not 0 <= since < until <= since + LONGEST_TIMELINE or until > triggers.LAST_US / 1e6:
             raise ApiError(Code.INVALID, "a timeline begins before it ends, after 1970, and has at most 31 days")
         since_us, until_us, step_us = to_us(since), to_us(until), to_us(request.step)
-        stored = await self._some(request, caller)
+        stored = await self._some(request, call.caller)
         part, lines = stored[: request.limit], list[ScheduleLine]()
         left, counted = MOST_STEPS, 0
         for first in range(0, len(part), HISTORIES):

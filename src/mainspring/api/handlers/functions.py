@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from mainspring.access.audit import Recorded
     from mainspring.access.caller import Act, Caller
     from mainspring.access.service import AccessService
-    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.clock import Clock
     from mainspring.jobs.function_limits import Change
     from mainspring.jobs.service import JobService
@@ -194,19 +194,15 @@ class Acknowledgements:
                 found[name] = newest[name]
         return found
 
-    async def _acknowledge(self, request: Acknowledge, caller: Caller) -> Acknowledged:
+    async def _acknowledge(self, request: Acknowledge, call: Call) -> Acknowledged:
         name = function_named(request.function, request.namespace)
         dead = (await count_dead(self._service, [name]) or {}).get(name, 0)
         if not dead and self._service.queue_of(name) is None:
-            raise ApiError(
-                Code.FUNCTION_NOT_FOUND,
-                f"no job and no worker has the function {request.function}: mainspring functions list shows all",
-            )
+            raise call.not_found()
         after: dict[str, Any] = {"dead_letters": dead}
-        act = caller.act(request.call, request.function, request.reason, namespace=request.namespace, after=after)
-        await self._access.record(act)
+        await self._access.record(call.act(request.reason, after=after))
         self._acts.forget(request.namespace)
-        return Acknowledged(request.function, rfc3339(to_us(self._clock.wall())), caller.name, dead)
+        return Acknowledged(request.function, rfc3339(to_us(self._clock.wall())), call.caller.name, dead)
 
 
 def _shown(recorded: Recorded) -> Acknowledged:
@@ -250,7 +246,7 @@ class FunctionCalls:
 
     # ---- reading ----
 
-    async def _list(self, request: ListFunctions, caller: Caller) -> ListedFunctions:
+    async def _list(self, request: ListFunctions, call: Call) -> ListedFunctions:
         limit = request.limit
         try:
             place = _place(request.after)
@@ -261,7 +257,7 @@ class FunctionCalls:
         def fits(name: bytes) -> bool:
             return namespace_of(name) == request.namespace and part in function_text(name).casefold()
 
-        others = self._others(request, caller, (await self._dead.everywhere())[0], fits)
+        others = self._others(request, call.caller, (await self._dead.everywhere())[0], fits)
         await self._counted()
         found: list[FunctionQueue] = []
         searched = 0
@@ -310,16 +306,16 @@ class FunctionCalls:
     def _counted(self) -> Callback[None]:
         return Callback(lambda done, _: self._service.counted(lambda: done(None)))
 
-    async def _show(self, request: ShowFunction) -> FunctionInfo:
+    async def _show(self, request: ShowFunction, call: Call) -> FunctionInfo:
         service, name = self._service, function_named(request.function, request.namespace)
         await self._counted()
         queue = (await self._service.find_functions([name])).get(name)
         is_known = queue is not None or name in service.limited_functions() or service.is_registered(name)
         if not is_known and not await count_dead(service, [name]):
-            raise ApiError(Code.FUNCTION_NOT_FOUND, f"there is no function {request.function}")
+            raise call.not_found()
         return (await self._infos(queue or FunctionQueue(name)))[0]
 
-    async def _registered(self, request: IsRegistered) -> Registration:
+    async def _registered(self, request: IsRegistered, _: Call) -> Registration:
         service = self._service
         has = service.is_registered(function_named(request.function, request.namespace))
         registered = (name for name in service.registered_names() if namespace_of(name) == request.namespace)
@@ -328,7 +324,7 @@ class FunctionCalls:
 
     # ---- changing ----
 
-    async def _limit(self, request: LimitFunction, caller: Caller) -> FunctionInfo:
+    async def _limit(self, request: LimitFunction, call: Call) -> FunctionInfo:
         requested = {name: getattr(request, name) for name in LimitSpec.__struct_fields__}
         given = {name: limit for name, limit in requested.items() if limit is not UNSET}
         if bool(given) + request.unlimited + request.declared != 1:
@@ -347,9 +343,9 @@ class FunctionCalls:
             # Other limits keep their values, whether a command or workers have set them.
             return replace(stored, commanded=limits_of(replace(spec_of(rules.effective(stored, now_us)), **given)))
 
-        return await self._change(request, caller, change)
+        return await self._change(request, call, change)
 
-    async def _pause(self, request: PauseFunction, caller: Caller) -> FunctionInfo:
+    async def _pause(self, request: PauseFunction, call: Call) -> FunctionInfo:
         until = None if request.until is None else request.until.timestamp()
         if until is not None and not 0 < until - self._service.wall() <= LONGEST_PAUSE:
             raise ApiError(
@@ -360,16 +356,16 @@ class FunctionCalls:
         until_us = 0 if until is None else to_us(until)
         return await self._change(
             request,
-            caller,
-            lambda stored, now_us: rules.paused(stored, now_us, request.reason, until_us, caller.name),
+            call,
+            lambda stored, now_us: rules.paused(stored, now_us, request.reason, until_us, call.caller.name),
             request.reason,
         )
 
-    async def _resume(self, request: ResumeFunction, caller: Caller) -> FunctionInfo:
-        return await self._change(request, caller, lambda stored, _: rules.resumed(stored))
+    async def _resume(self, request: ResumeFunction, call: Call) -> FunctionInfo:
+        return await self._change(request, call, lambda stored, _: rules.resumed(stored))
 
     async def _change(
-        self, request: LimitFunction | PauseFunction | ResumeFunction, caller: Caller, change: Change, reason: str = ""
+        self, request: LimitFunction | PauseFunction | ResumeFunction, call: Call, change: Change, reason: str = ""
     ) -> FunctionInfo:
         function, revision = request.function, request.revision
         service = self._service
@@ -387,16 +383,13 @@ class FunctionCalls:
             raise ApiError(Code.INVALID, RESERVED_NAME)
         if len(bare) > FUNCTION_LIMIT:
             raise ApiError(Code.TOO_LARGE, LONG_NAME)
-        if name not in service.limited_functions() and not service.admits(name, caller):
-            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions(name, caller))
+        if name not in service.limited_functions() and not service.admits(name, call.caller):
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions(name, call.caller))
         if revision is not None:
             change = _if_unchanged(change, function, revision)
 
         def act(before: FunctionLimits, after: FunctionLimits) -> Act:
-            shown = self._shown(before), self._shown(after)
-            return caller.act(
-                request.call, function, reason, namespace=request.namespace, before=shown[0], after=shown[1]
-            )
+            return call.act(reason, before=self._shown(before), after=self._shown(after))
 
         await service.change_limits(name, change, act)
         return (await self._infos((await self._service.find_functions([name])).get(name) or FunctionQueue(name)))[0]

@@ -7,7 +7,6 @@ the right to see payloads get sizes in their place. Most callers are not restric
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -15,22 +14,18 @@ from msgspec import UNSET
 from mainspring.access.caller import LOCAL
 from mainspring.access.roles import Permission
 from mainspring.api import functions, schedules, workflows
+from mainspring.api.handlers.registry import Call
 from mainspring.api.request import Touches
 from mainspring.errors import ForbiddenError
 from mainspring.schedules.specification import Specification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Mapping
 
     from msgspec import UnsetType
 
     from mainspring.access.caller import Caller
     from mainspring.api.handlers.registry import Finder, Handlers
-    from mainspring.api.request import Request
-    from mainspring.callbacks import Ask
-
-if TYPE_CHECKING:
-    Handler = Callable[[Any, Caller], Coroutine[Ask, Any, Any]]
 
 SHOWN_ENDS = ("Id", "Type", "Timeout", "Name", "Priority", "Policy")
 SHOWN = frozenset(
@@ -52,50 +47,25 @@ SHOWN = frozenset(
 """The attributes of events whose texts are no payload: these, and those with the ends above."""
 
 
-def is_restricted(request: Request[Any], caller: Caller) -> bool:
-    """Return whether the caller's grants for a request name some functions."""
-    return caller is not LOCAL and caller.functions(request.permission, request.namespace) is not None
-
-
-def _inner(handlers: Handlers) -> dict[type[Request[Any]], Handler]:
-    """Return the handlers of a subject, each with two parameters."""
-
-    def with_caller(handler: Callable[..., Coroutine[Ask, Any, Any]]) -> Handler:
-        if len(signature(handler).parameters) > 1:
-            return handler
-        return lambda request, _: handler(request)
-
-    return {kind: with_caller(handler) for kind, handler in handlers.items()}
-
-
 class FunctionGrants:
-    """The calls about functions. Changes check their function themselves."""
+    """The calls about functions."""
 
     def __init__(self, handlers: Handlers) -> None:
-        self._inner = _inner(handlers)
+        self._inner = handlers
         self.handlers: Handlers = {
             **handlers,
             functions.ListFunctions: self._list,
-            functions.ShowFunction: self._show,
             functions.IsRegistered: self._registered,
         }
 
-    async def _list(self, request: functions.ListFunctions, caller: Caller) -> functions.ListedFunctions:
-        listed: functions.ListedFunctions = await self._inner[functions.ListFunctions](request, caller)
-        if is_restricted(request, caller):
-            listed.functions = [one for one in listed.functions if _sees(request, caller, one.function)]
+    async def _list(self, request: functions.ListFunctions, call: Call) -> functions.ListedFunctions:
+        listed: functions.ListedFunctions = await self._inner[functions.ListFunctions](request, call)
+        listed.functions = call.shown(listed.functions, lambda one: one.function)
         return listed
 
-    async def _show(self, request: functions.ShowFunction, caller: Caller) -> functions.FunctionInfo:
-        caller.check(request.permission, request.namespace, request.function)
-        shown: functions.FunctionInfo = await self._inner[functions.ShowFunction](request, caller)
-        return shown
-
-    async def _registered(self, request: functions.IsRegistered, caller: Caller) -> functions.Registration:
-        caller.check(request.permission, request.namespace, request.function)
-        answer: functions.Registration = await self._inner[functions.IsRegistered](request, caller)
-        if is_restricted(request, caller):
-            answer.functions = [name for name in answer.functions if _sees(request, caller, name)]
+    async def _registered(self, request: functions.IsRegistered, call: Call) -> functions.Registration:
+        answer: functions.Registration = await self._inner[functions.IsRegistered](request, call)
+        answer.functions = call.shown(answer.functions, str)
         return answer
 
 
@@ -103,7 +73,7 @@ class ScheduleGrants:
     """The calls about schedules."""
 
     def __init__(self, handlers: Handlers) -> None:
-        self._inner = _inner(handlers)
+        self._inner = handlers
         self.handlers: Handlers = {
             **handlers,
             schedules.ListAllSchedules: self._list,
@@ -120,9 +90,8 @@ class ScheduleGrants:
         functions_by_name: dict[str, str] = {}
         after: str | UnsetType | None = None
         while after is not UNSET:
-            listed = await self._inner[schedules.ListAllSchedules](
-                schedules.ListAllSchedules(namespace=request.namespace, after=after), caller
-            )
+            asked = schedules.ListAllSchedules(namespace=request.namespace, after=after)
+            listed = await self._inner[schedules.ListAllSchedules](asked, Call(asked, caller))
             functions_by_name |= {one.name: one.function for one in listed.schedules}
             after = listed.next
         found = [functions_by_name[request.name]] if request.name in functions_by_name else []
@@ -134,32 +103,30 @@ class ScheduleGrants:
             return [*found, request.function]
         return [*found, request.name] if not found or isinstance(request, schedules.ReplaceSchedule) else found
 
-    async def _list(self, request: schedules.ListAllSchedules, caller: Caller) -> schedules.ListedSchedules:
-        listed: schedules.ListedSchedules = await self._inner[schedules.ListAllSchedules](request, caller)
-        if is_restricted(request, caller):
-            listed.schedules = [one for one in listed.schedules if _sees(request, caller, one.function)]
+    async def _list(self, request: schedules.ListAllSchedules, call: Call) -> schedules.ListedSchedules:
+        listed: schedules.ListedSchedules = await self._inner[schedules.ListAllSchedules](request, call)
+        listed.schedules = call.shown(listed.schedules, lambda one: one.function)
         return listed
 
-    async def _show(self, request: schedules.ShowSchedule, caller: Caller) -> schedules.ScheduleDetails:
-        shown: schedules.ScheduleDetails = await self._inner[schedules.ShowSchedule](request, caller)
-        caller.check(request.permission, request.namespace, shown.function)
-        if not caller.may(Permission.PAYLOADS, request.namespace, shown.function):
+    async def _show(self, request: schedules.ShowSchedule, call: Call) -> schedules.ScheduleDetails:
+        shown: schedules.ScheduleDetails = await self._inner[schedules.ShowSchedule](request, call)
+        call.check(shown.function)
+        if not call.caller.may(Permission.PAYLOADS, request.namespace, shown.function):
             shown.payload, shown.args = b"", UNSET
         return shown
 
-    async def _declare(self, request: schedules.DeclareSchedules, caller: Caller) -> Any:
-        if is_restricted(request, caller):
+    async def _declare(self, request: schedules.DeclareSchedules, call: Call) -> Any:
+        if call.is_restricted:
             for one in request.schedules:
-                given = one.function if isinstance(one.function, str) else one.name
-                caller.check(request.permission, request.namespace, given)
-        return await self._inner[schedules.DeclareSchedules](request, caller)
+                call.check(one.function if isinstance(one.function, str) else one.name)
+        return await self._inner[schedules.DeclareSchedules](request, call)
 
 
 class RunGrants:
     """The calls about workflows and their runs."""
 
     def __init__(self, handlers: Handlers) -> None:
-        self._inner = _inner(handlers)
+        self._inner = handlers
         self.handlers: Handlers = {
             **handlers,
             workflows.ListWorkflowRuns: self._list,
@@ -172,9 +139,8 @@ class RunGrants:
         self.objects: Mapping[Touches, Finder] = {Touches.RUN: self._functions_of}
 
     async def _type(self, request: Any, caller: Caller) -> str:
-        shown = await self._inner[workflows.ShowRun](
-            workflows.ShowRun(namespace=request.namespace, key=request.key), caller
-        )
+        asked = workflows.ShowRun(namespace=request.namespace, key=request.key)
+        shown = await self._inner[workflows.ShowRun](asked, Call(asked, caller))
         found: str = shown.type
         return found
 
@@ -182,62 +148,56 @@ class RunGrants:
         """Return the type of the run of a request; None for a request about all runs."""
         return None if request.key is None else [await self._type(request, caller)]
 
-    async def _terminate(self, request: workflows.TerminateRun, caller: Caller) -> Any:
-        if request.children is not None and is_restricted(request, caller):
+    async def _terminate(self, request: workflows.TerminateRun, call: Call) -> Any:
+        if request.children is not None and call.is_restricted:
             raise ForbiddenError(
-                f"{caller.name!r} has grants for some functions, and the children of a run may have others: leave out"
+                f"{call.caller.name!r} has grants for some functions, and the children of a run may have others: leave out"
                 " children, so that each child follows its own policy"
             )
-        return await self._inner[workflows.TerminateRun](request, caller)
+        return await self._inner[workflows.TerminateRun](request, call)
 
-    async def _list(self, request: workflows.ListWorkflowRuns, caller: Caller) -> workflows.ListedRuns:
-        listed: workflows.ListedRuns = await self._inner[workflows.ListWorkflowRuns](request, caller)
-        if is_restricted(request, caller):
-            listed.runs = [one for one in listed.runs if _sees(request, caller, one.type)]
+    async def _list(self, request: workflows.ListWorkflowRuns, call: Call) -> workflows.ListedRuns:
+        listed: workflows.ListedRuns = await self._inner[workflows.ListWorkflowRuns](request, call)
+        listed.runs = call.shown(listed.runs, lambda one: one.type)
         return listed
 
-    async def _show(self, request: workflows.ShowRun, caller: Caller) -> workflows.RunDetails:
-        shown: workflows.RunDetails = await self._inner[workflows.ShowRun](request, caller)
-        caller.check(request.permission, request.namespace, shown.type)
+    async def _show(self, request: workflows.ShowRun, call: Call) -> workflows.RunDetails:
+        shown: workflows.RunDetails = await self._inner[workflows.ShowRun](request, call)
+        call.check(shown.type)
         return shown
 
-    async def _history(self, request: workflows.ReadHistory, caller: Caller) -> workflows.HistoryPage:
-        if caller is LOCAL:
-            whole: workflows.HistoryPage = await self._inner[workflows.ReadHistory](request, caller)
+    async def _history(self, request: workflows.ReadHistory, call: Call) -> workflows.HistoryPage:
+        if call.caller is LOCAL:
+            whole: workflows.HistoryPage = await self._inner[workflows.ReadHistory](request, call)
             return whole
-        patterns = caller.functions(Permission.PAYLOADS, request.namespace)
+        patterns = call.caller.functions(Permission.PAYLOADS, request.namespace)
         sees_payloads = patterns is None
-        if is_restricted(request, caller) or patterns:
-            kind = await self._type(request, caller)
-            caller.check(request.permission, request.namespace, kind)
-            sees_payloads = caller.may(Permission.PAYLOADS, request.namespace, kind)
+        if call.is_restricted or patterns:
+            kind = await self._type(request, call.caller)
+            call.check(kind)
+            sees_payloads = call.caller.may(Permission.PAYLOADS, request.namespace, kind)
         if request.exact and not sees_payloads:
             raise ForbiddenError(
-                f"{caller.name!r} lacks the permission {Permission.PAYLOADS.value!r}, and an exact history contains all"
+                f"{call.caller.name!r} lacks the permission {Permission.PAYLOADS.value!r}, and an exact history contains all"
                 " payloads: use a token that has it"
             )
-        events: workflows.HistoryPage = await self._inner[workflows.ReadHistory](request, caller)
+        events: workflows.HistoryPage = await self._inner[workflows.ReadHistory](request, call)
         if not sees_payloads:
             events.events = [without_payloads(event) for event in events.events]
         return events
 
-    async def _versions(self, request: workflows.ListVersions, caller: Caller) -> workflows.VersionList:
-        found: workflows.VersionList = await self._inner[workflows.ListVersions](request, caller)
-        if is_restricted(request, caller):
-            found.versions = [one for one in found.versions if _sees(request, caller, one.type)]
+    async def _versions(self, request: workflows.ListVersions, call: Call) -> workflows.VersionList:
+        found: workflows.VersionList = await self._inner[workflows.ListVersions](request, call)
+        found.versions = call.shown(found.versions, lambda one: one.type)
         return found
 
-    async def _workers(self, request: workflows.ListDeciders, caller: Caller) -> workflows.DeciderList:
-        found: workflows.DeciderList = await self._inner[workflows.ListDeciders](request, caller)
-        if is_restricted(request, caller):
+    async def _workers(self, request: workflows.ListDeciders, call: Call) -> workflows.DeciderList:
+        found: workflows.DeciderList = await self._inner[workflows.ListDeciders](request, call)
+        if call.is_restricted:
             for worker in found.workers:
-                worker.versions = [one for one in worker.versions if _sees(request, caller, one.rpartition("@")[0])]
+                worker.versions = call.shown(worker.versions, lambda one: one.rpartition("@")[0])
             found.workers = [worker for worker in found.workers if worker.versions]
         return found
-
-
-def _sees(request: Request[Any], caller: Caller, function: str) -> bool:
-    return caller.may(request.permission, request.namespace, function)
 
 
 def without_payloads(event: Any) -> Any:

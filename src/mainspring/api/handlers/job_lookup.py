@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from mainspring import namespaces
 from mainspring.api.handlers.text import line, rfc3339
 from mainspring.api.jobs import STATE_BY_NAME, JobInfo
-from mainspring.api.request import ApiError, Code
+from mainspring.api.request import ApiError, Code, Touches
 from mainspring.api.submitting import PriorityName
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from mainspring.access.caller import Caller
-    from mainspring.access.roles import Permission
+    from mainspring.api.handlers.registry import Call
     from mainspring.api.jobs import ListJobs
     from mainspring.api.request import JobCriteria
     from mainspring.jobs.model import Job
@@ -43,7 +43,7 @@ class JobLookup:
         """Return the id of a handle. Raises ApiError."""
         job_id = self._service.id_of(handle.encode())
         if job_id is None:
-            raise unknown(handle)
+            raise Touches.JOB.not_found(handle)
         return job_id
 
     async def functions_of(self, request: Any, caller: Caller) -> list[str]:
@@ -51,10 +51,11 @@ class JobLookup:
         del caller
         return [function_text((await self.read(request.handle, request.namespace)).function)]
 
-    async def find(self, handle: str, namespace: str, caller: Caller, permission: Permission) -> Job:
-        """Return a job of a namespace, without payload and result. Raises ApiError and ForbiddenError."""
-        job = await self.read(handle, namespace)
-        caller.check(permission, namespace, function_text(job.function))
+    async def find(self, call: Call) -> Job:
+        """Return the job of a request, without payload and result. Raises ApiError and ForbiddenError."""
+        request: Any = call.request
+        job = await self.read(request.handle, request.namespace)
+        call.check(function_text(job.function))
         return job
 
     async def read(self, handle: str, namespace: str) -> Job:
@@ -62,20 +63,15 @@ class JobLookup:
         job_id = self.job_id(handle)
         job: Job | None = await Callback(partial(self._service.find, job_id, overtakes=True, namespace=namespace))
         if job is None or namespaces.namespace_of(job.function) != namespace:
-            raise unknown(handle)
+            raise Touches.JOB.not_found(handle)
         return job
 
 
-def check_access(job: Job, handle: str, namespace: str, caller: Caller, permission: Permission) -> None:
+def check_job(call: Call, job: Job) -> None:
     """Raise ApiError for a job of another namespace, and ForbiddenError if the caller lacks the permission for its function."""
-    if namespaces.namespace_of(job.function) != namespace:
-        raise unknown(handle)
-    caller.check(permission, namespace, function_text(job.function))
-
-
-def unknown(handle: str) -> ApiError:
-    """Return the refusal of a handle without a job."""
-    return ApiError(Code.JOB_NOT_FOUND, f"no job has the handle {handle}: it never existed here, or is no longer kept")
+    if namespaces.namespace_of(job.function) != call.request.namespace:
+        raise call.not_found()
+    call.check(function_text(job.function))
 
 
 async def filter_of(

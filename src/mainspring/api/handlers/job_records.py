@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from mainspring.access.roles import Permission
-from mainspring.api.handlers.job_lookup import STATE_NAMES, JobLookup, check_access, unknown
+from mainspring.api.handlers.job_lookup import STATE_NAMES, JobLookup, check_job
 from mainspring.api.handlers.submitting import EndListener
 from mainspring.api.handlers.text import rfc3339, whole_line
 from mainspring.api.jobs import (
@@ -36,8 +36,7 @@ from mainspring.queries.lists import ReadArguments, Recall, Recalled
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from mainspring.access.caller import Caller
-    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.api.handlers.submitting import End
     from mainspring.callbacks import Done, Failed
     from mainspring.jobs.held import Held
@@ -54,8 +53,8 @@ class RecordCalls:
         self._service = service
         self.handlers: Handlers = {ListAttempts: self._attempts, ShowArguments: self._arguments}
 
-    async def _attempts(self, request: ListAttempts, caller: Caller) -> Attempts:
-        job, held, running = await self._find(request, caller, Permission.READ)
+    async def _attempts(self, request: ListAttempts, call: Call) -> Attempts:
+        job, held, running = await self._find(request, call)
         recalled = await self._recall(job, 0) if held is None or held.stored else NOTHING
         attempts = [_shown(record) for record in decode_records(recalled.attempts)]
         current = _running(job, held, running, self._service)
@@ -65,8 +64,8 @@ class RecordCalls:
             attempts.append(last)
         return Attempts(request.handle, attempts)
 
-    async def _arguments(self, request: ShowArguments, caller: Caller) -> KeptArguments:
-        job, held, _ = await self._find(request, caller, Permission.PAYLOADS)
+    async def _arguments(self, request: ShowArguments, call: Call) -> KeptArguments:
+        job, held, _ = await self._find(request, call)
         if held is not None:
             recalled = Recalled(held.job.payload, kept=True, attempts=b"")
         elif Feature.RECORDS in self._service.lacks:
@@ -85,7 +84,7 @@ class RecordCalls:
         return answer
 
     async def _find(
-        self, request: ListAttempts | ShowArguments, caller: Caller, permission: Permission
+        self, request: ListAttempts | ShowArguments, call: Call
     ) -> tuple[Job, Held | None, RemoteAttempt | None]:
         """Return a job, with what this node or another one has of it in memory. Raises ApiError."""
         service = self._service
@@ -97,8 +96,8 @@ class RecordCalls:
             held = service.find_held(job_id)
             job, running = await service.show(job_id, request.namespace)
         if job is None:
-            raise unknown(request.handle)
-        check_access(job, request.handle, request.namespace, caller, permission)
+            raise call.not_found()
+        check_job(call, job)
         return job, held, running
 
     async def _recall(self, job: Job, most: int) -> Recalled:
@@ -175,8 +174,8 @@ class JobDataCalls:
         self._lookup = JobLookup(service)
         self.handlers: Handlers = {ReadPayload: self._payload, ReadResult: self._result, AwaitJob: self._wait}
 
-    async def _payload(self, request: ReadPayload, caller: Caller) -> UserData:
-        job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
+    async def _payload(self, request: ReadPayload, call: Call) -> UserData:
+        job = await self._lookup.find(call)
         held = self._service.find_held(job.id)
         if held is not None:
             return self._shown(job, held.job.payload)
@@ -196,22 +195,22 @@ class JobDataCalls:
             )
         return UserData(redacted)
 
-    async def _result(self, request: ReadResult, caller: Caller) -> UserData:
-        job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
+    async def _result(self, request: ReadResult, call: Call) -> UserData:
+        job = await self._lookup.find(call)
         if job.state != State.SUCCEEDED:
             state = STATE_NAMES[job.state]
             raise ApiError(Code.CONFLICT, f"{request.handle} is {state}: only succeeded jobs have a result")
         ended = await self._read(job, self._largest)
         if ended is None:
-            raise unknown(request.handle)
+            raise call.not_found()
         return UserData(ended.result)
 
-    async def _wait(self, request: AwaitJob, caller: Caller) -> JobOutcome:
-        job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
-        sees = caller.may(Permission.PAYLOADS, request.namespace, function_text(job.function))
+    async def _wait(self, request: AwaitJob, call: Call) -> JobOutcome:
+        job = await self._lookup.find(call)
+        sees = call.caller.may(Permission.PAYLOADS, request.namespace, function_text(job.function))
         ended = await self._read(job, RESULT_LIMIT) if State(job.state).ended else await self._end_of(job)
         if ended is None:
-            raise unknown(request.handle)
+            raise call.not_found()
         outcome = JobOutcome(request.handle, STATE_NAMES[ended.state], ended.attempt, error=whole_line(ended.error))
         if ended.error:
             outcome.traceback = decode_failure(ended.error).traceback

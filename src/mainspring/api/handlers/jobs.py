@@ -15,11 +15,10 @@ from mainspring.access.idempotency import act_if_new
 from mainspring.api.handlers.job_lookup import (
     PRIORITY_NAMES,
     JobLookup,
-    check_access,
+    check_job,
     filter_of,
     info_of,
     of_another_node,
-    unknown,
 )
 from mainspring.api.handlers.run_rows import run_handle
 from mainspring.api.handlers.text import rfc3339, whole_line
@@ -46,7 +45,7 @@ from mainspring.api.request import ApiError, Code, Touches, check_number
 from mainspring.api.submitting import PRIORITY_BY_NAME, JobOptions, bytes_of, check_seconds, has_arguments, size_problem
 from mainspring.callbacks import NEXT_TURN, converted
 from mainspring.clock import to_us
-from mainspring.errors import NotFoundError, UsageError
+from mainspring.errors import UsageError
 from mainspring.features import Feature
 from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State, decode_failure
 from mainspring.jobs.requests import JobChange
@@ -60,9 +59,7 @@ from mainspring.workflows.store import ShownRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from mainspring.access.caller import Caller
-    from mainspring.access.idempotency import IdempotencyKey
-    from mainspring.api.handlers.registry import Finder, Followers, Handlers
+    from mainspring.api.handlers.registry import Call, Finder, Followers, Handlers
     from mainspring.api.handlers.submitting import SubmitCalls
     from mainspring.api.request import Feed
     from mainspring.api.submitting import PriorityName, Submission
@@ -93,11 +90,11 @@ class JobCalls:
 
     # ---- reading ----
 
-    async def _list(self, request: ListJobs, caller: Caller) -> ListedJobs:
+    async def _list(self, request: ListJobs, call: Call) -> ListedJobs:
         check_number("limit", request.limit)
         before = self._lookup.job_id(request.before) if request.before is not None else None
         where = await filter_of(request, request.namespace, self.find_run)
-        permitted = caller.functions(request.permission, request.namespace)
+        permitted = call.caller.functions(request.permission, request.namespace)
         if permitted is not None:
             where = replace(where, functions=permitted)
         query = QueryJobs(where=where, after=before, limit=request.limit)
@@ -136,15 +133,13 @@ class JobCalls:
             shown = await self._workflows.show(wanted)
             if isinstance(shown, ShownRun):
                 return shown.row.id
-        raise ApiError(Code.RUN_NOT_FOUND, f"no run of a workflow has the handle or workflow id {key}")
+        raise Touches.RUN.not_found(key)
 
-    async def _show(self, request: ShowJob, caller: Caller) -> JobDetails:
-        def check(job: Job) -> None:
-            check_access(job, request.handle, request.namespace, caller, request.permission)
-
-        found = await self.find(self._lookup.job_id(request.handle), request.namespace, check)
+    async def _show(self, request: ShowJob, call: Call) -> JobDetails:
+        job_id = self._lookup.job_id(request.handle)
+        found = await self.find(job_id, request.namespace, partial(check_job, call))
         if found is None:
-            raise unknown(request.handle)
+            raise call.not_found()
         return found
 
     async def find(
@@ -181,13 +176,10 @@ class JobCalls:
 
     # ---- changing ----
 
-    async def _cancel(self, request: CancelJob, caller: Caller) -> CancelledJob:
+    async def _cancel(self, request: CancelJob, call: Call) -> CancelledJob:
         job_id = self._lookup.job_id(request.handle)
-        act = caller.act(request.call, request.handle, request.reason, namespace=request.namespace)
-        try:
-            state = await self._service.cancel(job_id, request.reason, act, request.namespace)
-        except NotFoundError:
-            raise unknown(request.handle) from None
+        act = call.act(request.reason)
+        state = await self._service.cancel(job_id, request.reason, act, request.namespace)
         return CancelledJob(request.handle, state)
 
     # ---- watching ----
@@ -286,28 +278,24 @@ class JobChangeCalls:
             DeleteJob: self._delete,
         }
 
-    async def _retry(self, request: RetryJob, caller: Caller, once: IdempotencyKey | None) -> JobInfo:
+    async def _retry(self, request: RetryJob, call: Call) -> JobInfo:
         check_seconds(request, "delay")
         changed = has_arguments(request)
         payload = bytes_of(request) if changed else None
         if payload is not None and (problem := size_problem(payload, self._largest)) is not None:
             raise ApiError(problem.code, problem.message)
         job_id = self._lookup.job_id(request.handle)
-        act = caller.act(request.call, request.handle, namespace=request.namespace)
         retry = partial(
             self._service.retry,
             job_id,
             payload=payload,
             delay=request.delay or 0.0,
-            act=act,
+            act=call.act(),
             namespace=request.namespace,
         )
-        try:
-            return await act_if_new(once, retry, partial(info_of, self._service))
-        except NotFoundError:
-            raise unknown(request.handle) from None
+        return await act_if_new(call.once, retry, partial(info_of, self._service))
 
-    async def _update(self, request: UpdateJob, caller: Caller) -> JobInfo:
+    async def _update(self, request: UpdateJob, call: Call) -> JobInfo:
         expires_at = request.expires_at
         return await self._reschedule(
             request,
@@ -320,32 +308,24 @@ class JobChangeCalls:
                 if expires_at is None
                 else self._time_us("expires_at", expires_at.timestamp()),
             ),
-            caller,
+            call,
         )
 
-    async def _snooze(self, request: SnoozeJob, caller: Caller) -> JobInfo:
+    async def _snooze(self, request: SnoozeJob, call: Call) -> JobInfo:
         check_seconds(request, "delay")
-        return await self._reschedule(request, JobChange(to_us(self._service.wall() + request.delay)), caller)
+        return await self._reschedule(request, JobChange(to_us(self._service.wall() + request.delay)), call)
 
-    async def _reschedule(self, request: UpdateJob | SnoozeJob, change: JobChange, caller: Caller) -> JobInfo:
+    async def _reschedule(self, request: UpdateJob | SnoozeJob, change: JobChange, call: Call) -> JobInfo:
         job_id = self._lookup.job_id(request.handle)
-        act = caller.act(request.call, request.handle, namespace=request.namespace, after=change.shown())
-        try:
-            changed = await self._service.reschedule(job_id, change, act, request.namespace)
-        except NotFoundError:
-            raise unknown(request.handle) from None
+        changed = await self._service.reschedule(job_id, change, call.act(after=change.shown()), request.namespace)
         return info_of(self._service, changed)
 
-    async def _delete(self, request: DeleteJob, caller: Caller) -> DeletedJob:
+    async def _delete(self, request: DeleteJob, call: Call) -> DeletedJob:
         job_id = self._lookup.job_id(request.handle)
-        act = caller.act(request.call, request.handle, namespace=request.namespace)
-        try:
-            await self._service.delete(job_id, act, request.namespace)
-        except NotFoundError:
-            raise unknown(request.handle) from None
+        await self._service.delete(job_id, call.act(), request.namespace)
         return DeletedJob(request.handle)
 
-    async def _clone(self, request: CloneJob, caller: Caller, once: IdempotencyKey | None) -> Submission:
+    async def _clone(self, request: CloneJob, call: Call) -> Submission:
         original = await self._lookup.read(request.handle, request.namespace)
         payload = bytes_of(request) if has_arguments(request) else await self._arguments(original)
         stored = original.options or _NO_OPTIONS
@@ -363,8 +343,8 @@ class JobChangeCalls:
             tags=stored.tags if request.tags is None else request.tags,
         )
         name = name_of(original.function)
-        job = self._submits.job(request.namespace, name, payload, name_bytes(request.unique), options, caller)
-        return await self._submits.stored(job, once)
+        job = self._submits.job(request.namespace, name, payload, name_bytes(request.unique), options, call.caller)
+        return await self._submits.stored(job, call.once)
 
     async def _arguments(self, job: Job) -> bytes:
         """Return the arguments of a job. Raises ApiError."""
@@ -408,12 +388,12 @@ class JobStreams:
         self._lookup = JobLookup(service)
         self.followers: Followers = {FollowJob: self._follow}
 
-    async def _follow(self, request: FollowJob, caller: Caller, feed: Feed) -> Callable[[], None]:
+    async def _follow(self, request: FollowJob, call: Call, feed: Feed) -> Callable[[], None]:
         """Send the job now and at each change; the stream ends with the job.
 
         The node reports the changes that it makes itself, and, of a job at another node, its progress and its end.
         """
-        job = await self._lookup.find(request.handle, request.namespace, caller, request.permission)
+        job = await self._lookup.find(call)
         watcher = _Watcher(self._service, job, feed, request.namespace)
         watcher.found(job)
         if State(job.state).ended:

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
-from mainspring.api.handlers.job_lookup import unknown
 from mainspring.api.handlers.text import rfc3339
 from mainspring.api.jobs import LONGEST_WAIT, FollowLogs, LogEnd, Logged, LogLine, ReadJobLogs
-from mainspring.api.request import ApiError, Code, check_number
+from mainspring.api.request import ApiError, Code, Touches, check_number
 from mainspring.callbacks import Callback, CallInProgress
 from mainspring.job_logs.model import LEVELS, lines_of, mask_from
 from mainspring.job_logs.store import ReadLogs
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Caller
     from mainspring.access.shares import Refusals
-    from mainspring.api.handlers.registry import Followers, Handlers
+    from mainspring.api.handlers.registry import Call, Followers, Handlers
     from mainspring.api.request import Feed
     from mainspring.job_logs.model import Chunk
     from mainspring.job_logs.service import LogService, Tap
@@ -128,17 +127,17 @@ class LogCalls:
         self.handlers: Handlers = {ReadJobLogs: self._answer}
         self.followers: Followers = {FollowLogs: self._follow}
 
-    async def _answer(self, request: ReadJobLogs, caller: Caller) -> Logged:
+    async def _answer(self, request: ReadJobLogs, call: Call) -> Logged:
         if not request.wait or request.after is None:
-            return await self._read(request, caller)
-        if why := self._waits.take(caller, request.namespace):
+            return await self._read(request, call.caller)
+        if why := self._waits.take(call.caller, request.namespace):
             raise ApiError(Code.TOO_MANY_WAITS, why)
         try:
-            return await self._read(request, caller)
+            return await self._read(request, call.caller)
         finally:  # also when its client has gone
-            self._waits.free(caller, request.namespace)
+            self._waits.free(call.caller, request.namespace)
 
-    async def _follow(self, request: FollowLogs, caller: Caller, feed: Feed) -> Callable[[], None]:
+    async def _follow(self, request: FollowLogs, call: Call, feed: Feed) -> Callable[[], None]:
         """Send lines as they are stored. A slow client gets those that are still kept when it has read the others."""
         read = ReadJobLogs(
             request.handle,
@@ -148,9 +147,9 @@ class LogCalls:
             level=request.level,
             attempt=request.attempt,
         )
-        first = await self._read(read, caller, EVENT_BYTES)  # raises before the stream begins
+        first = await self._read(read, call.caller, EVENT_BYTES)  # raises before the stream begins
         under_way = CallInProgress(
-            self._send(read, first, caller, feed), lambda _: feed.end(), lambda _: feed.end(), lambda _: feed.end()
+            self._send(read, first, call.caller, feed), lambda _: feed.end(), lambda _: feed.end(), lambda _: feed.end()
         )
         return under_way.end
 
@@ -185,7 +184,7 @@ class LogCalls:
         assert self._logs is not None
         job_id = self._service.id_of(request.handle.encode())
         if job_id is None:
-            raise unknown(request.handle)
+            raise Touches.JOB.not_found(request.handle)
         if request.after is None:
             return await self._tail(self._logs, request, job_id, caller, largest)
         until = self._service.monotonic() + request.wait
@@ -282,10 +281,10 @@ class LogCalls:
         if job is None:
             if await self._has_lines(logs, request, job_id):
                 return True, 0  # lines may be kept for longer than their job
-            raise unknown(request.handle)
+            raise Touches.JOB.not_found(request.handle)
         namespace, function = split(job.function)
         if namespace != request.namespace:
-            raise unknown(request.handle)
+            raise Touches.JOB.not_found(request.handle)
         caller.check(Permission.PAYLOADS, namespace, function_text(function))
         if not State(job.state).ended:
             return False, max(job.term, 0)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.api.functions import Acknowledged, StepName
     from mainspring.api.handlers.functions import DeadLetters, DeadNumbers
-    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.api.namespaces import StoreState
     from mainspring.api.request import Request
     from mainspring.clock import Clock
@@ -291,10 +291,10 @@ class NamespaceCalls:
             else None,
         )
 
-    async def status(self, request: ShowNamespace, caller: Caller) -> NamespaceStatus:
+    async def status(self, request: ShowNamespace, call: Call) -> NamespaceStatus:
         """Return the status of a namespace."""
-        namespace, sees = request.namespace, _Sight(request, caller)
-        figures = await self.figures(request, caller)
+        namespace, sees = request.namespace, _Sight(request, call.caller)
+        figures = await self.figures(request, call.caller)
         failing, failed_us = None, {}
         if self._kept:
             series = await self._failing.get(namespace, partial(self._read_failing, namespace))
@@ -449,7 +449,7 @@ class SeriesCalls:
         self._clock = clock
         self.handlers: Handlers = {ReadFunctionSeries: self._series, ReadErrors: self._errors}
 
-    async def _series(self, request: ReadFunctionSeries) -> Series:
+    async def _series(self, request: ReadFunctionSeries, _: Call) -> Series:
         step, now = STEPS[request.step], self._clock.wall()
         buckets = {at: Bucket() for at in range(oldest_kept(step, now), begin_of(step, now) + 1, step)}
         for row in await self._rows(request, step):
@@ -472,7 +472,7 @@ class SeriesCalls:
             list(BOUNDS),
         )
 
-    async def _errors(self, request: ReadErrors) -> Errors:
+    async def _errors(self, request: ReadErrors, _: Call) -> Errors:
         found: dict[str, ErrorGroup] = {}
         for row in await self._rows(request, HALF_HOUR):
             for kind, group in row.bucket.errors.items():

@@ -22,7 +22,7 @@ from mainspring.api.nodes import (
     ShowStatus,
     UndrainNode,
 )
-from mainspring.api.request import ApiError, Code
+from mainspring.api.request import ApiError, Code, Touches
 from mainspring.callbacks import Callback
 from mainspring.namespaces import namespace_of
 from mainspring.workflows.model import function_text
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from mainspring.access.caller import Act, Caller
-    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.api.request import Request
     from mainspring.callbacks import Ask, Done, Failed
     from mainspring.jobs.service import JobService
@@ -54,14 +54,14 @@ class StatusCalls:
         self._status = status
         self.handlers: Handlers = {ShowStatus: self._show}
 
-    async def _show(self, request: ShowStatus, caller: Caller) -> NodeStatus:
+    async def _show(self, request: ShowStatus, call: Call) -> NodeStatus:
         def sees(function: str) -> bool:
-            return caller.may(request.permission, request.namespace, function)
+            return call.caller.may(request.permission, request.namespace, function)
 
         counted: Callback[None] = Callback(lambda done, _: self._service.counted(lambda: done(None)))
         await counted
-        every = caller.functions(request.permission, request.namespace) is None
-        return self._status(request.namespace, None if every else sees, caller.may_everywhere(request.permission))
+        every = call.caller.functions(request.permission, request.namespace) is None
+        return self._status(request.namespace, None if every else sees, call.caller.may_everywhere(request.permission))
 
 
 T = TypeVar("T")
@@ -130,34 +130,34 @@ class NodeCalls:
     async def _find(self, node: str) -> _Row:
         found = [one for one in await self._rows() if node in {one.row.name, str(one.row.term)}]
         if not found:
-            raise ApiError(Code.NODE_NOT_FOUND, f"there is no node {node}; mainspring nodes list shows those there are")
+            raise Touches.NODE.not_found(node)
         if len(found) > 1:
             terms = ", ".join(str(one.row.term) for one in found)
             raise ApiError(Code.AMBIGUOUS_NODE, f"{len(found)} nodes are called {node}: name one of the terms {terms}")
         return found[0]
 
-    async def _list(self, request: ListNodes, caller: Caller) -> ListedNodes:
-        return ListedNodes([node_info(one, request, caller) for one in await self._rows()])
+    async def _list(self, request: ListNodes, call: Call) -> ListedNodes:
+        return ListedNodes([node_info(one, request, call.caller) for one in await self._rows()])
 
-    async def _show(self, request: ShowNode, caller: Caller) -> NodeInfo:
-        return await self._node(request, caller)
+    async def _show(self, request: ShowNode, call: Call) -> NodeInfo:
+        return await self._node(request, call.caller)
 
-    async def _list_of_namespace(self, request: ListNamespaceNodes, caller: Caller) -> namespaces.NamespaceNodes:
-        return namespaces.NamespaceNodes([namespace_node(one, request, caller) for one in await self._rows()])
+    async def _list_of_namespace(self, request: ListNamespaceNodes, call: Call) -> namespaces.NamespaceNodes:
+        return namespaces.NamespaceNodes([namespace_node(one, request, call.caller) for one in await self._rows()])
 
-    async def _show_of_namespace(self, request: ShowNamespaceNode, caller: Caller) -> NamespaceNode:
-        return namespace_node(await self._find(request.node), request, caller)
+    async def _show_of_namespace(self, request: ShowNamespaceNode, call: Call) -> NamespaceNode:
+        return namespace_node(await self._find(request.node), request, call.caller)
 
-    async def _drain(self, request: DrainNode | UndrainNode, caller: Caller) -> NodeInfo:
-        node = await self._node(request, caller)
+    async def _drain(self, request: DrainNode | UndrainNode, call: Call) -> NodeInfo:
+        node = await self._node(request, call.caller)
         draining = isinstance(request, DrainNode)
         await self._awaited(self._port.ask_to_drain(node.term, draining=draining))
         before, node.state = node.state, "draining" if draining else "live"
-        await self._record(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
+        await self._record(call.act(of=node.name, namespace="", before=before, after=node.state))
         return node
 
-    async def _remove(self, request: RemoveNode, caller: Caller) -> NodeInfo:
-        node = await self._node(request, caller)
+    async def _remove(self, request: RemoveNode, call: Call) -> NodeInfo:
+        node = await self._node(request, call.caller)
         if node.state != "dead" and not request.force:
             raise ApiError(
                 Code.NODE_LIVES,
@@ -166,7 +166,7 @@ class NodeCalls:
         if await self._awaited(self._port.end(node.term)):
             self._recover([node.term])
         before, node.state = node.state, "removed"
-        await self._record(caller.act(request.call, node.name, namespace="", before=before, after=node.state))
+        await self._record(call.act(of=node.name, namespace="", before=before, after=node.state))
         return node
 
 
@@ -191,24 +191,22 @@ class SingleNodeCalls:
     def _find(self, node: str) -> _Row:
         row = self._row()
         if node not in {row.name, str(row.term)}:
-            raise ApiError(
-                Code.NODE_NOT_FOUND, f"there is no node {node}: {row.name} is the only one that has this store"
-            )
+            raise Touches.NODE.not_found(node)
         return _Row(row, dead=False)
 
-    async def _list(self, request: ListNodes, caller: Caller) -> ListedNodes:
-        return ListedNodes([node_info(self._only(), request, caller)])
+    async def _list(self, request: ListNodes, call: Call) -> ListedNodes:
+        return ListedNodes([node_info(self._only(), request, call.caller)])
 
-    async def _show(self, request: ShowNode, caller: Caller) -> NodeInfo:
-        return node_info(self._find(request.node), request, caller)
+    async def _show(self, request: ShowNode, call: Call) -> NodeInfo:
+        return node_info(self._find(request.node), request, call.caller)
 
-    async def _list_of_namespace(self, request: ListNamespaceNodes, caller: Caller) -> namespaces.NamespaceNodes:
-        return namespaces.NamespaceNodes([namespace_node(self._only(), request, caller)])
+    async def _list_of_namespace(self, request: ListNamespaceNodes, call: Call) -> namespaces.NamespaceNodes:
+        return namespaces.NamespaceNodes([namespace_node(self._only(), request, call.caller)])
 
-    async def _show_of_namespace(self, request: ShowNamespaceNode, caller: Caller) -> NamespaceNode:
-        return namespace_node(self._find(request.node), request, caller)
+    async def _show_of_namespace(self, request: ShowNamespaceNode, call: Call) -> NamespaceNode:
+        return namespace_node(self._find(request.node), request, call.caller)
 
-    async def _refuse(self, _: DrainNode | UndrainNode | RemoveNode) -> NodeInfo:
+    async def _refuse(self, _: DrainNode | UndrainNode | RemoveNode, __: Call) -> NodeInfo:
         raise ApiError(
             Code.ONLY_NODE, f"{self._row().name} is the only node that has this store: stop its process instead"
         )

@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
 
     from mainspring.access.caller import Caller
-    from mainspring.access.idempotency import IdempotencyKey
-    from mainspring.api.handlers.registry import Finder, Followers, Handlers
+    from mainspring.api.handlers.registry import Call, Finder, Followers, Handlers
     from mainspring.api.request import Feed
     from mainspring.bulk.rules import BulkOperation
     from mainspring.bulk.service import BulkService
@@ -101,11 +100,11 @@ class OperationCalls:
 
     # ---- starting ----
 
-    async def _start(self, request: StartOperation, caller: Caller, once: IdempotencyKey | None) -> StartedOperation:
+    async def _start(self, request: StartOperation, call: Call) -> StartedOperation:
         where = None
         if request.filter is not None:
             where = await filter_of(request.filter, request.namespace, self._find_run)
-            patterns = caller.functions(Permission.OPERATE, request.namespace)
+            patterns = call.caller.functions(Permission.OPERATE, request.namespace)
             if patterns is not None:
                 where = replace(where, functions=patterns)
         bulk = self._operations.new(
@@ -115,14 +114,14 @@ class OperationCalls:
                 where=where,
                 ids=tuple(dict.fromkeys(map(self._job_id, request.handles or ()))),
                 reason=request.reason,
-                caller=caller,
+                caller=call.caller,
                 rate=request.rate,
                 most=request.expect,
                 due_us=None if request.run_at is None else max(to_us(request.run_at.timestamp()), 1),
                 criteria=b"" if request.filter is None else _encode(request.filter),
             ),
         )
-        matched, is_least, sample = await self._count(bulk, caller)
+        matched, is_least, sample = await self._count(bulk, call.caller)
         if request.expect is not None and matched > request.expect:
             raise ApiError(
                 Code.CONFLICT,
@@ -133,14 +132,8 @@ class OperationCalls:
         shown = [info_of(self._jobs, job) for job in sample]
         answer = StartedOperation(None if request.dry_run else id_of(bulk), matched, is_least, shown)
         if not request.dry_run:
-            act = caller.act(
-                request.call,
-                id_of(bulk),
-                request.reason,
-                namespace=request.namespace,
-                after=msgspec.to_builtins(request),
-            )
-            await act_if_new(once, partial(self._operations.begin, bulk, act), lambda _: answer)
+            act = call.act(request.reason, of=id_of(bulk), after=msgspec.to_builtins(request))
+            await act_if_new(call.once, partial(self._operations.begin, bulk, act), lambda _: answer)
         return answer
 
     async def _count(self, bulk: BulkOperation, caller: Caller) -> tuple[int, bool, list[Job]]:
@@ -185,15 +178,17 @@ class OperationCalls:
 
     # ---- the others ----
 
-    async def _list(self, request: ListOperations, caller: Caller) -> ListedOperations:
+    async def _list(self, request: ListOperations, call: Call) -> ListedOperations:
         before = None if request.before is None else _number(request.before)
         query = ListBulk(namespace=request.namespace, after=before, limit=request.limit, bytes=PAGE.most)
         page = await self._jobs.read_pages(query)
         following = None if page.next is None or not page.items else id_of(page.items[-1])
-        return ListedOperations([operation_info(bulk) for bulk in page.items if _is_shown(bulk, caller)], following)
+        return ListedOperations(
+            [operation_info(bulk) for bulk in page.items if _is_shown(bulk, call.caller)], following
+        )
 
-    async def _show(self, request: ShowOperation, caller: Caller) -> OperationDetails:
-        bulk = await self.find(request.namespace, request.id, caller)
+    async def _show(self, request: ShowOperation, call: Call) -> OperationDetails:
+        bulk = await self.find(request.namespace, request.id, call.caller)
         spec = bulk.spec
         return OperationDetails(
             **asdict(operation_info(bulk)),
@@ -211,8 +206,8 @@ class OperationCalls:
             ],
         )
 
-    async def _list_jobs(self, request: ListOperationJobs, caller: Caller) -> TouchedJobs:
-        bulk = await self.find(request.namespace, request.id, caller)
+    async def _list_jobs(self, request: ListOperationJobs, call: Call) -> TouchedJobs:
+        bulk = await self.find(request.namespace, request.id, call.caller)
         page = await self._jobs.read_pages(ListTouched(id=bulk.id, after=request.after or None, limit=STEPS_PER_PAGE))
         jobs = [
             TouchedJob(self._handle(job_id), outcome.value)
@@ -222,13 +217,12 @@ class OperationCalls:
         ]
         return TouchedJobs(jobs, page.next)
 
-    async def _abort(self, request: AbortOperation, caller: Caller) -> OperationInfo:
-        number = (await self.find(request.namespace, request.id, caller)).id
-        why = f"aborted by {caller.name}" + (f": {request.reason}" if request.reason else "")
-        act = caller.act(request.call, request.id, request.reason, namespace=request.namespace)
-        bulk = await self._operations.abort(request.namespace, number, why, act)
+    async def _abort(self, request: AbortOperation, call: Call) -> OperationInfo:
+        number = (await self.find(request.namespace, request.id, call.caller)).id
+        why = f"aborted by {call.caller.name}" + (f": {request.reason}" if request.reason else "")
+        bulk = await self._operations.abort(request.namespace, number, why, call.act(request.reason))
         if bulk is None:
-            raise _unknown(request.id)
+            raise call.not_found()
         if bulk.unread:
             raise ApiError(Code.CONFLICT, f"this node cannot read the operation {request.id}: {bulk.unread}; {REMEDY}")
         return operation_info(bulk)
@@ -248,7 +242,7 @@ class OperationCalls:
         number = _number(name)
         bulk = await self._jobs.read(ShowBulk(namespace, number))
         if bulk is None or not _is_shown(bulk, caller):
-            raise _unknown(name)
+            raise Touches.OPERATION.not_found(name)
         return bulk
 
     def _handle(self, job_id: int) -> str:
@@ -273,14 +267,8 @@ def _number(name: str) -> int:
     """Return the number of an operation. Raises ApiError."""
     number = name.removeprefix(PREFIX)
     if number == name or not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise _unknown(name)
+        raise Touches.OPERATION.not_found(name)
     return int(number)
-
-
-def _unknown(name: str) -> ApiError:
-    return ApiError(
-        Code.OPERATION_NOT_FOUND, f"there is no operation {name}: it never existed here, or is no longer kept"
-    )
 
 
 def operation_info(bulk: BulkOperation) -> OperationInfo:
@@ -323,7 +311,7 @@ class BackfillCalls:
         self._reads = reads
         self.handlers: Handlers = {Backfill: self._backfill}
 
-    async def _backfill(self, request: Backfill, caller: Caller, once: IdempotencyKey | None) -> StartedBackfill:
+    async def _backfill(self, request: Backfill, call: Call) -> StartedBackfill:
         stored = await self._schedule(request)
         now_us = self._operations.now_us()
         bulk = self._operations.new(
@@ -331,7 +319,7 @@ class BackfillCalls:
             Spec(
                 action=Action.BACKFILL,
                 reason=request.reason,
-                caller=caller,
+                caller=call.caller,
                 rate=request.rate,
                 most=request.max,
                 schedule=stored.schedule.name,
@@ -351,14 +339,8 @@ class BackfillCalls:
         answer = StartedBackfill(None if request.dry_run else id_of(bulk), matched, is_least, times)
         if not request.dry_run:
             bulk = replace(bulk, spec=replace(bulk.spec, matched=matched, is_least=is_least))
-            act = caller.act(
-                request.call,
-                request.name,
-                request.reason,
-                namespace=request.namespace,
-                after={"operation": id_of(bulk), **msgspec.to_builtins(request)},
-            )
-            await act_if_new(once, partial(self._operations.begin, bulk, act), lambda _: answer)
+            act = call.act(request.reason, after={"operation": id_of(bulk), **msgspec.to_builtins(request)})
+            await act_if_new(call.once, partial(self._operations.begin, bulk, act), lambda _: answer)
         return answer
 
     async def _schedule(self, request: Backfill) -> Stored:
@@ -367,10 +349,7 @@ class BackfillCalls:
         query = ListSchedules(limit=1, names=(key,), namespace=request.namespace)
         found = (await self._reads.read_pages(query)).items
         if not found:
-            raise ApiError(
-                Code.SCHEDULE_NOT_FOUND,
-                f"there is no schedule {request.name!r}; mainspring schedules list shows those there are",
-            )
+            raise Touches.SCHEDULE.not_found(request.name)
         if found[0].schedule.trigger is None:
             raise ApiError(
                 Code.INVALID,
@@ -407,9 +386,9 @@ class OperationStreams:
         self._service = service
         self.followers: Followers = {FollowOperation: self._follow}
 
-    async def _follow(self, request: FollowOperation, caller: Caller, feed: Feed) -> Callable[[], None]:
+    async def _follow(self, request: FollowOperation, call: Call, feed: Feed) -> Callable[[], None]:
         """Send the operation now, and after each of its steps."""
-        bulk = await self._calls.find(request.namespace, request.id, caller)
+        bulk = await self._calls.find(request.namespace, request.id, call.caller)
         watcher = _Watcher(self._service, bulk, feed)
         watcher.send(bulk)
         return watcher.end

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from mainspring.access.caller import LOCAL, Act
@@ -17,7 +17,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.handlers.text import within_budget
 from mainspring.api.request import ApiError, Code, Request, Touches, lacking, problem_of
 from mainspring.callbacks import CallInProgress, reject, resolve
-from mainspring.errors import ForbiddenError
+from mainspring.errors import ForbiddenError, NotFoundError
 from mainspring.features import Feature
 from mainspring.namespaces import DEFAULT, check, name_text
 from mainspring.private_data import hide_secrets
@@ -34,23 +34,87 @@ if TYPE_CHECKING:
     from mainspring.loop_shares import LoopShare, LoopShares
 
 if TYPE_CHECKING:
-    Handlers = Mapping[type[Request[Any]], Callable[..., Coroutine[Ask, Any, Any]]]
-    """Coroutines by kind of request, which get the request, its `Caller` and its `Once`, or the first one or two of these. They
-    raise MainspringErrors, which `problem_of` turns into problems; with a `Once`, which is None for a request without a key, also
-    `RepeatedError`."""
+    Handler = Callable[[Any, "Call"], Coroutine[Ask, Any, Any]]
+    """Returns the answer to a request. Raises MainspringErrors, which `problem_of` turns into problems, and RepeatedError for a
+    request with a key that was made before."""
+    Handlers = Mapping[type[Request[Any]], Handler]
     Finder = Callable[[Any, Caller], Coroutine[Ask, Any, Iterable[str] | None]]
     """Returns the functions of the object of a request; None: all functions of the namespace. Raises ApiError if there is no such
     object. It is called for callers whose grants name some functions."""
-    Followers = Mapping[type[Request[Any]], Callable[[Any, Caller, Feed], Coroutine[Ask, Any, Callable[[], None]]]]
+    Followers = Mapping[type[Request[Any]], Callable[[Any, "Call", Feed], Coroutine[Ask, Any, Callable[[], None]]]]
     """Coroutines that begin a stream: they send its state to the feed, and later each change, until the function that they return
     is called."""
 
 A = TypeVar("A")
+T = TypeVar("T")
 
 READS: Final = frozenset({Permission.SIGNED_IN, Permission.READ, Permission.PAYLOADS})
 """The permissions of requests that change nothing."""
 OBJECT_LIMIT: Final = 500
 """Characters of an object in a refusal: clients choose them."""
+
+
+class Call(msgspec.Struct):
+    """A request under way, as its handler gets it: who makes it, its act for the audit, and its key."""
+
+    request: Request[Any]
+    caller: Caller
+    once: IdempotencyKey | None = None
+    """The key of the client's request; None without one."""
+
+    def check(self, function: str) -> None:
+        """Raise ForbiddenError unless the caller has the request's permission for a function of its object.
+
+        For handlers that read the object (`Request.reads_object`), or several (`Touches.EACH`).
+        """
+        if self.caller is not LOCAL:
+            self.caller.check(self.request.permission, self.request.namespace, function)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether the caller's grants for the request name some functions."""
+        caller, request = self.caller, self.request
+        return caller is not LOCAL and caller.functions(request.permission, request.namespace) is not None
+
+    def shown(self, items: list[T], function: Callable[[T], str]) -> list[T]:
+        """Return the items of a list whose functions the caller may see."""
+        if not self.is_restricted:
+            return items
+        request = self.request
+        return [one for one in items if self.caller.may(request.permission, request.namespace, function(one))]
+
+    def not_found(self) -> ApiError:
+        """Return the refusal of the request, because its object does not exist."""
+        touches = self.request.touches
+        assert touches is not None
+        return touches.not_found(self._object())
+
+    def act(
+        self,
+        reason: str = "",
+        *,
+        of: str | None = None,
+        namespace: str | None = None,
+        before: Any = None,
+        after: Any = None,
+    ) -> Act:
+        """Return the act of the request for the audit, with the name of the request and of its object, or ``of``."""
+        return self.caller.act(
+            _name_of(type(self.request)),
+            self._object() if of is None else of,
+            reason,
+            namespace=self.request.namespace if namespace is None else namespace,
+            before=before,
+            after=after,
+        )
+
+    def _object(self) -> str:
+        request = self.request
+        field = (
+            request.function_field if request.touches is Touches.FUNCTION else request.touches and request.touches.field
+        )
+        name = getattr(request, field, "") if field else ""
+        return name_text(name) if isinstance(name, bytes) else str(name)
 
 
 class Api:
@@ -75,9 +139,10 @@ class Api:
         """The features that the store of the node does not have."""
         self.requests: dict[str, type[Request[Any]]] = {}
         """Names of calls to their requests."""
-        self._handlers: dict[type[Request[Any]], tuple[Callable[..., Coroutine[Ask, Any, Any]], int]] = {}
-        """Each with the number of its arguments."""
-        self._followers: dict[type[Request[Any]], Callable[..., Coroutine[Ask, Any, Callable[[], None]]]] = {}
+        self._handlers: dict[type[Request[Any]], Handler] = {}
+        self._followers: dict[
+            type[Request[Any]], Callable[[Any, Call, Feed], Coroutine[Ask, Any, Callable[[], None]]]
+        ] = {}
         self._finders: dict[Touches, Finder] = {}
         self._with_objects: set[type[Request[Any]]] = set()
         """The requests whose objects `_check_object` checks."""
@@ -96,9 +161,8 @@ class Api:
         for request, handler in handlers.items():
             assert isinstance(request.permission, Permission), request
             assert request.permission in READS or request.touches is not None, f"{request} has to state what it acts on"
-            parameters = signature(handler).parameters
-            self._handlers[request] = handler, 3 if "once" in parameters else min(len(parameters), 2)
-            if request.touches in LOOKED_UP or request.touches is Touches.ALL:
+            self._handlers[request] = handler
+            if request.touches in LOOKED_UP | WHOLE and not request.reads_object:
                 self._with_objects.add(request)
         self.requests |= {request.call: request for request in handlers if request.call}
 
@@ -129,7 +193,7 @@ class Api:
 
     def keeps_reply(self, kind: type[Request[Any]]) -> bool:
         """Return whether the handler of a request stores its answer in the transaction of its act, if the request has a key."""
-        return kind in self._handlers and self._handlers[kind][1] > 2
+        return kind in self._handlers and kind.keeps_answer
 
     async def answer(self, request: Request[A], caller: Caller, once: IdempotencyKey | None = None) -> A:
         """Return the answer to a request, for a coroutine of a call."""
@@ -141,14 +205,20 @@ class Api:
 
     async def answer_unrecorded(self, request: Request[A], caller: Caller, once: IdempotencyKey | None = None) -> A:
         """Return the answer as `answer` does; a refusal is not recorded: for requests that the caller did not make."""
-        self._check(request, caller)
-        if type(request) in self._with_objects and caller is not LOCAL:
+        if caller is not LOCAL:
+            check_permission(type(request), request.namespace, caller, getattr(request, request.function_field, None))
+        if request.namespace != DEFAULT or self.lacks:
+            self._check_store(request)
+        if caller is not LOCAL and type(request) in self._with_objects:
             await self._check_object(request, caller)
-        handler, number = self._handlers[type(request)]
-        answer: A = await handler(*(request, caller, once)[:number])
+        handler, call = self._handlers[type(request)], Call(request, caller, once)
+        try:
+            answer: A = await handler(request, call)
+        except NotFoundError:
+            raise call.not_found() from None
         if request.rows:
             # The only place where the rows of lists are cut: faces, pages and streams get answers from here.
-            answer = await within_budget(request, answer, lambda smaller: handler(*(smaller, caller, once)[:number]))
+            answer = await within_budget(request, answer, lambda smaller: handler(smaller, Call(smaller, caller, once)))
         return answer
 
     def _record_refusal(self, request: Request[Any], caller: Caller, error: ForbiddenError | ApiError) -> None:
@@ -183,14 +253,13 @@ class Api:
         """Record a request or a connection with a wrong token, whose caller is unknown."""
         self._refused(Act("sign_in", "", address=address, request=request, refused=why))
 
-    def _check(self, request: Request[Any], caller: Caller) -> None:
-        if caller is not LOCAL:
-            check_permission(type(request), request.namespace, caller, getattr(request, request.function_field, None))
+    def _check_store(self, request: Request[Any]) -> None:
+        """Raise ApiError if the store lacks what a request needs, and prepare the node for its namespace."""
         if request.namespace != DEFAULT:
             if Feature.NAMESPACES in self.lacks:
                 raise lacking(Feature.NAMESPACES)
             self._enter(request.namespace)
-        if self.lacks and (feature := request.needed_feature()) in self.lacks:
+        if (feature := request.needed_feature()) in self.lacks:
             raise lacking(feature)
 
     async def _check_object(self, request: Request[Any], caller: Caller) -> None:
@@ -199,7 +268,7 @@ class Api:
         A right to see the object does not count, and neither does a right to act in another place.
         """
         touches, needed = request.touches, request.needs()
-        if touches is Touches.ALL:
+        if touches in WHOLE:
             if not request.in_all_namespaces:  # `check_permission` has checked those
                 caller.check_all(needed, request.namespace)
         elif touches in LOOKED_UP and caller.functions(needed, request.namespace) is not None:
@@ -234,10 +303,14 @@ class Api:
 
     async def _follow(self, request: Request[Any], caller: Caller, feed: Feed) -> Callable[[], None]:
         try:
-            self._check(request, caller)
-            if request.touches is not None and caller is not LOCAL:
+            if caller is not LOCAL:
+                check_permission(
+                    type(request), request.namespace, caller, getattr(request, request.function_field, None)
+                )
+            self._check_store(request)
+            if request.touches is not None and not request.reads_object and caller is not LOCAL:
                 await self._check_object(request, caller)
-            return await self._followers[type(request)](request, caller, feed)
+            return await self._followers[type(request)](request, Call(request, caller), feed)
         except (ForbiddenError, ApiError) as error:
             self._record_refusal(request, caller, error)
             raise
@@ -270,6 +343,9 @@ def check_permission(
 
 LOOKED_UP: Final = frozenset({Touches.JOB, Touches.RUN, Touches.SCHEDULE, Touches.OPERATION})
 """The kinds of objects whose functions are not in the request."""
+
+WHOLE: Final = frozenset({Touches.ALL, Touches.NODE, Touches.WORKER})
+"""The kinds of objects that are of all functions."""
 
 _OBJECTS: Final = ("handle", "name", "function", "key", "token", "node", "schedule", "id")
 """Fields that name the object of a request."""

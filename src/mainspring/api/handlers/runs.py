@@ -15,7 +15,7 @@ from mainspring.api.handlers.run_rows import (
     unbegun_info,
 )
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.request import PAGE_LIMIT, ApiError, Code, check_number
+from mainspring.api.request import PAGE_LIMIT, ApiError, Code, Touches, check_number
 from mainspring.api.workflows import (
     STATUS_BY_NAME,
     HistoryPage,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from mainspring.api.handlers.jobs import JobCalls
-    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.api.workflows import ActivityInfo, RunInfo
     from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
@@ -112,11 +112,7 @@ class RunLookup:
         job_id = self.key(namespace, key).job
         job = await self._jobs.find(job_id, namespace) if job_id else None
         if job is None:
-            return ApiError(
-                Code.RUN_NOT_FOUND,
-                f"no run has the handle or workflow id {key}: it never existed here, or is no longer kept; mainspring workflows"
-                " list shows those there are",
-            )
+            return Touches.RUN.not_found(key)
         held = self._service.find_held(job_id)
         if held is not None and not held.stored:
             why = f"a client waits for the job {key} of {job.function}, which is not stored before a worker or a run begins"
@@ -259,7 +255,7 @@ class RunListCalls:
         self._runs = runs
         self.handlers: Handlers = {ListWorkflowRuns: self._list}
 
-    async def _list(self, request: ListWorkflowRuns) -> ListedRuns:
+    async def _list(self, request: ListWorkflowRuns, _: Call) -> ListedRuns:
         check_number("limit", request.limit)
         if sum((request.open, request.closed, request.parked, request.stranded, request.status is not None)) > 1:
             raise ApiError(Code.INVALID, "give one of open, closed, parked, stranded and status")
@@ -341,7 +337,7 @@ class RunReadingCalls:
         self._runs = runs
         self.handlers: Handlers = {ShowRun: self._show, ReadHistory: self._history}
 
-    async def _show(self, request: ShowRun) -> RunDetails:
+    async def _show(self, request: ShowRun, _: Call) -> RunDetails:
         shown = await self._runs.find(request.namespace, request.key)
         if isinstance(shown, Unbegun):
             return unbegun_details(self._runs.unbegun_info(shown), shown.job)
@@ -375,7 +371,7 @@ class RunReadingCalls:
             found.append(activity_info(self._service.handle_of(activity.job).decode(), activity, job))
         return found
 
-    async def _history(self, request: ReadHistory) -> HistoryPage:
+    async def _history(self, request: ReadHistory, _: Call) -> HistoryPage:
         check_number("limit", request.limit)
         if request.first < 1:
             raise ApiError(Code.INVALID, f"from is the number of an event, from 1 on, not {request.first}")

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.access.roles import Grant
     from mainspring.api.handlers.namespaces import Figures
-    from mainspring.api.handlers.registry import Followers
+    from mainspring.api.handlers.registry import Call, Followers
     from mainspring.api.namespaces import RecentJobs
     from mainspring.api.request import Feed, Request
     from mainspring.callbacks import Ask
@@ -152,8 +152,8 @@ class LiveStreams:
         """Return the number of samplers."""
         return len(self._samplers)
 
-    async def _follow(self, request: FollowNumbers, caller: Caller, feed: Feed) -> Callable[[], None]:
-        patterns = caller.functions(request.permission, request.namespace)
+    async def _follow(self, request: FollowNumbers, call: Call, feed: Feed) -> Callable[[], None]:
+        patterns = call.caller.functions(request.permission, request.namespace)
         key = (request.namespace, None if patterns is None else frozenset(patterns))
         sampler = self._samplers.get(key)
         if sampler is None:
@@ -165,7 +165,7 @@ class LiveStreams:
                 self._others,
                 self._shown,
                 request.namespace,
-                caller,
+                call.caller,
                 ended,
             )
             self._samplers[key] = sampler
@@ -427,11 +427,11 @@ class VersionStreams:
         """Return the number of samplers."""
         return len(self._samplers)
 
-    async def _follow(self, request: FollowVersion, caller: Caller, feed: Feed) -> Callable[[], None]:
-        key = request.namespace, request.subject, request.name, frozenset(caller.grants)
+    async def _follow(self, request: FollowVersion, call: Call, feed: Feed) -> Callable[[], None]:
+        key = request.namespace, request.subject, request.name, frozenset(call.caller.grants)
         sampler = self._samplers.get(key)
         if sampler is None:
-            sampler = _VersionSampler(self._service, self._read, request, caller, self, partial(self._end, key))
+            sampler = _VersionSampler(self._service, self._read, request, call.caller, self, partial(self._end, key))
             await sampler.read()  # it refuses what this caller may not see, or what is not there
             sampler = self._samplers.setdefault(key, sampler)
         sampler.add(feed)

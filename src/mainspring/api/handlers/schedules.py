@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 
 from mainspring.access.idempotency import act_if_new
 from mainspring.api.handlers.text import line, rfc3339, size_of
-from mainspring.api.request import ApiError, Code, check_number
+from mainspring.api.request import ApiError, Code, Touches, check_number
 from mainspring.api.schedules import (
     AddSchedule,
     AdoptSchedule,
@@ -65,8 +65,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from mainspring.access.caller import Act, Caller
-    from mainspring.access.idempotency import IdempotencyKey
-    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.callbacks import Ask
     from mainspring.clock import Clock
     from mainspring.ids import Handles
@@ -133,8 +132,8 @@ class ScheduleCalls:
             AddSchedule: self._add,
             EditSchedule: self._edit,
             ReplaceSchedule: self._replace,
-            PauseSchedule: lambda request, caller: self._switch("pause", request, caller),
-            ResumeSchedule: lambda request, caller: self._switch("resume", request, caller),
+            PauseSchedule: partial(self._switch, "pause"),
+            ResumeSchedule: partial(self._switch, "resume"),
             RemoveSchedule: self._remove,
             AdoptSchedule: self._adopt,
             PreviewSchedule: SchedulePreviews(service, self._find, clock).preview,
@@ -156,7 +155,7 @@ class ScheduleCalls:
         """Return the schedules as `_stored` does, with their names."""
         return [stored_with_names(one) for one in await self._stored(namespace, *names)]
 
-    async def _list(self, request: ListAllSchedules) -> ListedSchedules:
+    async def _list(self, request: ListAllSchedules, _: Call) -> ListedSchedules:
         """Answer with a bit more than one page, which `Api` cuts. The schedules have arguments, which no list shows."""
         after = None if request.after is None else key_of_text(request.namespace, request.after)
         found: list[ScheduleInfo] = []
@@ -174,16 +173,16 @@ class ScheduleCalls:
     async def _stored_one(self, namespace: str, name: str) -> Stored:
         found = await self._stored(namespace, name)
         if not found:
-            raise _unknown(f"there is no schedule {name!r}")
+            raise Touches.SCHEDULE.not_found(name)
         return found[0]
 
     async def _schedule(self, namespace: str, name: str) -> Stored:
         return stored_with_names(await self._stored_one(namespace, name))
 
-    async def _show(self, request: ShowSchedule) -> ScheduleDetails:
+    async def _show(self, request: ShowSchedule, _: Call) -> ScheduleDetails:
         return _details(await self._schedule(request.namespace, request.name))
 
-    async def _next(self, request: NextTimes) -> Times:
+    async def _next(self, request: NextTimes, _: Call) -> Times:
         check_number("count", request.count)
         stored = await self._schedule(request.namespace, request.name)
         if fault := fault_of(stored):
@@ -204,7 +203,7 @@ class ScheduleCalls:
             yield
         return times
 
-    async def _history(self, request: ScheduleHistory) -> Runs:
+    async def _history(self, request: ScheduleHistory, _: Call) -> Runs:
         check_number("limit", request.limit)
         before_us = None if request.before is None else round(request.before * 1_000_000)
         query = ListFires(key_of_text(request.namespace, request.name), after=before_us, limit=request.limit)
@@ -216,29 +215,29 @@ class ScheduleCalls:
 
     # ---- changing ----
 
-    async def _add(self, request: AddSchedule, caller: Caller) -> ScheduleInfo:
+    async def _add(self, request: AddSchedule, call: Call) -> ScheduleInfo:
         schedule = request.schedule()
-        act = _act(request, caller, after=schedule)
+        act = _act(call, after=schedule)
         change = Change("put", request.name, 0, schedule, Origin.CLI)
-        return _saved(await self._save(request.namespace, change, act, caller))
+        return _saved(await self._save(request.namespace, change, act, call.caller))
 
-    async def _edit(self, request: EditSchedule, caller: Caller) -> ScheduleInfo:
+    async def _edit(self, request: EditSchedule, call: Call) -> ScheduleInfo:
         def edited(stored: Stored) -> Change:
             return Change("put", request.name, schedule=request.schedule(stored.schedule))
 
-        return _saved(await self._change(request, caller, edited))
+        return _saved(await self._change(request, call, edited))
 
-    async def _replace(self, request: ReplaceSchedule, caller: Caller) -> ScheduleInfo:
+    async def _replace(self, request: ReplaceSchedule, call: Call) -> ScheduleInfo:
         schedule = request.schedule()
-        return _saved(await self._change(request, caller, lambda _: Change("put", request.name, schedule=schedule)))
+        return _saved(await self._change(request, call, lambda _: Change("put", request.name, schedule=schedule)))
 
     async def _switch(
-        self, kind: Literal["pause", "resume"], request: PauseSchedule | ResumeSchedule, caller: Caller
+        self, kind: Literal["pause", "resume"], request: PauseSchedule | ResumeSchedule, call: Call
     ) -> ScheduleInfo:
-        return _saved(await self._change(request, caller, lambda _: Change(kind, request.name)))
+        return _saved(await self._change(request, call, lambda _: Change(kind, request.name)))
 
     async def _change(
-        self, request: Changing, caller: Caller, change: Callable[[Stored], Change], *, with_children: bool = False
+        self, request: Changing, call: Call, change: Callable[[Stored], Change], *, with_children: bool = False
     ) -> Stored | None:
         """Save a change of the schedule as it is, again if another request changes it meanwhile. Raises ApiError.
 
@@ -246,45 +245,44 @@ class ScheduleCalls:
         """
         for _ in range(CHANGE_ATTEMPTS):
             with suppress(ConflictError):
-                return await self._change_once(request, caller, change, with_children=with_children)
-        return await self._change_once(request, caller, change, with_children=with_children)
+                return await self._change_once(request, call, change, with_children=with_children)
+        return await self._change_once(request, call, change, with_children=with_children)
 
     async def _change_once(
-        self, request: Changing, caller: Caller, change: Callable[[Stored], Change], *, with_children: bool
+        self, request: Changing, call: Call, change: Callable[[Stored], Change], *, with_children: bool
     ) -> Stored | None:
         name, revision = request.name, request.revision
         before = await self._stored_one(request.namespace, name)
         stored = stored_with_names(before)
         # Its function may have changed since `Api` has checked it; this version is the one that is saved.
-        caller.check(request.permission, request.namespace, name_text(stored.schedule.function))
+        call.check(name_text(stored.schedule.function))
         if revision is not None and revision_of(stored) != revision:
             raise ApiError(Code.CHANGED, f"schedule {name!r} was changed since revision {revision}: read it again")
         wanted = change(stored)
-        act = _act(request, caller, before=stored.schedule, after=wanted.schedule)
+        act = _act(call, before=stored.schedule, after=wanted.schedule)
         if isinstance(request, AdoptSchedule):
             act = replace(act, before={"app": stored.state.app}, after={"app": request.app})
         also: list[Change] = []
         if with_children:
             followers = _followers(before.schedule.name, await self._stored(request.namespace))
             for one in followers:
-                function = name_text(name_of(one.schedule.function))
-                caller.check(request.permission, request.namespace, function)
+                call.check(name_text(name_of(one.schedule.function)))
             also = [Change("remove", one.schedule.name, before=one) for one in followers]
             if followers:
                 act = replace(act, before=act.before | {"children": [split_text(one.name)[1] for one in also]})
-        return await self._save(request.namespace, wanted._replace(before=before), act, caller, also)
+        return await self._save(request.namespace, wanted._replace(before=before), act, call.caller, also)
 
-    async def _remove(self, request: RemoveSchedule, caller: Caller) -> RemovedSchedule:
-        await self._change(request, caller, lambda _: Change("remove", request.name), with_children=request.children)
+    async def _remove(self, request: RemoveSchedule, call: Call) -> RemovedSchedule:
+        await self._change(request, call, lambda _: Change("remove", request.name), with_children=request.children)
         return RemovedSchedule(request.name)
 
-    async def _adopt(self, request: AdoptSchedule, caller: Caller) -> ScheduleInfo:
+    async def _adopt(self, request: AdoptSchedule, call: Call) -> ScheduleInfo:
         if not request.app:
             raise ApiError(Code.INVALID, "app must be the name of an App")
         app = key_of_text(request.namespace, request.app)
-        if caller.functions(request.permission, request.namespace) is not None:
-            check_app(app, await self._stored(request.namespace), caller)
-        return _saved(await self._change(request, caller, lambda _: Change("adopt", request.name, app=app)))
+        if call.is_restricted:
+            check_app(app, await self._stored(request.namespace), call.caller)
+        return _saved(await self._change(request, call, lambda _: Change("adopt", request.name, app=app)))
 
     async def _save(
         self, namespace: str, change: Change, act: Act, caller: Caller, also: Sequence[Change] = ()
@@ -295,20 +293,20 @@ class ScheduleCalls:
         stored = saved[change.name]
         return stored and stored_with_names(stored)
 
-    async def _trigger(self, request: TriggerSchedule, caller: Caller, once: IdempotencyKey | None) -> FireInfo:
-        act = _act(request, caller)
+    async def _trigger(self, request: TriggerSchedule, call: Call) -> FireInfo:
+        act = _act(call)
         name = key_of_text(request.namespace, request.name)
 
         def answer(row: Fire | Refused | None) -> FireInfo:
             if isinstance(row, Refused):
                 raise ConflictError(text_with_names(str(row.error), request.namespace))
             if row is None:
-                raise _unknown(f"there is no schedule {request.name!r}")
+                raise call.not_found()
             return self._run(row_with_names(row))
 
-        return await act_if_new(once, partial(self._service.trigger, name, act), answer)
+        return await act_if_new(call.once, partial(self._service.trigger, name, act), answer)
 
-    async def _declare(self, request: DeclareSchedules, caller: Caller) -> Declared:
+    async def _declare(self, request: DeclareSchedules, call: Call) -> Declared:
         def read() -> Generator[None, None, list[Schedule]]:
             schedules: list[Schedule] = []
             for one in request.schedules:
@@ -319,10 +317,10 @@ class ScheduleCalls:
         schedules = await in_slices(self._service.run_sliced, read())
         namespace = request.namespace
         app = key_of_text(namespace, request.app)
-        act = caller.act(request.call, request.app, namespace=namespace)
+        act = call.act(of=request.app)
         code = self._code(request)
 
-        declaration = await _found(namespace, self._service.declare(app, schedules, act, code=code, caller=caller))
+        declaration = await _found(namespace, self._service.declare(app, schedules, act, code=code, caller=call.caller))
         changes = [
             Difference(one.kind.value, split_text(one.name)[1], text_with_names(one.text, namespace), one.warning)
             for one in declaration.changes
@@ -347,16 +345,10 @@ class ScheduleCalls:
         return run_of(row, self._handles)
 
 
-def _act(
-    request: Changing | AddSchedule | TriggerSchedule,
-    caller: Caller,
-    *,
-    before: Schedule | None = None,
-    after: Schedule | None = None,
-) -> Act:
+def _act(call: Call, *, before: Schedule | None = None, after: Schedule | None = None) -> Act:
     """Return the act of a change. A removed, paused or resumed schedule has no description after it."""
     shown = [None if one is None else _shown(one) for one in (before, after)]
-    return caller.act(request.call, request.name, namespace=request.namespace, before=shown[0], after=shown[1])
+    return call.act(before=shown[0], after=shown[1])
 
 
 def _not_started(request: DeclareSchedules) -> list[Difference]:
@@ -485,7 +477,7 @@ class SchedulePreviews:
         self._find = find
         self._clock = clock
 
-    async def preview(self, request: PreviewSchedule) -> Previewed:
+    async def preview(self, request: PreviewSchedule, _: Call) -> Previewed:
         """Answer a request. Raises UsageError if the schedule is invalid by itself."""
         check_number("count", request.count)
         stored = {one.schedule.name: one for one in await self._find(request.namespace)}

@@ -32,7 +32,7 @@ from mainspring.workflows.model import function_named
 if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.access.idempotency import IdempotencyKey
-    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.api.submitting import NewJob
     from mainspring.callbacks import Done, Failed
     from mainspring.jobs import store as ops
@@ -100,14 +100,16 @@ class SubmitCalls:
             SubmitJobs: self._submit_jobs,
         }
 
-    async def _submit(self, request: Submit, caller: Caller) -> Submitted:
-        job = self.job(request.namespace, request.function, request.payload, request.unique, request.options, caller)
+    async def _submit(self, request: Submit, call: Call) -> Submitted:
+        job = self.job(
+            request.namespace, request.function, request.payload, request.unique, request.options, call.caller
+        )
         (job_id,) = await self._put([job])
         return Submitted(self._service.handle_of(job_id).decode())
 
-    async def _submit_job(self, request: SubmitJob, caller: Caller, once: IdempotencyKey | None) -> Submission:
-        caller.check(SubmitJob.permission, request.namespace, request.job.function)
-        return await self.stored(self._job_of(request.job, request.namespace, caller), once)
+    async def _submit_job(self, request: SubmitJob, call: Call) -> Submission:
+        call.check(request.job.function)
+        return await self.stored(self._job_of(request.job, request.namespace, call.caller), call.once)
 
     async def stored(self, job: Job, once: IdempotencyKey | None = None) -> Submission:
         """Store a job, and return its handle or that of the job that it joined. Raises RepeatedError if ``once`` was done."""
@@ -145,7 +147,7 @@ class SubmitCalls:
         job_id = job.id if found is None else found.id
         return Submission(self._service.handle_of(job_id).decode(), job_id != job.id)
 
-    async def _submit_jobs(self, request: SubmitJobs, caller: Caller, once: IdempotencyKey | None) -> Submissions:
+    async def _submit_jobs(self, request: SubmitJobs, call: Call) -> Submissions:
         """Store the valid jobs of a batch together; without a key one by one if some of them join foreground jobs."""
         answers: list[Submission] = []
         places: list[int] = []
@@ -154,20 +156,20 @@ class SubmitCalls:
         for place, new in enumerate(request.jobs):
             try:
                 if new.function not in permitted:
-                    caller.check(SubmitJob.permission, request.namespace, new.function)
+                    call.check(new.function)
                     permitted.add(new.function)
-                batch.append(self._job_of(new, request.namespace, caller))
+                batch.append(self._job_of(new, request.namespace, call.caller))
             except MainspringError as error:
                 answers.append(Submission(problem=problem_of(error)))
                 continue
             places.append(place)
             answers.append(Submission())
-        if once is not None and batch:
+        if call.once is not None and batch:
 
             def filled(stored: Stored) -> Submissions:
                 return Submissions(self._filled(answers, places, batch, stored))
 
-            return filled(await self._service.submit_once(batch, once.act(filled)))
+            return filled(await self._service.submit_once(batch, call.once.act(filled)))
         if self._service.joins(batch):
             for place, job in zip(places, batch, strict=True):
                 answers[place] = await self._stored_or_refused(job)
@@ -198,9 +200,9 @@ class SubmitCalls:
         function = name_of(function_named(new.function, namespace))
         return self.job(namespace, function, bytes_of(new), name_bytes(new.unique), new.options(), caller)
 
-    async def _run(self, request: RunJob, caller: Caller) -> Ended:
+    async def _run(self, request: RunJob, call: Call) -> Ended:
         options = JobOptions(request.priority)
-        job = self.job(request.namespace, request.function, request.payload, request.unique, options, caller)
+        job = self.job(request.namespace, request.function, request.payload, request.unique, options, call.caller)
         listener = _RunListener()
         try:
             await Callback[int](lambda done, failed: self._service.submit_foreground(job, listener, done, failed))

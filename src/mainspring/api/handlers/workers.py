@@ -19,7 +19,7 @@ from mainspring.api.nodes import (
     WorkerDetails,
     WorkerInfo,
 )
-from mainspring.api.request import ApiError, Code
+from mainspring.api.request import ApiError, Code, Touches
 from mainspring.errors import ForbiddenError
 from mainspring.events import Direct
 from mainspring.namespaces import SEPARATOR, split
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from mainspring.access.caller import Act, Caller
-    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.callbacks import Ask
     from mainspring.nodes.model import NodeRow, WorkerRow
 
@@ -103,7 +103,7 @@ class WorkerCalls:
         own = sum(1 for worker in self._workers.all() if namespace in worker.namespaces)
         return own + sum(1 for row in self._others() for worker in row.workers if namespace in worker.namespaces)
 
-    async def _list(self, request: ListWorkers) -> ListedWorkers:
+    async def _list(self, request: ListWorkers, _: Call) -> ListedWorkers:
         after = (0, 0) if request.after is None else _key(request.after)
         if after is None:
             raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer")
@@ -115,15 +115,15 @@ class WorkerCalls:
         key = _key(worker)
         found = None if key is None else self._all(namespace).get(key)
         if found is None:
-            raise ApiError(
-                Code.WORKER_NOT_FOUND, f"no worker has the id {worker}: mainspring workers list shows those there are"
-            )
+            raise Touches.WORKER.not_found(worker)
         return found
 
-    async def _show(self, request: ShowWorker, caller: Caller) -> WorkerDetails:
+    async def _show(self, request: ShowWorker, call: Call) -> WorkerDetails:
         def sees(function: bytes) -> bool:
             namespace, name = split(function)
-            return namespace == request.namespace and caller.may(request.permission, namespace, function_text(name))
+            return namespace == request.namespace and call.caller.may(
+                request.permission, namespace, function_text(name)
+            )
 
         found = self._find(request.namespace, request.worker)
         functions: list[str] | None = None
@@ -139,30 +139,27 @@ class WorkerCalls:
             decisions = _decisions(self._workers.decisions(found.row.number))
         return WorkerDetails(**asdict(_info(found)), functions=functions, jobs=jobs, decisions=decisions)
 
-    async def _drain(self, request: DrainWorker | UndrainWorker, caller: Caller) -> WorkerInfo:
+    async def _drain(self, request: DrainWorker | UndrainWorker, call: Call) -> WorkerInfo:
         found = self._find(request.namespace, request.worker)
-        _check_namespaces(request, caller, found.row)
+        _check_namespaces(request, call.caller, found.row)
         draining = isinstance(request, DrainWorker)
         self._direct(found, "drain" if draining else "undrain")
         info = _info(found)
         before, info.state = info.state, "draining" if draining else "live"
-        await self._recorded(request, caller, before=before, after=info.state)
+        await self._record(call.act(before=before, after=info.state))
         return info
 
-    async def _stop(self, request: StopWorker, caller: Caller) -> WorkerInfo:
+    async def _stop(self, request: StopWorker, call: Call) -> WorkerInfo:
         found = self._find(request.namespace, request.worker)
-        _check_namespaces(request, caller, found.row)
+        _check_namespaces(request, call.caller, found.row)
         if not found.row.stops:
             raise ApiError(
                 Code.CONFLICT,
                 f"{found.row.name} takes no requests to stop, as plain Gearman has none: drain it, or end its process",
             )
         self._direct(found, "stop")
-        await self._recorded(request, caller)
+        await self._record(call.act())
         return _info(found)
-
-    async def _recorded(self, request: WorkerAct, caller: Caller, **change: str) -> None:
-        await self._record(caller.act(request.call, request.worker, namespace=request.namespace, **change))
 
     def _direct(self, found: _Found, verb: Verb) -> None:
         """Pass a request to a worker, directly or through its node."""

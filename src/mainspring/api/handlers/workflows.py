@@ -54,10 +54,10 @@ from mainspring.workflows.store import Start as NewRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.access.caller import Act, Caller
-    from mainspring.access.idempotency import IdempotencyKey, KeyedAct
+    from mainspring.access.caller import Act
+    from mainspring.access.idempotency import KeyedAct
     from mainspring.api.handlers.jobs import JobCalls
-    from mainspring.api.handlers.registry import Handlers
+    from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.api.handlers.submitting import SubmitCalls
     from mainspring.jobs.roots import Stored
     from mainspring.jobs.service import JobService
@@ -125,7 +125,7 @@ class WorkflowCalls:
 
     # ---- starting ----
 
-    async def _start(self, request: StartRun, caller: Caller, once: IdempotencyKey | None) -> StartedRun:
+    async def _start(self, request: StartRun, call: Call) -> StartedRun:
         timeout = request.timeout
         longest = self._limits.timeout
         if timeout is not None and not 0 < timeout <= longest:
@@ -134,7 +134,7 @@ class WorkflowCalls:
         payload, unique = bytes_of(request), request.id.encode()
         options = JobOptions(priority=request.priority)
         function = request.function.encode()
-        job = self._submits.job(request.namespace, function, payload, unique, options, caller, creates=False)
+        job = self._submits.job(request.namespace, function, payload, unique, options, call.caller, creates=False)
 
         def answer(begun: Begun | Stored) -> StartedRun:
             if (why := begun.refused.get(job.id)) is not None:
@@ -146,13 +146,13 @@ class WorkflowCalls:
             return StartedRun(handle, self._runs.handle(root, root), workflow_id, joined is not None, workflow_id)
 
         start = NewRun(job, request.version, timeout or 0.0)
-        if once is None:
+        if call.once is None:
             return answer(await self._workflows.start(start))
-        return answer(await self._workflows.start_once(start, once.act(answer)))
+        return answer(await self._workflows.start_once(start, call.once.act(answer)))
 
     # ---- requests to runs ----
 
-    async def _signal(self, request: SignalRun) -> ReachedRun:
+    async def _signal(self, request: SignalRun, _: Call) -> ReachedRun:
         signal = requests.Signal(
             self._runs.key(request.namespace, request.key),
             request.name,
@@ -163,13 +163,13 @@ class WorkflowCalls:
             raise ApiError(problem.code, problem.message)
         return await self._reached(request, await self._workflows.signal(signal))
 
-    async def _cancel(self, request: CancelRun, caller: Caller) -> ReachedRun:
+    async def _cancel(self, request: CancelRun, call: Call) -> ReachedRun:
         key, number = self._runs.key(request.namespace, request.key), _request_key(request.request)
-        act = caller.act(request.call, request.key, request.reason, namespace=request.namespace)
+        act = call.act(request.reason)
         return await self._reached(request, await self._workflows.request_cancel(key, request.reason, number, act))
 
-    async def _terminate(self, request: TerminateRun, caller: Caller) -> ReachedRun:
-        act = caller.act(request.call, request.key, request.reason, namespace=request.namespace)
+    async def _terminate(self, request: TerminateRun, call: Call) -> ReachedRun:
+        act = call.act(request.reason)
         key = self._runs.key(request.namespace, request.key)
         children = None if request.children is None else CHILD_POLICIES[request.children]
         return await self._reached(request, await self._workflows.terminate(key, request.reason, children, act))
@@ -209,10 +209,10 @@ class WorkflowCalls:
         status = status_name(reached.status) if waiting is None else unbegun_status(waiting)
         return ReachedRun(handle, run, status, reached.verdict == "repeated")
 
-    async def _move(self, request: MoveRun, caller: Caller) -> ReachedRun:
+    async def _move(self, request: MoveRun, call: Call) -> ReachedRun:
         key, version = request.key, request.version
         target = self._runs.key(request.namespace, key)
-        act = caller.act(request.call, key, version, namespace=request.namespace)
+        act = call.act(version)
         moved = await self._workflows.move(target, version, act)
         why = ""
         match moved.verdict:
@@ -241,16 +241,16 @@ class WorkflowCalls:
         handle = self._service.handle_of(moved.root).decode()
         return ReachedRun(handle, self._runs.handle(moved.root, moved.run), "open", moved.verdict == "same")
 
-    async def _unpark(self, request: UnparkRun, caller: Caller) -> ChangedRuns:
+    async def _unpark(self, request: UnparkRun, call: Call) -> ChangedRuns:
         found = await self._runs.find(request.namespace, request.key)
         if isinstance(found, ShownRun) and found.fault:
             raise unread(request.key, found.fault)
         key = self._runs.key(request.namespace, request.key)
-        act = caller.act(request.call, request.key, namespace=request.namespace)
+        act = call.act()
         return ChangedRuns(await self._workflows.unpark(key, request.namespace, act))
 
-    async def _unpark_all(self, request: UnparkAllRuns, caller: Caller) -> ChangedRuns:
-        act = caller.act(request.call, "all", namespace=request.namespace)
+    async def _unpark_all(self, request: UnparkAllRuns, call: Call) -> ChangedRuns:
+        act = call.act(of="all")
         return ChangedRuns(await self._workflows.unpark(None, request.namespace, act))
 
 
@@ -296,9 +296,9 @@ class VersionCalls:
             raise _unknown(request.type)
         return VersionList([_info(row) for row in rows])
 
-    async def _remove(self, request: RemoveVersion, caller: Caller) -> RemovedVersion:
+    async def _remove(self, request: RemoveVersion, call: Call) -> RemovedVersion:
         version = request.namespace, request.type, request.version
-        act = caller.act(request.call, f"{request.type}@{request.version}", namespace=request.namespace)
+        act = call.act(of=f"{request.type}@{request.version}")
         if not await self._table.remove(*version, act):
             versions = ", ".join(row.version for row in await self._table.list(request.namespace, request.type))
             if not versions:
@@ -309,7 +309,7 @@ class VersionCalls:
             )
         return RemovedVersion(request.type, request.version, "removed")
 
-    async def _workers(self, request: ListDeciders) -> DeciderList:
+    async def _workers(self, request: ListDeciders, _: Call) -> DeciderList:
         return DeciderList(
             [
                 DeciderInfo(

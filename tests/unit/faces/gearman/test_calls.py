@@ -23,6 +23,8 @@ from .a_face import F, G, Node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.api.handlers.registry import Call
+
 UNKNOWN_HANDLE = "H:n:1000000999999"
 
 
@@ -344,7 +346,7 @@ class _Fragile(Request[None]):
 def test_a_call_that_fails_because_of_a_defect_is_answered(node: Node, *, is_late: bool) -> None:
     reads: list[Callable[[None], None]] = []
 
-    async def fragile(_: _Fragile) -> None:
+    async def fragile(_: _Fragile, __: Call) -> None:
         if is_late:
             await Callback[None](lambda done, _: reads.append(done))
         raise KeyError("planted")

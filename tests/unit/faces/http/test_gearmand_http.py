@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.faces.rest.a_server import whole_node
 
-from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.registry import Api, Call
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import Ended, NewJob, RunJob, Submit, SubmitJob, Submitted
 from mainspring.callbacks import Callback
@@ -45,11 +45,11 @@ class Jobs:
         if request.function in MISFITS:
             raise ApiError(MISFITS[request.function][0], "a function is less")
 
-    async def _submit(self, request: Submit) -> Submitted:
+    async def _submit(self, request: Submit, _: Call) -> Submitted:
         self._record(request)
         return Submitted(HANDLE)
 
-    async def _run(self, request: RunJob) -> Ended:
+    async def _run(self, request: RunJob, _: Call) -> Ended:
         self._record(request)
         if request.function == b"rev":
             return Ended(HANDLE, succeeded=True, result=request.payload[::-1])
@@ -251,7 +251,7 @@ def test_a_background_submit_that_the_store_does_not_answer_is_refused_in_time(m
     monkeypatch.setattr(gearmand_http, "STORE_LIMIT", 0.05)
     jobs = Jobs()
 
-    async def never(request: Submit) -> Submitted:
+    async def never(request: Submit, _: Call) -> Submitted:
         del request
         return await Callback[Submitted](lambda done, failed: None)
 

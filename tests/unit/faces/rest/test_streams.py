@@ -22,7 +22,7 @@ from .a_client import Client, serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mainspring.access.caller import Caller
+    from mainspring.api.handlers.registry import Call
     from mainspring.api.request import Feed
 
 
@@ -60,10 +60,10 @@ class Subject:
         self.feeds: list[Feed] = []
         self.begun = asyncio.Event()
 
-    async def show(self, _: Thing) -> dict[str, int]:
+    async def show(self, _: Thing, __: Call) -> dict[str, int]:
         return {"number": self.number}
 
-    async def follow(self, request: Follow, _: Caller, feed: Feed) -> Callable[[], None]:
+    async def follow(self, request: Follow, _: Call, feed: Feed) -> Callable[[], None]:
         if request.name != "thing":
             raise ApiError(Code.JOB_NOT_FOUND, "no such thing")
         self.feeds.append(feed)

@@ -33,13 +33,6 @@ SUBJECTS: Final = (access, functions, jobs, namespaces, nodes, operations, sched
 """The modules with requests."""
 REVISION: Final = "revision"
 """The field of an answer with the version of its object, and of a request with the one that it changes."""
-NOT_FOUND: Final = {
-    Touches.JOB: Code.JOB_NOT_FOUND,
-    Touches.RUN: Code.RUN_NOT_FOUND,
-    Touches.SCHEDULE: Code.SCHEDULE_NOT_FOUND,
-    Touches.OPERATION: Code.OPERATION_NOT_FOUND,
-}
-"""The codes of requests whose object does not exist."""
 _FIELD: Final = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -55,7 +48,8 @@ def route_of(kind: type[Request[Any]]) -> Route:
     http = kind.http
     assert http is not None
     answer = answer_type(kind)
-    found = NOT_FOUND.get(kind.touches) if kind.touches is not None else None
+    # Changes make functions that do not exist.
+    found = None if kind.touches is None or kind.touches is Touches.FUNCTION else kind.touches.code
     takes_version = http.method in {"PUT", "PATCH", "DELETE"} and REVISION in kind.__struct_fields__
     return Route(
         method=http.method,
@@ -67,10 +61,15 @@ def route_of(kind: type[Request[Any]]) -> Route:
         status=http.status,
         others=http.others,
         reply=partial(_reply_with_place, http) if http.location else None,
-        problems=(
-            *((found,) if found is not None else ()),
-            *http.problems,
-            *((Code.CHANGED, "precondition_required") if takes_version else ()),
+        problems=tuple(
+            dict.fromkeys(
+                (
+                    *((found,) if found is not None else ()),
+                    *http.problems,
+                    *((Code.UNSUPPORTED,) if kind.requires is not None else ()),
+                    *((Code.CHANGED, "precondition_required") if takes_version else ()),
+                )
+            )
         ),
         if_match=REVISION if takes_version else "",
         version=version_of if REVISION in getattr(answer, "__struct_fields__", ()) else None,
