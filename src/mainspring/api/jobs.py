@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import delete, described, get, patch, post
+from mainspring.api.declaration import Button, delete, described, get, patch, post
 from mainspring.api.request import (
     Code,
     CreatedFrom,
@@ -242,6 +242,8 @@ class SnoozeJob(Request[JobInfo]):
     touches = Touches.JOB
     call = "jobs.snooze"
     http = post("jobs/{handle}/snooze", problems=(Code.CONFLICT,), example={"delay": 3600})
+    command = "EXAMPLES\n  mainspring jobs snooze H:node:1000000000001 --delay 2h"
+    button = Button(label="Snooze", done="The job was postponed.", states=("pending", "leased", "scheduled"))
     handle: Text
     delay: Annotated[FutureSeconds, described("Start the job this long from now, or later.")]
 
