@@ -101,7 +101,7 @@ class ListTokens(Request[ListedTokens]):
     after: Text | None = None
 
 
-ONE_TOKEN = (Code.TOKEN_NOT_FOUND, Code.CONFLICT)
+ONE_TOKEN = (Code.CONFLICT,)
 """The problems of requests that name a token."""
 
 

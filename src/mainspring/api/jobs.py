@@ -356,7 +356,7 @@ class ListAttempts(Request[Attempts]):
     touches = Touches.JOB
     reads_object = True
     call = "jobs.attempts"
-    http = get("jobs/{handle}/attempts", problems=(Code.JOB_NOT_FOUND,))
+    http = get("jobs/{handle}/attempts")
     handle: Text
 
 
@@ -367,7 +367,7 @@ class ShowArguments(Request[KeptArguments]):
     touches = Touches.JOB
     reads_object = True
     call = "jobs.arguments"
-    http = get("jobs/{handle}/arguments", problems=(Code.JOB_NOT_FOUND, Code.UNSUPPORTED))
+    http = get("jobs/{handle}/arguments", problems=(Code.UNSUPPORTED,))
     handle: Text
 
 

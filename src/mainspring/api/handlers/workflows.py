@@ -290,7 +290,7 @@ class VersionCalls:
             ListDeciders: self._workers,
         }
 
-    async def _versions(self, request: ListVersions) -> VersionList:
+    async def _versions(self, request: ListVersions, _: Call) -> VersionList:
         rows = await self._table.list(request.namespace, request.type)
         if request.type is not None and not rows:
             raise _unknown(request.type)
