@@ -32,18 +32,18 @@ class Lister:
     async def run(self, over: asyncio.Event) -> None:
         now = asyncio.get_running_loop().time
         client = AsyncClient(parse_servers(os.environ["MAINSPRING_SERVER"]))
-        params: dict[str, Any] = {"function": self._function, "partial": True}
+        params: dict[str, Any] = {"function": self._function}
         began = now()
         while not over.is_set():
             sent = now()
             answer = await client.call("jobs.list", params)
             self.answers.append(now() - sent)
-            self.found += len(answer["jobs"])
+            self.found += len(answer["items"])
             if answer["next"] is None:
                 self.searches.append(now() - began)
-                params.pop("before", None)
+                params.pop("cursor", None)
             else:
-                params["before"] = answer["next"]
+                params["cursor"] = answer["next"]
             with suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), max(sent + INTERVAL - now(), 0))
             began = now() if answer["next"] is None else began

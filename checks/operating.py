@@ -21,7 +21,7 @@ from msgspec import NODEFAULT, UNSET
 from msgspec import inspect as types
 
 from mainspring.api import functions, jobs, operations, schedules, workflows
-from mainspring.api.request import answer_type
+from mainspring.api.request import answer_type, is_list
 from mainspring.client.declared import ARGUMENTS, DURATIONS, INSTANTS
 
 if TYPE_CHECKING:
@@ -45,18 +45,18 @@ _STRUCTS: Final = {"Retry": "Retry", "RateSpec": "Rate"}
 _PLAIN: Final = {types.StrType: "str", types.IntType: "int", types.FloatType: "float", types.BoolType: "bool"}
 WIDTH: Final = 118
 """Characters of a line of a docstring."""
-_NEVER: Final = {"namespace", "payload", "partial"}
+_NEVER: Final = {"namespace", "payload"}
 """Fields that no method has: the App has a namespace, and ``args`` may be bytes."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method for a request. ``rows`` is the key of the items in the answer, ``place`` the field for the next page."""
+    """A method for a request; for a list, it yields the rows of all pages."""
 
     name: str
     request: type[Request[Any]]
     rows: str = ""
-    place: str = ""
+    """The key of an answer that the method returns."""
     first: bool = False
     """Whether it returns the first item, or None."""
     returns: str = ""
@@ -65,13 +65,16 @@ class Method:
     """The field that the object of the method has as its own: ``handle`` or ``key``."""
     says: str = ""
     """The sentence about the method, if that of the request does not fit."""
-    fixed: tuple[tuple[str, object], ...] = ()
-    """Fields that the method sets."""
+
+    @property
+    def is_list(self) -> bool:
+        """Whether its request is that of a list."""
+        return is_list(self.request)
 
     @property
     def limits(self) -> bool:
-        """Whether it has a limit of items."""
-        return bool(self.place) and not self.first and "limit" in self.request.__struct_fields__
+        """Whether it has a limit of rows."""
+        return self.is_list and not self.first
 
 
 @dataclass(frozen=True)
@@ -106,26 +109,18 @@ RUN: Final = (
     Method("move", workflows.MoveRun, own="key"),
     Method("unpark", workflows.UnparkRun, own="key", says="Let the code try the run again, if it is parked."),
 )
-PARTIAL: Final = (("partial", True),)
-"""Pages end after a bounded search. Only their answers name the next place."""
 JOBS: Final = (
     Method(
         "list",
         jobs.ListJobs,
-        rows="jobs",
-        place="before",
         returns="ListedJob",
-        fixed=PARTIAL,
         says="Yield the jobs that match all given criteria, newest first.",
     ),
     Method(
         "find",
         jobs.ListJobs,
-        rows="jobs",
-        place="before",
         returns="ListedJob",
         first=True,
-        fixed=PARTIAL,
         says="Return the newest job that matches all given criteria; None if there is none.",
     ),
     Method("get", jobs.ShowJob, returns="ListedJob", says="Return a job by its handle. ``row`` has all its details."),
@@ -141,20 +136,14 @@ RUNS: Final = (
     Method(
         "list",
         workflows.ListWorkflowRuns,
-        rows="runs",
-        place="after",
         returns="ListedRun",
-        fixed=PARTIAL,
         says="Yield the runs that match all given criteria, newest first.",
     ),
     Method(
         "find",
         workflows.ListWorkflowRuns,
-        rows="runs",
-        place="after",
         returns="ListedRun",
         first=True,
-        fixed=PARTIAL,
         says="Return the newest run that matches all given criteria; None if there is none.",
     ),
     Method(
@@ -168,8 +157,6 @@ FUNCTIONS: Final = (
     Method(
         "list",
         functions.ListFunctions,
-        rows="functions",
-        place="after",
         says="Yield the functions. ``name`` is a part of their names.",
     ),
     Method("get", functions.ShowFunction, says="Return a function."),
@@ -178,7 +165,7 @@ FUNCTIONS: Final = (
     Method("limit", functions.LimitFunction),
 )
 SCHEDULES: Final = (
-    Method("list", schedules.ListAllSchedules, rows="schedules", place="after", says="Yield the schedules, by name."),
+    Method("list", schedules.ListAllSchedules, says="Yield the schedules, by name."),
     Method("get", schedules.ShowSchedule, says="Return a schedule with all its details."),
     Method("add", schedules.AddSchedule),
     Method("edit", schedules.EditSchedule),
@@ -192,8 +179,6 @@ SCHEDULES: Final = (
     Method(
         "fires",
         schedules.ListFires,
-        rows="fires",
-        place="after",
         says="Yield the outcomes of the fire times of all schedules, or of one, newest first.",
     ),
     Method("backfill", operations.Backfill),
@@ -279,8 +264,8 @@ def _class(group: Group, imports: set[str]) -> str:
 
 def _twins(method: Method, imports: set[str]) -> Iterator[str]:
     shown = [one for one in msgspec.structs.fields(method.request) if one.name not in {*_NEVER, method.own}]
-    if method.place:
-        shown = [one for one in shown if one.name not in {method.place, "limit"}]
+    if method.is_list:
+        shown = [one for one in shown if one.name not in {"cursor", "limit"}]
     if method.own == "key":
         shown = [one for one in shown if one.name != "all"]
     required = [_parameter(one, imports) for one in shown if one.required]
@@ -288,9 +273,7 @@ def _twins(method: Method, imports: set[str]) -> Iterator[str]:
     if method.limits:
         others.append("limit: int | None = None")
     parameters = ["self", *required, *(["*", *others] if others else [])]
-    given = ", ".join(
-        [f'"{one.name}": {one.name}' for one in shown] + [f'"{name}": {value!r}' for name, value in method.fixed]
-    )
+    given = ", ".join(f'"{one.name}": {one.name}' for one in shown)
     answer = _answer(method, imports)
     sentence = _sentence(method)
     yield _method(method, parameters, given, answer, sentence, is_async=False)
@@ -299,7 +282,7 @@ def _twins(method: Method, imports: set[str]) -> Iterator[str]:
 
 def _method(method: Method, parameters: list[str], given: str, answer: str, sentence: str, *, is_async: bool) -> str:
     a = "a" if is_async else ""
-    iterates = bool(method.rows) and not method.first and not method.own
+    iterates = method.limits
     name, call = f"{a}{method.name}", method.request.call
     awaits = "await " if is_async and not iterates else ""
     own = f"_of_{'handle' if method.own == 'handle' else 'key'}" if method.own else ""
@@ -310,12 +293,7 @@ def _method(method: Method, parameters: list[str], given: str, answer: str, sent
     arguments = [f'"{call}"', "{" + given + "}"]
     if iterates or method.first:
         ask = f"self._{a}{'first' if method.first else 'pages'}"
-        arguments += [
-            f'"{method.rows}"',
-            f'"{method.place}"',
-            *([] if method.first else ["limit" if method.limits else "None"]),
-            *(["limits=False"] if iterates and not method.limits else []),
-        ]
+        arguments += [] if method.first else ["limit"]
     value = f"{awaits}{ask}({', '.join(arguments)})"
     if method.own and method.rows:
         value = f"({value}).{method.rows}"
@@ -385,7 +363,9 @@ def _answer(method: Method, imports: set[str]) -> str:
         name = f"{method.returns}[bytes]" if method.returns in {"Job", "Run"} else method.returns
         return f"{name} | None" if method.first else name
     kind = answer_type(method.request)
-    if method.rows:
+    if method.is_list:
+        kind = get_args(kind)[0]
+    elif method.rows:
         kind = get_args(next(one.type for one in msgspec.structs.fields(kind) if one.name == method.rows))[0]
     module = kind.__module__
     name = "Fired" if kind is schedules.FireInfo else kind.__name__

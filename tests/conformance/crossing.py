@@ -11,6 +11,7 @@ import msgspec
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import access, functions, jobs, namespaces, nodes, operations, schedules, submitting, workflows
+from mainspring.api.handlers.pages import cursor_of
 from mainspring.api.request import ApiError, Code, JobCriteria, Shared, write
 from mainspring.callbacks import awaited
 from mainspring.job_logs.model import Chunk, Line, parts_of
@@ -183,10 +184,10 @@ def _lists(world: World) -> list[Request[Any]]:
         *runs,
         {"tag": "tag"},
         {"state": ["cancelled"]},
-        {"before": world.fired},
+        {"cursor": cursor_of(jobs.ListJobs(), world.fired)},
         {},
     ]
-    return [jobs.ListJobs(partial=partial, **one) for one in filters for partial in (False, True)]
+    return [jobs.ListJobs(**one) for one in filters]
 
 
 def _versions(world: World) -> list[Request[Any]]:
@@ -225,7 +226,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     jobs.ShowArguments: _jobs(jobs.ShowArguments),
     jobs.ReadJobLogs: lambda world: [
         *_jobs(jobs.ReadJobLogs)(world),
-        *_jobs(jobs.ReadJobLogs, after="", wait=0.0)(world),
+        *_jobs(jobs.ReadJobLogs, whole=True, wait=0.0)(world),
     ],
     jobs.FollowLogs: _jobs(jobs.FollowLogs),
     functions.ListFunctions: _named(functions.ListFunctions),
@@ -268,7 +269,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     workflows.ListWorkflowRuns: lambda world: [
         workflows.ListWorkflowRuns(),
         workflows.ListWorkflowRuns(id="id"),
-        workflows.ListWorkflowRuns(after=world.run or None),
+        workflows.ListWorkflowRuns(cursor=world.run or None),
     ],
     workflows.ShowRun: _runs(workflows.ShowRun),
     workflows.ReadHistory: lambda world: [

@@ -14,12 +14,14 @@ from msgspec import inspect
 from mainspring import sizes
 from mainspring.access.caller import LOCAL
 from mainspring.api import jobs
-from mainspring.api.handlers import text
+from mainspring.api.handlers import pages as handlers_pages
+from mainspring.api.handlers.pages import numbered
 from mainspring.api.handlers.registry import Api, Call
 from mainspring.api.handlers.text import names_in_row
-from mainspring.api.request import Request
+from mainspring.api.request import ApiError, Code, Page, Request, answer_type, is_list
 from mainspring.faces.rest.registry import ROOT
-from mainspring.storage.engine import FIRST_PART, Budget, Meter, Page, PageQuery, in_parts
+from mainspring.storage.engine import FIRST_PART, Budget, Meter, PageQuery, in_parts
+from mainspring.storage.engine import Page as StoredPage
 from mainspring.wire.gearman_protocol import Type
 from tests.security.test_sizes import declared
 from tests.unit.faces.gearman.a_face import F, Node
@@ -39,7 +41,6 @@ BOUNDED: dict[str, str] = {
     "TokenInfo.grants": "likewise",
     "Identity.grants": "likewise, or those of the configuration",
     "Identity.lacks": "a few words",
-    "Roles.roles": "four",
     "Attempts.attempts": "settlement_records.MOST_RECORDS of a job",
     "JobDetails.tags": "MOST_TAGS",
     "ScheduleDetails.tags": "MOST_TAGS",
@@ -63,12 +64,10 @@ BOUNDED: dict[str, str] = {
     "NodeStatus.set_aside": "a few objects of each kind",
     "WorkerDetails.functions": "names_in_row",
     "WorkerDetails.jobs": "MOST_JOBS handles",
-    "Logged.lines": "logs.ANSWER_BYTES",
     "OperationDetails.failures": "a few",
     "OperationDetails.outcomes": "one number for each outcome",
     "OperationInfo.outcomes": "one number for each outcome",
     "StartedOperation.sample": "operations.SAMPLE",
-    "TouchedJobs.jobs": "STEPS_PER_PAGE steps of a thousand handles",
     "Errors.errors": "series.MOST_TYPES for each half hour of a day",
     "Series.buckets": "an hour or a day",
     "Series.bounds": "the bounds of a histogram",
@@ -103,7 +102,7 @@ def lists() -> Iterator[type[Request[Any]]]:
     """Yield the requests whose answers have rows."""
     seen: set[type[Any]] = set()
     for kind in declared():
-        if issubclass(kind, Request) and kind.rows and kind not in seen:
+        if issubclass(kind, Request) and is_list(kind) and kind not in seen:
             seen.add(kind)
             yield kind
 
@@ -120,17 +119,17 @@ def test_each_list_has_a_budget() -> None:
         if not isinstance(info, inspect.StructType):
             continue
         for field in info.fields:
-            if several(field.type) and field.name != kind.rows and f"{answer.__name__}.{field.name}" not in BOUNDED:
+            if several(field.type) and field.name != "items" and f"{answer.__name__}.{field.name}" not in BOUNDED:
                 left.add(f"{answer.__name__}.{field.name} of {kind.__module__}.{kind.__name__}")
-    assert not left, "give the request `rows`, or name in BOUNDED what bounds the field"
-    assert len(LISTS) == 19
+    assert not left, "make it a `Page` with a cursor, or name in BOUNDED what bounds the field"
+    assert len(LISTS) == 21
 
 
 @pytest.mark.parametrize("kind", LISTS, ids=lambda kind: kind.call)
 def test_each_list_can_go_on_after_a_page(kind: type[Request[Any]]) -> None:
-    names = {field.name for field in msgspec.structs.fields(answer_of(kind))}
-    assert {"next", kind.rows} <= names
-    assert {"limit", "after"} & set(kind.__struct_fields__)
+    answer = answer_type(kind)
+    assert issubclass(typing.get_origin(answer) or answer, Page)
+    assert {"cursor", "limit"} <= set(kind.__struct_fields__)
 
 
 class Row(msgspec.Struct):
@@ -138,58 +137,78 @@ class Row(msgspec.Struct):
     text: str = "x" * 2**18
 
 
-class Answer(msgspec.Struct):
-    rows: list[Row]
-    next: str | msgspec.UnsetType | None = msgspec.UNSET
+class List(Request[Page[Row]]):
+    permission = jobs.ListJobs.permission
+    call = "rows.list"
+    part: str = ""
+    cursor: str | None = None
+    limit: int = 1000
 
 
-@pytest.mark.parametrize(
-    ("limits", "place"), [(True, ""), (False, "name"), (False, "")], ids=["limit", "place", "number"]
-)
-def test_pages_have_all_rows_once_and_none_is_too_large(limits: bool, place: str) -> None:
+@pytest.mark.parametrize("has_all", [False, True], ids=["place", "number"])
+def test_pages_have_all_rows_once_and_none_is_too_large(has_all: bool) -> None:
     rows = [Row(f"{number:03}") for number in range(100)]
     rows[50].text = "y" * 2 * sizes.PAGE.most
     asked: list[Any] = []
 
-    async def answer(request: Any, _: Call) -> Answer:
+    async def answer(request: List, _: Call) -> Page[Row]:
         asked.append(request)
-        first = request.after or ""
-        found = rows if not limits and not place else [row for row in rows if row.name > first]
-        part = found[: request.limit] if limits else found
-        if not limits:
-            return Answer(part)
-        return Answer(part, part[-1].name if len(part) < len(found) else None)
+        if has_all:
+            return numbered(request, rows)
+        found = [row for row in rows if row.name > (request.cursor or "")]
+        part = found[: request.limit]
+        return Page(part, part[-1].name if len(part) < len(found) else None)
 
-    fields: list[Any] = [("after", str | None, None), *([("limit", int, 1000)] if limits else [])]
-    kind: Any = msgspec.defstruct(
-        "List",
-        fields,
-        bases=(Request,),
-        namespace={"permission": jobs.ListJobs.permission, "rows": "rows", "place": place},
-    )
-    api = Api({kind: answer})
+    api = Api({List: answer})
     seen: list[str] = []
-    after: Any = None
+    cursor: str | None = None
     pages = 0
     while pages < 100:
-        page: Answer = asyncio.run(api.call(kind(after=after), caller=LOCAL))
-        assert page.rows
-        assert len(page.rows) == 1 or len(msgspec.json.encode(page)) <= sizes.PAGE.most + 100
-        seen += [row.name for row in page.rows]
-        after = page.next
+        page = asyncio.run(api.call(List(cursor=cursor), caller=LOCAL))
+        assert page.items
+        assert len(page.items) == 1 or len(msgspec.json.encode(page)) <= sizes.PAGE.most + 100
+        seen += [row.name for row in page.items]
+        cursor = page.next
         pages += 1
-        if not after:
+        if cursor is None:
             break
     assert seen == [row.name for row in rows]
     assert pages == 9
     assert len(asked) <= 2 * pages
 
 
+def test_a_cursor_belongs_to_its_list_and_its_filter() -> None:
+    async def answer(request: List, _: Call) -> Page[Row]:
+        return numbered(request, [Row(f"{number}", "") for number in range(5)])
+
+    class Other(List):
+        call = "others.list"
+
+    api = Api({List: answer, Other: answer})
+
+    def call(request: List) -> Page[Row]:
+        return asyncio.run(api.call(request, caller=LOCAL))
+
+    cursor = call(List(limit=2)).next
+    assert cursor is not None
+    assert [row.name for row in call(List(cursor=cursor, limit=1)).items] == ["2"], "another limit is the same list"
+    for wrong in (
+        List(part="x", cursor=cursor),
+        List(namespace="default", cursor=cursor + "A"),
+        List(cursor=cursor[:-2]),
+        List(cursor="2"),
+        Other(cursor=cursor),
+    ):
+        with pytest.raises(ApiError, match="the cursor is invalid") as caught:
+            call(wrong)
+        assert caught.value.problem.code is Code.INVALID
+
+
 def test_a_cursor_of_another_list_is_refused() -> None:
     async def check() -> None:
         async with serving() as (client, _):
-            for path in ("nodes", "namespaces/default/schedules", "namespaces/default/nodes"):
-                assert (await client.get(f"{ROOT}/{path}?cursor=eHl6")).status == 422
+            for path in ("jobs", "functions"):
+                assert (await client.get(f"{ROOT}/namespaces/default/{path}?cursor=eHl6")).status == 422
 
     asyncio.run(check())
 
@@ -201,7 +220,7 @@ def test_a_cursor_of_another_list_is_refused() -> None:
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> Size:
     """Let a page have 40 KiB."""
     page = sizes.PAGE._replace(most=40 * 2**10)
-    monkeypatch.setattr(text, "PAGE", page)
+    monkeypatch.setattr(handlers_pages, "PAGE", page)
     return page
 
 
@@ -209,23 +228,22 @@ NASTY = "\x01" * 500
 """Each of these characters has six bytes in JSON."""
 
 
-def all_pages(tool: Any, method: str, rows: str, place: str, most: int, **params: Any) -> list[Any]:
+def all_pages(tool: Any, method: str, most: int, **params: Any) -> list[Any]:
     """Return all rows of a list over CALL; each page has at most so many bytes."""
     found: list[Any] = []
     for _ in range(200):
         page = tool.call(method, **params)
         assert isinstance(page, dict), (page, params)
-        assert page[rows]
-        assert len(page[rows]) == 1 or len(json.dumps(page[rows], separators=(",", ":"))) <= most
-        found += page[rows]
-        if page.get("next") is None:
+        assert page["items"]
+        assert len(page["items"]) == 1 or len(json.dumps(page["items"], separators=(",", ":"))) <= most
+        found += page["items"]
+        if page["next"] is None:
             return found
-        params = {**params, place: page["next"]}
+        params = {**params, "cursor": page["next"]}
     raise AssertionError("the list does not end")
 
 
-@pytest.mark.parametrize("partial", [False, True])
-def test_failed_jobs_with_the_longest_rows_fill_several_pages(small_pages: Size, partial: bool) -> None:
+def test_failed_jobs_with_the_longest_rows_fill_several_pages(small_pages: Size) -> None:
     node = Node()
     client, worker = node.connect(extended=True), node.stream(F, places=60)
     for number in range(60):
@@ -237,7 +255,7 @@ def test_failed_jobs_with_the_longest_rows_fill_several_pages(small_pages: Size,
     node.commit()
     client.received()
     tool = node.connect(extended=True)
-    found = all_pages(tool, "jobs.list", "jobs", "before", small_pages.most, limit=1000, partial=partial)
+    found = all_pages(tool, "jobs.list", small_pages.most, limit=1000)
     assert sorted(int(one["unique"]) for one in found) == list(range(60))
 
 
@@ -303,12 +321,12 @@ def test_no_more_is_read_than_a_page_has(size: int) -> None:
         first = after or 0
         return [(place, row) for place in range(first + 1, first + number + 1)]
 
-    def page(**fields: Any) -> Page[bytes]:
+    def page(**fields: Any) -> StoredPage[bytes]:
         parts.clear()
         work = in_parts(ReadRows(limit=1000, **fields), Meter(Budget(seconds=60.0)), read)
         with pytest.raises(StopIteration) as ended:
             work.send(None)
-        found: Page[bytes] = ended.value.value
+        found: StoredPage[bytes] = ended.value.value
         return found
 
     assert len(page().items) == 1000

@@ -131,8 +131,8 @@ def test_a_command_about_another_function_parks_the_run(
     wanted = "order" if "order" in repr(commands) else "pay"
     for part in (type(commands[-1]).__name__, "'mailer'", "'develop'", f"'{wanted}'"):
         assert part in shown["parked"]["message"]
-    assert client.call("jobs.list", function="pay")["jobs"] == []
-    assert [one["type"] for one in client.call("workflows.list")["runs"]] == ["mailflow"]
+    assert client.call("jobs.list", function="pay")["items"] == []
+    assert [one["type"] for one in client.call("workflows.list")["items"]] == ["mailflow"]
     assert [(act.what, act.who) for act in audit] == [("workflows.decide", "mailer")]
 
 
@@ -149,7 +149,7 @@ def test_a_run_that_was_parked_goes_on_once_the_token_has_the_permission(
     client = node.connect(extended=True)
     client.call("workflows.unpark", key=node.service.handle_of(decision.run).decode())
     assert tell(wider, report(wider.assigned(), pay))[0].verdict == "recorded"
-    assert [job["function"] for job in client.call("jobs.list", function="pay")["jobs"]] == ["pay"]
+    assert [job["function"] for job in client.call("jobs.list", function="pay")["items"]] == ["pay"]
 
 
 def test_a_decider_does_everything_to_its_own_run_and_functions(node: Node, audit: list[Act]) -> None:
@@ -198,7 +198,7 @@ def test_a_request_to_a_run_of_another_workflow_fails(node: Node, command: Any, 
     answer, _ = tell(decider, report(decision, command))
     assert answer.verdict == "recorded"
     client = node.connect(extended=True)
-    events = client.call("workflows.history", key="run-1")["events"]
+    events = client.call("workflows.history", key="run-1")["items"]
     assert not {"WorkflowExecutionSignaled", "WorkflowExecutionCancelRequested"} & {one["eventType"] for one in events}
     failed = getattr(history, f"{kind}ExternalWorkflowExecutionFailed")
     causes = [one.cause for one in history.decode_events(answer.events) if isinstance(one, failed)]

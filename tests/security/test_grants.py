@@ -122,7 +122,7 @@ def test_an_act_needs_its_own_permission_for_the_function_of_its_object() -> Non
                 for caller in (MIXED, ELSEWHERE):
                     assert await code(api, build(at), caller) is Code.FORBIDDEN, (kind, caller.name)
             assert await api.call(schedules.ListAllSchedules()) == before
-            assert len((await api.call(jobs.ListJobs())).jobs) == len(handles)
+            assert len((await api.call(jobs.ListJobs())).items) == len(handles)
             assert (await api.call(operations.ShowOperation(at["operation"]))).state == "running"
             shared = {kind for kind in REQUESTS if kind.touches in WHOLE}
             for kind, build in REQUESTS.items():
@@ -199,7 +199,7 @@ def test_refused_calls_about_a_connection_are_in_the_audit() -> None:
                 with connected(built.node.face, caller, "default") as wire:
                     wire.ask(request_packet(Type.CALL, b"1", method.encode(), json.dumps(params).encode()))
                     assert wire.packets[0][1][1] == b"forbidden"
-            acts = (await built.api.call(access.ListActs())).acts
+            acts = (await built.api.call(access.ListActs())).items
             assert sorted((act.what, act.who, act.object) for act in acts if act.refused) == [
                 ("jobs.watch", "narrow", ""),
                 ("jobs.watch", "narrow", "pay"),
@@ -219,11 +219,11 @@ def test_a_refused_mark_or_acknowledgement_is_none() -> None:
             for request in (access.AddMark("deployed"), functions.Acknowledge("pay")):
                 assert await code(api, request, sees) is Code.FORBIDDEN
             await api.call(access.AddMark("real"))
-            acts = (await api.call(access.ListActs())).acts
+            acts = (await api.call(access.ListActs())).items
             assert {act.what for act in acts if act.refused} == {"marks.add", "functions.acknowledge"}
             query = ListActs(what="functions.acknowledge", without_refusals=True)
             assert not any(query.matches(Act(act.what, act.who, refused=act.refused or "")) for act in acts)
-            assert [mark.label for mark in (await api.call(access.ListMarks())).marks] == ["real"]
+            assert [mark.label for mark in (await api.call(access.ListMarks())).items] == ["real"]
 
     asyncio.run(test())
 

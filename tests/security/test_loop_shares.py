@@ -188,7 +188,7 @@ def test_beside_others_a_store_reads_a_long_list_in_short_pages(monkeypatch: pyt
 
     def listed(limit: int, **more: Any) -> dict[str, Any]:
         limits.clear()
-        text = json.dumps({"limit": limit, "partial": True, **more}).encode()
+        text = json.dumps({"limit": limit, **more}).encode()
         loud.request(Type.CALL, b"1", b"jobs.list", text)
         for _ in range(20):
             node.commit()
@@ -204,11 +204,11 @@ def test_beside_others_a_store_reads_a_long_list_in_short_pages(monkeypatch: pyt
     quiet.request(Type.ECHO_REQ, b"")
     beside = listed(7)
     assert limits == [3, 3, 1]
-    assert (beside["jobs"], beside["next"]) == (alone["jobs"], alone["next"])
+    assert (beside["items"], beside["next"]) == (alone["items"], alone["next"])
     quiet.request(Type.ECHO_REQ, b"")
-    last = listed(7, before=beside["next"])
+    last = listed(7, cursor=beside["next"])
     assert limits == [3]
-    assert (len(last["jobs"]), last["next"]) == (1, None)
+    assert (len(last["items"]), last["next"]) == (1, None)
 
 
 def test_a_body_over_http_is_read_in_pieces_with_rests() -> None:

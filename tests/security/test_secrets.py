@@ -139,7 +139,7 @@ def test_the_result_of_a_deleted_job_is_in_no_kept_answer() -> None:
             for more in (headers, headers[:1]):
                 after = await client.send("POST", JOBS, {"function": "f"}, headers=more)
                 assert (after.status, after.json) == (201, {"handle": handle, "joined": False})
-            assert not (await node.api.call(jobs.ListJobs())).jobs
+            assert not (await node.api.call(jobs.ListJobs())).items
             (key,) = node.store.tables.replies
             request, at_us, _ = node.store.tables.replies[key]
             body = json.dumps(first.json).encode()  # as a node of the last version has kept it

@@ -21,7 +21,7 @@ from mainspring.access.shares import KINDS, OWNERS, Refusals, Shares
 from mainspring.api.handlers import logs as log_answers
 from mainspring.api.handlers.logs import LogCalls
 from mainspring.api.handlers.registry import Call
-from mainspring.api.jobs import ReadJobLogs
+from mainspring.api.jobs import Logged, ReadJobLogs
 from mainspring.bulk import service
 from mainspring.bulk import service as bulk
 from mainspring.bulk.rules import Action, Spec
@@ -536,10 +536,13 @@ def test_one_caller_cannot_take_all_waits_for_lines(monkeypatch: pytest.MonkeyPa
     asked: list[Any] = []
     waiting: list[Any] = []
 
-    async def read(request: ReadJobLogs, caller: Caller) -> None:
+    nothing_new = Logged([], "1.1.1", ended=False)
+
+    async def read(request: ReadJobLogs, caller: Caller) -> Logged:
         asked.append(request)
         if request.wait:
             await Callback[None](lambda done, _: waiting.append(done))
+        return nothing_new
 
     nothing: Any = None
     answers = LogCalls(nothing, nothing)
@@ -551,11 +554,11 @@ def test_one_caller_cannot_take_all_waits_for_lines(monkeypatch: pytest.MonkeyPa
         work = answers.handlers[ReadJobLogs](request, Call(request, caller))
         return CallInProgress(work, outcome.append, outcome.append), outcome
 
-    under_way = [ask(of("ann"), after="", wait=60.0)[0] for _ in range(5)]
-    _, (refused,) = ask(of("ann"), after="", wait=60.0)
+    under_way = [ask(of("ann"), whole=True, wait=60.0)[0] for _ in range(5)]
+    _, (refused,) = ask(of("ann"), whole=True, wait=60.0)
     assert (refused.problem.code, refused.problem.code.kind) == ("too_many_waits", "unavailable")
-    assert ask(of("ann"), after="")[1] == [None], "requests that do not wait need no place"
-    assert not ask(of("bob"), after="", wait=60.0)[1]
+    assert ask(of("ann"), whole=True)[1] == [nothing_new], "requests that do not wait need no place"
+    assert not ask(of("bob"), whole=True, wait=60.0)[1]
     waiting[0](None)
     under_way[1].end()
-    assert not ask(of("ann"), after="", wait=60.0)[1], "ended waits free their places"
+    assert not ask(of("ann"), whole=True, wait=60.0)[1], "ended waits free their places"

@@ -84,7 +84,7 @@ def test_lists_show_the_beginning_of_a_failure_and_a_jobs_own_view_shows_all_of_
     message = "it failed: " + "x" * 10_000
     handle = failed_with(node, type="E", message=message)
     tool = node.connect(extended=True)
-    (row,) = tool.call("jobs.list")["jobs"]
+    (row,) = tool.call("jobs.list")["items"]
     assert row["error"].startswith("E: it failed: xx")
     assert sizes.FAILURE_LINE.most - 2 <= len(row["error"]) <= sizes.FAILURE_LINE.most
     assert tool.call("jobs.show", handle=handle)["error"] == f"E: {message}"

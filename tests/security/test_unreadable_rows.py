@@ -15,8 +15,9 @@ from mainspring.access.store import shown_credential
 from mainspring.api import access as access_requests
 from mainspring.api.handlers.access import AccessCalls
 from mainspring.api.handlers.job_lookup import info_of
+from mainspring.api.handlers.pages import number_fitting
 from mainspring.api.handlers.registry import Api
-from mainspring.api.handlers.text import number_fitting, rfc3339, value_in_row
+from mainspring.api.handlers.text import rfc3339, value_in_row
 from mainspring.bulk.rules import decode_touched
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.ids import NodeId, job_ids
@@ -189,9 +190,9 @@ def test_a_page_of_the_audit_continues_after_large_acts() -> None:
         seen: list[int] = []
         after = None
         for _ in range(9):
-            page = await api.call(access_requests.ListActs(everywhere=True, after=after))
+            page = await api.call(access_requests.ListActs(everywhere=True, cursor=after))
             assert len(msgspec.json.encode(page)) <= PAGE.most + 1000
-            seen += [one.number for one in page.acts]
+            seen += [one.number for one in page.items]
             after = page.next
             if after is None:
                 break

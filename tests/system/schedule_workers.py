@@ -72,7 +72,7 @@ class ScheduleWorkers:
 
 def history(node: FleetNode, name: str) -> list[dict[str, Any]]:
     """Return the runs of a schedule, the oldest first."""
-    runs: list[dict[str, Any]] = node.ask("schedules.history", name=name, limit=PAGE)["runs"]
+    runs: list[dict[str, Any]] = node.ask("schedules.history", name=name, limit=PAGE)["items"]
     assert len(runs) < PAGE
     return list(reversed(runs))
 

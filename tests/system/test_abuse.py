@@ -68,7 +68,7 @@ EXTREMES: list[Any] = [
 ]
 KEYS = [
     "priority", "wait", "delay", "run_at", "timeout", "heartbeat", "expires", "retry", "keep_unique", "max_attempts",
-    "initial", "factor", "maximum", "jitter", "state", "function", "unique", "limit", "before", "handle", "reason",
+    "initial", "factor", "maximum", "jitter", "state", "function", "unique", "limit", "cursor", "handle", "reason",
     "error", "final", "type", "message", "traceback", "jobs",
 ]  # fmt: skip
 WORDS = [
@@ -166,7 +166,7 @@ def test_numbers_of_all_kinds_are_handled(healthy: Server, honest: Honest, numbe
         encode(ExtensionKind.READY, number),
         encode(ExtensionKind.WAIT, b"H:n1:" + number),
         encode(ExtensionKind.SETTLE, b"H:n1:" + number, number + b"." + number + b".1", b"succeeded", b"", b""),
-        encode(ExtensionKind.CALL, number, b"jobs.list", b'{"before": "H:n1:%b"}' % number),
+        encode(ExtensionKind.CALL, number, b"jobs.list", b'{"cursor": "H:n1:%b"}' % number),
         encode(ExtensionKind.CALL, number, b"jobs.cancel", b'{"handle": "H:n1:%b"}' % number),
         encode(ExtensionKind.CALL, number, b"jobs.retry", b'{"handle": "H:n1:%b"}' % number),
         encode(Kind.GET_STATUS, b"H:n1:" + number),

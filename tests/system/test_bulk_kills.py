@@ -54,12 +54,13 @@ class Node:
     def handles(self, name: str) -> list[str]:
         """Return the jobs of an operation, in the order of their turns."""
         handles: list[str] = []
-        after: int | None = 0
-        while after is not None:
-            page = self.client.call("operations.jobs", {"id": name, "after": after})
-            handles += [job["handle"] for job in page["jobs"]]
-            after = page["next"]
-        return handles
+        params = {"id": name}
+        while True:
+            page = self.client.call("operations.jobs", params)
+            handles += [job["handle"] for job in page["items"]]
+            if page["next"] is None:
+                return handles
+            params["cursor"] = page["next"]
 
     def check(self, name: str, number: int, timeout: float = 60.0) -> None:
         """Assert that an operation of another process ends, and has retried each job once."""

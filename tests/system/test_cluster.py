@@ -52,7 +52,7 @@ def test_a_dead_nodes_jobs_run_elsewhere_once_its_session_has_ended(watched: Fle
     second.socket.settimeout(RECEIVE_TIMEOUT)
     n1.kill()
     assert second.job().handle == handle
-    eventually(lambda: [row["name"] for row in n2.ask("nodes.list")["nodes"]] == ["n2"], "n1 is gone")
+    eventually(lambda: [row["name"] for row in n2.ask("nodes.list")["items"]] == ["n2"], "n1 is gone")
 
 
 def test_a_foreground_client_receives_its_result_from_another_node(watched: Fleet, stack: ExitStack) -> None:

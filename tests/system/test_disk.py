@@ -200,7 +200,7 @@ def test_a_program_that_locks_the_store_delays_only_writes(tmp_path: Path) -> No
         other.send(Kind.ECHO_REQ, b"ping")
         assert other.receive() == packet_of(Kind.ECHO_RES, b"ping")
         assert other.show(stored)["state"] == "pending"
-        assert [job["handle"] for job in other.call("jobs.list")["jobs"]] == [stored.decode()]
+        assert [job["handle"] for job in other.call("jobs.list")["items"]] == [stored.decode()]
         other.write(b"status\n")
         assert other.line().startswith(b"f\t2\t")
         assert other.line() == b".\n"
@@ -208,5 +208,5 @@ def test_a_program_that_locks_the_store_delays_only_writes(tmp_path: Path) -> No
         foreign.execute("ROLLBACK")
         foreign.close()
         assert (held := client.expect(Kind.JOB_CREATED)[0])
-        assert [job["handle"] for job in other.call("jobs.list")["jobs"]] == [held.decode(), stored.decode()]
+        assert [job["handle"] for job in other.call("jobs.list")["items"]] == [held.decode(), stored.decode()]
         server.assert_healthy()

@@ -363,7 +363,7 @@ def test_jobs_list_filters_and_pages(harness: Harness) -> None:
     newest_first = handles[::-1]
 
     def listed(**params: Any) -> list[str]:
-        jobs = harness.client.call("jobs.list", function=name, **params)["jobs"]
+        jobs = harness.client.call("jobs.list", function=name, **params)["items"]
         assert all(job.keys() == JOB_KEYS for job in jobs)
         return [job["handle"] for job in jobs]
 
@@ -390,7 +390,7 @@ def test_jobs_list_filters_and_pages(harness: Harness) -> None:
         ("jobs.list", {"limit": 1001}, "usage"),
         ("jobs.list", {"state": "asleep"}, "usage"),
         ("jobs.list", {"colour": "red"}, "usage"),
-        ("jobs.list", {"before": "nonsense"}, "not_found"),
+        ("jobs.list", {"cursor": "nonsense"}, "usage"),
         ("jobs.show", {}, "usage"),
         ("jobs.show", {"handle": 5}, "usage"),
         ("jobs.show", {"handle": "H:n1:999999000000000001"}, "not_found"),
@@ -812,7 +812,7 @@ def test_jobs_of_a_worker_that_leaves_keep_their_places(harness: Harness) -> Non
     worker.job()
     worker.job()
     worker.close()
-    eventually(lambda: harness.client.call("jobs.list", state="running", function=harness.function.decode())["jobs"] == [],
+    eventually(lambda: harness.client.call("jobs.list", state="running", function=harness.function.decode())["items"] == [],
                "the jobs of the disconnected worker are queued again")  # fmt: skip
     other = harness.connect_worker(places=4)
     jobs = [other.job() for _ in range(4)]

@@ -41,7 +41,7 @@ def test_a_node_with_a_wrong_clock_behaves_like_the_others(
     correct = fleet.start("right")
     skewed = stack.enter_context(node_at(offset, tmp_path, database, "--lease", f"{LEASE * 1000:.0f}ms"))
     with correct.extended() as asking:
-        rows = {row["name"]: row for row in asking.call("nodes.list")["nodes"]}
+        rows = {row["name"]: row for row in asking.call("nodes.list")["items"]}
     assert set(rows) == {"right", "n1"}
     # Each node submits a delayed job; the other node's worker must receive it on time, as if all clocks were correct.
     for submits, works in ((correct, skewed), (skewed, correct)):
@@ -66,9 +66,9 @@ def test_a_node_with_a_wrong_clock_behaves_like_the_others(
     assert client.outcome(handle).state == b"expired"
 
     # During two leases no node is fenced; a node that is killed then is fenced.
-    terms = {row["name"]: row["term"] for row in correct.ask("nodes.list")["nodes"]}
+    terms = {row["name"]: row["term"] for row in correct.ask("nodes.list")["items"]}
     time.sleep(2 * LEASE)
-    assert {row["name"]: row["term"] for row in correct.ask("nodes.list")["nodes"]} == terms
+    assert {row["name"]: row["term"] for row in correct.ask("nodes.list")["items"]} == terms
     with skewed.worker(b"g") as worker, correct.extended() as peer:
         handle = peer.submit_new(b"g")
         assert worker.job().handle == handle

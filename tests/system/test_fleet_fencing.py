@@ -145,7 +145,7 @@ def await_removal(survivor: FleetNode, dead: FleetNode) -> None:
     """Wait until a node is no longer listed."""
     with survivor.extended() as peer:
         eventually(
-            lambda: dead.name not in {row["name"] for row in peer.call("nodes.list")["nodes"]}, f"{dead.name} is gone"
+            lambda: dead.name not in {row["name"] for row in peer.call("nodes.list")["items"]}, f"{dead.name} is gone"
         )
 
 
@@ -268,9 +268,9 @@ def test_a_submission_is_stored_and_acknowledged_once_if_an_answer_is_lost(
         handles = [client.submit_new(b"f", b"%d" % round_)]
         trap.wait()
         assert client.drain() == []
-        listed = client.call("jobs.list", function="f", limit=1)["jobs"]
+        listed = client.call("jobs.list", function="f", limit=1)["items"]
         assert [job["handle"].encode() for job in listed] == handles
-    assert len(client.call("jobs.list", function="f", limit=10)["jobs"]) == 3
+    assert len(client.call("jobs.list", function="f", limit=10)["items"]) == 3
     status = client.call("node.status")
     assert status["jobs"]["total"] == 3
 

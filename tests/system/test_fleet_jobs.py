@@ -213,7 +213,7 @@ def test_results_of_one_node_are_read_at_every_node(nodes: list[FleetNode], func
 
 def list_only_job(node: FleetNode, function: bytes) -> tuple[str, int]:
     """Return state and attempt of the only job of a function, as a node lists it."""
-    (job,) = node.ask("jobs.list", function=function.decode())["jobs"]
+    (job,) = node.ask("jobs.list", function=function.decode())["items"]
     return job["state"], job["attempt"]
 
 
@@ -332,7 +332,7 @@ def test_every_node_shows_the_state_of_a_job(nodes: list[FleetNode], function: b
     for peer in peers:
         assert peer.status(handle)[:2] == (b"1", b"1")
         assert peer.status_unique(unique)[0] == b"1"
-        listed = peer.call("jobs.list", function=function.decode())["jobs"]
+        listed = peer.call("jobs.list", function=function.decode())["items"]
         assert [entry["handle"] for entry in listed] == [handle.decode()]
     worker.settle_as(job, b"succeeded", b"result")
     assert [peer.show(handle)["state"] for peer in peers] == ["succeeded"] * 3
@@ -405,6 +405,6 @@ def test_a_request_key_joins_at_each_node_or_is_refused(nodes: list[FleetNode], 
         for key in ("", "k" * 256):
             peer.request(b"keyed", options={"request_key": key})
             assert peer.next().kind is Kind.ERROR
-    stored = [job["handle"] for job in nodes[0].ask("jobs.list", function="keyed")["jobs"]]
+    stored = [job["handle"] for job in nodes[0].ask("jobs.list", function="keyed")["items"]]
     assert stored == handles[:1]
     assert len(set(handles)) == len(stored)

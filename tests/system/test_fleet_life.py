@@ -33,7 +33,7 @@ JOBS = 10_000
 
 def names(node: FleetNode) -> list[str]:
     """Return the names of the nodes that a node lists."""
-    return [row["name"] for row in node.ask("nodes.list")["nodes"]]
+    return [row["name"] for row in node.ask("nodes.list")["items"]]
 
 
 # ---- starting

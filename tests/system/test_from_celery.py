@@ -46,7 +46,7 @@ def nights(fleet, begin):
     # The times at which it ran in the three days from then on.
     fleet.clock.step((begin - fleet.now).total_seconds())
     fleet.advance(timedelta(days=3))
-    runs = app.connections.blocking().call("schedules.history", {"name": "close_day", "limit": 100})["runs"]
+    runs = app.connections.blocking().call("schedules.history", {"name": "close_day", "limit": 100})["items"]
     fired = [run["fire_time"] for run in runs if run["state"] == "fired"]
     return sorted(time[:16] for time in fired if time > begin.isoformat())
 

@@ -100,7 +100,7 @@ def test_a_worker_that_does_not_read_is_assigned_no_more_jobs(healthy: Server, f
         for _ in range(150):
             client.request(function, bytes(MIB))
             handles.append(client.expect(ExtensionKind.SUBMITTED)[0])
-        running = client.call("jobs.list", state="running", function=function.decode())["jobs"]
+        running = client.call("jobs.list", state="running", function=function.decode())["items"]
         assert 0 < len(running) < 100
         assert healthy.rss() - before < 350 * MIB
         assert [worker.job().handle for _ in handles] == handles

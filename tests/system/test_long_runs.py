@@ -106,7 +106,7 @@ async def lead_to_the_limit(directory: Path, each: int) -> None:
             last = shown["events"]
             assert shown["status"] == "terminated"
             assert EVENTS - RESERVED < last <= EVENTS, "the steps that do not fit are not recorded"
-            (end,) = (await fleet.call(cold.app, "workflows.history", key="long", **{"from": last}))["events"]
+            (end,) = (await fleet.call(cold.app, "workflows.history", key="long", **{"from": last}))["items"]
             assert end["workflowExecutionTerminatedEventAttributes"]["cause"] == "EVENT_LIMIT_EXCEEDED"
 
 

@@ -84,7 +84,7 @@ def test_a_submit_has_a_limit_and_is_repeated_by_its_key(
         assert retried(lambda: keyed.submit(b"keyed")).handle == job.handle
         with pytest.raises(RefusedError, match="another submit"):
             keyed.submit(b"another")
-        stored = [one["handle"] for one in node.ask("jobs.list", function="f")["jobs"]]
+        stored = [one["handle"] for one in node.ask("jobs.list", function="f")["items"]]
         assert sorted(stored) == sorted([before.handle, job.handle]), (
             "no job that was given up is stored, and none twice"
         )
@@ -93,7 +93,7 @@ def test_a_submit_has_a_limit_and_is_repeated_by_its_key(
             f.submit(b"begun")
         server.start()
         assert retried(lambda: keyed.submit(b"keyed")).handle == job.handle
-        found = [one["handle"] for one in node.ask("jobs.list", function="f")["jobs"]]
+        found = [one["handle"] for one in node.ask("jobs.list", function="f")["items"]]
         assert len(set(found) - set(stored)) <= 1, "the node may have begun to store it, and does so once"
         app.close()
 

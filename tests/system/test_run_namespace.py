@@ -46,5 +46,5 @@ def test_the_workers_of_run_work_in_their_namespace(
         assert (done.returncode, done.stdout) == (0, b"9"), done
         named = namespace[-1] if namespace else "team"
         with closing(Client(parse_servers(server), namespace=named)) as client:
-            (listed,) = client.call("namespaces.nodes", {})["nodes"]
+            (listed,) = client.call("namespaces.nodes", {})["items"]
         assert (listed["workers"] > 0, listed["functions"]) == (True, ["both", "double"])

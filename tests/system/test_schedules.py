@@ -99,15 +99,15 @@ def test_a_fleet_fires_all_times_while_nodes_die_and_freeze(
                 return all(
                     run["outcome"] is not None or instant(run["fire_time"]) > until
                     for name in (*names, "child")
-                    for run in n1.ask("schedules.history", name=name, limit=1000)["runs"]
+                    for run in n1.ask("schedules.history", name=name, limit=1000)["items"]
                 )
 
             eventually(ended, "all runs have ended")
             for name in names:
-                runs = assert_complete(n1.ask("schedules.history", name=name, limit=1000)["runs"], until)
+                runs = assert_complete(n1.ask("schedules.history", name=name, limit=1000)["items"], until)
                 assert {run["state"] for run in runs} == {"fired"}
                 assert {run["outcome"] for run in runs} == {"succeeded"}
-            children = assert_complete(n1.ask("schedules.history", name="child", limit=1000)["runs"], until)
+            children = assert_complete(n1.ask("schedules.history", name="child", limit=1000)["items"], until)
             assert {run["outcome"] for run in children} == {"succeeded"}
     ran = Counter(line.rsplit(" ", 1)[0] for line in (tmp_path / "ran").read_text().splitlines())
     jobs = {tuple(line.split()) for line in (tmp_path / "ran").read_text().splitlines()}
@@ -130,7 +130,7 @@ def test_a_restarted_server_makes_up_for_missed_fire_times(tmp_path: Path) -> No
         until = time.time() - 1
         with server.extended() as tool:
             runs = {
-                name: assert_complete(tool.call("schedules.history", name=name, limit=1000)["runs"], until)
+                name: assert_complete(tool.call("schedules.history", name=name, limit=1000)["items"], until)
                 for name in ("once", "skip", "all")
             }
     reasons = {name: [run["reason"] or run["state"] for run in ordered] for name, ordered in runs.items()}
@@ -202,7 +202,7 @@ def test_each_of_two_stores_gets_the_schedules_of_the_code(tmp_path: Path) -> No
             peer.extend()
 
             def stored() -> list[tuple[str, str]]:
-                return [(one["name"], one["when"]) for one in peer.call("schedules.list")["schedules"]]
+                return [(one["name"], one["when"]) for one in peer.call("schedules.list")["items"]]
 
             eventually(lambda: stored() == list(expected), f"{server.address} has {expected}", 60)
 

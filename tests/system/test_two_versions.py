@@ -90,13 +90,13 @@ def test_an_old_node_keeps_the_jobs_of_namespaces_and_runs_none(pair: Pair) -> N
 
     pair.worker(pair.new, b"f", namespace="team").job()
     pair.new.kill()
-    eventually(lambda: old.call("schedules.list")["schedules"][0]["last_at"], "the old node fires the schedule")
+    eventually(lambda: old.call("schedules.list")["items"][0]["last_at"], "the old node fires the schedule")
     pair.new = pair.start("new")
     of_team = pair.client(pair.new, "team")
     ended = end_all(pair.worker(pair.new, b"f", namespace="team"), 4)
     (fired,) = set(ended) - team
     assert len(set(ended)) == 4, "each has run once"
-    (run,) = of_team.call("schedules.history", name="once")["runs"]
+    (run,) = of_team.call("schedules.history", name="once")["items"]
     assert run["handle"] == fired.decode()
     listed = of_team.call("jobs.list", function="f")
     assert handles_of(listed) == set(ended)
@@ -141,7 +141,7 @@ def run_twice(pair: Pair, function: bytes, nodes: Sequence[FleetNode]) -> tuple[
             assert worker.settle_as(job, outcome, error={"type": "E", "message": "no"}) == b"recorded"
 
     def lines() -> list[str]:
-        return [line["message"] for line in client.call("jobs.logs", handle=handle)["lines"]]
+        return [line["message"] for line in client.call("jobs.logs", handle=handle)["items"]]
 
     eventually(lambda: len(lines()) >= nodes.count(pair.new), "the lines are stored")
     return handle, lines()

@@ -187,7 +187,7 @@ def test_a_node_goes_on_with_a_store_of_an_early_version(tmp_path: Path) -> None
     with serving(tmp_path) as server:
         end_each_once(server, UNDER_WAY)
         with server.extended() as tool:
-            (newest,) = tool.call("schedules.history", name="runs", limit=1)["runs"]
+            (newest,) = tool.call("schedules.history", name="runs", limit=1)["items"]
         assert newest["fire_time"] > "2023-11-15", "its schedule goes on"
 
 

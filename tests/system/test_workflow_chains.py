@@ -165,7 +165,7 @@ def test_a_run_that_waits_for_its_next_attempt_is_shown_and_cancelled(tmp_path: 
             assert (shown["status"], shown["waits_for"]) == ("open", "attempt 2 in 1h59m")
             assert (shown["failure"], shown["begins_at"][:2]) == ("OSError: the disk is full", "20")
         async with node(tmp_path) as fleet:
-            listed = (await fleet.call(app, "workflows.list", open=True))["runs"]
+            listed = (await fleet.call(app, "workflows.list", open=True))["items"]
             assert {one["waits_for"] for one in listed} == {"attempt 2 in 1h59m"}
             assert await runs[0].acancel() == "cancelled"
             with pytest.raises(JobCancelled):

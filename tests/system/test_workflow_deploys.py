@@ -62,7 +62,7 @@ class Deploys(WorkflowChaos):
         """Return the versions of the workflow."""
         client = Client([parse_address(self.address)])
         try:
-            return {row["version"]: row for row in client.call("workflows.versions", {"type": "account"})["versions"]}
+            return {row["version"]: row for row in client.call("workflows.versions", {"type": "account"})["items"]}
         finally:
             client.close()
 

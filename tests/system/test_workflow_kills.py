@@ -113,7 +113,7 @@ class Fleet(WorkflowProcesses):
         links: list[list[dict[str, Any]]] = []
         previous: str | None = key
         while previous is not None:
-            links.append(self.patiently("workflows.history", key=previous, limit=1000, native=True)["events"])
+            links.append(self.patiently("workflows.history", key=previous, limit=1000, native=True)["items"])
             previous = self.patiently("workflows.show", key=previous)["previous_run"]
         self.longest = max(map(len, links))
         history: list[dict[str, Any]] = []

@@ -93,7 +93,7 @@ class Fleet:
         return await app.connections.aio().call(method, params)
 
     async def history(self, app: App, key: str) -> list[str]:
-        events = (await self.call(app, "workflows.history", key=key, limit=1000))["events"]
+        events = (await self.call(app, "workflows.history", key=key, limit=1000))["items"]
         return [event["eventType"] for event in events]
 
     async def until(self, app: App, key: str, **wanted: Any) -> dict[str, Any]:
@@ -328,7 +328,7 @@ def test_runs_of_a_paused_workflow_begin_when_it_is_resumed(tmp_path: Path) -> N
             await order.get("order-2").asignal(approved, {"by": "eva"})
             await order.get("order-1").asignal(approved, {"by": "ann"})
             assert (await first.aresult(TIMEOUT))["by"] == "ann"
-            listed = (await fleet.call(app, "workflows.list"))["runs"]
+            listed = (await fleet.call(app, "workflows.list"))["items"]
             assert [(one["workflow_id"], one["status"]) for one in listed] == [
                 ("order-4", "pending"),
                 ("order-3", "pending"),
@@ -386,7 +386,7 @@ def test_versions_are_shown_and_removed_once_nothing_needs_them(tmp_path: Path) 
         raise NotImplementedError
 
     async def rows(fleet: Fleet) -> list[tuple[Any, ...]]:
-        listed = (await fleet.call(app, "workflows.versions", type="order"))["versions"]
+        listed = (await fleet.call(app, "workflows.versions", type="order"))["items"]
         names = ("version", "open", "workers", "gets_new_runs", "needed")
         return [tuple(one[name] for name in names) for one in listed]
 
@@ -772,7 +772,7 @@ def test_closed_runs_are_deleted_after_their_retention(tmp_path: Path, monkeypat
         async with node(tmp_path, retention=0.0) as fleet, fleet.worker(app):
             run = await order.asubmit()
             async with asyncio.timeout(TIMEOUT):
-                while (await fleet.call(app, "workflows.list"))["runs"]:  # noqa: ASYNC110 - the node reports no deletion
+                while (await fleet.call(app, "workflows.list"))["items"]:  # noqa: ASYNC110 - the node reports no deletion
                     await asyncio.sleep(0.01)
             assert did == ["order"]
             with pytest.raises(NotFoundError):
@@ -939,11 +939,11 @@ def test_a_schedule_that_replaces_runs_of_a_workflow_waits_for_their_clean_up(tm
             await fleet.until(app, first["handle"], timers=True)
             await fleet.call(app, "schedules.trigger", name="often")
             await asyncio.wait_for(cleaning.wait(), TIMEOUT)
-            (run,) = (await fleet.call(app, "workflows.list", type="order"))["runs"]
+            (run,) = (await fleet.call(app, "workflows.list", type="order"))["items"]
             assert (run["handle"], run["status"]) == (first["handle"], "open")
             go.set()
             await eventually(lambda: did == ["begin", "end", "begin"])
-            second, first = (await fleet.call(app, "workflows.list", type="order"))["runs"]
+            second, first = (await fleet.call(app, "workflows.list", type="order"))["items"]
             assert first["status"] == "cancelled"
             assert first["closed_at"] <= second["started_at"]
 

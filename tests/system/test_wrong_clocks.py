@@ -105,7 +105,7 @@ def test_stepped_clocks_of_a_worker_and_of_a_node(tmp_path: Path) -> None:
             of_worker.set(offset)
             job.signal(go, "on")
             assert job.result(TIMEOUT) is False
-            events = client.call("workflows.history", {"key": job.handle})["events"]
+            events = client.call("workflows.history", {"key": job.handle})["items"]
             assert all(abs(event["eventTimestamp"] - time.time()) < HOUR / 2 for event in events)
         of_worker.set("+0")
 
@@ -114,8 +114,9 @@ def test_stepped_clocks_of_a_worker_and_of_a_node(tmp_path: Path) -> None:
 
         def fired(before: float) -> float:
             """Return the last time before another one that the schedule has fired for."""
-            rows = client.call("schedules.history", {"name": "tick", "limit": 100, "before": before})["runs"]
-            return max((seconds(row["fire_time"]) for row in rows if row["state"] == "fired"), default=0.0)
+            rows = client.call("schedules.history", {"name": "tick", "limit": 100})["items"]
+            times = (seconds(row["fire_time"]) for row in rows if row["state"] == "fired")
+            return max((time for time in times if time < before), default=0.0)
 
         until(lambda: fired(time.time()))
         of_node.set("+2h")
@@ -134,6 +135,6 @@ def test_stepped_clocks_of_a_worker_and_of_a_node(tmp_path: Path) -> None:
         of_node.set("+0")
         corrected = time.time()
         until(lambda: fired(time.time()) > corrected)
-        rows = client.call("schedules.history", {"name": "tick", "limit": 1000})["runs"]
+        rows = client.call("schedules.history", {"name": "tick", "limit": 1000})["items"]
         (missed,) = (row for row in rows if row["until"] and seconds(row["until"]) > time.time() + TEN_YEARS / 2)
         assert (missed["state"], missed["reason"]) == ("skipped", "misfire")

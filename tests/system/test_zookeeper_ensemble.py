@@ -261,7 +261,7 @@ def test_without_a_majority_no_job_is_acknowledged_until_it_returns(
 def count_members(node: FleetNode) -> int:
     """Return the number of nodes that a node lists; 0 if it has just lost its own term."""
     try:
-        return len(node.ask("nodes.list")["nodes"])
+        return len(node.ask("nodes.list")["items"])
     except FaultError:
         return 0
 

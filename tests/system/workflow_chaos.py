@@ -185,7 +185,7 @@ class AccountingClient(threading.Thread):
 
     def _read(self, account: Account) -> None:
         """Note the history of a closed run, and check what needs nothing else."""
-        events = self._call("workflows.history", key=account.name, limit=PAGE, native=True)["events"]
+        events = self._call("workflows.history", key=account.name, limit=PAGE, native=True)["items"]
         account.events = len(events)
         if [event["eventId"] for event in events] != list(range(1, len(events) + 1)):
             self._ledger.violate(account, "its events are not dense")
@@ -268,8 +268,8 @@ class Followers:
         try:
             after = None
             while True:
-                page = client.call("workflows.list", {"limit": PAGE, "after": after})
-                for run in page["runs"]:
+                page = client.call("workflows.list", {"limit": PAGE, "cursor": after})
+                for run in page["items"]:
                     runs[run["workflow_id"]].append(run)
                 after = page["next"]
                 if after is None:

@@ -9,16 +9,14 @@ from datetime import datetime  # noqa: TC003 - msgspec reads the annotation
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import delete, described, get, post
-from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
 from mainspring.features import Feature
 from mainspring.namespaces import DEFAULT
 from mainspring.sizes import (
     Text,  # noqa: TC001 - msgspec reads the annotations
-    Whole,  # noqa: TC001 - msgspec reads the annotations
 )
 
 RoleName = Literal["viewer", "operator", "developer", "admin"]
@@ -61,13 +59,6 @@ class CreatedToken(TokenInfo):
     token: str
 
 
-class ListedTokens(msgspec.Struct):
-    """A page of tokens, by their ids."""
-
-    tokens: list[TokenInfo]
-    next: str | None
-
-
 class CreateToken(Request[CreatedToken]):
     """Create a token, which is shown this once. It permits no more than the caller's."""
 
@@ -88,20 +79,19 @@ class CreateToken(Request[CreatedToken]):
     """None: it does not expire."""
 
 
-class ListTokens(Request[ListedTokens]):
-    """The tokens that the caller may revoke. Codes: ``unsupported``."""
+class ListTokens(Request[Page[TokenInfo]]):
+    """List the tokens that the caller may revoke, by their ids. Codes: ``unsupported``."""
 
     permission = Permission.ADMIN
     requires = Feature.ACCESS
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.list"
-    rows = "tokens"
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
-    after: Text | None = None
+    cursor: Text | None = None
+    limit: Limit = 100
 
 
-ONE_TOKEN = (Code.CONFLICT,)
+ONE_TOKEN = (Code.TOKEN_NOT_FOUND, Code.CONFLICT)
 """The problems of requests that name a token."""
 
 
@@ -174,35 +164,24 @@ class RoleInfo(msgspec.Struct):
     permits: str
 
 
-class Roles(msgspec.Struct):
-    """All roles, from the weakest on: each permits all that the previous one permits."""
-
-    roles: list[RoleInfo]
-
-
-class ListRoles(Request[Roles]):
-    """The roles. Codes: none of its own."""
+class ListRoles(Request[Page[RoleInfo]]):
+    """List the roles, the weakest first: each permits all that the previous one permits. Codes: none of its own."""
 
     permission = Permission.SIGNED_IN
     call = "roles.list"
 
 
-class Namespaces(msgspec.Struct):
-    """The namespaces in which the caller has rights, by name."""
+class ListNamespaces(Request[Page[str]]):
+    """List the namespaces in which the caller has rights. Codes: none of its own.
 
-    namespaces: list[str]
-    next: str | UnsetType = UNSET
-    """The value of ``after`` for the next page; left out: there are no more."""
-
-
-class ListNamespaces(Request[Namespaces]):
-    """The caller's namespaces; for a caller with rights in all: those with functions on this node. Codes: none of its own."""
+    For a caller with rights in all of them, these are the ones with functions on this node.
+    """
 
     permission = Permission.SIGNED_IN
     about_nodes = True
     call = "namespaces.list"
-    rows = "namespaces"
-    after: Text | None = None
+    cursor: Text | None = None
+    limit: Limit = PAGE_LIMIT
 
 
 LABEL_LIMIT = 200
@@ -230,31 +209,20 @@ class ActInfo(msgspec.Struct):
     """Why the caller was refused; None for an act that was done."""
 
 
-class ListedActs(msgspec.Struct):
-    """A page of acts, newest first."""
-
-    acts: list[ActInfo]
-    next: int | None
-    """The value of ``after`` for the next page; None on the last one. A page may be short and have a next one."""
-    searched_to: str | None
-    """The time of the last act that was examined, if there is a next page."""
-
-
-class ListActs(Request[ListedActs]):
-    """The acts in a namespace, or in all of them. Codes: ``forbidden``, ``unsupported``."""
+class ListActs(Request[Page[ActInfo]]):
+    """List who did what in a namespace, or in all of them, newest first. Codes: ``forbidden``, ``unsupported``."""
 
     permission = Permission.ADMIN
     requires = Feature.ACCESS
     touches = Touches.EACH
     call = "audit.list"
-    rows = "acts"
     only_reads = True
     everywhere: Annotated[bool, described("Acts in all namespaces, and those outside, such as on nodes.")] = False
     who: Annotated[Text | None, described("Only acts of the token or user with this name.")] = None
     what: Annotated[Text | None, described("Only acts of this kind, such as jobs.cancel.")] = None
     object: Annotated[Text | None, described("Only acts on this object, such as the handle of a job.")] = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
-    after: Whole | None = None
+    cursor: Text | None = None
+    limit: Limit = 100
 
 
 class MarkInfo(msgspec.Struct):
@@ -265,23 +233,15 @@ class MarkInfo(msgspec.Struct):
     who: str
 
 
-class Marks(msgspec.Struct):
-    """A page of marks, newest first."""
-
-    marks: list[MarkInfo]
-    next: int | None
-
-
-class ListMarks(Request[Marks]):
-    """The marks of a namespace. Codes: ``unsupported``."""
+class ListMarks(Request[Page[MarkInfo]]):
+    """List marks, newest first. Codes: ``unsupported``."""
 
     permission = Permission.READ
     requires = Feature.ACCESS
     call = "marks.list"
-    rows = "marks"
     only_reads = True
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
-    after: Whole | None = None
+    cursor: Text | None = None
+    limit: Limit = 100
 
 
 class AddMark(Request[MarkInfo]):

@@ -14,7 +14,7 @@ from mainspring.access.roles import Permission
 from mainspring.api.declaration import described, get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.request import PAGE_LIMIT, Code, Request, Time, Touches
+from mainspring.api.request import Code, Limit, Page, Request, Time, Touches
 from mainspring.features import Feature
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import Moment, Text  # noqa: TC001 - msgspec reads the annotations
@@ -53,14 +53,6 @@ class FunctionInfo(msgspec.Struct):
     """The caller who paused it last."""
 
 
-class ListedFunctions(msgspec.Struct):
-    """A page of functions, sorted by name. The pages follow the order in which the node has got the functions."""
-
-    functions: list[FunctionInfo]
-    next: str | None
-    """The value of ``after`` for the next page; None on the last one."""
-
-
 class Registration(msgspec.Struct):
     """The answer whether a function is registered."""
 
@@ -69,19 +61,16 @@ class Registration(msgspec.Struct):
     functions: list[str]
 
 
-class ListFunctions(Request[ListedFunctions]):
-    """The node's functions, one page at a time.
+class ListFunctions(Request[Page[FunctionInfo]]):
+    """List functions. Codes: ``invalid``.
 
-    With a ``name``, an answer may have fewer functions than ``limit`` although more follow: it has searched its share.
-
-    Codes: ``invalid``.
+    Each page is sorted by name. The pages follow the order in which the node has got the functions.
     """
 
     permission = Permission.READ
     call = "functions.list"
-    rows = "functions"
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
-    after: Text | None = None
+    cursor: Text | None = None
+    limit: Limit = 100
     name: Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)] = ""
     """A part of the names; capital and small letters are the same."""
 

@@ -8,11 +8,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import Button, delete, described, get, patch, post
+from mainspring.api.declaration import delete, described, get, patch, post
 from mainspring.api.request import (
+    PAGE_LIMIT,
     Code,
     CreatedFrom,
     CreatedTo,
+    Limit,
     OfError,
     OfFunction,
     OfKey,
@@ -21,6 +23,7 @@ from mainspring.api.request import (
     OfTag,
     OfUnique,
     OfWorkflow,
+    Page,
     Request,
     Time,
     Touches,
@@ -89,17 +92,6 @@ class JobDetails(JobInfo):
     """The key of the run of a workflow for which the job stands, which is its own handle, or to which it belongs."""
 
 
-class ListedJobs(msgspec.Struct):
-    """A page of jobs, newest first."""
-
-    jobs: list[JobInfo]
-    next: str | UnsetType | None = UNSET
-    """The handle for ``before`` of the next page; None: no older job matches. It is left out in an answer
-    that is not partial, unless large rows have made that short."""
-    searched_to: str | UnsetType | None = UNSET
-    """Only in a partial answer: when the last examined job was submitted; None: there is no older one."""
-
-
 class CancelledJob(msgspec.Struct):
     """The state of a job after a cancel."""
 
@@ -114,15 +106,14 @@ class MissedChanges(msgspec.Struct):
     missed: int
 
 
-class ListJobs(Request[ListedJobs], kw_only=True):
-    """Jobs that match all given criteria (`JobCriteria`) and are older than the job ``before``.
+class ListJobs(Request[Page[JobInfo]], kw_only=True):
+    """List jobs, newest first. They match all given criteria (`JobCriteria`).
 
     Codes: ``invalid``, ``job_not_found``, ``run_not_found``.
     """
 
     permission = Permission.READ
     call = "jobs.list"
-    rows = "jobs"
     place = "handle"
     only_reads = True
     state: OfState = None
@@ -135,10 +126,8 @@ class ListJobs(Request[ListedJobs], kw_only=True):
     tag: OfTag = None
     created_from: CreatedFrom = None
     created_to: CreatedTo = None
-    before: Text | None = None
-    limit: Whole = 100
-    partial: bool = False
-    """Whether the answer may contain fewer jobs than the limit although more match."""
+    cursor: Text | None = None
+    limit: Limit = 100
 
 
 class ShowJob(Request[JobDetails]):
@@ -242,8 +231,6 @@ class SnoozeJob(Request[JobInfo]):
     touches = Touches.JOB
     call = "jobs.snooze"
     http = post("jobs/{handle}/snooze", problems=(Code.CONFLICT,), example={"delay": 3600})
-    command = "EXAMPLES\n  mainspring jobs snooze H:node:1000000000001 --delay 2h"
-    button = Button(label="Snooze", done="The job was postponed.", states=("pending", "leased", "scheduled"))
     handle: Text
     delay: Annotated[FutureSeconds, described("Start the job this long from now, or later.")]
 
@@ -356,7 +343,7 @@ class ListAttempts(Request[Attempts]):
     touches = Touches.JOB
     reads_object = True
     call = "jobs.attempts"
-    http = get("jobs/{handle}/attempts")
+    http = get("jobs/{handle}/attempts", problems=(Code.JOB_NOT_FOUND,))
     handle: Text
 
 
@@ -367,7 +354,7 @@ class ShowArguments(Request[KeptArguments]):
     touches = Touches.JOB
     reads_object = True
     call = "jobs.arguments"
-    http = get("jobs/{handle}/arguments", problems=(Code.UNSUPPORTED,))
+    http = get("jobs/{handle}/arguments", problems=(Code.JOB_NOT_FOUND, Code.UNSUPPORTED))
     handle: Text
 
 
@@ -457,12 +444,9 @@ class LogLine(msgspec.Struct):
     """The number of lines that are missing before this one; left out if there are none."""
 
 
-class Logged(msgspec.Struct):
-    """A part of a job's log, the oldest line first."""
+class Logged(Page[LogLine], kw_only=True):
+    """A part of a job's log, the oldest line first. Its ``next`` is None only if no more lines follow."""
 
-    lines: list[LogLine]
-    next: str
-    """The value of ``after`` for the lines that follow."""
     ended: bool
     """Whether the job has ended, and no more lines follow."""
 
@@ -498,16 +482,19 @@ class ReadJobLogs(Request[Logged]):
     touches = Touches.JOB
     reads_object = True
     call = "jobs.logs"
+    of_page = ("limit", "tail", "whole", "wait")
     only_reads = True
+    bounds_pages = True
     handle: Text
-    tail: Whole = 200
-    """Without ``after``: the number of lines, the newest ones."""
-    after: Text | None = None
-    """``next`` of the previous answer; empty: from the first line."""
-    limit: Whole = 1000
-    """With ``after``: the largest number of lines."""
+    tail: Limit = 200
+    """On the first page: so many lines, the newest ones."""
+    whole: bool = False
+    """Whether the first page begins with the first line, and has no ``tail``."""
+    cursor: Text | None = None
+    limit: Limit = PAGE_LIMIT
+    """With ``whole`` or ``cursor``: the largest number of lines."""
     level: Level = "debug"
     """The lowest level."""
     attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
     wait: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT)] = 0.0
-    """With ``after``: seconds to wait for a line if there is none, and the job has not ended."""
+    """With ``whole`` or ``cursor``: seconds to wait for a line if there is none, and the job has not ended."""

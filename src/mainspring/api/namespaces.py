@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import get
 from mainspring.api.functions import Acknowledged  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.request import Code, Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
 from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 
@@ -143,14 +142,6 @@ class NamespaceNode(msgspec.Struct):
     lease_left: float | None = None
 
 
-class NamespaceNodes(msgspec.Struct):
-    """The nodes that share a store."""
-
-    nodes: list[NamespaceNode]
-    next: str | UnsetType = UNSET
-    """The value of ``after`` for the next page; left out: there are no more."""
-
-
 class ShowNamespace(Request[NamespaceStatus]):
     """Show the numbers of a namespace, with its failing functions and its oldest waiting job.
 
@@ -163,13 +154,13 @@ class ShowNamespace(Request[NamespaceStatus]):
     only_reads = True
 
 
-class ListNamespaceNodes(Request[NamespaceNodes]):
-    """The nodes that share a store, with the figures of a namespace. Codes: none of its own."""
+class ListNamespaceNodes(Request[Page[NamespaceNode]]):
+    """List the nodes with the numbers of a namespace. Codes: none of its own."""
 
     permission = Permission.READ
     call = "namespaces.nodes"
-    rows = "nodes"
-    after: Text | None = None
+    cursor: Text | None = None
+    limit: Limit = PAGE_LIMIT
 
 
 class ShowNamespaceNode(Request[NamespaceNode]):
@@ -179,7 +170,7 @@ class ShowNamespaceNode(Request[NamespaceNode]):
     touches = Touches.NODE
     reads_object = True
     call = "namespaces.node"
-    http = get("nodes/{node}", problems=(Code.AMBIGUOUS_NODE,))
+    http = get("nodes/{node}", problems=(Code.NODE_NOT_FOUND, Code.AMBIGUOUS_NODE))
     node: Text
     """A name, or the number of a term."""
 

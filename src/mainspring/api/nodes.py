@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
-
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import delete, get, post
-from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
 from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 
@@ -98,9 +95,6 @@ class ShowStatus(Request[NodeStatus]):
     http = get("/status")
 
 
-T = TypeVar("T")
-
-
 class RecoveryInfo(msgspec.Struct):
     """Jobs of ended terms that a node gave back to all nodes; docs/reference/protocol.md explains the keys."""
 
@@ -136,25 +130,17 @@ class NodeInfo(msgspec.Struct):
     """Empty for callers who may not see all namespaces."""
 
 
-class ListedNodes(msgspec.Struct):
-    """The nodes that share a store."""
-
-    nodes: list[NodeInfo]
-    next: str | UnsetType = UNSET
-    """The value of ``after`` for the next page; left out: there are no more."""
-
-
-class ListNodes(Request[ListedNodes]):
-    """The nodes that share a store. Codes: none of its own."""
+class ListNodes(Request[Page[NodeInfo]]):
+    """List the nodes that share the store. Codes: none of its own."""
 
     permission = Permission.READ
     about_nodes = True
     call = "nodes.list"
-    rows = "nodes"
-    after: Text | None = None
+    cursor: Text | None = None
+    limit: Limit = PAGE_LIMIT
 
 
-ONE_NODE = (Code.AMBIGUOUS_NODE,)
+ONE_NODE = (Code.NODE_NOT_FOUND, Code.AMBIGUOUS_NODE)
 """The problems of requests that name a node."""
 
 
@@ -251,22 +237,17 @@ class WorkerDetails(WorkerInfo):
     """None also for a worker that decides no runs."""
 
 
-class ListedWorkers(msgspec.Struct):
-    """A page of workers, sorted by their nodes' terms."""
+class ListWorkers(Request[Page[WorkerInfo]]):
+    """List the workers at all nodes. Codes: ``invalid``.
 
-    workers: list[WorkerInfo]
-    next: str | None
-    """The value of ``after`` for the next page; None on the last one."""
-
-
-class ListWorkers(Request[ListedWorkers]):
-    """The workers of a namespace at all nodes; of each other node the first 200, as of its last heartbeat. Codes: ``invalid``."""
+    They are sorted by the terms of their nodes; of each other node than the one that answers, there are the first 200, as of its
+    last heartbeat.
+    """
 
     permission = Permission.READ
     call = "workers.list"
-    rows = "workers"
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
-    after: Text | None = None
+    cursor: Text | None = None
+    limit: Limit = 100
 
 
 class ShowWorker(Request[WorkerDetails]):
@@ -276,7 +257,7 @@ class ShowWorker(Request[WorkerDetails]):
     touches = Touches.WORKER
     reads_object = True
     call = "workers.show"
-    http = get("workers/{worker}")
+    http = get("workers/{worker}", problems=(Code.WORKER_NOT_FOUND,))
     worker: Text
     """Its id."""
 
@@ -287,7 +268,7 @@ class DrainWorker(Request[WorkerInfo]):
     permission = Permission.OPERATE
     touches = Touches.WORKER
     call = "workers.drain"
-    http = post("workers/{worker}/drain", status=202)
+    http = post("workers/{worker}/drain", status=202, problems=(Code.WORKER_NOT_FOUND,))
     worker: Text
 
 
@@ -297,7 +278,7 @@ class UndrainWorker(Request[WorkerInfo]):
     permission = Permission.OPERATE
     touches = Touches.WORKER
     call = "workers.undrain"
-    http = post("workers/{worker}/undrain", status=202)
+    http = post("workers/{worker}/undrain", status=202, problems=(Code.WORKER_NOT_FOUND,))
     worker: Text
 
 
@@ -307,5 +288,5 @@ class StopWorker(Request[WorkerInfo]):
     permission = Permission.OPERATE
     touches = Touches.WORKER
     call = "workers.stop"
-    http = post("workers/{worker}/stop", status=202, problems=(Code.CONFLICT,))
+    http = post("workers/{worker}/stop", status=202, problems=(Code.WORKER_NOT_FOUND, Code.CONFLICT))
     worker: Text

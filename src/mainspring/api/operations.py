@@ -9,21 +9,13 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import described, post
 from mainspring.api.jobs import REASON_LIMIT, JobInfo
-from mainspring.api.request import (
-    PAGE_LIMIT,
-    Code,
-    JobCriteria,
-    Request,
-    Time,
-    Touches,
-)
+from mainspring.api.request import PAGE_LIMIT, Code, JobCriteria, Limit, Page, Request, Time, Touches
 from mainspring.features import Feature
-from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 ActionName = Literal["cancel", "retry", "delete", "reschedule"]
 StateName = Literal["running", "done", "aborted", "stopped"]
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
-Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)]
 HANDLES_LIMIT = 1000
 """Handles in one operation."""
 
@@ -86,27 +78,11 @@ class StartedOperation(msgspec.Struct):
     """The first five jobs that match."""
 
 
-class ListedOperations(msgspec.Struct):
-    """A page of operations, newest first."""
-
-    operations: list[OperationInfo]
-    next: str | None
-    """The value of ``before`` for the next page; None on the last one."""
-
-
 class TouchedJob(msgspec.Struct):
     """A job of an operation, with its outcome."""
 
     handle: str
     outcome: str
-
-
-class TouchedJobs(msgspec.Struct):
-    """A page of the jobs of an operation, in the order of their turns."""
-
-    jobs: list[TouchedJob]
-    next: int | None
-    """The value of ``after`` for the next page; None: there are no more jobs now."""
 
 
 PerSecond = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
@@ -146,16 +122,14 @@ class StartOperation(Request[StartedOperation]):
     ] = None
 
 
-class ListOperations(Request[ListedOperations]):
-    """The operations of a namespace. Codes: ``invalid``, ``unsupported``."""
+class ListOperations(Request[Page[OperationInfo]]):
+    """List operations on many jobs, newest first. Codes: ``invalid``, ``unsupported``."""
 
     permission = Permission.READ
     requires = Feature.OPERATIONS
     call = "operations.list"
-    rows = "operations"
+    cursor: Text | None = None
     limit: Limit = 100
-    before: Text | None = None
-    """List only operations that were started before this one."""
 
 
 class ShowOperation(Request[OperationDetails]):
@@ -180,8 +154,11 @@ class FollowOperation(Request[OperationInfo]):
     id: Text
 
 
-class ListOperationJobs(Request[TouchedJobs]):
-    """The jobs that an operation has changed or could not change. Codes: ``operation_not_found``, ``unsupported``."""
+class ListOperationJobs(Request[Page[TouchedJob]]):
+    """List the jobs of an operation with their outcomes, in the order of their turns.
+
+    Codes: ``operation_not_found``, ``unsupported``.
+    """
 
     permission = Permission.READ
     requires = Feature.OPERATIONS
@@ -189,7 +166,8 @@ class ListOperationJobs(Request[TouchedJobs]):
     reads_object = True
     call = "operations.jobs"
     id: Text
-    after: Whole = 0
+    cursor: Text | None = None
+    limit: Limit = PAGE_LIMIT
 
 
 class AbortOperation(Request[OperationInfo]):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Pr
 import msgspec
 
 from mainspring.access.roles import Permission  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.declaration import Button, Http, described
+from mainspring.api.declaration import Http, described
 from mainspring.errors import ConflictError, ForbiddenError, Kind, MainspringError, RefusedError, UsageError
 from mainspring.features import Feature  # noqa: TC001 - msgspec reads the annotation
 from mainspring.namespaces import Namespaced
@@ -27,11 +27,12 @@ from mainspring.sizes import Text, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
     from typing import Self
 
 PAGE_LIMIT = 1000
 """The largest number of jobs, functions, times or runs in one answer."""
+Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)]
+"""The most rows of a part of a list."""
 
 
 class Code(StrEnum):
@@ -101,15 +102,17 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """A sentence: what was wrong with which input, and what to do."""
     live_handle: str | None = None
     """Of a conflict: the job that has the unique now."""
+    field: str | None = None
+    """The field of the request that is wrong, if the problem is about one."""
 
 
 class ApiError(MainspringError):
     """A call failed; ``problem`` is the reason."""
 
-    def __init__(self, code: Code, message: str, live_handle: str | None = None) -> None:
+    def __init__(self, code: Code, message: str, live_handle: str | None = None, *, field: str | None = None) -> None:
         message = hide_secrets(message)  # it may quote a token that stands in the wrong place, and clients log it
         super().__init__(message)
-        self.problem = Problem(code, message, live_handle)
+        self.problem = Problem(code, message, live_handle, field)
 
 
 def lacking(feature: Feature) -> ApiError:
@@ -192,6 +195,20 @@ class Touches(Enum):
         return ApiError(self.code, self._missing.format(name))
 
 
+class Page(msgspec.Struct, Generic[A]):
+    """A part of a list, whose request has the fields ``cursor`` and ``limit``.
+
+    Any part may be short, and even empty: the list ends where ``next`` is None. `Api` ends a part at `sizes.PAGE` bytes.
+    """
+
+    items: list[A]
+    next: str | None = None
+    """The ``cursor`` of the request for the next part. Only `Api` makes and reads cursors: a handler gives a place of its own,
+    such as a handle, and finds it in ``cursor``."""
+    searched_to: str | None = None
+    """How far a search has come that ended before the page was full: the time of the last row that it has examined."""
+
+
 class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=True):
     """A request; ``A`` is the type of its answer."""
 
@@ -213,10 +230,6 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     """The name in JSON; empty for a request with bytes, which JSON cannot hold, and for one that other calls replace."""
     http: ClassVar[Http | None] = None
     """Its place in the HTTP API; None: a face has its routes by hand, or there is none."""
-    command: ClassVar[str] = ""
-    """The end of a command's help, such as its examples. A request with it has a command that is made of its declaration."""
-    button: ClassVar[Button | None] = None
-    """Its form on the page of its object; None: the page has one by hand, or there is none."""
     name_in_audit: ClassVar[str] = ""
     """The name of a request without ``call`` in the audit."""
     in_all_namespaces: ClassVar[bool] = False
@@ -228,15 +241,14 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     """Whether it changes nothing and may take long: it ends when its client disconnects."""
     is_small: ClassVar[bool] = False
     """Whether it reads or changes a single thing and has a short answer, so that a client may have many of them under way."""
-    rows: ClassVar[str] = ""
-    """The field of its answer with the rows of a list. `Api` ends an answer at `sizes.PAGE` bytes of them, and ``next`` in the
-    answer continues there. The request has a ``limit``, or a field ``after``."""
-    place: ClassVar[str] = ""
-    """The field of a row that is the place after it, for answers whose handler leaves ``next`` out. Without it, such a handler
-    returns all rows, and `Api` numbers them."""
     former: ClassVar[Mapping[str, str]] = {}
     """Former names of fields, with the present ones: ``{"unique": "id"}``. They are read, too, and `params_of` sends them, so
     that nodes, clients and scripts of this version and of the last one work together."""
+
+    of_page: ClassVar[tuple[str, ...]] = ("limit",)
+    """Of a list: fields that are about one page, and no part of the filter to which a cursor belongs. They have defaults."""
+    bounds_pages: ClassVar[bool] = False
+    """Of a list: whether its handler ends a page at `sizes.PAGE` bytes itself, in place of `Api`."""
 
     def needs(self) -> Permission:
         """Return the need of this request, which may be more than ``permission``."""
@@ -257,6 +269,11 @@ def answer_type(kind: type[Request[Any]]) -> Any:
     raise TypeError(f"{kind.__name__} does not name the type of its answer")
 
 
+def is_list(kind: type[Request[Any]]) -> bool:
+    """Return whether a request has a page of a list as its answer."""
+    return "cursor" in kind.__struct_fields__
+
+
 def summary_of(kind: type[Request[Any]]) -> str:
     """Return the first sentence of a request's docstring, as the title of its route, its command and its button."""
     first = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
@@ -267,12 +284,6 @@ def details_of(kind: type[Request[Any]]) -> str:
     """Return a request's docstring without the first sentence."""
     whole = inspect.cleandoc(kind.__doc__ or "")
     return whole.removeprefix(summary_of(kind)).removeprefix(".").strip()
-
-
-def requests_of(subject: ModuleType) -> tuple[type[Request[Any]], ...]:
-    """Return the requests that a module declares, in their order."""
-    found = [one for one in vars(subject).values() if isinstance(one, type) and one.__module__ == subject.__name__]
-    return tuple(one for one in found if issubclass(one, Request))
 
 
 def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:

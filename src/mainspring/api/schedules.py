@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import delete, described, get, post
-from mainspring.api.request import PAGE_LIMIT, Code, Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.model import ClockNote, ConflictKind, Misfire  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.specification import Specification
@@ -75,14 +75,6 @@ class ScheduleDetails(ScheduleInfo, kw_only=True):
     """Bytes. ``payload`` is empty, and ``args`` missing, for callers who may not see them."""
     args: msgspec.Raw | UnsetType = UNSET
     """The arguments; missing if they are not JSON."""
-
-
-class ListedSchedules(msgspec.Struct):
-    """All schedules, by name."""
-
-    schedules: list[ScheduleInfo]
-    next: str | UnsetType = UNSET
-    """The value of ``after`` for the next page; left out: there are no more."""
 
 
 class RemovedSchedule(msgspec.Struct):
@@ -161,14 +153,6 @@ class FireInfo(msgspec.Struct):
     finished: bool
 
 
-class Runs(msgspec.Struct):
-    """Outcomes of a schedule's fire times, newest first."""
-
-    runs: list[FireInfo]
-    next: float | UnsetType = UNSET
-    """The value of ``before`` for the next page, in seconds since 1970; left out: there are no more."""
-
-
 class Difference(msgspec.Struct):
     """One change by a declaration."""
 
@@ -186,15 +170,14 @@ class Declared(msgspec.Struct):
     changes: list[Difference]
 
 
-class ListAllSchedules(Request[ListedSchedules]):
-    """All schedules."""
+class ListAllSchedules(Request[Page[ScheduleInfo]]):
+    """List schedules, by name."""
 
     permission = Permission.READ
     call = "schedules.list"
-    rows = "schedules"
-    place = "name"
     only_reads = True
-    after: Text | None = None
+    cursor: Text | None = None
+    limit: Limit = PAGE_LIMIT
 
 
 class ShowSchedule(Request[ScheduleDetails]):
@@ -204,7 +187,7 @@ class ShowSchedule(Request[ScheduleDetails]):
     touches = Touches.SCHEDULE
     reads_object = True
     call = "schedules.show"
-    http = get("schedules/{name}")
+    http = get("schedules/{name}", problems=(Code.SCHEDULE_NOT_FOUND,))
     name: Text
 
 
@@ -321,17 +304,16 @@ class NextTimes(Request[Times]):
     count: Whole = 10
 
 
-class ScheduleHistory(Request[Runs]):
-    """The outcomes of a schedule's fire times, optionally before a given time. Codes: ``invalid``, ``schedule_not_found``."""
+class ScheduleHistory(Request[Page[FireInfo]]):
+    """List the outcomes of a schedule's fire times, newest first. Codes: ``invalid``, ``schedule_not_found``."""
 
     permission = Permission.READ
     touches = Touches.SCHEDULE
     call = "schedules.history"
-    rows = "runs"
     only_reads = True
     name: Text
-    limit: Whole = 100
-    before: Moment | None = None
+    cursor: Text | None = None
+    limit: Limit = 100
 
 
 class DeclareSchedules(Request[Declared]):
@@ -356,14 +338,6 @@ FireStateName = Literal["waiting", "fired", "joined", "skipped"]
 OutcomeName = Literal["succeeded", "failed", "cancelled", "expired"]
 LONGEST_TIMELINE = 31 * 86_400.0
 """Seconds."""
-
-
-class ListedFires(msgspec.Struct):
-    """A page of fire times, newest first."""
-
-    fires: list[FireInfo]
-    next: str | None
-    """The value of ``after`` for the next page, which may be empty; None: there are no more."""
 
 
 class TimelineBucket(msgspec.Struct):
@@ -391,24 +365,20 @@ class ScheduleLine(msgspec.Struct):
     buckets: list[TimelineBucket]
 
 
-class Timeline(msgspec.Struct):
+class Timeline(Page[ScheduleLine], kw_only=True):
     """The fire times of schedules in a time, counted in buckets."""
 
     since: str
     until: str
     step: float
     """Seconds of a bucket."""
-    schedules: list[ScheduleLine]
-    next: str | None
-    """The value of ``after`` for the next schedules; None: there are no more."""
 
 
-class ListFires(Request[ListedFires]):
-    """The outcomes of the fire times of all schedules, or of one. Codes: ``invalid``, ``schedule_not_found``."""
+class ListFires(Request[Page[FireInfo]]):
+    """List the fire times of all schedules, or of one, newest first. Codes: ``invalid``, ``schedule_not_found``."""
 
     permission = Permission.READ
     call = "schedules.fires"
-    rows = "fires"
     only_reads = True
     schedule: Text | None = None
     state: FireStateName | None = None
@@ -417,19 +387,11 @@ class ListFires(Request[ListedFires]):
     """The earliest fire time, in seconds since 1970."""
     until: Moment | None = None
     """Only fire times before this one."""
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
-    after: Text | None = None
+    cursor: Text | None = None
+    limit: Limit = 100
 
 
-class Outcomes(msgspec.Struct):
-    """The last outcomes of schedules."""
-
-    fires: list[FireInfo]
-    next: str | UnsetType = UNSET
-    """The value of ``after`` for the next page; left out: there are no more."""
-
-
-class ReadOutcomes(Request[Outcomes]):
+class ReadOutcomes(Request[Page[FireInfo]]):
     """The last outcome of each of some schedules: its newest fire time whose job has ended, or that was skipped.
 
     A schedule without one among its newest 20 fire times is left out. A removed schedule is, too, if the caller may not read all
@@ -438,10 +400,10 @@ class ReadOutcomes(Request[Outcomes]):
 
     permission = Permission.READ
     call = "schedules.outcomes"
-    rows = "fires"
     only_reads = True
     schedules: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)]
-    after: Text | None = None
+    cursor: Text | None = None
+    limit: Limit = PAGE_LIMIT
 
 
 class ReadTimeline(Request[Timeline]):
@@ -449,7 +411,6 @@ class ReadTimeline(Request[Timeline]):
 
     permission = Permission.READ
     call = "schedules.timeline"
-    rows = "schedules"
     only_reads = True
     since: Moment | None = None
     """Seconds since 1970; by default the begin of the present day in UTC."""
@@ -457,8 +418,8 @@ class ReadTimeline(Request[Timeline]):
     """By default a day later, and at most 31 days."""
     step: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 900.0
     """Seconds of a bucket."""
-    after: Text | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
+    cursor: Text | None = None
+    limit: Limit = 100
     """Schedules in one answer."""
     schedules: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)] | None = None
     """Only these."""

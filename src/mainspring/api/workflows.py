@@ -15,10 +15,10 @@ from msgspec import UNSET, UnsetType
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import described, get, post
 from mainspring.api.jobs import REASON_LIMIT
-from mainspring.api.request import Code, Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
 from mainspring.api.submitting import Arguments, PriorityName
 from mainspring.features import Feature
-from mainspring.sizes import Moment, Seconds, Text, Whole  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Moment, Seconds, Text, TextTuple  # noqa: TC001 - msgspec reads the annotations
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Status
 
@@ -182,16 +182,6 @@ class RunDetails(RunInfo):
     """The first reason that a request to cancel has given."""
 
 
-class ListedRuns(msgspec.Struct):
-    """A page of runs, newest first."""
-
-    runs: list[RunInfo]
-    next: str | None
-    """The value of ``after`` for the next page; None: no older run matches."""
-    searched_to: str | UnsetType | None = UNSET
-    """Only in a partial answer: when the last examined run was started; None: there is no older one."""
-
-
 class StartedRun(msgspec.Struct):
     """A started run, or the open one that the request joined."""
 
@@ -215,13 +205,12 @@ class ReachedRun(msgspec.Struct):
     """Whether the run had taken a request with this key before, so that it ignored this one."""
 
 
-class HistoryPage(msgspec.Struct):
-    """A page of a history."""
+class HistoryPage(Page[dict[str, Any]], kw_only=True):
+    """A part of a history.
 
-    events: list[dict[str, Any]]
-    """As in the answers of Amazon SWF's ``GetWorkflowExecutionHistory``; with ``exact`` as in ``workflows.history_files``."""
-    next: int | None
-    """The value of ``from`` for the next page; None: there are no more events now."""
+    Events are as in the answers of Amazon SWF's ``GetWorkflowExecutionHistory``; with ``exact`` as in files of histories.
+    """
+
     status: AnyStatus
     """Of the run. A closed run gets no more events."""
     run: str | None = None
@@ -270,13 +259,12 @@ class StartRun(Arguments, Request[StartedRun]):
     priority: Annotated[PriorityName, described("Runs of a higher priority go on first.")] = "normal"
 
 
-class ListWorkflowRuns(Request[ListedRuns]):
-    """Runs that match all given criteria. Codes: ``invalid``."""
+class ListWorkflowRuns(Request[Page[RunInfo]]):
+    """List runs, newest first. They match all given criteria. Codes: ``invalid``."""
 
     permission = Permission.READ
     requires = Feature.WORKFLOWS
     call = "workflows.list"
-    rows = "runs"
     only_reads = True
     open: bool = False
     closed: bool = False
@@ -287,10 +275,8 @@ class ListWorkflowRuns(Request[ListedRuns]):
     status: GivenStatus | None = None
     since: Moment | None = None
     """The earliest start, in seconds since 1970."""
-    limit: Whole = 100
-    after: Text | None = None
-    partial: bool = False
-    """Whether the answer may contain fewer runs than the limit although more match."""
+    cursor: Text | None = None
+    limit: Limit = 100
 
 
 class ShowRun(Request[RunDetails]):
@@ -301,26 +287,31 @@ class ShowRun(Request[RunDetails]):
     touches = Touches.RUN
     reads_object = True
     call = "workflows.show"
-    http = get("workflows/{key}")
+    http = get("workflows/{key}", problems=(Code.RUN_NOT_FOUND,))
     key: Text
 
 
 class ReadHistory(Request[HistoryPage], rename={"first": "from"}):
-    """The events of a run in order. Codes: ``run_not_found``, ``invalid``."""
+    """Show the events of a run, in order or the newest first. Codes: ``run_not_found``, ``invalid``."""
 
     permission = Permission.READ
     requires = Feature.WORKFLOWS
     touches = Touches.RUN
     reads_object = True
     call = "workflows.history"
-    rows = "events"
     only_reads = True
+    bounds_pages = True
     key: Text
-    first: Whole = 1
+    first: Annotated[int, msgspec.Meta(ge=1, le=2**53)] = 1
     """In JSON ``from``: the number of the first event."""
-    limit: Whole = 1000
+    cursor: Text | None = None
+    limit: Limit = 100
     native: bool = False
     """Whether to add the attributes that Amazon SWF does not have."""
+    reverse: bool = False
+    """Whether to begin with the newest event."""
+    kinds: TextTuple = ()
+    """Only events of these types, such as ``ActivityTaskFailed``."""
     exact: bool = False
     """Whether to answer with all attributes as they are stored, as in the files of ``mainspring workflows export``."""
 
@@ -439,14 +430,6 @@ class VersionInfo(msgspec.Struct):
     """Whether runs need its code: open ones or new ones."""
 
 
-class VersionList(msgspec.Struct):
-    """The versions of workflows, by the names of these; the newest version comes first."""
-
-    versions: list[VersionInfo]
-    next: str | UnsetType = UNSET
-    """The value of ``after`` for the next page; left out: there are no more."""
-
-
 class RemovedVersion(msgspec.Struct):
     """A version that nothing needed."""
 
@@ -487,23 +470,15 @@ class DeciderInfo(msgspec.Struct):
     """None: it has not reported, as workers of earlier versions."""
 
 
-class DeciderList(msgspec.Struct):
-    """The connected workers that decide runs."""
-
-    workers: list[DeciderInfo]
-    next: str | UnsetType = UNSET
-    """The value of ``after`` for the next page; left out: there are no more."""
-
-
-class ListVersions(Request[VersionList]):
-    """The versions of a workflow, or of all. Codes: ``workflow_not_found``."""
+class ListVersions(Request[Page[VersionInfo]]):
+    """List the versions of a workflow, or of all, the newest first. Codes: ``workflow_not_found``."""
 
     permission = Permission.READ
     requires = Feature.WORKFLOWS
     call = "workflows.versions"
-    rows = "versions"
     type: Text | None = None
-    after: Text | None = None
+    cursor: Text | None = None
+    limit: Limit = PAGE_LIMIT
 
 
 class RemoveVersion(Request[RemovedVersion]):
@@ -518,11 +493,11 @@ class RemoveVersion(Request[RemovedVersion]):
     version: Text
 
 
-class ListDeciders(Request[DeciderList]):
-    """The connected workers that decide runs. Codes: none of its own."""
+class ListDeciders(Request[Page[DeciderInfo]]):
+    """List the connected workers that decide runs. Codes: none of its own."""
 
     permission = Permission.READ
     requires = Feature.WORKFLOWS
     call = "workflows.workers"
-    rows = "workers"
-    after: Text | None = None
+    cursor: Text | None = None
+    limit: Limit = PAGE_LIMIT

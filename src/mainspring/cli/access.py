@@ -22,7 +22,7 @@ from mainspring.api.access import (
     WhoAmI,
 )
 from mainspring.api.request import PAGE_LIMIT
-from mainspring.cli.calls import call, items, print_answer
+from mainspring.cli.calls import items, print_answer
 from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import EXIT_DONE, print_fields, print_json, print_rows, print_table
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
@@ -88,7 +88,7 @@ def create(
 @tokens.command(name="list")
 def list_tokens(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """List the tokens that you may revoke, with the times of their last use, exact to a minute."""
-    found = list(items(server.client(), ListTokens(), "tokens"))
+    found = list(items(server.client(), ListTokens()))
     print_rows(TOKEN_COLUMNS, found if json else [_shown(token) for token in found], json=json)
     return EXIT_DONE
 
@@ -176,7 +176,7 @@ def list_acts(
       0 listed, 2 your token is not an administrator's, 3 no server
     """
     request = ListActs(limit=PAGE_LIMIT, **given)
-    found = items(server.client(), request, "acts", None if export else limit)
+    found = items(server.client(), request, None if export else limit)
     if export:
         for act in found:
             print_json(act)
@@ -190,7 +190,7 @@ def list_acts(
 @marks.command(name="list")
 def list_marks(*, limit: Limit = 100, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """List marks, newest first."""
-    print_rows(MARK_COLUMNS, call(server.client(), ListMarks(limit=limit))["marks"], json=json)
+    print_rows(MARK_COLUMNS, list(items(server.client(), ListMarks(), limit)), json=json)
     return EXIT_DONE
 
 

@@ -1,6 +1,6 @@
 """Requests of commands to a server: the API's requests, sent as ``CALL`` packets of the protocol.
 
-A search for jobs or runs takes several requests: each answer has those found in 60 ms and the handle at which to continue.
+A search for jobs or runs takes several requests: each answer has those found in 60 ms and the cursor with which to continue.
 """
 
 from __future__ import annotations
@@ -8,19 +8,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 
 from mainspring.api.functions import IsRegistered, ListFunctions, ShowFunction
-from mainspring.api.request import params_of
-from mainspring.cli.display import EXIT_DONE, did_you_mean, print_json
-from mainspring.errors import MainspringError, NotFoundError, UsageError
+from mainspring.api.request import PAGE_LIMIT, params_of
+from mainspring.cli.display import EXIT_DONE, did_you_mean, print_error, print_json
+from mainspring.errors import MainspringError, NotFoundError
 from mainspring.namespaces import name_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mainspring.api import jobs, workflows
     from mainspring.api.request import Request
     from mainspring.client.blocking import Client
 
@@ -54,24 +52,18 @@ def call(client: Client, request: Request[Any], timeout: float | None = None) ->
     return answer
 
 
-def items(client: Client, request: Request[Any], key: str, most: int | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the items of a list, or the first ``most``, in as many requests as needed. Raises as `call`.
-
-    ``request`` is for the first page and has a field ``after``; with ``most``, its ``limit`` is that of a page. ``key`` is the
-    answer's key for the items.
-    """
-    page: Any = request  # not all requests have the fields of a list
+def items(client: Client, request: Request[Any], most: int | None = None) -> Iterator[Any]:
+    """Yield the rows of a list, or the first ``most``, in as many requests as needed. Raises as `call`."""
+    page: Any = request  # a list has the fields `cursor` and `limit`
     number = 0
     while True:
-        if most is not None:
-            page = replace(page, limit=min(page.limit, most - number))
+        page = replace(page, limit=PAGE_LIMIT if most is None else min(PAGE_LIMIT, most - number))
         answer = call(client, page)
-        yield from answer[key]
-        number += len(answer[key])
-        after = answer.get("next")
-        if after is None or (most is not None and number >= most):
+        yield from answer["items"]
+        number += len(answer["items"])
+        if answer["next"] is None or (most is not None and number >= most):
             return
-        page = replace(page, after=after)
+        page = replace(page, cursor=answer["next"])
 
 
 def print_answer(
@@ -92,50 +84,32 @@ def print_answer(
 
 
 class ListSearch:
-    """The rows found so far, and the position of the search.
+    """A search for the rows of a list, up to the limit of its request: those found so far, and the place of the search."""
 
-    ``rows`` is the key of an answer's rows, ``place`` the field of the request with the handle at which it continues.
-    """
-
-    def __init__(
-        self, client: Client, request: jobs.ListJobs | workflows.ListWorkflowRuns, *, rows: str, place: str
-    ) -> None:
+    def __init__(self, client: Client, request: Request[Any]) -> None:
         self._client = client
-        self._request = request
-        self._rows = rows
-        self._place = place
-        self._supports_partial = True
-        """Whether the server can answer before it has found as many rows as the limit; earlier versions cannot."""
+        self._request: Any = request  # a list has the fields `cursor` and `limit`
         self.found: list[dict[str, Any]] = []
         self.next: str | None = None
-        """The handle before which the search continues; None: it has ended."""
+        """The cursor with which the search continues; None: it has ended."""
         self.searched_to: str | None = None
-        """The time at which the last examined job was submitted, or run was started."""
+        """The time of the last row that was examined."""
 
     def run(self) -> None:
         """Search until the limit is reached or no row is left. An exception keeps the rows that were found before it."""
         request, limit = self._request, self._request.limit
         while True:
-            answer = self._call(_replaced(request, limit=limit - len(self.found)))
-            self.found += answer[self._rows]
-            self.next, self.searched_to = answer.get("next"), answer.get("searched_to")
+            answer = call(self._client, replace(request, limit=limit - len(self.found)))
+            self.found += answer["items"]
+            self.next, self.searched_to = answer["next"], answer["searched_to"]
             if self.next is None or len(self.found) >= limit:
                 return
-            request = _replaced(request, **{self._place: self.next})
+            request = replace(request, cursor=self.next)
 
-    def _call(self, request: jobs.ListJobs | workflows.ListWorkflowRuns) -> dict[str, Any]:
-        if self._supports_partial:
-            try:
-                return call(self._client, _replaced(request, partial=True))
-            except UsageError:
-                self._supports_partial = False
-        return call(self._client, request)
-
-
-def _replaced(
-    request: jobs.ListJobs | workflows.ListWorkflowRuns, **fields: Any
-) -> jobs.ListJobs | workflows.ListWorkflowRuns:
-    return msgspec.structs.replace(request, **fields)
+    def print_next(self) -> None:
+        """Say how the list goes on, if it does. Standard output has only rows."""
+        if self.next is not None:
+            print_error(f"there may be more: continue with --cursor {self.next}")
 
 
 MAX_SUGGESTIONS = 3
@@ -162,7 +136,7 @@ def check_exists(client: Client, function: str) -> None:
     try:
         call(client, ShowFunction(function))
     except NotFoundError:
-        listed: list[dict[str, Any]] = call(client, ListFunctions())["functions"]
+        listed: list[dict[str, Any]] = call(client, ListFunctions(limit=PAGE_LIMIT))["items"]
         near = did_you_mean(function, [one["function"] for one in listed], most=MAX_SUGGESTIONS)
         raise NotFoundError(
             f"the function {function} has no jobs, workers or limits; add --create if the name is right{near}"

@@ -54,7 +54,7 @@ async def _follow(client: AsyncClient, handle: str, view: View, limit: float | N
 
 async def _show_last_lines(client: AsyncClient, cursor: LogCursor, view: View) -> None:
     cursor.params["wait"] = 0
-    until = time.monotonic() + (LAST_LINES if cursor.params["after"] else NO_LINES)
+    until = time.monotonic() + (LAST_LINES if "cursor" in cursor.params else NO_LINES)
     while not cursor.ended:
         view.lines(cursor.add(await client.call(METHOD, cursor.params)))
         if time.monotonic() >= until:

@@ -61,7 +61,7 @@ def list_functions(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
 def _all(client: Client) -> list[dict[str, Any]]:
     """Return all functions, ordered by name. Nodes of older versions return them in one page."""
-    return sorted(items(client, ListFunctions(), "functions"), key=lambda function: str(function["function"]))
+    return sorted(items(client, ListFunctions()), key=lambda function: str(function["function"]))
 
 
 @functions.command

@@ -131,9 +131,9 @@ def logs(
     EXIT CODES
       0 printed, 3 no server, 4 no such job
     """
-    request = ReadJobLogs(handle, tail=tail, level=level, attempt=attempt, after="" if whole else None)
+    request = ReadJobLogs(handle, tail=tail, level=level, attempt=attempt, whole=whole)
     client = server.client()
-    for lines in _pages(client, request) if whole else [call(client, request)["lines"]]:
+    for lines in _pages(client, request) if whole else [call(client, request)["items"]]:
         print_lines(lines, json=json)
     return EXIT_DONE
 
@@ -141,10 +141,10 @@ def logs(
 def _pages(client: Client, request: ReadJobLogs) -> Iterator[list[dict[str, Any]]]:
     while True:
         answer = call(client, request)
-        yield answer["lines"]
-        if not answer["lines"]:
+        yield answer["items"]
+        if not answer["items"] or answer["next"] is None:
             return
-        request.after = answer["next"]
+        request.cursor = answer["next"]
 
 
 def print_lines(lines: Iterable[dict[str, Any]], *, json: bool) -> None:

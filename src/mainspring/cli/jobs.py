@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
-from mainspring.api import jobs as requests
 from mainspring.api.jobs import (
     CancelJob,
     CloneJob,
@@ -20,17 +19,20 @@ from mainspring.api.jobs import (
     RetryJob,
     ShowArguments,
     ShowJob,
+    SnoozeJob,
     UpdateJob,
     WatchJobs,
 )
 from mainspring.api.request import JobCriteria
 from mainspring.cli.calls import ListSearch, arguments_of, call, print_answer
-from mainspring.cli.declared import NOTHING, Given, add_made, send_each, takes
+from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import (
     AS_AGE,
     EXIT_DONE,
     LEFT_OUT,
     Step,
+    exit_code,
+    explain,
     print_error,
     print_groups,
     print_json,
@@ -46,20 +48,14 @@ from mainspring.cli.operations import (
     takes_operation,
     takes_selection,
 )
-from mainspring.cli.options import (
-    DURATION_OPTION,
-    LOCAL,
-    Json,
-    ServerOptions,
-    plain,
-)
+from mainspring.cli.options import DURATION_OPTION, LOCAL, Cursor, Json, ServerOptions, plain
 from mainspring.cli.run_views import progress_text
 from mainspring.cli.submit import write_result
 from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.user_data import check_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 Handles = Annotated[
     tuple[str, ...], Parameter(name="HANDLE", help="The jobs' handles.", negative="", show_default=False)
@@ -96,7 +92,7 @@ def cancel(
     """
     if not handles or selection or options or yes:
         return change_jobs(server.client(), "cancel", handles, selection, options, yes=yes, json=json, **given)
-    return send_each([CancelJob(handle, **given) for handle in handles], "handle", server, json=json)
+    return _each([CancelJob(handle, **given) for handle in handles], server, json=json)
 
 
 @takes(RetryJob, "delay", "args")
@@ -129,7 +125,7 @@ def retry(
         if given:
             raise UsageError("--args and --delay are for jobs that are named by their handles")
         return change_jobs(server.client(), "retry", handles, selection, options, yes=yes, reason=reason, json=json)
-    return send_each([RetryJob(handle, **given) for handle in handles], "handle", server, json=json)
+    return _each([RetryJob(handle, **given) for handle in handles], server, json=json)
 
 
 @takes(UpdateJob, "priority", "run_at", "expires_at")
@@ -151,7 +147,24 @@ def update(
     """
     if not given:
         raise UsageError("nothing changes: give --priority, --run-at or --expires-at")
-    return send_each([UpdateJob(handle, **given) for handle in handles], "handle", server, json=json)
+    return _each([UpdateJob(handle, **given) for handle in handles], server, json=json)
+
+
+@takes(SnoozeJob, "delay")
+def snooze(
+    handles: Handles,
+    /,
+    *,
+    given: Given,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Postpone jobs that have not started.
+
+    EXAMPLES
+      mainspring jobs snooze H:node:1000000000001 --delay 2h
+    """
+    return _each([SnoozeJob(handle, **given) for handle in handles], server, json=json)
 
 
 @takes(CloneJob)
@@ -200,7 +213,28 @@ def delete(
     """
     if not handles or reason is not None or selection or options or yes:
         return change_jobs(server.client(), "delete", handles, selection, options, yes=yes, reason=reason, json=json)
-    return send_each([DeleteJob(handle) for handle in handles], "handle", server, json=json)
+    return _each([DeleteJob(handle) for handle in handles], server, json=json)
+
+
+def _each(
+    requests: Sequence[CancelJob | RetryJob | UpdateJob | SnoozeJob | DeleteJob], server: ServerOptions, *, json: bool
+) -> int:
+    """Send all requests, print each answer or error, and return the exit code of the first error."""
+    client = server.client()
+    code = EXIT_DONE
+    for request in requests:
+        try:
+            answer = call(client, request)
+        except MainspringError as error:
+            text = explain(error)
+            print_error(text if text.startswith(request.handle) else f"{request.handle}: {text}")
+            code = code or exit_code(error)
+            continue
+        if json:
+            print_json(answer)
+        else:
+            print(f"{answer['handle']}\t{answer['state']}", flush=True)
+    return code
 
 
 FIELD_GROUPS = (
@@ -260,9 +294,9 @@ jobs.command(follow)
 jobs.command(cancel)
 jobs.command(retry)
 jobs.command(update)
+jobs.command(snooze)
 jobs.command(clone)
 jobs.command(delete)
-add_made(jobs, requests)
 
 
 @jobs.command(name="list")
@@ -271,9 +305,7 @@ def list_jobs(
     *,
     given: Given = NOTHING,
     limit: Annotated[int, Parameter(name="--limit", help="The most jobs to list, up to 1000.")] = 100,
-    before: Annotated[
-        str | None, plain("--before", "List only jobs older than the job with this handle: the next page.")
-    ] = None,
+    cursor: Cursor = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -283,23 +315,23 @@ def list_jobs(
     names, then a line per job with tabs between all columns. With --json, it prints an array.
 
     The search takes a while if only few of very many jobs match. If you interrupt it, it prints the jobs that it has found
-    and the handle at which to continue.
+    and how to continue.
 
     EXAMPLES
       mainspring jobs list --state failed
       mainspring jobs list --function thumbnail --limit 10 --json
       mainspring jobs list --state failed --error TimeoutError --created-after 2030-01-31T12:00:00Z
     """
-    request = ListJobs(before=before, limit=limit, **given)
-    search = ListSearch(server.client(), request, rows="jobs", place="before")
+    search = ListSearch(server.client(), ListJobs(cursor=cursor, limit=limit, **given))
     try:
         search.run()
     except (KeyboardInterrupt, MainspringError):
         if search.next is not None:
             print_rows(COLUMNS, search.found, json=json, steps=SHRINK_STEPS)
-            print_error(f"searched back to jobs of {search.searched_to}; continue with --before {search.next}")
+            print_error(f"searched back to jobs of {search.searched_to}; continue with --cursor {search.next}")
         raise
     print_rows(COLUMNS, search.found, json=json, steps=SHRINK_STEPS)
+    search.print_next()
     return EXIT_DONE
 
 

@@ -79,7 +79,7 @@ def list_nodes(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
     A killed node stays in the list until its lease has ended and another node has recovered its jobs.
     """
-    print_rows(NODE_COLUMNS, list(items(server.client(), ListNodes(), "nodes")), json=json)
+    print_rows(NODE_COLUMNS, list(items(server.client(), ListNodes())), json=json)
     return EXIT_DONE
 
 
@@ -158,7 +158,7 @@ def list_workers(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     Workers of other nodes are shown as of these nodes' last heartbeats, and at most 200 of each other node. A worker that is
     connected to several nodes has a line for each of them.
     """
-    print_rows(WORKER_COLUMNS, list(items(server.client(), ListWorkers(), "workers")), json=json)
+    print_rows(WORKER_COLUMNS, list(items(server.client(), ListWorkers())), json=json)
     return EXIT_DONE
 
 

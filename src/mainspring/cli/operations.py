@@ -24,7 +24,7 @@ from mainspring.api.operations import (
     StartOperation,
 )
 from mainspring.api.request import JobCriteria
-from mainspring.cli.calls import call, items, print_answer
+from mainspring.cli.calls import ListSearch, call, items, print_answer
 from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import (
     EXIT_DONE,
@@ -36,7 +36,7 @@ from mainspring.cli.display import (
     print_table,
     printable,
 )
-from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
+from mainspring.cli.options import LOCAL, Cursor, Json, ServerOptions, plain
 from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
@@ -219,15 +219,15 @@ operations = App(name="operations", help="List, show and abort operations on man
 def list_operations(
     *,
     limit: Annotated[int, Parameter(name="--limit", help="The most operations to list, up to 1000.")] = 100,
-    before: Annotated[
-        str | None, plain("--before", "List only operations that were started before this one: the next page.")
-    ] = None,
+    cursor: Cursor = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
     """List operations, newest first. The server keeps them as long as dead letters."""
-    answer = call(server.client(), ListOperations(limit=limit, before=before))
-    print_rows(COLUMNS, answer["operations"], json=json)
+    search = ListSearch(server.client(), ListOperations(cursor, limit))
+    search.run()
+    print_rows(COLUMNS, search.found, json=json)
+    search.print_next()
     return EXIT_DONE
 
 
@@ -256,7 +256,7 @@ def show(
 @operations.command
 def jobs(operation: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """List the jobs that an operation has changed, or could not change, with their outcomes."""
-    print_rows(("handle", "outcome"), list(items(server.client(), ListOperationJobs(operation), "jobs")), json=json)
+    print_rows(("handle", "outcome"), list(items(server.client(), ListOperationJobs(operation))), json=json)
     return EXIT_DONE
 
 

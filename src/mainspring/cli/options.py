@@ -222,3 +222,4 @@ class ServerOptions:
 LOCAL = ServerOptions()
 """The default: a server on this machine."""
 Json = Annotated[bool, plain("--json", "Print JSON.", negative="", group=OUTPUT_GROUP)]
+Cursor = Annotated[str | None, plain("--cursor", "Go on where an earlier list ended: it has printed the cursor.")]

@@ -26,7 +26,7 @@ from mainspring.api.schedules import (
     ShowSchedule,
     TriggerSchedule,
 )
-from mainspring.cli.calls import arguments_of, call, items, name_argument, no_worker, print_answer
+from mainspring.cli.calls import ListSearch, arguments_of, call, items, name_argument, no_worker, print_answer
 from mainspring.cli.declared import Given, takes
 from mainspring.cli.display import (
     AS_AGE,
@@ -45,6 +45,7 @@ from mainspring.cli.options import (
     DURATION_OPTION,
     LOCAL,
     TIME_OPTION,
+    Cursor,
     Json,
     ServerOptions,
     args_of,
@@ -301,7 +302,7 @@ def list_schedules(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
     names, then a line per schedule with tabs between all columns. With --json, it prints an array.
     """
-    print_rows(COLUMNS, list(items(server.client(), ListAllSchedules(), "schedules")), json=json, steps=SHRINK_STEPS)
+    print_rows(COLUMNS, list(items(server.client(), ListAllSchedules())), json=json, steps=SHRINK_STEPS)
     return EXIT_DONE
 
 
@@ -434,7 +435,7 @@ def _children_first(client: Client, names: Sequence[str]) -> list[str]:
     waiting = list(dict.fromkeys(names))
     if len(waiting) < 2:
         return waiting
-    parents = {one["name"]: one["parents"] for one in items(client, ListAllSchedules(), "schedules")}
+    parents = {one["name"]: one["parents"] for one in items(client, ListAllSchedules())}
     ordered: list[str] = []
     while waiting:
         held = {parent for name in waiting for parent in parents.get(name, ())}
@@ -513,9 +514,7 @@ def history(
     /,
     *,
     limit: Annotated[int, Parameter(name="--limit", help="The most times to show, up to 1000.")] = 100,
-    before: Annotated[
-        float | None, plain("--before", "Show only times before this one: the next page.", **TIME_OPTION)
-    ] = None,
+    cursor: Cursor = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -525,14 +524,10 @@ def history(
     skipped time has a reason: misfire, overlap, paused, excluded, parent or removed. More than 100 missed times share a row, up
     to `until`.
     """
-    client, runs = server.client(), list[dict[str, Any]]()
-    while True:
-        answer = call(client, ScheduleHistory(name, limit - len(runs), before))
-        runs += answer["runs"]
-        before = answer.get("next")  # also if large rows have made the page short
-        if before is None or len(runs) >= limit:
-            break
-    print_rows(RUN_COLUMNS, runs, json=json)
+    search = ListSearch(server.client(), ScheduleHistory(name, cursor, limit))
+    search.run()
+    print_rows(RUN_COLUMNS, search.found, json=json)
+    search.print_next()
     return EXIT_DONE
 
 
@@ -572,8 +567,8 @@ def fires(
 
     The states and reasons are those of history. Times of removed schedules are left out.
     """
-    request = ListFires(schedule, state, outcome, since, until, limit)
-    print_rows(FIRE_COLUMNS, list(items(server.client(), request, "fires", limit)), json=json)
+    request = ListFires(schedule, state, outcome, since, until)
+    print_rows(FIRE_COLUMNS, list(items(server.client(), request, limit)), json=json)
     return EXIT_DONE
 
 
@@ -598,7 +593,7 @@ def timeline(
     many were skipped, and how many are due. Empty buckets are left out. Of a schedule with more than 2,000 past or next times,
     the nearest 2,000 are counted.
     """
-    lines = list(items(server.client(), ReadTimeline(since, until, step), "schedules"))
+    lines = list(items(server.client(), ReadTimeline(since, until, step)))
     if json:
         print_json(lines)
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 from cyclopts import Parameter
 
+from mainspring.api.request import PAGE_LIMIT
 from mainspring.api.workflows import (
     AnyStatus,
     GivenStatus,
@@ -32,7 +33,7 @@ from mainspring.cli.display import (
     print_table,
     printable,
 )
-from mainspring.cli.options import LOCAL, TIME_OPTION, Json, ServerOptions, plain, reading
+from mainspring.cli.options import LOCAL, TIME_OPTION, Cursor, Json, ServerOptions, plain, reading
 from mainspring.cli.run_views import EVENT_COLUMNS, INTERVAL, UNFINISHED, EventRows, print_difference, with_id
 from mainspring.client.histories import read_events
 from mainspring.errors import MainspringError, NotFoundError, SettingsError, UsageError
@@ -121,9 +122,7 @@ def list_runs(
         ),
     ] = None,
     limit: Annotated[int, Parameter(name="--limit", help="The most runs to list, up to 1000.")] = 100,
-    before: Annotated[
-        str | None, plain("--before", "List only runs older than the run with this handle: the next page.")
-    ] = None,
+    cursor: Cursor = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -135,22 +134,23 @@ def list_runs(
     names, then a line per run with tabs between all columns. With --json, it prints an array.
 
     The search takes a while if only few of very many runs match. If you interrupt it, it prints the runs that it has found
-    and the handle at which to continue.
+    and how to continue.
 
     EXAMPLES
       mainspring workflows list --parked
       mainspring workflows list --type order --since 2030-01-31T12:00:00Z --json
     """
-    request = ListWorkflowRuns(open, closed, parked, stranded, type, id, status, since, limit, before)
-    search = ListSearch(server.client(), request, rows="runs", place="after")
+    request = ListWorkflowRuns(open, closed, parked, stranded, type, id, status, since, cursor, limit)
+    search = ListSearch(server.client(), request)
     try:
         search.run()
     except (KeyboardInterrupt, MainspringError):
         if search.next is not None:
             print_rows(RUN_COLUMNS, [with_id(run) for run in search.found], json=json, steps=RUN_SHRINK_STEPS)
-            print_error(f"searched back to runs of {search.searched_to}; continue with --before {search.next}")
+            print_error(f"searched back to runs of {search.searched_to}; continue with --cursor {search.next}")
         raise
     print_rows(RUN_COLUMNS, [with_id(run) for run in search.found], json=json, steps=RUN_SHRINK_STEPS)
+    search.print_next()
     return EXIT_DONE
 
 
@@ -189,9 +189,9 @@ def history(
     client, rows, events = server.client(), EventRows(), list[dict[str, Any]]()
     has_head, follows_chain = False, follow and not (key.startswith("H:") and "@" in key)
     while True:
-        page = call(client, ReadHistory(key, first, native=not json))
+        page = call(client, ReadHistory(key, first, limit=PAGE_LIMIT, native=not json))
         key = page.get("run") or key  # the next page of the same run, whatever run the handle means then
-        new = page["events"] if json else [rows.row(event) for event in page["events"]]
+        new = page["items"] if json else [rows.row(event) for event in page["items"]]
         first += len(new)
         if not follow:
             events += new
@@ -421,7 +421,7 @@ def versions(
                 "--remove needs the name of the workflow: mainspring workflows versions NAME --remove VERSION"
             )
         return print_answer(client, RemoveVersion(name, remove), _print_removed, json=json)
-    listed = list(items(client, ListVersions(name), "versions"))
+    listed = list(items(client, ListVersions(name)))
     print_rows(
         VERSION_COLUMNS,
         listed if json else [row | {"note": _note(row)} for row in listed],
@@ -439,7 +439,7 @@ def workers(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     which it replayed a history. These numbers are up to 10 seconds old. The state "full" means that all places for decisions are
     taken: the worker gets no further decision until one of them ends.
     """
-    listed = list(items(server.client(), ListDeciders(), "workers"))
+    listed = list(items(server.client(), ListDeciders()))
     print_rows(WORKER_COLUMNS, listed if json else [_shown(row) for row in listed], json=json, steps=WORKER_STEPS)
     return EXIT_DONE
 

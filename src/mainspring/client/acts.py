@@ -30,9 +30,10 @@ class JobActs(OfJob):
     __slots__ = ()
 
     def retry(self, *, delay: Duration | None = None, args: Any | UnsetType = UNSET) -> JobInfo:
-        """Put a job that ended without success back to pending, or to scheduled for ``delay`` seconds.
+        """Retry a job that ended without success.
 
-        With arguments, it gets these in place of its own: that needs the permission to submit jobs.
+        It is pending at once, or after the ``delay``. With arguments, it gets these in place of its own: that needs the
+        permission to submit jobs.
         """
         answer: JobInfo = self._ask_of_handle("jobs.retry", {"delay": delay, "args": args})
         return answer
@@ -49,7 +50,7 @@ class JobActs(OfJob):
         priority: Literal["high", "low", "normal"] | UnsetType = UNSET,
         expires_at: datetime | UnsetType | None = UNSET,
     ) -> JobInfo:
-        """Change a job that waits; keys that are left out stay as they are."""
+        """Change the time, the priority or the expiry of a job that waits. Keys that are left out stay as they are."""
         answer: JobInfo = self._ask_of_handle(
             "jobs.update", {"run_at": run_at, "priority": priority, "expires_at": expires_at}
         )
@@ -119,7 +120,7 @@ class RunActs(OfRun):
     __slots__ = ()
 
     def move(self, version: str) -> ReachedRun:
-        """Give a run another version before its code has recorded anything; it continues as new."""
+        """Give a run another version before its code has recorded anything. It continues as new."""
         answer: ReachedRun = self._ask_of_key("workflows.move", {"version": version})
         return answer
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mainspring.client.connections import Connections
 
 PAGE: Final = 1000
-"""Items of a page."""
+"""Rows of a page."""
 
 
 class Named(Protocol):
@@ -43,61 +43,48 @@ class Asking:
         params = declared.params(call, given)
         return declared.answer(call, await self._connections.aio().call(call, params))
 
-    def _pages(
-        self, call: str, given: Mapping[str, Any], rows: str, place: str, most: int | None, *, limits: bool = True
-    ) -> Iterator[Any]:
-        """Yield the items of a list, page by page, at most ``most``; ``place`` is the field with the place of the next page.
-
-        ``limits``: the request has a limit of items.
-        """
-        pages = _Pages(given, rows, place, most, limits=limits)
+    def _pages(self, call: str, given: Mapping[str, Any], most: int | None) -> Iterator[Any]:
+        """Yield the rows of a list, page by page, at most ``most``."""
+        pages = _Pages(given, most)
         while pages.given is not None:
-            yield from pages.items(self._ask(call, pages.given))
+            yield from pages.rows(self._ask(call, pages.given))
 
-    async def _apages(
-        self, call: str, given: Mapping[str, Any], rows: str, place: str, most: int | None, *, limits: bool = True
-    ) -> AsyncIterator[Any]:
-        pages = _Pages(given, rows, place, most, limits=limits)
+    async def _apages(self, call: str, given: Mapping[str, Any], most: int | None) -> AsyncIterator[Any]:
+        pages = _Pages(given, most)
         while pages.given is not None:
-            for item in pages.items(await self._aask(call, pages.given)):
-                yield item
+            for row in pages.rows(await self._aask(call, pages.given)):
+                yield row
 
-    def _first(self, call: str, given: Mapping[str, Any], rows: str, place: str) -> Any:
-        return next(self._pages(call, given, rows, place, 1), None)
+    def _first(self, call: str, given: Mapping[str, Any]) -> Any:
+        return next(self._pages(call, given, 1), None)
 
-    async def _afirst(self, call: str, given: Mapping[str, Any], rows: str, place: str) -> Any:
-        return await anext(self._apages(call, given, rows, place, 1), None)
+    async def _afirst(self, call: str, given: Mapping[str, Any]) -> Any:
+        return await anext(self._apages(call, given, 1), None)
 
 
 class _Pages:
     """The parameters of the next page of a list, as ``given``; None after the last one."""
 
-    def __init__(
-        self, given: Mapping[str, Any], rows: str, place: str, most: int | None, *, limits: bool = True
-    ) -> None:
-        self._rows = rows
-        self._place = place
+    def __init__(self, given: Mapping[str, Any], most: int | None) -> None:
         self._left = most
-        self._limits = limits and bool(place)
         self.given: dict[str, Any] | None = dict(given)
         self._limit()
 
-    def items(self, answer: Any) -> list[Any]:
-        """Return the items of a page."""
-        found: list[Any] = getattr(answer, self._rows)
-        following = getattr(answer, "next", None) if self._place else None
+    def rows(self, answer: Any) -> list[Any]:
+        """Return the rows of a page."""
+        found: list[Any] = answer.items
         if self._left is not None:
             found = found[: self._left]
             self._left -= len(found)
-        if not following or self._left == 0 or self.given is None:
+        if answer.next is None or self._left == 0 or self.given is None:
             self.given = None
         else:
-            self.given[self._place] = following
+            self.given["cursor"] = answer.next
             self._limit()
         return found
 
     def _limit(self) -> None:
-        if self._limits and self.given is not None:
+        if self.given is not None:
             self.given["limit"] = PAGE if self._left is None else max(1, min(PAGE, self._left))
 
 

@@ -71,7 +71,7 @@ class LogCursor:
     """The place of a reader in a log that grows: the parameters of its next request."""
 
     def __init__(self, handle: str, level: str = "debug") -> None:
-        self.params: dict[str, Any] = {"handle": handle, "after": "", "level": level, "limit": PAGE, "wait": WAIT}
+        self.params: dict[str, Any] = {"handle": handle, "whole": True, "level": level, "limit": PAGE, "wait": WAIT}
         self.ended = False
         """Whether the job has ended, and all lines were read."""
         self._failed_at: float | None = None
@@ -81,9 +81,10 @@ class LogCursor:
         """Process an answer; return its lines."""
         self._failed_at = None
         self._delays = delays()
-        self.params["after"] = answer["next"]
+        if answer["next"] is not None:
+            self.params["cursor"] = answer["next"]
         self.ended = answer["ended"]
-        lines: list[dict[str, Any]] = answer["lines"]
+        lines: list[dict[str, Any]] = answer["items"]
         return lines
 
     def lost(self, error: ConnectionLostError, now: float) -> float:
@@ -215,12 +216,12 @@ class Job(JobActs, Generic[R]):
         Raises NotFoundError if the server does not have the job.
         """
         answer = self._connections.blocking().call(METHOD, tail_of(self.handle, tail, level))
-        return [line_of(line) for line in answer["lines"]]
+        return [line_of(line) for line in answer["items"]]
 
     async def alogs(self, tail: int = 200, level: str = "debug") -> list[LogLine]:
         """Return the last lines that the job's tasks have logged, like ``logs``."""
         answer = await self._connections.aio().call(METHOD, tail_of(self.handle, tail, level))
-        return [line_of(line) for line in answer["lines"]]
+        return [line_of(line) for line in answer["items"]]
 
     def follow(self, level: str = "debug") -> Generator[LogLine]:
         """Yield all lines that the job's tasks log, the first one first, until the job has ended.

@@ -64,10 +64,7 @@ class Jobs(FindsJobs):
                     "tag": tag,
                     "created_from": created_from,
                     "created_to": created_to,
-                    "partial": True,
                 },
-                "jobs",
-                "before",
                 limit,
             )
         )
@@ -103,10 +100,7 @@ class Jobs(FindsJobs):
                     "tag": tag,
                     "created_from": created_from,
                     "created_to": created_to,
-                    "partial": True,
                 },
-                "jobs",
-                "before",
                 limit,
             )
         )
@@ -141,10 +135,7 @@ class Jobs(FindsJobs):
                     "tag": tag,
                     "created_from": created_from,
                     "created_to": created_to,
-                    "partial": True,
                 },
-                "jobs",
-                "before",
             )
         )
         return answer
@@ -178,10 +169,7 @@ class Jobs(FindsJobs):
                     "tag": tag,
                     "created_from": created_from,
                     "created_to": created_to,
-                    "partial": True,
                 },
-                "jobs",
-                "before",
             )
         )
         return answer
@@ -366,10 +354,7 @@ class Runs(FindsRuns):
                     "id": id,
                     "status": status,
                     "since": since,
-                    "partial": True,
                 },
-                "runs",
-                "after",
                 limit,
             )
         )
@@ -413,10 +398,7 @@ class Runs(FindsRuns):
                     "id": id,
                     "status": status,
                     "since": since,
-                    "partial": True,
                 },
-                "runs",
-                "after",
                 limit,
             )
         )
@@ -459,10 +441,7 @@ class Runs(FindsRuns):
                     "id": id,
                     "status": status,
                     "since": since,
-                    "partial": True,
                 },
-                "runs",
-                "after",
             )
         )
         return answer
@@ -504,10 +483,7 @@ class Runs(FindsRuns):
                     "id": id,
                     "status": status,
                     "since": since,
-                    "partial": True,
                 },
-                "runs",
-                "after",
             )
         )
         return answer
@@ -535,14 +511,12 @@ class Functions(OnServers):
 
         ``limit`` is the most to yield; None: all. Pages are requested as they are read.
         """
-        answer: Iterator[FunctionInfo] = self._pages("functions.list", {"name": name}, "functions", "after", limit)
+        answer: Iterator[FunctionInfo] = self._pages("functions.list", {"name": name}, limit)
         return answer
 
     def alist(self, *, name: str = "", limit: int | None = None) -> AsyncIterator[FunctionInfo]:
         """As ``list``."""
-        answer: AsyncIterator[FunctionInfo] = self._apages(
-            "functions.list", {"name": name}, "functions", "after", limit
-        )
+        answer: AsyncIterator[FunctionInfo] = self._apages("functions.list", {"name": name}, limit)
         return answer
 
     def get(self, function: str | Named) -> FunctionInfo:
@@ -574,7 +548,7 @@ class Functions(OnServers):
         return answer
 
     def resume(self, function: str | Named, *, revision: str | None = None) -> FunctionInfo:
-        """Start jobs of a paused function again."""
+        """Start the jobs of a paused function again."""
         answer: FunctionInfo = self._ask("functions.resume", {"function": function, "revision": revision})
         return answer
 
@@ -595,7 +569,7 @@ class Functions(OnServers):
         declared: bool = False,
         revision: str | None = None,
     ) -> FunctionInfo:
-        """Limit a function; limits that are left out do not change."""
+        """Limit a function. Limits that are left out do not change."""
         answer: FunctionInfo = self._ask(
             "functions.limit",
             {

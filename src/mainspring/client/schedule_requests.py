@@ -29,16 +29,17 @@ class ScheduleRequests(OnServers):
     ConnectionLostError. Methods that begin with ``a`` are for asyncio.
     """
 
-    def list(self) -> Iterator[ScheduleInfo]:
-        """Yield the schedules, by name."""
-        answer: Iterator[ScheduleInfo] = self._pages("schedules.list", {}, "schedules", "after", None, limits=False)
+    def list(self, *, limit: int | None = None) -> Iterator[ScheduleInfo]:
+        """Yield the schedules, by name.
+
+        ``limit`` is the most to yield; None: all. Pages are requested as they are read.
+        """
+        answer: Iterator[ScheduleInfo] = self._pages("schedules.list", {}, limit)
         return answer
 
-    def alist(self) -> AsyncIterator[ScheduleInfo]:
+    def alist(self, *, limit: int | None = None) -> AsyncIterator[ScheduleInfo]:
         """As ``list``."""
-        answer: AsyncIterator[ScheduleInfo] = self._apages(
-            "schedules.list", {}, "schedules", "after", None, limits=False
-        )
+        answer: AsyncIterator[ScheduleInfo] = self._apages("schedules.list", {}, limit)
         return answer
 
     def get(self, name: str) -> ScheduleDetails:
@@ -190,7 +191,7 @@ class ScheduleRequests(OnServers):
         expires: Duration | UnsetType | None = UNSET,
         tags: Sequence[str] | UnsetType = UNSET,
     ) -> ScheduleInfo:
-        """Change a schedule; fields that are left out do not change."""
+        """Change a part of a schedule. Fields that are left out do not change."""
         answer: ScheduleInfo = self._ask(
             "schedules.edit",
             {
@@ -306,7 +307,7 @@ class ScheduleRequests(OnServers):
         expires: Duration | UnsetType | None = UNSET,
         tags: Sequence[str] | UnsetType = UNSET,
     ) -> ScheduleInfo:
-        """Change a schedule; fields that are left out get their defaults."""
+        """Change a schedule. Fields that are left out get their defaults."""
         answer: ScheduleInfo = self._ask(
             "schedules.replace",
             {
@@ -512,7 +513,7 @@ class ScheduleRequests(OnServers):
         return answer
 
     def pause(self, name: str, *, revision: str | None = None) -> ScheduleInfo:
-        """Skip a schedule's fire times from now on."""
+        """Skip the fire times of a schedule from now on."""
         answer: ScheduleInfo = self._ask("schedules.pause", {"name": name, "revision": revision})
         return answer
 
@@ -542,7 +543,7 @@ class ScheduleRequests(OnServers):
         return answer
 
     def remove(self, name: str, *, revision: str | None = None, children: bool = False) -> RemovedSchedule:
-        """Remove a schedule; its history stays."""
+        """Remove a schedule. Its history stays."""
         answer: RemovedSchedule = self._ask(
             "schedules.remove", {"name": name, "revision": revision, "children": children}
         )
@@ -582,8 +583,6 @@ class ScheduleRequests(OnServers):
         answer: Iterator[Fired] = self._pages(
             "schedules.fires",
             {"schedule": schedule, "state": state, "outcome": outcome, "since": since, "until": until},
-            "fires",
-            "after",
             limit,
         )
         return answer
@@ -602,8 +601,6 @@ class ScheduleRequests(OnServers):
         answer: AsyncIterator[Fired] = self._apages(
             "schedules.fires",
             {"schedule": schedule, "state": state, "outcome": outcome, "since": since, "until": until},
-            "fires",
-            "after",
             limit,
         )
         return answer

@@ -73,7 +73,7 @@ seen.joined = [waiting.joined, joined.joined, joined.handle === waiting.handle];
 const { handle } = waiting;
 const shown = await tools.call("jobs.show", { handle });
 seen.shown = [shown.function, shown.unique, shown.state, shown.priority, shown.input_size];
-seen.listed = (await tools.call("jobs.list", { function: "nobody" })).jobs.map((job) => job.handle === handle);
+seen.listed = (await tools.call("jobs.list", { function: "nobody" })).items.map((job) => job.handle === handle);
 seen.cancelled = await tools.call("jobs.cancel", { handle, reason: "not needed" });
 seen.cancelledResult = outcome(await client.result(handle));
 seen.retried = (await tools.call("jobs.retry", { handle })).state;

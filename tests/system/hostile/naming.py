@@ -64,10 +64,10 @@ def list_functions(client: ExtensionPeer) -> list[str]:
     more: dict[str, Any] = {}
     while True:
         answer = client.call("functions.list", **more)
-        names += [one["function"] for one in answer["functions"]]
+        names += [one["function"] for one in answer["items"]]
         if answer["next"] is None:
             return names
-        more = {"after": answer["next"]}
+        more = {"cursor": answer["next"]}
 
 
 def too_many_functions(server: Server, *, count: int, limit: int) -> None:

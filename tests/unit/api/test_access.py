@@ -16,7 +16,7 @@ from mainspring.api import access
 from mainspring.api.access import GrantSpec
 from mainspring.api.handlers.access import AccessCalls
 from mainspring.api.handlers.registry import Api
-from mainspring.api.request import ApiError, Code
+from mainspring.api.request import ApiError, Code, Page
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.features import Feature
 from mainspring.ids import NodeId
@@ -61,8 +61,8 @@ class Node:
         return created
 
     async def acts(self) -> list[access.ActInfo]:
-        listed: access.ListedActs = await self.call(access.ListActs(everywhere=True))
-        return listed.acts
+        listed: Page[access.ActInfo] = await self.call(access.ListActs(everywhere=True))
+        return listed.items
 
 
 @asynccontextmanager
@@ -85,8 +85,8 @@ def test_a_created_token_is_shown_once_and_has_its_rights() -> None:
                 Grant(Role.OPERATOR, "shop", ("pay*",)),
                 Grant(Role.VIEWER, "default", payloads=True),
             )
-            listed: access.ListedTokens = await node.call(access.ListTokens())
-            (shown,) = listed.tokens
+            listed: Page[access.TokenInfo] = await node.call(access.ListTokens())
+            (shown,) = listed.items
             assert (shown.id, shown.name, shown.grants, shown.created_by) == (created.id, "ci", grants, "root")
             assert not shown.expired
             assert created.token not in repr(listed)
@@ -136,7 +136,7 @@ def test_tokens_of_others_are_not_found() -> None:
             mine = await node.create("mine")
             other = await node.create("other", GrantSpec("viewer", "other"))
             both = await node.create("both", GrantSpec("viewer", "other"), GrantSpec("viewer"))
-            assert [one.id for one in (await node.call(access.ListTokens(), SHOP_ADMIN)).tokens] == [mine.id]
+            assert [one.id for one in (await node.call(access.ListTokens(), SHOP_ADMIN)).items] == [mine.id]
             for token in (other, both):
                 for request in (
                     access.ShowToken(token.id),
@@ -206,8 +206,8 @@ def test_the_audit_is_for_administrators_of_the_whole_namespace() -> None:
             await node.create("here")
             await node.create("there", GrantSpec("viewer", "other"))
             await node.create("all", GrantSpec("viewer", "*"))
-            assert [one.namespace for one in (await node.call(access.ListActs(), SHOP_ADMIN)).acts] == ["default"]
-            assert len((await node.call(access.ListActs(everywhere=True), ADMIN)).acts) == 3
+            assert [one.namespace for one in (await node.call(access.ListActs(), SHOP_ADMIN)).items] == ["default"]
+            assert len((await node.call(access.ListActs(everywhere=True), ADMIN)).items) == 3
             assert await node.code(access.ListActs(everywhere=True), SHOP_ADMIN) is Code.FORBIDDEN
             for caller in (PAY_ADMIN, OPERATOR, VIEWER):
                 assert await node.code(access.ListActs(), caller) is Code.FORBIDDEN
@@ -221,13 +221,13 @@ def test_acts_continue_at_a_place() -> None:
             for number in range(5):
                 await node.call(access.AddMark(str(number)), OPERATOR)
             await node.create()
-            (one,) = (await node.call(access.ListActs(what="marks.add", object="1"))).acts
+            (one,) = (await node.call(access.ListActs(what="marks.add", object="1"))).items
             assert (one.object, one.who) == ("1", "opa")
             first = await node.call(access.ListActs(what="marks.add", who="opa", limit=2))
-            second = await node.call(access.ListActs(what="marks.add", who="opa", limit=2, after=first.next))
-            assert [one.object for one in (*first.acts, *second.acts)] == ["4", "3", "2", "1"]
-            assert first.searched_to == first.acts[-1].at
-            assert [one.label for one in (await node.call(access.ListMarks(), VIEWER)).marks] == [
+            second = await node.call(access.ListActs(what="marks.add", who="opa", limit=2, cursor=first.next))
+            assert [one.object for one in (*first.items, *second.items)] == ["4", "3", "2", "1"]
+            assert first.searched_to == first.items[-1].at
+            assert [one.label for one in (await node.call(access.ListMarks(), VIEWER)).items] == [
                 "4",
                 "3",
                 "2",
@@ -246,9 +246,9 @@ def test_everyone_may_ask_for_the_own_rights() -> None:
             assert (own.name, own.token) == ("pia", "p")
             assert own.grants == [GrantSpec("admin", "default", ["pay*"])]
             assert (await node.call(access.WhoAmI(), LOCAL)).token is None
-            assert (await node.call(access.ListNamespaces(), VIEWER)).namespaces == ["default"]
-            assert (await node.call(access.ListNamespaces(), ADMIN)).namespaces == ["default", "other"]
-            assert [one.role for one in (await node.call(access.ListRoles(), VIEWER)).roles] == [
+            assert (await node.call(access.ListNamespaces(), VIEWER)).items == ["default"]
+            assert (await node.call(access.ListNamespaces(), ADMIN)).items == ["default", "other"]
+            assert [one.role for one in (await node.call(access.ListRoles(), VIEWER)).items] == [
                 "viewer",
                 "operator",
                 "developer",

@@ -46,7 +46,7 @@ def test_a_backfill_is_counted_begun_and_shown() -> None:
             begin = now - timedelta(minutes=15)
             dry = await bulk.call(Backfill(name="a", from_=begin, dry_run=True))
             assert (dry.id, dry.matched, dry.at_least, len(dry.times)) == (None, 15, False, 10)
-            assert (await bulk.call(schedules.ScheduleHistory("a"))).runs == []
+            assert (await bulk.call(schedules.ScheduleHistory("a"))).items == []
             assert await bulk.acts() != []
             acts = len(await bulk.acts())
             begun = await bulk.call(Backfill(name="a", from_=begin, max=15, reason="r"), ANN)
@@ -54,7 +54,7 @@ def test_a_backfill_is_counted_begun_and_shown() -> None:
             assert (shown.state, shown.action, shown.outcomes) == ("done", "backfill", {"fired": 15})
             assert (shown.matched, shown.schedule, shown.created_by, shown.expect) == (15, "a", "ann", 15)
             assert shown.from_ == begin.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            runs = (await bulk.call(schedules.ScheduleHistory("a"))).runs
+            runs = (await bulk.call(schedules.ScheduleHistory("a"))).items
             assert [one.fire_time for one in runs[::-1]][:10] == dry.times
             assert {(one.cause, one.state) for one in runs} == {("backfill", "fired")}
             (recorded,) = (await bulk.acts())[acts:]
@@ -82,7 +82,7 @@ def test_refusals_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(answers, "COUNT_SECONDS", -1)
             assert await bulk.code(Backfill(name="a", from_=begin, max=99)) is Code.CONFLICT, "not counted to the end"
             assert (await bulk.call(Backfill(name="a", from_=begin, dry_run=True))).at_least
-            assert (await bulk.call(schedules.ScheduleHistory("a"))).runs == []
+            assert (await bulk.call(schedules.ScheduleHistory("a"))).items == []
 
     run(test())
 

@@ -9,6 +9,7 @@ from mainspring.access.roles import Grant, Role
 from mainspring.api import jobs, schedules
 from mainspring.api.handlers import fires as module
 from mainspring.api.handlers.fires import FireCalls
+from mainspring.api.handlers.pages import cursor_of
 from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.api.request import Code
@@ -44,9 +45,9 @@ async def listed(node: Node, limit: int, **criteria: object) -> list[tuple[str, 
     found: list[tuple[str, str]] = []
     after: str | None = None
     while True:
-        page = await node.api.call(schedules.ListFires(limit=limit, after=after, **criteria))  # type: ignore[arg-type]
-        assert len(page.fires) <= limit
-        found += [((one.fire_time or "")[14:16], one.schedule) for one in page.fires]
+        page = await node.api.call(schedules.ListFires(limit=limit, cursor=after, **criteria))  # type: ignore[arg-type]
+        assert len(page.items) <= limit
+        found += [((one.fire_time or "")[14:16], one.schedule) for one in page.items]
         after = page.next
         if after is None:
             return found
@@ -54,7 +55,7 @@ async def listed(node: Node, limit: int, **criteria: object) -> list[tuple[str, 
 
 def test_fire_times_of_all_schedules_are_listed_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        monkeypatch.setattr(module, "PAGE", 2)
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
         async with opened() as node:
             await fire(node, 1, 2, 3, 4, 5)
             expected = [(f"{13 + minute}", name) for minute in (5, 4, 3, 2, 1) for name in ("a", "b")]
@@ -72,12 +73,12 @@ def test_fire_times_of_all_schedules_are_listed_in_pages(monkeypatch: pytest.Mon
 
 def test_a_list_that_reads_long_goes_on_with_the_next_page(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        monkeypatch.setattr(module, "PAGE", 1)
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 1)
         monkeypatch.setattr(module, "MOST_READS", 2)
         async with opened() as node:
             await fire(node, 1, 2, 3)
             page = await node.api.call(schedules.ListFires(state="skipped"))
-            assert page.fires == []
+            assert page.items == []
             assert page.next is not None
             assert await listed(node, 100, state="skipped") == []
             assert len(await listed(node, 100)) == 6
@@ -115,15 +116,17 @@ def test_a_page_reads_only_the_schedules_that_it_needs(monkeypatch: pytest.Monke
             assert rows == {"ListSchedules": [1], "NewestFires": [3]}
             rows.clear()
             first = await node.api.call(schedules.ReadTimeline(limit=4))
-            assert (first.next, rows["ListSchedules"]) == ("s03", [5])
+            assert ([one.schedule for one in first.items][-1], rows["ListSchedules"]) == ("s03", [5])
             rows.clear()
-            last = await node.api.call(schedules.ReadTimeline(limit=4, after="s25"))
-            assert ([one.schedule for one in last.schedules], last.next) == ([f"s{n}" for n in range(26, 30)], None)
+            last = await node.api.call(
+                schedules.ReadTimeline(limit=4, cursor=cursor_of(schedules.ReadTimeline(), "s25"))
+            )
+            assert ([one.schedule for one in last.items], last.next) == ([f"s{n}" for n in range(26, 30)], None)
             assert rows["ListSchedules"] == [4]
             rows.clear()
             caller = Caller("c", (Grant(Role.VIEWER, functions=("seen",)),))
             some = await node.api.call(schedules.ReadTimeline(limit=4), caller=caller)
-            assert ([one.schedule for one in some.schedules], some.next) == (["s01", "s03", "s05", "s07"], "s07")
+            assert ([one.schedule for one in some.items], some.next is None) == (["s01", "s03", "s05", "s07"], False)
             assert rows["ListSchedules"] == [5, 5]
 
     run(test())
@@ -162,15 +165,15 @@ def test_outcomes_are_read_together_and_only_of_visible_functions(monkeypatch: p
             await node.api.call(schedules.TriggerSchedule("a"))
             rows = count(node, monkeypatch)
             request = schedules.ReadOutcomes(["d", "a", "c", "unknown", "a"])
-            found = (await node.api.call(request)).fires
-            (newest,) = (await node.api.call(schedules.ListFires(schedule="c", limit=1))).fires
+            found = (await node.api.call(request)).items
+            (newest,) = (await node.api.call(schedules.ListFires(schedule="c", limit=1))).items
             assert ([(one.schedule, one.outcome) for one in found], found[1]) == (
                 [("a", "cancelled"), ("c", "cancelled")],
                 newest,
             )
             assert rows.pop("LastOutcomes") == [2]
             caller = Caller("c", (Grant(Role.VIEWER, functions=("f-a", "f-b")),))
-            found = (await node.api.call(request, caller=caller)).fires
+            found = (await node.api.call(request, caller=caller)).items
             assert [one.schedule for one in found] == ["a"]
 
     run(test())
@@ -180,7 +183,7 @@ def test_problems_have_codes() -> None:
     async def test() -> None:
         async with opened() as node:
             assert await node.code(schedules.ListFires(schedule="none")) is Code.SCHEDULE_NOT_FOUND
-            assert await node.code(schedules.ListFires(after="x")) is Code.INVALID
+            assert await node.code(schedules.ListFires(cursor="x")) is Code.INVALID
             assert await node.code(schedules.ReadTimeline(since=5.0, until=4.0)) is Code.INVALID
             assert await node.code(schedules.ReadTimeline(since=0.0, until=32 * 86_400.0)) is Code.INVALID
 
@@ -193,8 +196,8 @@ def test_functions_of_others_are_left_out() -> None:
             await fire(node, 1)
             caller = Caller("c", (Grant(Role.VIEWER, functions=("f-a",)),))
             page = await node.api.call(schedules.ListFires(), caller=caller)
-            assert [one.schedule for one in page.fires] == ["a"]
-            lines = (await node.api.call(schedules.ReadTimeline(), caller=caller)).schedules
+            assert [one.schedule for one in page.items] == ["a"]
+            lines = (await node.api.call(schedules.ReadTimeline(), caller=caller)).items
             assert [one.schedule for one in lines] == ["a"]
 
     run(test())
@@ -207,7 +210,7 @@ def test_a_timeline_has_past_and_next_times_in_buckets() -> None:
             await node.api.call(schedules.PauseSchedule("b"))
             found = await node.api.call(schedules.ReadTimeline(step=3600.0))
             assert (found.since, found.until) == ("2023-11-14T00:00:00.000000Z", "2023-11-15T00:00:00.000000Z")
-            a, b = found.schedules
+            a, b = found.items
             assert (a.schedule, a.state, a.complete) == ("a", "active", True)
             assert a.buckets == [
                 schedules.TimelineBucket("2023-11-14T22:00:00.000000Z", 2, 0, 0, 0, 0),
@@ -215,13 +218,13 @@ def test_a_timeline_has_past_and_next_times_in_buckets() -> None:
             ]
             assert (b.state, [one.due for one in b.buckets]) == ("paused", [0])
             first = await node.api.call(schedules.ReadTimeline(limit=1))
-            assert first.next == "a"
-            second = await node.api.call(schedules.ReadTimeline(limit=1, after=first.next))
-            assert ([one.schedule for one in second.schedules], second.next) == (["b"], None)
+            assert first.items[-1].schedule == "a"
+            second = await node.api.call(schedules.ReadTimeline(limit=1, cursor=first.next))
+            assert ([one.schedule for one in second.items], second.next) == (["b"], None)
             some = await node.api.call(schedules.ReadTimeline(schedules=["b", "none", "a"], limit=1))
-            assert ([one.schedule for one in some.schedules], some.next) == (["a"], "a")
+            assert ([one.schedule for one in some.items], some.next is None) == (["a"], False)
             some = await node.api.call(schedules.ReadTimeline(schedules=["b", "none"]))
-            assert ([one.schedule for one in some.schedules], some.next) == (["b"], None)
+            assert ([one.schedule for one in some.items], some.next) == (["b"], None)
 
     run(test())
 
@@ -234,11 +237,11 @@ def test_a_timeline_counts_a_bounded_number_of_times(monkeypatch: pytest.MonkeyP
             for name in ("a", "b"):
                 await node.api.call(schedules.AddSchedule(name=name, function="f", every=1.0))
             first = await node.api.call(schedules.ReadTimeline())
-            assert [(one.schedule, one.complete, one.buckets[0].due) for one in first.schedules] == [("a", False, 5)]
-            assert first.next == "a"
+            assert [(one.schedule, one.complete, one.buckets[0].due) for one in first.items] == [("a", False, 5)]
+            assert first.items[-1].schedule == "a"
             assert await node.api.call(schedules.ReadTimeline()) == first
-            second = await node.api.call(schedules.ReadTimeline(after=first.next))
-            assert [one.schedule for one in second.schedules] == ["b"]
+            second = await node.api.call(schedules.ReadTimeline(cursor=first.next))
+            assert [one.schedule for one in second.items] == ["b"]
 
     run(test())
 
@@ -264,11 +267,11 @@ def test_a_timeline_computes_the_next_times_of_a_schedule_once(monkeypatch: pyte
             await node.api.call(schedules.ResumeSchedule("a"))
             later = await node.api.call(schedules.ReadTimeline(step=1200.0))
             assert days == []
-            due = [[bucket.due for bucket in one.schedules[0].buckets] for one in (first, later)]
+            due = [[bucket.due for bucket in one.items[0].buckets] for one in (first, later)]
             assert (due[0], due[1]) == ([4, 6], [0, 1, 2, 2, 2])
             await node.api.call(schedules.EditSchedule(name="a", cron="*/20 * * * *"))
             edited = await node.api.call(schedules.ReadTimeline(step=3600.0))
-            assert ([bucket.due for bucket in edited.schedules[0].buckets], len(days)) == ([0, 3], 1)
+            assert ([bucket.due for bucket in edited.items[0].buckets], len(days)) == ([0, 3], 1)
 
     run(test())
 
@@ -281,13 +284,13 @@ def test_each_namespace_has_its_own_fire_times() -> None:
             for namespace in ("default", "shop"):
                 await call(schedules.AddSchedule(name="a", function=namespace, every=3600.0, namespace=namespace))
             await call(schedules.TriggerSchedule("a", namespace="shop"))
-            (fire,) = (await call(schedules.ListFires(namespace="shop"))).fires
+            (fire,) = (await call(schedules.ListFires(namespace="shop"))).items
             assert fire.schedule == "a"
-            assert (await call(schedules.ListFires())).fires == []
-            assert (await call(schedules.ListFires(schedule="a", namespace="shop"))).fires == [fire]
-            (line,) = (await call(schedules.ReadTimeline(namespace="shop"))).schedules
+            assert (await call(schedules.ListFires())).items == []
+            assert (await call(schedules.ListFires(schedule="a", namespace="shop"))).items == [fire]
+            (line,) = (await call(schedules.ReadTimeline(namespace="shop"))).items
             assert (line.schedule, line.function, sum(one.fired for one in line.buckets)) == ("a", "shop", 1)
-            (line,) = (await call(schedules.ReadTimeline())).schedules
+            (line,) = (await call(schedules.ReadTimeline())).items
             assert (line.function, sum(one.fired for one in line.buckets)) == ("default", 0)
 
     run(test())

@@ -142,12 +142,12 @@ def test_dead_letters_are_counted_while_the_store_can_be_read() -> None:
                 node.service.failed(held, failure("E", "why"), final=True)
             await node.committed()
             listed = await node.api.call(functions.ListFunctions())
-            assert [(one.function, one.dead_letters) for one in listed.functions] == [("f", 2), ("g", 0)]
+            assert [(one.function, one.dead_letters) for one in listed.items] == [("f", 2), ("g", 0)]
             await node.api.call(jobs.RetryJob(handles[0]))
             assert (await node.api.call(functions.ShowFunction("f"))).dead_letters == 1
             node.store.error = StoreFullError("full")
             listed = await node.api.call(functions.ListFunctions())
-            assert [(one.function, one.dead_letters) for one in listed.functions] == [("f", None), ("g", None)]
+            assert [(one.function, one.dead_letters) for one in listed.items] == [("f", None), ("g", None)]
 
     run(test())
 
@@ -160,11 +160,11 @@ def test_functions_with_dead_letters_alone_are_listed_and_shown() -> None:
             await node.submit(b"f")
             listed = await node.api.call(functions.ListFunctions())
             expected = [("a", 1), ("b", 1), ("c", 1), ("f", 0)]
-            assert [(one.function, one.dead_letters) for one in listed.functions] == expected
+            assert [(one.function, one.dead_letters) for one in listed.items] == expected
             found, after = [], None
             for _ in range(9):
-                page = await node.api.call(functions.ListFunctions(limit=1, after=after))
-                found += [one.function for one in page.functions]
+                page = await node.api.call(functions.ListFunctions(limit=1, cursor=after))
+                found += [one.function for one in page.items]
                 after = page.next
                 if after is None:
                     break
@@ -195,9 +195,9 @@ async def search(node: Node, name: str, *, limit: int = 1000, caller: Caller = L
     pages: list[list[str]] = []
     after = None
     while True:
-        request = functions.ListFunctions(limit=limit, after=after, name=name)
+        request = functions.ListFunctions(limit=limit, cursor=after, name=name)
         listed = await node.api.call(request, caller=caller)
-        pages.append([one.function for one in listed.functions])
+        pages.append([one.function for one in listed.items])
         after = listed.next
         if after is None:
             return pages
@@ -253,9 +253,9 @@ def test_functions_are_listed_in_pages() -> None:
             found: list[str] = []
             after: str | None = None
             for _ in range(10):
-                page = await node.api.call(functions.ListFunctions(limit=1, after=after))
-                assert len(page.functions) <= 1
-                found += [one.function for one in page.functions]
+                page = await node.api.call(functions.ListFunctions(limit=1, cursor=after))
+                assert len(page.items) <= 1
+                found += [one.function for one in page.items]
                 if page.next is None:
                     break
                 after = page.next
@@ -277,7 +277,7 @@ def test_registered_functions_of_all_nodes_are_found() -> None:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (functions.ListFunctions(after="x"), Code.INVALID),
+        (functions.ListFunctions(cursor="x"), Code.INVALID),
         (functions.ShowFunction("none"), Code.FUNCTION_NOT_FOUND),
         (functions.LimitFunction("f"), Code.INVALID),
         (functions.LimitFunction("f", concurrency=0), Code.INVALID),
@@ -320,7 +320,7 @@ def test_decisions_of_a_workflow_are_named_as_they_are_listed() -> None:
             handle = node.service.handle_of(job.id).decode()
             assert (await node.api.call(functions.ShowFunction(name))).function == name
             listed = await node.api.call(jobs.ListJobs(function=name))
-            assert [(one.handle, one.function) for one in listed.jobs] == [(handle, name)]
+            assert [(one.handle, one.function) for one in listed.items] == [(handle, name)]
             for change in (functions.PauseFunction(name), functions.LimitFunction(name, concurrency=1)):
                 with pytest.raises(ApiError, match="pause the workflow order instead"):
                     await node.api.call(change)

@@ -10,7 +10,7 @@ from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import functions, jobs, schedules, workflows
 from mainspring.api.handlers.grants import RunGrants, without_payloads
-from mainspring.api.request import ApiError, Code
+from mainspring.api.request import ApiError, Code, Page
 from mainspring.schedules.specification import Specification
 from mainspring.workflows.history import TimerStarted
 
@@ -42,8 +42,8 @@ def test_places_between_pages_name_no_function_of_others() -> None:
                 await node.api.call(functions.LimitFunction(name, concurrency=1))
             after, names, places = None, [], []
             while True:
-                page = await node.api.call(functions.ListFunctions(limit=1, after=after), caller=PAY)
-                names += [one.function for one in page.functions]
+                page = await node.api.call(functions.ListFunctions(limit=1, cursor=after), caller=PAY)
+                names += [one.function for one in page.items]
                 if (after := page.next) is None:
                     break
                 places.append(after)
@@ -59,7 +59,7 @@ def test_functions_of_others_are_left_out_and_forbidden() -> None:
             await node.submit(b"pay")
             await node.submit(b"mail")
             listed = await node.api.call(functions.ListFunctions(), caller=PAY)
-            assert [one.function for one in listed.functions] == ["pay"]
+            assert [one.function for one in listed.items] == ["pay"]
             assert (await node.api.call(functions.ShowFunction("pay"), caller=PAY)).waiting == 1
             node.worker(b"mail", b"pay-later")
             registered = await node.api.call(functions.IsRegistered("pay-x"), caller=PAY)
@@ -96,7 +96,7 @@ def test_a_pattern_means_the_same_function_in_all_calls(pattern: str, *, sees: b
             else:
                 assert [await refused(node, request, caller) for request in requests] == [True] * len(requests)
             listed = await node.api.call(jobs.ListJobs(), caller=caller)
-            assert [one.handle for one in listed.jobs] == [handle] * sees
+            assert [one.handle for one in listed.items] == [handle] * sees
 
     run(test())
 
@@ -107,7 +107,7 @@ def test_schedules_of_other_functions_are_left_out_and_forbidden() -> None:
             for name in ("pay", "mail"):
                 await node.api.call(schedules.AddSchedule(name=f"{name}-daily", function=name, every=60.0))
             listed = await node.api.call(schedules.ListAllSchedules(), caller=PAY)
-            assert [one.name for one in listed.schedules] == ["pay-daily"]
+            assert [one.name for one in listed.items] == ["pay-daily"]
             await node.api.call(schedules.PauseSchedule("pay-daily"), caller=PAY)
             await node.api.call(schedules.ResumeSchedule("pay-daily"), caller=PAY)
             await node.api.call(schedules.NextTimes("pay-daily"), caller=PAY)
@@ -160,8 +160,8 @@ def test_payloads_of_schedules_are_shown_to_those_who_may_see_them() -> None:
 def test_runs_of_other_workflows_are_left_out_and_forbidden() -> None:
     async def test() -> None:
         async with with_runs(a_run()) as (node, fake):
-            assert (await node.api.call(workflows.ListWorkflowRuns(), caller=PAY)).runs == []
-            assert len((await node.api.call(workflows.ListWorkflowRuns(), caller=BLIND)).runs) == 1
+            assert (await node.api.call(workflows.ListWorkflowRuns(), caller=PAY)).items == []
+            assert len((await node.api.call(workflows.ListWorkflowRuns(), caller=BLIND)).items) == 1
             requests: tuple[Request[Any], ...] = (
                 workflows.ShowRun("order-17"),
                 workflows.ReadHistory("order-17"),
@@ -184,13 +184,13 @@ def test_runs_of_other_workflows_are_left_out_and_forbidden() -> None:
 
 
 def test_versions_of_other_workflows_are_left_out_and_forbidden() -> None:
-    async def versions(*_: object) -> workflows.VersionList:
+    async def versions(*_: object) -> Page[workflows.VersionInfo]:
         info = ("1", 0, 0, 1, None, True, True)
-        return workflows.VersionList([workflows.VersionInfo(name, *info) for name in ("pay", "order")])
+        return Page([workflows.VersionInfo(name, *info) for name in ("pay", "order")])
 
-    async def workers(*_: object) -> workflows.DeciderList:
+    async def workers(*_: object) -> Page[workflows.DeciderInfo]:
         listed = (["pay@1", "order@1"], ["order@2"])
-        return workflows.DeciderList(
+        return Page(
             [workflows.DeciderInfo("w", names, 0, 0, 100, full=False, draining=False, cache=None) for names in listed]
         )
 
@@ -210,9 +210,9 @@ def test_versions_of_other_workflows_are_left_out_and_forbidden() -> None:
                 (PAY, ["pay"], [["pay@1"]]),
                 (BLIND, ["pay", "order"], [["pay@1", "order@1"], ["order@2"]]),
             ):
-                found = (await call(workflows.ListVersions(), caller=caller)).versions
+                found = (await call(workflows.ListVersions(), caller=caller)).items
                 assert [one.type for one in found] == names
-                listed = (await call(workflows.ListDeciders(), caller=caller)).workers
+                listed = (await call(workflows.ListDeciders(), caller=caller)).items
                 assert [one.versions for one in listed] == decided
             assert await refused(node, workflows.RemoveVersion("order", "1"))
             await call(workflows.RemoveVersion("pay", "1"), caller=PAY)
@@ -226,12 +226,12 @@ def test_a_history_has_sizes_in_place_of_payloads() -> None:
             fake.events = [TimerStarted(1, START_US, 4, "1", 60, "secret", number=1)]
             key = "timerStartedEventAttributes"
             blind = await node.api.call(workflows.ReadHistory("order-17", native=True), caller=BLIND)
-            assert "secret" not in str(blind.events)
-            assert blind.events[0][key]["timerId"] == "1"
+            assert "secret" not in str(blind.items)
+            assert blind.items[0][key]["timerId"] == "1"
             seen = await node.api.call(workflows.ReadHistory("order-17", native=True), caller=SEES)
-            assert "secret" in str(seen.events)
+            assert "secret" in str(seen.items)
             assert await refused(node, workflows.ReadHistory("order-17", exact=True), BLIND)
-            assert (await node.api.call(workflows.ReadHistory("order-17", exact=True), caller=SEES)).events
+            assert (await node.api.call(workflows.ReadHistory("order-17", exact=True), caller=SEES)).items
 
     run(test())
 

@@ -259,7 +259,7 @@ def test_each_job_of_a_batch_has_its_answer() -> None:
             assert problems == [None, Code.INVALID, None, None, Code.TOO_LARGE]
             assert [answer.joined for answer in answers] == [False, None, False, True, None]
             assert answers[2].handle == answers[3].handle
-            assert len((await node.api.call(jobs.ListJobs())).jobs) == 2
+            assert len((await node.api.call(jobs.ListJobs())).items) == 2
             assert (await node.api.call(SubmitJobs([]))).items == []
 
     run(test())
@@ -352,7 +352,7 @@ def test_a_caller_of_some_functions_sees_only_these() -> None:
             seen, hidden = await node.submit(b"pay.card"), await node.submit(b"other")
             someone = caller(Role.DEVELOPER, "pay*", payloads=True)
             listed = await node.api.call(jobs.ListJobs(), caller=someone)
-            assert [job.handle for job in listed.jobs] == [seen]
+            assert [job.handle for job in listed.items] == [seen]
             requests: list[Request[Any]] = [
                 jobs.ShowJob(hidden),
                 jobs.CancelJob(hidden),

@@ -314,15 +314,15 @@ def test_nodes_have_the_figures_of_one_namespace() -> None:
         others = WorkerRow(2, "v", 9, 9, True, False, True, 0, "1.0", ("default",))
         row = msgspec.structs.replace(row, loads=((1, 50), (1, 2), (1, 3)), workers=(worker, others), slots=13)
         api = Api(SingleNodeCalls(lambda: row).handlers, enter=lambda _: None)
-        (node,) = (await api.call(namespaces.ListNamespaceNodes(namespace="shop"))).nodes
+        (node,) = (await api.call(namespaces.ListNamespaceNodes(namespace="shop"))).items
         assert (node.workers, node.slots, node.running, node.functions) == (1, 4, 5, ["pay", "mail"])
         assert await api.call(namespaces.ShowNamespaceNode("1", namespace="shop")) == node
         seen = await api.call(namespaces.ShowNamespaceNode("a", namespace="shop"), caller=PAY)
         assert (seen.running, seen.functions) == (2, ["pay"])
         # Callers of a part of the namespaces get no sums of all of them from the call about whole nodes, either.
-        (whole,) = (await api.call(nodes.ListNodes(namespace="shop"))).nodes
+        (whole,) = (await api.call(nodes.ListNodes(namespace="shop"))).items
         assert (whole.jobs, whole.slots, whole.prefetch, whole.capacity) == (60, 13, 90, 90)
-        (part,) = (await api.call(nodes.ListNodes(namespace="shop"), caller=PAY)).nodes
+        (part,) = (await api.call(nodes.ListNodes(namespace="shop"), caller=PAY)).items
         assert (part.jobs, part.slots, part.prefetch, part.capacity) == (2, None, None, None)
 
     run(test())

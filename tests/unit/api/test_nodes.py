@@ -64,7 +64,7 @@ def test_nodes_are_listed_drained_and_removed() -> None:
     async def test() -> None:
         members = Members()
         call = members.api.call
-        listed = (await call(nodes.ListNodes())).nodes
+        listed = (await call(nodes.ListNodes())).items
         assert [(node.name, node.state) for node in listed] == [("a", "live"), ("b", "live"), ("b", "dead")]
         assert [node.lease_left for node in listed] == [14.3, None, 0.0]
         assert await call(nodes.ShowNode("1")) == await call(nodes.ShowNode("a")) == listed[0]
@@ -105,7 +105,7 @@ def test_the_only_node_of_a_store_is_neither_drained_nor_removed() -> None:
     async def test() -> None:
         members = Members()
         members.api = Api(SingleNodeCalls(lambda: members.by_term[1]).handlers)
-        assert [node.name for node in (await members.api.call(nodes.ListNodes())).nodes] == ["a"]
+        assert [node.name for node in (await members.api.call(nodes.ListNodes())).items] == ["a"]
         assert (await members.api.call(nodes.ShowNode("1"))).state == "live"
         assert await members.code(nodes.ShowNode("b")) is Code.NODE_NOT_FOUND
         assert await members.code(nodes.DrainNode("a")) is Code.ONLY_NODE
@@ -121,7 +121,7 @@ def test_the_functions_of_a_node_are_those_of_the_namespace_and_the_caller() -> 
         single = Api(SingleNodeCalls(lambda: members.by_term[1]).handlers)
         pay = Caller("pay", (Grant(Role.VIEWER, functions=("pay*",)),))
         for api in (members.api, single):
-            (node,) = (await api.call(nodes.ListNodes())).nodes
+            (node,) = (await api.call(nodes.ListNodes())).items
             assert node.functions == ["pay", "mail"]
             assert (await api.call(nodes.ShowNode("a"), caller=pay)).functions == ["pay"]
 

@@ -116,10 +116,10 @@ def test_an_operation_is_started_shown_and_listed() -> None:
             assert (shown.rate, shown.matched, shown.failures) == (1000, 7, [])
             assert await bulk.states([*handles, other]) == ["cancelled"] * 7 + ["pending"]
             listed = await bulk.call(ListOperations())
-            assert [one.id for one in listed.operations] == [begun.id]
+            assert [one.id for one in listed.items] == [begun.id]
             assert listed.next is None
             touched = await bulk.call(ListOperationJobs(begun.id))
-            assert [(job.handle, job.outcome) for job in touched.jobs] == [(one, "cancelled") for one in handles[::-1]]
+            assert [(job.handle, job.outcome) for job in touched.items] == [(one, "cancelled") for one in handles[::-1]]
             assert touched.next is None
 
     run(test())
@@ -149,7 +149,7 @@ def test_a_dry_run_changes_nothing() -> None:
             assert (dry.id, dry.matched, len(dry.sample)) == (None, 2, 2)
             dry = await bulk.call(StartOperation("cancel", handles=[*handles, UNKNOWN_HANDLE], dry_run=True))
             assert (dry.id, dry.matched, len(dry.sample)) == (None, 2, 2)
-            assert (await bulk.call(ListOperations())).operations == []
+            assert (await bulk.call(ListOperations())).items == []
             assert await bulk.acts() == []
             assert await bulk.states(handles) == ["pending"] * 2
 
@@ -177,7 +177,7 @@ def test_an_operation_above_the_share_of_its_caller_is_a_conflict(monkeypatch: p
         async with started() as bulk:
             await bulk.node.submit()
             assert await bulk.code(StartOperation("cancel", FUNCTION_F), ANN) is Code.CONFLICT
-            assert (await bulk.call(ListOperations())).operations == []
+            assert (await bulk.call(ListOperations())).items == []
             assert (await bulk.call(StartOperation("cancel", FUNCTION_F, dry_run=True), ANN)).matched == 1
             assert await bulk.acts() == []
 
@@ -189,7 +189,7 @@ def test_more_jobs_than_expected_are_a_conflict() -> None:
         async with started() as bulk:
             handles = [await bulk.node.submit() for _ in range(2)]
             assert await bulk.code(StartOperation("cancel", FUNCTION_F, expect=1)) is Code.CONFLICT
-            assert (await bulk.call(ListOperations())).operations == []
+            assert (await bulk.call(ListOperations())).items == []
             begun = await bulk.call(StartOperation("cancel", FUNCTION_F, expect=2))
             assert (await bulk.ended(begun.id)).expect == 2
             assert await bulk.states(handles) == ["cancelled"] * 2
@@ -268,7 +268,7 @@ def test_a_caller_with_some_functions_sees_its_own_operations() -> None:
             limited = Caller("bob", (Grant(Role.OPERATOR, functions=("g*",)),), token="t2")
             others = await bulk.call(StartOperation("cancel", FUNCTION_F, rate=0.1), ANN)
             own = await bulk.call(StartOperation("cancel", JobCriteria(state="pending")), limited)
-            assert [one.id for one in (await bulk.call(ListOperations(), limited)).operations] == [own.id]
+            assert [one.id for one in (await bulk.call(ListOperations(), limited)).items] == [own.id]
             for request in (ShowOperation(others.id), ListOperationJobs(others.id), AbortOperation(others.id)):
                 assert await bulk.code(request, limited) is Code.OPERATION_NOT_FOUND
             assert (await bulk.call(ShowOperation(own.id), limited)).id == own.id
@@ -292,7 +292,7 @@ def test_a_caller_with_some_functions_sees_its_own_operations() -> None:
         (ShowOperation("op-" + "9" * 30), Code.OPERATION_NOT_FOUND),
         (AbortOperation("op-1"), Code.OPERATION_NOT_FOUND),
         (ListOperationJobs("op-1"), Code.OPERATION_NOT_FOUND),
-        (ListOperations(before="x"), Code.OPERATION_NOT_FOUND),
+        (ListOperations(cursor="x"), Code.INVALID),
     ],
 )
 def test_problems_have_codes(request_: Request[Any], code: Code) -> None:
@@ -307,7 +307,7 @@ def test_an_operator_is_needed() -> None:
     async def test() -> None:
         async with started() as bulk:
             viewer = Caller("vic", (Grant(Role.VIEWER),), token="t")
-            assert (await bulk.call(ListOperations(), viewer)).operations == []
+            assert (await bulk.call(ListOperations(), viewer)).items == []
             for request in (StartOperation("cancel", FUNCTION_F), AbortOperation("op-1")):
                 with pytest.raises(ApiError, match="lacks the permission 'operate'"):
                     await bulk.call(request, viewer)

@@ -18,7 +18,7 @@ def test_a_run_is_listed_with_the_things_that_it_waits_for() -> None:
         state = RunState(activities={5: activity()}, timers={"3": OpenTimer(6, "3", START_US + 187_260_000_000)})
         about = encode_about(About(("approved",)))
         async with with_runs(a_run(state=state, about=about)) as (node, _):
-            (row,) = (await node.api.call(workflows.ListWorkflowRuns())).runs
+            (row,) = (await node.api.call(workflows.ListWorkflowRuns())).items
             assert row.waits_for == "charge #2, timer 2d4h, approved"
             assert (row.handle, row.run) == (f"H:laptop:{ROOT}", f"H:laptop:{ROOT}@{ROOT}")
             assert (row.workflow_id, row.type, row.version, row.status) == (f"order-{ROOT}", "order", "2", "open")
@@ -33,8 +33,8 @@ def test_lists_have_pages() -> None:
             seen: list[str] = []
             after: str | None = None
             while True:
-                page = await node.api.call(workflows.ListWorkflowRuns(limit=2, after=after))
-                seen += [row.workflow_id for row in page.runs]
+                page = await node.api.call(workflows.ListWorkflowRuns(limit=2, cursor=after))
+                seen += [row.workflow_id for row in page.items]
                 after = page.next
                 if after is None:
                     break
@@ -43,7 +43,7 @@ def test_lists_have_pages() -> None:
     run(test())
 
 
-def test_a_partial_list_ends_with_its_budget_and_says_how_far_it_came() -> None:
+def test_a_list_ends_with_its_budget_and_says_how_far_it_came() -> None:
     async def test() -> None:
         runs = [
             a_run(number, type="rare" if number == 1 else "order", started_us=START_US + number)
@@ -52,13 +52,13 @@ def test_a_partial_list_ends_with_its_budget_and_says_how_far_it_came() -> None:
         async with with_runs(*runs) as (node, fake):
             fake.examined = 3
             seen = []
-            request = workflows.ListWorkflowRuns(type="rare", limit=2, partial=True)
+            request = workflows.ListWorkflowRuns(type="rare", limit=2)
             while True:
                 page = await node.api.call(request)
-                seen.append(([row.workflow_id for row in page.runs], page.searched_to))
+                seen.append(([row.workflow_id for row in page.items], page.searched_to))
                 if page.next is None:
                     break
-                request = replace(request, after=page.next)
+                request = replace(request, cursor=page.next)
             assert seen == [
                 ([], "2023-11-14T22:13:20.000005Z"),
                 ([], "2023-11-14T22:13:20.000002Z"),
@@ -68,18 +68,18 @@ def test_a_partial_list_ends_with_its_budget_and_says_how_far_it_came() -> None:
     run(test())
 
 
-def test_a_partial_list_leaves_older_runs_that_have_not_begun_to_later_pages() -> None:
+def test_a_list_leaves_older_runs_that_have_not_begun_to_later_pages() -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
             handles = [await node.submit(b"order", unique=f"u{number}".encode()) for number in range(4)]
             ids = [number for handle in handles if (number := node.service.id_of(handle.encode())) is not None]
             fake.runs += [a_run(ids[3] + 7), a_run(ids[3] + 8), a_run(ids[0] - 7)]
             fake.examined = 2
-            request = workflows.ListWorkflowRuns(partial=True)
+            request = workflows.ListWorkflowRuns()
             first = await node.api.call(request)
-            assert [row.workflow_id for row in first.runs] == [f"order-{ids[3] + 8}", f"order-{ids[3] + 7}"]
-            rest = await node.api.call(replace(request, after=first.next))
-            assert [row.workflow_id for row in rest.runs] == ["u3", "u2", "u1", "u0", f"order-{ids[0] - 7}"]
+            assert [row.workflow_id for row in first.items] == [f"order-{ids[3] + 8}", f"order-{ids[3] + 7}"]
+            rest = await node.api.call(replace(request, cursor=first.next))
+            assert [row.workflow_id for row in rest.items] == ["u3", "u2", "u1", "u0", f"order-{ids[0] - 7}"]
             assert (rest.next, rest.searched_to) == (None, None)
 
     run(test())
@@ -114,14 +114,14 @@ def test_stranded_runs_are_listed_by_their_version() -> None:
             a_run(2000, version="1"),
             a_run(2001, version="1", decision=7, parking=Parking(parked=Parked("", ""))),
         ) as (node, fake):
-            assert (await node.api.call(workflows.ListWorkflowRuns(stranded=True))).runs == []
+            assert (await node.api.call(workflows.ListWorkflowRuns(stranded=True))).items == []
             fake.without_worker.append(("default", "order", "1"))
             page = await node.api.call(workflows.ListWorkflowRuns(stranded=True, limit=3))
-            assert [row.workflow_id for row in page.runs] == ["order-1099", "order-1097", "order-1095"]
+            assert [row.workflow_id for row in page.items] == ["order-1099", "order-1097", "order-1095"]
             number, after = 0, page.next
             while after is not None:
-                page = await node.api.call(workflows.ListWorkflowRuns(stranded=True, limit=1000, after=after))
-                number, after = number + len(page.runs), page.next
+                page = await node.api.call(workflows.ListWorkflowRuns(stranded=True, limit=1000, cursor=after))
+                number, after = number + len(page.items), page.next
             assert number == 547
 
     run(test())
@@ -140,9 +140,9 @@ def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
                 seen: list[str] = []
                 after: str | None = None
                 while True:
-                    page = await node.api.call(workflows.ListWorkflowRuns(limit=limit, after=after))
-                    assert len(page.runs) <= limit
-                    seen += [row.workflow_id for row in page.runs]
+                    page = await node.api.call(workflows.ListWorkflowRuns(limit=limit, cursor=after))
+                    assert len(page.items) <= limit
+                    seen += [row.workflow_id for row in page.items]
                     after = page.next
                     if after is None:
                         break
@@ -168,7 +168,7 @@ def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
                     )
                 ),
             ):
-                found = (await node.api.call(request)).runs
+                found = (await node.api.call(request)).items
                 assert [row.workflow_id for row in found] == ids_found
                 assert {row.status for row in found} <= {"pending"}
 

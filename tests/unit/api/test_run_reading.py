@@ -53,12 +53,20 @@ def test_a_history_has_pages() -> None:
         async with with_runs(a_run(status=Status.COMPLETED)) as (node, fake):
             fake.events = [TimerStarted(1, START_US, 4, "1", 60, number=1), TimerFired(2, START_US, "1", 1)]
             page = await node.api.call(call("workflows.history", '{"key": "order-17", "limit": 1}'))
-            assert (page.next, page.status, [event["eventId"] for event in page.events]) == (2, "completed", [1])
-            assert "number" not in page.events[0]["timerStartedEventAttributes"]
+            assert (page.status, [event["eventId"] for event in page.items]) == ("completed", [1])
+            assert "number" not in page.items[0]["timerStartedEventAttributes"]
+            second = await node.api.call(workflows.ReadHistory("order-17", cursor=page.next))
             page = await node.api.call(call("workflows.history", '{"key": "order-17", "from": 2}'))
-            assert (page.next, [event["eventType"] for event in page.events]) == (None, ["TimerFired"])
+            assert second == page
+            assert (page.next, [event["eventType"] for event in page.items]) == (None, ["TimerFired"])
             page = await node.api.call(workflows.ReadHistory("order-17", native=True))
-            assert page.events[0]["timerStartedEventAttributes"]["number"] == 1
+            assert page.items[0]["timerStartedEventAttributes"]["number"] == 1
+            page = await node.api.call(workflows.ReadHistory("order-17", limit=1, reverse=True))
+            last = await node.api.call(workflows.ReadHistory("order-17", limit=1, reverse=True, cursor=page.next))
+            assert [event["eventId"] for event in (*page.items, *last.items)] == [2, 1]
+            assert last.next is None
+            page = await node.api.call(workflows.ReadHistory("order-17", kinds=("TimerFired",)))
+            assert [event["eventId"] for event in page.items] == [2]
 
     run(test())
 
@@ -90,7 +98,7 @@ def test_a_run_that_has_not_begun_is_shown() -> None:
             assert (shown.type, shown.version, shown.status, shown.begins_at) == ("order", "", "pending", None)
             assert shown.waits_for == "a first worker with the workflow order"
             assert (await node.api.call(workflows.ReadHistory("order-17"))) == workflows.HistoryPage(
-                [], None, "pending"
+                [], status="pending"
             )
             fake.unbegun = [Unbegun(fake.unbegun[0].job, is_workflow=True)]
             assert (await node.api.call(workflows.ShowRun("order-17"))).waits_for == "its start"

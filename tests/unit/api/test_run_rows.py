@@ -31,7 +31,7 @@ def test_a_run_waits_for(state: RunState, columns: dict[str, Any], text: str | N
     async def test() -> None:
         async with with_runs(a_run(state=state, **columns)) as (node, fake):
             fake.without_worker.append(("default", "old", "2"))
-            (row,) = (await node.api.call(workflows.ListWorkflowRuns())).runs
+            (row,) = (await node.api.call(workflows.ListWorkflowRuns())).items
             assert row.waits_for == text
 
     run(test())

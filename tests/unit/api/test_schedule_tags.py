@@ -20,7 +20,7 @@ def test_the_jobs_of_a_schedule_have_its_tags() -> None:
             await node.api.call(schedules.AddSchedule(name="s", function="f", every=3600.0, tags=["nightly", "b", "b"]))
             assert (await node.api.call(schedules.ShowSchedule("s"))).tags == ["b", "nightly"]
             fired = await node.api.call(schedules.TriggerSchedule("s"))
-            (listed,) = (await node.api.call(jobs.ListJobs(tag="nightly"))).jobs
+            (listed,) = (await node.api.call(jobs.ListJobs(tag="nightly"))).items
             assert listed.handle == fired.handle
             await node.api.call(schedules.EditSchedule(name="s", priority="low"))
             assert (await node.api.call(schedules.ShowSchedule("s"))).tags == ["b", "nightly"]

@@ -9,7 +9,7 @@ import pytest
 from mainspring.api import jobs, schedules
 from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.schedules import ScheduleCalls
-from mainspring.api.request import ApiError, Code
+from mainspring.api.request import ApiError, Code, Page
 from mainspring.errors import StoreFullError
 from mainspring.features import Feature
 from mainspring.schedules.specification import Specification
@@ -27,7 +27,7 @@ def test_a_schedule_is_added_edited_paused_and_removed() -> None:
             call = node.api.call
             added = await call(schedules.AddSchedule(name="a", function="f", every=60.0))
             assert (added.when, added.state, added.origin) == ("every 1m", "active", "cli")
-            assert await call(schedules.ListAllSchedules()) == schedules.ListedSchedules([added])
+            assert await call(schedules.ListAllSchedules()) == Page([added])
             assert (await call(schedules.PauseSchedule("a"))).state == "paused"
             assert await call(schedules.NextTimes("a")) == schedules.Times("a", paused=True, times=[], local=[])
             assert (await call(schedules.ResumeSchedule("a"))).state == "active"
@@ -42,7 +42,7 @@ def test_a_schedule_is_added_edited_paused_and_removed() -> None:
                 schedules.PreviewedTime("2023-11-15T01:30:00.000000Z", "2023-11-15T02:30:00+01:00", None)
             ]
             assert await call(schedules.RemoveSchedule("a")) == schedules.RemovedSchedule("a")
-            assert (await call(schedules.ListAllSchedules())).schedules == []
+            assert (await call(schedules.ListAllSchedules())).items == []
 
     run(test())
 
@@ -72,7 +72,7 @@ def test_fires_do_not_refuse_the_changes_of_a_schedule(monkeypatch: pytest.Monke
                 await call(schedules.AdoptSchedule("parent", app="shop", namespace=namespace))
                 await call(schedules.ReplaceSchedule(name="parent", namespace=namespace, function="g", every=0.1))
                 await call(schedules.RemoveSchedule("parent", children=True, namespace=namespace))
-                assert (await call(schedules.ListAllSchedules(namespace=namespace))).schedules == []
+                assert (await call(schedules.ListAllSchedules(namespace=namespace))).items == []
 
     run(test())
 
@@ -85,9 +85,9 @@ def test_a_schedule_is_removed_with_all_that_follow_it_or_not_at_all() -> None:
                 trigger: dict[str, Any] = {"parents": list(parents)} if parents else {"every": 60.0}
                 await call(schedules.AddSchedule(name=name, function="f", **trigger))
             assert await node.code(schedules.RemoveSchedule("a")) is Code.INVALID
-            assert len((await call(schedules.ListAllSchedules())).schedules) == 5
+            assert len((await call(schedules.ListAllSchedules())).items) == 5
             assert await call(schedules.RemoveSchedule("a", children=True)) == schedules.RemovedSchedule("a")
-            assert [one.name for one in (await call(schedules.ListAllSchedules())).schedules] == ["d", "other"]
+            assert [one.name for one in (await call(schedules.ListAllSchedules())).items] == ["d", "other"]
 
     run(test())
 
@@ -119,7 +119,7 @@ def test_a_node_without_workflows_leaves_out_their_schedules() -> None:
             added, left = (await call(declare)).changes
             assert (added.kind, added.name, left.kind, left.name) == ("added", "a", "left alone", "order")
             assert (left.warning, "keeps none" in left.text) == (True, True)
-            assert [one.name for one in (await call(schedules.ListAllSchedules())).schedules] == ["a"]
+            assert [one.name for one in (await call(schedules.ListAllSchedules())).items] == ["a"]
 
     run(test())
 
@@ -131,8 +131,8 @@ def test_namespaces_have_schedules_of_the_same_name_and_do_not_see_each_other() 
             call = Api(ScheduleCalls(*parts).handlers, enter=lambda _: None).call
             added = await call(schedules.AddSchedule(name="a", function="f", every=60.0, namespace="team"))
             assert (added.name, added.function) == ("a", "f")
-            assert (await call(schedules.ListAllSchedules())).schedules == []
-            assert (await call(schedules.ListAllSchedules(namespace="team"))).schedules == [added]
+            assert (await call(schedules.ListAllSchedules())).items == []
+            assert (await call(schedules.ListAllSchedules(namespace="team"))).items == [added]
             foreign: list[Request[Any]] = [
                 schedules.ShowSchedule("a"),
                 schedules.RemoveSchedule("a"),
@@ -166,7 +166,7 @@ def test_a_preview_saves_nothing_and_previews_an_edit_where_the_schedule_exists(
                 schedules.PreviewedTime("2023-11-16T01:30:00.000000Z", "2023-11-16T02:30:00+01:00", None),
             ]
             assert (shown.clock_changes, shown.conflicts) == ([], [])
-            assert (await call(schedules.ListAllSchedules())).schedules == []
+            assert (await call(schedules.ListAllSchedules())).items == []
             await call(schedules.AddSchedule(name="a", function="f", every=60.0))
             shown = await call(schedules.PreviewSchedule(name="a", start=1_800_000_000.0, count=1))
             assert (shown.when, shown.times[0].at) == ("every 1m", "2027-01-15T08:00:00.000000Z")
@@ -226,11 +226,11 @@ def test_a_triggered_run_is_in_the_history() -> None:
     async def test() -> None:
         async with opened() as node:
             await node.api.call(schedules.AddSchedule(name="a", function="f", every=60.0))
-            assert (await node.api.call(schedules.ScheduleHistory("a"))).runs == []
+            assert (await node.api.call(schedules.ScheduleHistory("a"))).items == []
             run = await node.api.call(schedules.TriggerSchedule("a"))
             assert run.handle is not None
             assert (await node.api.call(jobs.ShowJob(run.handle))).schedule == "a"
-            assert (await node.api.call(schedules.ScheduleHistory("a"))).runs == [run]
+            assert (await node.api.call(schedules.ScheduleHistory("a"))).items == [run]
 
     run(test())
 
@@ -258,7 +258,6 @@ def test_schedules_are_declared_by_code() -> None:
         (schedules.RemoveSchedule("none"), Code.SCHEDULE_NOT_FOUND),
         (schedules.TriggerSchedule("none"), Code.SCHEDULE_NOT_FOUND),
         (schedules.ScheduleHistory("none"), Code.SCHEDULE_NOT_FOUND),
-        (schedules.ScheduleHistory("there", limit=0), Code.INVALID),
         (schedules.NextTimes("there", count=1001), Code.INVALID),
         (schedules.PreviewSchedule(name="b"), Code.INVALID),
         (schedules.PreviewSchedule(name="b", every=1.0, count=0), Code.INVALID),

@@ -68,14 +68,14 @@ def test_workers_of_all_nodes_are_listed_in_pages() -> None:
     async def test() -> None:
         call = Fleet().api.call
         listed = await call(nodes.ListWorkers())
-        assert [(one.id, one.node, one.client) for one in listed.workers] == [
+        assert [(one.id, one.node, one.client) for one in listed.items] == [
             ("2-1", "b", "extension"),
             ("3-1", "a", "extension"),
             ("3-2", "a", "gearman"),
         ]
         assert listed.next is None
         first = await call(nodes.ListWorkers(limit=2))
-        assert [one.id for one in (await call(nodes.ListWorkers(limit=2, after=first.next))).workers] == ["3-2"]
+        assert [one.id for one in (await call(nodes.ListWorkers(limit=2, cursor=first.next))).items] == ["3-2"]
 
     run(test())
 
@@ -175,7 +175,7 @@ def test_problems_have_codes(worker: str, code: Code) -> None:
 def test_a_place_in_the_list_is_checked() -> None:
     async def test() -> None:
         with pytest.raises(ApiError) as caught:
-            await Fleet().api.call(nodes.ListWorkers(after="x"))
+            await Fleet().api.call(nodes.ListWorkers(cursor="x"))
         assert caught.value.problem.code is Code.INVALID
 
     run(test())

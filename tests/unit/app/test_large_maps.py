@@ -87,7 +87,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemory]:
 
 def parts(fleet: InMemory, run: Any) -> list[dict[str, Any]]:
     del fleet
-    runs = app.connections.blocking().call("workflows.list", {"limit": 100})["runs"]
+    runs = app.connections.blocking().call("workflows.list", {"limit": 100})["items"]
     return [one for one in runs if one["handle"] != run.handle]
 
 
@@ -103,7 +103,7 @@ def test_results_are_in_order_and_the_parts_are_runs_of_the_same_workflow(fleet:
 def test_at_most_limit_activities_are_open(fleet: InMemory) -> None:
     run = held.submit("try")
     fleet.settle()
-    waiting = app.connections.blocking().call("jobs.list", {"function": "away", "state": "pending"})["jobs"]
+    waiting = app.connections.blocking().call("jobs.list", {"function": "away", "state": "pending"})["items"]
     assert len(waiting) == 4
     run.terminate()
 
@@ -133,7 +133,7 @@ def test_a_cancelled_map_cancels_its_parts(fleet: InMemory) -> None:
     with pytest.raises(JobCancelled):
         run.result(5)
     assert {one["status"] for one in parts(fleet, run)} == {"cancelled"}
-    assert app.connections.blocking().call("jobs.list", {"function": "away"})["jobs"] == []
+    assert app.connections.blocking().call("jobs.list", {"function": "away"})["items"] == []
 
 
 def test_a_lost_part_fails_its_items(fleet: InMemory) -> None:

@@ -12,6 +12,7 @@ import pytest
 from checks.operating import FILES, written
 
 from mainspring import App, Rate, Retry
+from mainspring.api.request import Page
 from mainspring.client.asking import PAGE, _Pages
 from mainspring.client.declared import REQUESTS, answer, params
 from mainspring.client.found import ListedJob, ListedRun
@@ -213,21 +214,17 @@ def test_an_event_loop_has_the_same(fleet: InMemory, monkeypatch: pytest.MonkeyP
 
 
 def test_lists_are_read_page_by_page() -> None:
-    class Page:
-        def __init__(self, jobs: list[int], following: str | None) -> None:
-            self.jobs, self.next = jobs, following
-
-    pages = _Pages({"state": "failed"}, "jobs", "before", 5)
+    pages = _Pages({"state": "failed"}, 5)
     assert pages.given == {"state": "failed", "limit": 5}
-    assert pages.items(Page([1, 2], "H:2")) == [1, 2]
-    assert pages.given == {"state": "failed", "limit": 3, "before": "H:2"}
-    assert pages.items(Page([], "H:1")) == []
-    assert pages.given == {"state": "failed", "limit": 3, "before": "H:1"}
-    assert pages.items(Page([3, 4, 5, 6], "H:0")) == [3, 4, 5]
+    assert pages.rows(Page([1, 2], "H:2")) == [1, 2]
+    assert pages.given == {"state": "failed", "limit": 3, "cursor": "H:2"}
+    assert pages.rows(Page([], "H:1")) == []
+    assert pages.given == {"state": "failed", "limit": 3, "cursor": "H:1"}
+    assert pages.rows(Page([3, 4, 5, 6], "H:0")) == [3, 4, 5]
     assert pages.given is None
-    everything = _Pages({}, "jobs", "before", None)
+    everything = _Pages({}, None)
     assert everything.given == {"limit": PAGE}
-    assert everything.items(Page([1], None)) == [1]
+    assert everything.rows(Page([1], None)) == [1]
     assert everything.given is None
 
 

@@ -217,10 +217,10 @@ def test_the_jobs_of_an_operation_are_listed_page_by_page(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pages = {
-        0: {"jobs": [{"handle": "H:n:1", "outcome": "retried"}], "next": 4},
-        4: {"jobs": [{"handle": "H:n:2", "outcome": "conflict"}], "next": None},
+        None: {"items": [{"handle": "H:n:1", "outcome": "retried"}], "next": "4"},
+        "4": {"items": [{"handle": "H:n:2", "outcome": "conflict"}], "next": None},
     }
-    monkeypatch.setattr(Client, "call", lambda _, __, params, *___: pages[params.get("after", 0)])
+    monkeypatch.setattr(Client, "call", lambda _, __, params, *___: pages[params.get("cursor")])
     assert main(["operations", "jobs", "op-7"]) == EXIT_DONE
     assert capsys.readouterr().out == "handle\toutcome\nH:n:1\tretried\nH:n:2\tconflict\n"
 

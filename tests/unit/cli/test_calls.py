@@ -24,28 +24,24 @@ class Pages:
         return self._answers.pop(0)
 
 
-def read(client: Any, request: Any, key: str, most: int | None = None) -> list[dict[str, Any]]:
+def read(client: Any, request: Any, most: int | None = None) -> list[dict[str, Any]]:
     fake: Client = client
-    return list(items(fake, request, key, most))
+    return list(items(fake, request, most))
 
 
 def test_each_page_begins_after_the_one_before() -> None:
-    client = Pages({"functions": [{"n": 1}], "next": "a"}, {"functions": [{"n": 2}], "next": None})
-    assert read(client, ListFunctions(), "functions") == [{"n": 1}, {"n": 2}]
-    assert client.sent == [{}, {"after": "a"}]
-
-
-def test_an_answer_of_an_older_node_without_next_is_the_whole_list() -> None:
-    assert read(Pages({"functions": [{"n": 1}]}), ListFunctions(), "functions") == [{"n": 1}]
+    client = Pages({"items": [{"n": 1}], "next": "a"}, {"items": [{"n": 2}], "next": None})
+    assert read(client, ListFunctions()) == [{"n": 1}, {"n": 2}]
+    assert client.sent == [{"limit": 1000}, {"limit": 1000, "cursor": "a"}]
 
 
 def test_no_more_are_requested_than_wanted() -> None:
-    client = Pages({"acts": [{}] * 1000, "next": "a"}, {"acts": [{}] * 200, "next": "b"})
-    assert len(read(client, ListActs(limit=1000), "acts", 1200)) == 1200
+    client = Pages({"items": [{}] * 1000, "next": "a"}, {"items": [{}] * 200, "next": "b"})
+    assert len(read(client, ListActs(), 1200)) == 1200
     assert [params["limit"] for params in client.sent] == [1000, 200]
 
 
 def test_pages_may_be_shorter_than_their_limit() -> None:
-    client = Pages({"acts": [], "next": "a"}, {"acts": [{}], "next": None})
-    assert len(read(client, ListActs(limit=1000), "acts", 5)) == 1
+    client = Pages({"items": [], "next": "a"}, {"items": [{}], "next": None})
+    assert len(read(client, ListActs(), 5)) == 1
     assert [params["limit"] for params in client.sent] == [5, 5]

@@ -26,7 +26,7 @@ def line(number: int) -> dict[str, Any]:
 
 
 def answer(*numbers: int, ended: bool = False) -> dict[str, Any]:
-    return {"lines": [line(number) for number in numbers], "next": f"after {max(numbers, default=0)}", "ended": ended}
+    return {"items": [line(number) for number in numbers], "next": f"after {max(numbers, default=0)}", "ended": ended}
 
 
 class Server:
@@ -39,7 +39,7 @@ class Server:
 
     async def call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         assert method == "jobs.logs"
-        self.asked.append(params["after"])
+        self.asked.append(params.get("cursor", ""))
         given = self._answers.pop(0) if self._answers else answer(ended=True)
         if not self._answers:
             self._ended.set()

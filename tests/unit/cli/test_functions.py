@@ -36,7 +36,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
         calls.append((method, params or {}))
         if method == "functions.show" and params == {"function": MISSPELT}:
             raise NotFoundError(f"there is no function {MISSPELT}")
-        return {"functions": [FUNCTION]} if method == "functions.list" else FUNCTION
+        return {"items": [FUNCTION], "next": None} if method == "functions.list" else FUNCTION
 
     monkeypatch.setattr(Client, "call", call)
     return calls
@@ -77,7 +77,7 @@ def test_a_function_is_shown(
 def test_functions_are_listed(calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["functions", "list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split("\t")[:5] == ["mail", "paused", "5", "-", "100/1m,20"]
-    assert calls == [("functions.list", {})]
+    assert calls == [("functions.list", {"limit": 1000})]
 
 
 @pytest.mark.parametrize("command", ["pause", "limit --concurrency 5"])
@@ -107,7 +107,7 @@ def test_a_function_whose_jobs_have_no_worker_is_marked(
     note: str,
 ) -> None:
     function = FUNCTION | {"waiting": waiting, "registered": registered}
-    monkeypatch.setattr(Client, "call", lambda *_: {"functions": [function]})
+    monkeypatch.setattr(Client, "call", lambda *_: {"items": [function], "next": None})
     assert main(["functions", "list"]) == 0
     head, line = (text.split("\t") for text in capsys.readouterr().out.splitlines())
     assert dict(zip(head, line, strict=True))["note"] == note
@@ -119,7 +119,7 @@ def test_functions_of_an_older_server_have_no_note(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     older = {key: value for key, value in FUNCTION.items() if key != "registered"}
-    monkeypatch.setattr(Client, "call", lambda *_: {"functions": [older]})
+    monkeypatch.setattr(Client, "call", lambda *_: {"items": [older], "next": None})
     assert main(["functions", "list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].endswith("\t-")
 
@@ -150,8 +150,8 @@ def test_functions_of_all_pages_are_listed(monkeypatch: pytest.MonkeyPatch, caps
     def call(_: Client, method: str, params: dict[str, Any], timeout: float | None) -> Any:
         del timeout
         assert method == "functions.list"
-        names, following = pages[params.get("after")]
-        return {"functions": [FUNCTION | {"function": name} for name in names], "next": following}
+        names, following = pages[params.get("cursor")]
+        return {"items": [FUNCTION | {"function": name} for name in names], "next": following}
 
     monkeypatch.setattr(Client, "call", call)
     assert main(["functions", "list", "--json"]) == 0

@@ -12,7 +12,7 @@ from mainspring.cli.display import EXIT_INTERRUPTED, EXIT_NO_SERVER, EXIT_USAGE
 from mainspring.cli.jobs import COLUMNS
 from mainspring.cli.main import main
 from mainspring.client.blocking import Client
-from mainspring.errors import ConflictError, ConnectionLostError, UsageError
+from mainspring.errors import ConflictError, ConnectionLostError
 
 from .terminal import shown
 
@@ -39,7 +39,7 @@ def job(handle: str, **more: Any) -> dict[str, Any]:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The jobs of the server."""
     stored = [job(handle) for handle in HANDLES]
-    monkeypatch.setattr(Client, "call", lambda *_: {"jobs": stored})
+    monkeypatch.setattr(Client, "call", lambda *_: {"items": stored, "next": None, "searched_to": None})
     monkeypatch.setattr(time, "time", lambda: datetime.fromisoformat(TIME).timestamp() + 200)
     return stored
 
@@ -98,16 +98,13 @@ def test_a_pipe_gets_everything(
 
 
 class SearchServer:
-    """A server that returns its jobs in several answers. ``supports_partial`` is false for an earlier version."""
+    """A server that returns its jobs in several answers."""
 
-    def __init__(self, *answers: dict[str, Any] | BaseException, supports_partial: bool = True) -> None:
+    def __init__(self, *answers: dict[str, Any] | BaseException) -> None:
         self.answers = list(answers)
-        self.supports_partial = supports_partial
         self.requests: list[dict[str, Any]] = []
 
     def call(self, _method: str, params: dict[str, Any]) -> dict[str, Any]:
-        if "partial" in params and not self.supports_partial:
-            raise UsageError("the params of jobs.list cannot be read: Object contains unknown field `partial`")
         self.requests.append(params)
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
@@ -117,7 +114,7 @@ class SearchServer:
 
 def found(*handles: str, following: str | None = None) -> dict[str, Any]:
     return {
-        "jobs": [job(handle) for handle in handles],
+        "items": [job(handle) for handle in handles],
         "next": following,
         "searched_to": TIME if following else None,
     }
@@ -134,12 +131,14 @@ def test_a_search_continues_until_it_reaches_the_limit(
     first, second = HANDLES
     server = SearchServer(found(following="H:n:9"), found(first, following="H:n:5"), found(second, following="H:n:2"))
     assert search(server, monkeypatch, "--limit", "2", "--function", "rare") == 0
-    assert [one["handle"] for one in json.loads(capsys.readouterr().out)] == HANDLES
-    shared = {"function": "rare", "partial": True}
+    printed = capsys.readouterr()
+    assert [one["handle"] for one in json.loads(printed.out)] == HANDLES
+    assert "--cursor H:n:2" in printed.err
+    shared = {"function": "rare"}
     assert server.requests == [
         {**shared, "limit": 2},
-        {**shared, "limit": 2, "before": "H:n:9"},
-        {**shared, "limit": 1, "before": "H:n:5"},
+        {**shared, "limit": 2, "cursor": "H:n:9"},
+        {**shared, "limit": 1, "cursor": "H:n:5"},
     ]
 
 
@@ -147,15 +146,6 @@ def test_a_search_ends_after_the_last_job(monkeypatch: pytest.MonkeyPatch, capsy
     server = SearchServer(found(following="H:n:9"), found(HANDLES[0]))
     assert search(server, monkeypatch) == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
-
-
-def test_a_server_of_an_earlier_version_returns_whole_answers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = SearchServer({"jobs": [job(handle) for handle in HANDLES]}, supports_partial=False)
-    assert search(server, monkeypatch) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 2
-    assert server.requests == [{}], "defaults are not sent: the server has the same default limit"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +162,7 @@ def test_a_stopped_search_prints_its_position(
     assert ended == code
     out, err = capsys.readouterr()
     assert [one["handle"] for one in json.loads(out)] == HANDLES[:1]
-    assert f"searched back to jobs of {TIME}; continue with --before H:n:9" in err
+    assert f"searched back to jobs of {TIME}; continue with --cursor H:n:9" in err
 
 
 def test_a_search_without_an_answer_prints_no_position(
@@ -205,7 +195,7 @@ def test_a_list_sends_its_criteria(monkeypatch: pytest.MonkeyPatch) -> None:
     times = "--created-after 2030-01-31T12:00:00Z --created-before 2030-01-31T13:00:00+01:00"
     assert search(server, monkeypatch, *words.split(), *times.split()) == 0
     assert server.requests == [
-        {"state": ["failed"], "limit": 5, "partial": True},
+        {"state": ["failed"], "limit": 5},
         {
             "state": ["failed", "cancelled"],
             "key": "k",
@@ -214,7 +204,6 @@ def test_a_list_sends_its_criteria(monkeypatch: pytest.MonkeyPatch) -> None:
             "error_type": "ValueError",
             "created_from": "2030-01-31T12:00:00Z",
             "created_to": "2030-01-31T12:00:00Z",
-            "partial": True,
         },
     ]
 

@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """The calls to the server."""
     calls: list[tuple[str, dict[str, Any]]] = []
     answers: dict[str, Any] = {
-        "schedules.list": {"schedules": [SCHEDULE]},
+        "schedules.list": {"items": [SCHEDULE], "next": None},
         "schedules.show": SCHEDULE
         | TIMING
         | {"payload": "AHg=", "exclude": ["2030-12-24", "2030-12-25"], "parents": []},
@@ -43,7 +43,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
                 {"local": "2030-02-01T13:00:00+01:00", "note": "skipped"},
             ],
         },
-        "schedules.history": {"runs": [RUN]},
+        "schedules.history": {"items": [RUN], "next": "more", "searched_to": None},
         "schedules.trigger": RUN,
         "functions.registered": {"registered": False, "shared": False, "functions": ["g"]},
     }
@@ -154,7 +154,7 @@ def test_durations_are_shown_in_the_form_of_options(
         "add a --overlap sometimes",
         "add a --start soon",
         "add",
-        "history a --before soon",
+        "history a --limit soon",
     ],
 )
 def test_wrong_usage(calls: list[tuple[str, dict[str, Any]]], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +176,7 @@ def test_the_list_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         {"name": "nightly", "when": "cron '30 2 * * *'"} | times | kept,
         {"name": "a-name-that-people-copy", "when": "after nightly and poll"} | times | kept,
     ]
-    monkeypatch.setattr(Client, "call", lambda *_: {"schedules": listed})
+    monkeypatch.setattr(Client, "call", lambda *_: {"items": listed, "next": None})
     monkeypatch.setattr(time, "time", lambda: datetime.fromisoformat(times["last_at"]).timestamp() + 60)
     lines = [line.rstrip() for line in shown(lambda: main(["schedules", "list"]), 80)]
     assert max(map(len, lines)) <= 80
@@ -206,7 +206,7 @@ def test_schedules_are_removed_with_their_children(
 
     def call(_: Client, method: str, params: dict[str, Any], *_more: object) -> dict[str, Any]:
         calls.append((method, params))
-        return {"schedules": listed} | SCHEDULE
+        return {"items": listed, "next": None} | SCHEDULE
 
     monkeypatch.setattr(Client, "call", call)
     assert main(["schedules", "remove", "a", "b", "c", "d"]) == 0
@@ -227,11 +227,11 @@ def test_answers_are_printed(calls: list[tuple[str, dict[str, Any]]], capsys: py
         ("show a --json", '"payload":"AHg="'),
         ("next a", "2030-01-31T13:00:00+01:00\n2030-02-01T13:00:00+01:00\tthe clock skips"),
         ("next a --json", '["2030-01-31T12:00:00.000000Z"'),
-        ("history a --limit 5 --before 2030-01-01T00:00:00Z", "skipped\t-\toverlap"),
+        ("history a --limit 1 --cursor x", "skipped\t-\toverlap"),
         ("history a --json", '[{"fire_time"'),
         ("trigger a", "skipped\toverlap\n"),
         ("trigger a --json", '{"fire_time"'),
     ):
         assert main(["schedules", *words.split()]) == 0
         assert expected in capsys.readouterr().out, words
-    assert ("schedules.history", {"name": "a", "limit": 5, "before": 1_893_456_000.0}) in calls
+    assert ("schedules.history", {"name": "a", "limit": 1, "cursor": "x"}) in calls

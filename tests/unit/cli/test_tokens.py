@@ -65,14 +65,14 @@ def test_create_prints_the_token_alone(
 def test_list_reads_all_pages_and_shows_grants_as_text(
     server: Callable[..., list[tuple[str, dict[str, Any]]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pages = [{"tokens": [TOKEN], "next": "0123"}, {"tokens": [TOKEN | {"expired": True}], "next": None}]
+    pages = [{"items": [TOKEN], "next": "0123"}, {"items": [TOKEN | {"expired": True}], "next": None}]
     calls = server(tokens_list=[*pages])
     assert main(["tokens", "list"]) == 0
     head, one, two = capsys.readouterr().out.splitlines()
     assert head.split("\t")[0] == "id"
     assert "operator in default for pay* with payloads" in one
     assert two.endswith("expired")
-    assert [params.get("after") for _, params in calls] == [None, "0123"]
+    assert [params.get("cursor") for _, params in calls] == [None, "0123"]
     server(tokens_list=[*pages])
     assert main(["tokens", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [TOKEN, TOKEN | {"expired": True}]
@@ -82,7 +82,7 @@ def test_the_audit_is_listed_up_to_a_number_or_exported_whole(
     server: Callable[..., list[tuple[str, dict[str, Any]]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     act = {"number": 2, "at": "t", "what": "jobs.cancel", "who": "ann", "object": "H:n:1", "reason": "x"}
-    pages = [{"acts": [act], "next": 2}, {"acts": [act], "next": None}]
+    pages = [{"items": [act], "next": "2"}, {"items": [act], "next": None}]
     calls = server(audit_list=[*pages])
     assert main(["audit", "list", "--limit", "1", "--what", "jobs.cancel"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
@@ -90,7 +90,7 @@ def test_the_audit_is_listed_up_to_a_number_or_exported_whole(
     calls = server(audit_list=[*pages])
     assert main(["audit", "list", "--export", "--everywhere"]) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [act, act]
-    assert [params.get("after") for _, params in calls] == [None, 2]
+    assert [params.get("cursor") for _, params in calls] == [None, "2"]
 
 
 def test_whoami_shows_the_rights(

@@ -44,9 +44,9 @@ class Server:
         del timeout
         assert params is not None
         assert (method, params["exact"]) == ("workflows.history", True)
-        first = params.get("from", 1)
+        first = int(params.get("cursor", 1))
         page = self.events[first - 1 : first + 1]
-        return {"events": page, "next": first + 2 if first + 1 < len(self.events) else None, "status": "open"}
+        return {"items": page, "next": str(first + 2) if first + 1 < len(self.events) else None, "status": "open"}
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ class Server:
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, list[Any]] = {
-            "workflows.list": [{"runs": [RUN], "next": None}],
+            "workflows.list": [{"items": [RUN], "next": None, "searched_to": None}],
             "workflows.show": [DETAILS],
             "workflows.start": [
                 {"handle": HANDLE, "run": RUN["run"], "id": "order-17", "joined": False, "workflow_id": "order-17"}
@@ -129,7 +129,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 
 
 def page(*events: history.Event, following: int | None = None, status: str = "open") -> dict[str, Any]:
-    return {"events": [swf_event(event, native=True) for event in events], "next": following, "status": status}
+    return {"items": [swf_event(event, native=True) for event in events], "next": following, "status": status}
 
 
 def base64_of(data: bytes) -> str:
@@ -204,7 +204,7 @@ def test_a_start_waits_for_the_result(
 
 
 def test_runs_are_listed(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--parked --type order --id order-17 --since 2030-01-31T12:00:00Z --limit 5 --before x"
+    words = "--parked --type order --id order-17 --since 2030-01-31T12:00:00Z --limit 5 --cursor x"
     assert main(["workflows", "list", *words.split()]) == 0
     assert server.calls == [
         (
@@ -215,8 +215,7 @@ def test_runs_are_listed(server: Server, capsys: pytest.CaptureFixture[str]) -> 
                 "id": "order-17",
                 "since": 1_896_091_200.0,
                 "limit": 5,
-                "after": "x",
-                "partial": True,
+                "cursor": "x",
             },
         )
     ]
@@ -234,17 +233,17 @@ def test_a_stopped_search_for_runs_prints_its_position(
 
     def answer(_: Client, _method: str, params: dict[str, Any], *_more: Any) -> Any:
         server.calls.append((_method, params))
-        if params.get("after") == place:
+        if params.get("cursor") == place:
             raise KeyboardInterrupt
-        return {"runs": [RUN], "next": place, "searched_to": TIME}
+        return {"items": [RUN], "next": place, "searched_to": TIME}
 
     monkeypatch.setattr(Client, "call", answer)
     with pytest.raises(SystemExit):
         main(["workflows", "list", "--json"])
-    assert [params for _, params in server.calls] == [{"partial": True}, {"partial": True, "limit": 99, "after": place}]
+    assert [params for _, params in server.calls] == [{}, {"limit": 99, "cursor": place}]
     out, err = capsys.readouterr()
     assert [one["run"] for one in json.loads(out)] == [RUN["run"]]
-    assert f"searched back to runs of {TIME}; continue with --before {place}" in err
+    assert f"searched back to runs of {TIME}; continue with --cursor {place}" in err
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
@@ -310,14 +309,14 @@ def test_a_history_has_a_line_per_event(server: Server, capsys: pytest.CaptureFi
     assert [line.split("\t")[3] for line in lines] == WHAT
     assert lines[0].split("\t")[:3] == ["1", "2030-01-31T12:00:00.123Z", "WorkflowExecutionStarted"]
     first, second = server.calls
-    assert (first[1], second[1]["from"]) == ({"key": "order-17", "native": True}, 7)
+    assert (first[1], second[1]["from"]) == ({"key": "order-17", "limit": 1000, "native": True}, 7)
 
 
 def test_the_json_of_a_history_is_that_of_swf(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.answers["workflows.history"] = [page(*EVENTS)]
     assert main(["workflows", "history", "order-17", "--from", "3", "--json"]) == 0
     assert [event["eventId"] for event in json.loads(capsys.readouterr().out)] == list(range(1, 1 + len(EVENTS)))
-    assert server.calls == [("workflows.history", {"key": "order-17", "from": 3})]
+    assert server.calls == [("workflows.history", {"key": "order-17", "from": 3, "limit": 1000})]
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -391,7 +390,7 @@ def test_versions_are_listed_with_the_ones_that_nothing_needs(
         | {"gets_new_runs": version == "3", "needed": number > 0}
         for version, number in (("3", 4), ("2", 2), ("1", 0))
     ]
-    server.answers["workflows.versions"] = [{"versions": rows}]
+    server.answers["workflows.versions"] = [{"items": rows, "next": None}]
     assert main(["workflows", "versions"]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["type", "version", "open", "parked", "workers", "last_seen_at", "note"]
@@ -418,7 +417,7 @@ def test_workers_are_listed_with_the_runs_in_their_memory(server: Server, capsys
         {"worker": "w-1", "versions": ["order@1", "order@2"], "decisions": 1, "draining": True, "cache": cache},
         {"worker": "w-2", "versions": ["order@1"], "decisions": 0, "draining": False, "cache": None},
     ]
-    server.answers["workflows.workers"] = [{"workers": workers}]
+    server.answers["workflows.workers"] = [{"items": workers, "next": None}]
     assert main(["workflows", "workers"]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert rows == [

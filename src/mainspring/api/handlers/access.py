@@ -13,8 +13,9 @@ from mainspring.access.caller import LOCAL, Kind
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role, administers, check_grant, covers
 from mainspring.api import access as access_requests
 from mainspring.api.access import CreatedToken, GrantSpec, TokenInfo
+from mainspring.api.handlers.pages import no_place, number_of, numbered
 from mainspring.api.handlers.text import rfc3339, value_in_row
-from mainspring.api.request import PAGE_LIMIT, ApiError, Code, Touches
+from mainspring.api.request import PAGE_LIMIT, ApiError, Code, Page, Touches
 from mainspring.clock import to_us
 from mainspring.sizes import PAGE
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from mainspring.access.store import Credential
     from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.features import Feature
-    from mainspring.storage.engine import Page
+    from mainspring.storage.engine import Page as StoredPage
 
 ROLES: Final = {
     Role.VIEWER: "see jobs, functions, schedules, workflows, workers and nodes, without arguments, results and logs",
@@ -108,15 +109,13 @@ class AccessCalls:
         secret, created = await self._access.new_token(template, act)
         return self._created(created, secret)
 
-    async def _list(self, request: access_requests.ListTokens, call: Call) -> access_requests.ListedTokens:
-        if request.after is not None and "\0" in request.after:
-            raise ApiError(Code.INVALID, f"after is `next` of an earlier answer, not {request.after[:100]!r}")
-        page = await self._page(request.after, request.limit)
-        return access_requests.ListedTokens(
-            [self._info(one) for one in page.items if _manages(call.caller, one)], page.next
-        )
+    async def _list(self, request: access_requests.ListTokens, call: Call) -> Page[TokenInfo]:
+        if request.cursor is not None and "\0" in request.cursor:
+            raise no_place(request.cursor)
+        page = await self._page(request.cursor, request.limit)
+        return Page([self._info(one) for one in page.items if _manages(call.caller, one)], page.next)
 
-    async def _page(self, after: str | None, limit: int) -> Page[Credential]:
+    async def _page(self, after: str | None, limit: int) -> StoredPage[Credential]:
         query = store.ListTokens(after=after, limit=limit, bytes=PAGE.most)
         return await self._access.list_tokens(query)
 
@@ -187,20 +186,18 @@ class AccessCalls:
             call.caller.name, call.caller.token or None, grants, list(self._lacks), self._server
         )
 
-    async def _roles(self, _: access_requests.ListRoles, __: Call) -> access_requests.Roles:
-        return access_requests.Roles(
-            [access_requests.RoleInfo(_role(role), permits) for role, permits in ROLES.items()]
-        )
+    async def _roles(self, _: access_requests.ListRoles, __: Call) -> Page[access_requests.RoleInfo]:
+        return Page([access_requests.RoleInfo(_role(role), permits) for role, permits in ROLES.items()])
 
-    async def _own_namespaces(self, _: access_requests.ListNamespaces, call: Call) -> access_requests.Namespaces:
+    async def _own_namespaces(self, request: access_requests.ListNamespaces, call: Call) -> Page[str]:
         own = {grant.namespace for grant in call.caller.grants}
         if EVERY_NAMESPACE in own:
             own = {*own, *self._namespaces()}
-        return access_requests.Namespaces(sorted(own - {EVERY_NAMESPACE}))
+        return numbered(request, sorted(own - {EVERY_NAMESPACE}))
 
     # ---- the audit ----
 
-    async def _acts(self, request: access_requests.ListActs, call: Call) -> access_requests.ListedActs:
+    async def _acts(self, request: access_requests.ListActs, call: Call) -> Page[access_requests.ActInfo]:
         namespace = EVERY_NAMESPACE if request.everywhere else request.namespace
         call.caller.check(Permission.ADMIN, namespace)
         if call.caller.functions(Permission.ADMIN, namespace) is not None:
@@ -215,29 +212,36 @@ class AccessCalls:
             what=request.what,
             object=request.object,
             limit=request.limit,
-            after=request.after,
+            after=_number(request),
             bytes=PAGE.most,
         )
         page = await self._access.list_acts(query)
         found = [_act_info(one) for one in page.items]
-        return access_requests.ListedActs(found, page.next, None if page.next is None else rfc3339(page.searched_us))
+        if page.next is None:
+            return Page(found)
+        return Page(found, str(page.next), rfc3339(page.searched_us))
 
-    async def _marks(self, request: access_requests.ListMarks, _: Call) -> access_requests.Marks:
+    async def _marks(self, request: access_requests.ListMarks, _: Call) -> Page[access_requests.MarkInfo]:
         query = StoredActs(
             namespace=request.namespace,
             what=access_requests.MARK,
             limit=request.limit,
-            after=request.after,
+            after=_number(request),
             without_refusals=True,
             bytes=PAGE.most,
         )
         page = await self._access.list_acts(query)
         found = [access_requests.MarkInfo(one.act.object, rfc3339(one.at_us), one.act.who) for one in page.items]
-        return access_requests.Marks(found, page.next)
+        return Page(found, None if page.next is None else str(page.next))
 
     async def _mark(self, request: access_requests.AddMark, call: Call) -> access_requests.MarkInfo:
         await self._access.record(call.act(of=request.label))
         return access_requests.MarkInfo(request.label, rfc3339(to_us(self._wall())), call.caller.name)
+
+
+def _number(request: access_requests.ListActs | access_requests.ListMarks) -> int | None:
+    """Return the number of the act after which a page begins. Raises ApiError."""
+    return None if request.cursor is None else number_of(request.cursor)
 
 
 def _grant(spec: GrantSpec) -> Grant:

@@ -7,14 +7,14 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.api.handlers.pages import number_of, numbered
 from mainspring.api.handlers.schedules import run_of
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.request import ApiError, Code, Touches
+from mainspring.api.request import ApiError, Code, Page, Touches
 from mainspring.api.schedules import (
     LONGEST_TIMELINE,
-    ListedFires,
+    FireInfo,
     ListFires,
-    Outcomes,
     ReadOutcomes,
     ReadTimeline,
     ScheduleLine,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 MOST_READS: Final = 200
 """Reads of one list."""
-PAGE: Final = 100
+ROWS_AT_ONCE: Final = 100
 """Rows that a list reads at once, if it reads no more histories than this."""
 HISTORIES: Final = 100
 """Histories that are read together."""
@@ -135,7 +135,7 @@ class FireCalls:
     async def _some(self, request: ReadTimeline, caller: Caller) -> list[Stored]:
         """Return the next schedules of a timeline that the caller may see, by name: one more than its limit if there are more."""
         namespace, number = request.namespace, request.limit + 1
-        after = None if request.after is None else key_of_text(namespace, request.after)
+        after = None if request.cursor is None else key_of_text(namespace, request.cursor)
         names = None if request.schedules is None else tuple(key_of_text(namespace, one) for one in request.schedules)
         found: list[Stored] = []
         while True:
@@ -159,13 +159,13 @@ class FireCalls:
 
     # ---- the list ----
 
-    async def _list(self, request: ListFires, call: Call) -> ListedFires:
-        first = _place(request.after)
+    async def _list(self, request: ListFires, call: Call) -> Page[FireInfo]:
+        first = _place(request.cursor)
         until_us = sys.maxsize if request.until is None else to_us(min(request.until, 1e11))
         since_us = 0 if request.since is None else to_us(max(request.since, 0.0))
         histories, heap = _begin(await self._all(request, call.caller), first, since_us, until_us)
         is_filtered = request.state is not None or request.outcome is not None
-        number = PAGE if is_filtered else min(PAGE, request.limit)
+        number = ROWS_AT_ONCE if is_filtered else min(ROWS_AT_ONCE, request.limit)
         found: list[Fire] = []
         reads = 0
         while heap:
@@ -173,7 +173,7 @@ class FireCalls:
             if -negative < since_us:
                 break
             if len(found) >= request.limit or reads >= MOST_READS:
-                return ListedFires([run_of(row, self._handles) for row in found], f"{-negative}:{name}")
+                return Page([run_of(row, self._handles) for row in found], f"{-negative}:{name}")
             history = histories[name]
             if not history.rows and not history.ended:
                 reads += 1
@@ -191,7 +191,7 @@ class FireCalls:
                 heapq.heappop(heap)
             elif history.after is not None:
                 heapq.heapreplace(heap, (1 - history.after, name))  # its next row is earlier than the last one
-        return ListedFires([run_of(row, self._handles) for row in found], None)
+        return Page([run_of(row, self._handles) for row in found])
 
     async def _read(self, namespace: str, histories: Sequence[_History], number: int) -> None:
         """Read a number of further rows, in equal parts of some histories."""
@@ -211,17 +211,17 @@ class FireCalls:
 
     # ---- last outcomes ----
 
-    async def _outcomes(self, request: ReadOutcomes, call: Call) -> Outcomes:
+    async def _outcomes(self, request: ReadOutcomes, call: Call) -> Page[FireInfo]:
         namespace = request.namespace
         keys = tuple(dict.fromkeys(key_of_text(namespace, name) for name in request.schedules))
-        if call.is_restricted:  # only the schedules know their functions
+        if call.caller.functions(request.permission, namespace) is not None:  # only the schedules know their functions
             query = ListSchedules(limit=len(keys), names=keys, namespace=namespace)
             seen, _ = await self._seen(query, request, call.caller)
             keys = tuple(key_of_text(namespace, one.schedule.name) for one in seen)
         outcomes = queries.LastOutcomes(keys)
         rows = await self._reads.read(outcomes)
         runs = [run_of(row_with_names(row), self._handles) for row in rows]
-        return Outcomes(sorted(runs, key=lambda run: run.schedule))
+        return numbered(request, sorted(runs, key=lambda run: run.schedule))
 
     # ---- the timeline ----
 
@@ -246,7 +246,9 @@ class FireCalls:
                 left -= await in_slices(self._service.run_sliced, line.count_next(to_us(now), until_us, self._computed))
                 lines.append(line.answer())
         following = lines[-1].schedule if len(lines) < len(stored) and lines else None
-        return Timeline(rfc3339(since_us) or "", rfc3339(until_us) or "", request.step, lines, following)
+        return Timeline(
+            lines, following, since=rfc3339(since_us) or "", until=rfc3339(until_us) or "", step=request.step
+        )
 
     async def _count(self, namespace: str, lines: Sequence[_Line], since_us: int, until_us: int) -> int:
         """Count the decided fire times of some schedules in a time, and return how many there are."""
@@ -357,6 +359,4 @@ def _place(token: str | None) -> Place | None:
     if token is None:
         return None
     time, _, name = token.partition(":")
-    if not time.isdecimal() or len(time) > 18:
-        raise ApiError(Code.INVALID, f"{token!r} is not the `next` of an earlier answer")
-    return int(time), name
+    return number_of(time), name

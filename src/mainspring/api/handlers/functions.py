@@ -21,17 +21,17 @@ from mainspring.api.functions import (
     FunctionInfo,
     IsRegistered,
     LimitFunction,
-    ListedFunctions,
     ListFunctions,
     PauseFunction,
     Registration,
     ResumeFunction,
     ShowFunction,
 )
+from mainspring.api.handlers.pages import no_place
 from mainspring.api.handlers.readings import Readings
 from mainspring.api.handlers.text import names_in_row, rfc3339
 from mainspring.api.nodes import WaitingJobs
-from mainspring.api.request import ApiError, Code
+from mainspring.api.request import ApiError, Code, Page
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
@@ -246,12 +246,12 @@ class FunctionCalls:
 
     # ---- reading ----
 
-    async def _list(self, request: ListFunctions, call: Call) -> ListedFunctions:
+    async def _list(self, request: ListFunctions, call: Call) -> Page[FunctionInfo]:
         limit = request.limit
         try:
-            place = _place(request.after)
+            place = _place(request.cursor)
         except ValueError:
-            raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer") from None
+            raise no_place(request.cursor) from None
         part = request.name.casefold()
 
         def fits(name: bytes) -> bool:
@@ -283,8 +283,8 @@ class FunctionCalls:
         found.extend(stored.get(name) or FunctionQueue(name) for name in names)
         return await self._listed(found, following)
 
-    async def _listed(self, found: list[FunctionQueue], following: str | None) -> ListedFunctions:
-        return ListedFunctions(await self._infos(*sorted(found, key=lambda queue: queue.name)), following)
+    async def _listed(self, found: list[FunctionQueue], following: str | None) -> Page[FunctionInfo]:
+        return Page(await self._infos(*sorted(found, key=lambda queue: queue.name)), following)
 
     def _others(
         self, request: ListFunctions, caller: Caller, dead: Mapping[bytes, int], fits: Callable[[bytes], bool]

@@ -22,10 +22,9 @@ from mainspring.schedules.specification import Specification
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from msgspec import UnsetType
-
     from mainspring.access.caller import Caller
     from mainspring.api.handlers.registry import Finder, Handlers
+    from mainspring.api.request import Page
 
 SHOWN_ENDS = ("Id", "Type", "Timeout", "Name", "Priority", "Policy")
 SHOWN = frozenset(
@@ -58,9 +57,9 @@ class FunctionGrants:
             functions.IsRegistered: self._registered,
         }
 
-    async def _list(self, request: functions.ListFunctions, call: Call) -> functions.ListedFunctions:
-        listed: functions.ListedFunctions = await self._inner[functions.ListFunctions](request, call)
-        listed.functions = call.shown(listed.functions, lambda one: one.function)
+    async def _list(self, request: functions.ListFunctions, call: Call) -> Page[functions.FunctionInfo]:
+        listed: Page[functions.FunctionInfo] = await self._inner[functions.ListFunctions](request, call)
+        listed.items = call.shown(listed.items, lambda one: one.function)
         return listed
 
     async def _registered(self, request: functions.IsRegistered, call: Call) -> functions.Registration:
@@ -88,12 +87,12 @@ class ScheduleGrants:
         The history of a removed schedule stays; its function is unknown, and by default has its name.
         """
         functions_by_name: dict[str, str] = {}
-        after: str | UnsetType | None = None
-        while after is not UNSET:
-            asked = schedules.ListAllSchedules(namespace=request.namespace, after=after)
+        place: str | None = ""
+        while place is not None:
+            asked = schedules.ListAllSchedules(namespace=request.namespace, cursor=place or None)
             listed = await self._inner[schedules.ListAllSchedules](asked, Call(asked, caller))
-            functions_by_name |= {one.name: one.function for one in listed.schedules}
-            after = listed.next
+            functions_by_name |= {one.name: one.function for one in listed.items}
+            place = listed.next
         found = [functions_by_name[request.name]] if request.name in functions_by_name else []
         if isinstance(request, Specification) and request.parents:
             for parent in request.parents:  # a schedule shows when those before it ran, and nobody can remove these
@@ -103,9 +102,9 @@ class ScheduleGrants:
             return [*found, request.function]
         return [*found, request.name] if not found or isinstance(request, schedules.ReplaceSchedule) else found
 
-    async def _list(self, request: schedules.ListAllSchedules, call: Call) -> schedules.ListedSchedules:
-        listed: schedules.ListedSchedules = await self._inner[schedules.ListAllSchedules](request, call)
-        listed.schedules = call.shown(listed.schedules, lambda one: one.function)
+    async def _list(self, request: schedules.ListAllSchedules, call: Call) -> Page[schedules.ScheduleInfo]:
+        listed: Page[schedules.ScheduleInfo] = await self._inner[schedules.ListAllSchedules](request, call)
+        listed.items = call.shown(listed.items, lambda one: one.function)
         return listed
 
     async def _show(self, request: schedules.ShowSchedule, call: Call) -> schedules.ScheduleDetails:
@@ -156,9 +155,9 @@ class RunGrants:
             )
         return await self._inner[workflows.TerminateRun](request, call)
 
-    async def _list(self, request: workflows.ListWorkflowRuns, call: Call) -> workflows.ListedRuns:
-        listed: workflows.ListedRuns = await self._inner[workflows.ListWorkflowRuns](request, call)
-        listed.runs = call.shown(listed.runs, lambda one: one.type)
+    async def _list(self, request: workflows.ListWorkflowRuns, call: Call) -> Page[workflows.RunInfo]:
+        listed: Page[workflows.RunInfo] = await self._inner[workflows.ListWorkflowRuns](request, call)
+        listed.items = call.shown(listed.items, lambda one: one.type)
         return listed
 
     async def _show(self, request: workflows.ShowRun, call: Call) -> workflows.RunDetails:
@@ -183,20 +182,20 @@ class RunGrants:
             )
         events: workflows.HistoryPage = await self._inner[workflows.ReadHistory](request, call)
         if not sees_payloads:
-            events.events = [without_payloads(event) for event in events.events]
+            events.items = [without_payloads(event) for event in events.items]
         return events
 
-    async def _versions(self, request: workflows.ListVersions, call: Call) -> workflows.VersionList:
-        found: workflows.VersionList = await self._inner[workflows.ListVersions](request, call)
-        found.versions = call.shown(found.versions, lambda one: one.type)
+    async def _versions(self, request: workflows.ListVersions, call: Call) -> Page[workflows.VersionInfo]:
+        found: Page[workflows.VersionInfo] = await self._inner[workflows.ListVersions](request, call)
+        found.items = call.shown(found.items, lambda one: one.type)
         return found
 
-    async def _workers(self, request: workflows.ListDeciders, call: Call) -> workflows.DeciderList:
-        found: workflows.DeciderList = await self._inner[workflows.ListDeciders](request, call)
+    async def _workers(self, request: workflows.ListDeciders, call: Call) -> Page[workflows.DeciderInfo]:
+        found: Page[workflows.DeciderInfo] = await self._inner[workflows.ListDeciders](request, call)
         if call.is_restricted:
-            for worker in found.workers:
+            for worker in found.items:
                 worker.versions = call.shown(worker.versions, lambda one: one.rpartition("@")[0])
-            found.workers = [worker for worker in found.workers if worker.versions]
+            found.items = [worker for worker in found.items if worker.versions]
         return found
 
 

@@ -6,7 +6,7 @@ The stream of a job has its state at each change, and its progress.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
@@ -32,7 +32,6 @@ from mainspring.api.jobs import (
     JobDetails,
     JobInfo,
     JobProgress,
-    ListedJobs,
     ListJobs,
     MissedChanges,
     RetryJob,
@@ -41,7 +40,7 @@ from mainspring.api.jobs import (
     UpdateJob,
     WatchJobs,
 )
-from mainspring.api.request import ApiError, Code, Touches, check_number
+from mainspring.api.request import ApiError, Code, Page, Touches
 from mainspring.api.submitting import PRIORITY_BY_NAME, JobOptions, bytes_of, check_seconds, has_arguments, size_problem
 from mainspring.callbacks import NEXT_TURN, converted
 from mainspring.clock import to_us
@@ -57,17 +56,16 @@ from mainspring.workflows.model import Key, decode_about, function_named
 from mainspring.workflows.store import ShownRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Mapping
 
     from mainspring.api.handlers.registry import Call, Finder, Followers, Handlers
     from mainspring.api.handlers.submitting import SubmitCalls
     from mainspring.api.request import Feed
     from mainspring.api.submitting import PriorityName, Submission
-    from mainspring.callbacks import Ask
     from mainspring.errors import StoreError
     from mainspring.jobs.requests import RemoteAttempt
     from mainspring.jobs.service import JobService
-    from mainspring.storage.engine import Page
+    from mainspring.storage.engine import Page as StoredPage
     from mainspring.workflows.service import WorkflowService
 
 NO_OPTIONS = Options()
@@ -90,32 +88,29 @@ class JobCalls:
 
     # ---- reading ----
 
-    async def _list(self, request: ListJobs, call: Call) -> ListedJobs:
-        check_number("limit", request.limit)
-        before = self._lookup.job_id(request.before) if request.before is not None else None
+    async def _list(self, request: ListJobs, call: Call) -> Page[JobInfo]:
+        before = None if request.cursor is None else self._lookup.job_id(request.cursor)
         where = await filter_of(request, request.namespace, self.find_run)
         permitted = call.caller.functions(request.permission, request.namespace)
         if permitted is not None:
             where = replace(where, functions=permitted)
         query = QueryJobs(where=where, after=before, limit=request.limit)
-        page = await self._read(query, self._service.read if request.partial else self._service.read_pages)
+        page = await self._read(query)
         page = page._replace(items=[of_another_node(job) for job in page.items])
         page = with_held(page, query, self._service.in_memory())
         jobs = await converted(page.items, partial(info_of, self._service))
-        if not request.partial:
-            return ListedJobs(jobs)
         following = None if page.next is None else self._service.handle_of(page.next).decode()
-        return ListedJobs(jobs, following, rfc3339(page.searched_us))
+        return Page(jobs, following, rfc3339(page.searched_us))
 
-    async def _read(self, query: QueryJobs, read: Callable[[QueryJobs], Coroutine[Ask, Any, Page[Job]]]) -> Page[Job]:
+    async def _read(self, query: QueryJobs) -> StoredPage[Job]:
         """Return the answer to a query. Beside requests of others, a long list is read in short pages, each in its own piece."""
         most = query.limit
         if most <= ROWS_AT_ONCE or not self._service.is_crowded():
-            return await read(query)
+            return await self._service.read(query)
         items: list[Job] = []
         while True:
             number = min(ROWS_AT_ONCE, most - len(items))
-            page = await read(replace(query, limit=number))
+            page = await self._service.read(replace(query, limit=number))
             items += page.items
             if page.next is None or len(page.items) < number or len(items) >= most:
                 return page._replace(items=items)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
+from mainspring.api.handlers.pages import no_place
 from mainspring.api.handlers.text import rfc3339
 from mainspring.api.jobs import LONGEST_WAIT, FollowLogs, LogEnd, Logged, LogLine, ReadJobLogs
-from mainspring.api.request import ApiError, Code, check_number
+from mainspring.api.request import ApiError, Code, Touches
 from mainspring.callbacks import Callback, CallInProgress
 from mainspring.job_logs.model import LEVELS, lines_of, mask_from
 from mainspring.job_logs.store import ReadLogs
@@ -23,6 +25,7 @@ from mainspring.workflows.model import function_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.access.caller import Caller
     from mainspring.access.shares import Refusals
     from mainspring.api.handlers.registry import Call, Followers, Handlers
     from mainspring.api.request import Feed
@@ -63,7 +66,7 @@ def place_of(text: str) -> Place:
         return Place()
     found = _CURSOR.fullmatch(text)
     if found is None:
-        raise ApiError(Code.INVALID, f"after is `next` of an earlier answer, or empty, not {text[:100]!r}")
+        raise no_place(text)
     return Place(*map(int, found.groups()))
 
 
@@ -114,6 +117,10 @@ class Collected:
                 )
         return True
 
+    def answer(self, *, ended: bool) -> Logged:
+        """Return the lines, with the place after them."""
+        return Logged(self.lines, str(self.place), ended=ended)
+
 
 class LogCalls:
     """Answers about the logs of jobs. ``logs`` is None if the store keeps none; `Api` refuses the calls then."""
@@ -126,12 +133,18 @@ class LogCalls:
         self.followers: Followers = {FollowLogs: self._follow}
 
     async def _answer(self, request: ReadJobLogs, call: Call) -> Logged:
-        if not request.wait or request.after is None:
-            return await self._read(request, call)
+        answer = await self._read_or_wait(request, call)
+        if answer.ended:
+            answer.next = None
+        return answer
+
+    async def _read_or_wait(self, request: ReadJobLogs, call: Call) -> Logged:
+        if not request.wait or _is_tail(request):
+            return await self._read(request, call.caller)
         if why := self._waits.take(call.caller, request.namespace):
             raise ApiError(Code.TOO_MANY_WAITS, why)
         try:
-            return await self._read(request, call)
+            return await self._read(request, call.caller)
         finally:  # also when its client has gone
             self._waits.free(call.caller, request.namespace)
 
@@ -141,32 +154,32 @@ class LogCalls:
             request.handle,
             namespace=request.namespace,
             tail=request.tail,
-            after=request.after,
+            cursor=request.after,
             level=request.level,
             attempt=request.attempt,
         )
-        first = await self._read(read, call, EVENT_BYTES)  # raises before the stream begins
+        first = await self._read(read, call.caller, EVENT_BYTES)  # raises before the stream begins
         under_way = CallInProgress(
-            self._send(read, first, call, feed), lambda _: feed.end(), lambda _: feed.end(), lambda _: feed.end()
+            self._send(read, first, call.caller, feed), lambda _: feed.end(), lambda _: feed.end(), lambda _: feed.end()
         )
         return under_way.end
 
-    async def _send(self, read: ReadJobLogs, answer: Logged, call: Call, feed: Feed) -> None:
+    async def _send(self, read: ReadJobLogs, answer: Logged, caller: Caller, feed: Feed) -> None:
         job_id = self._service.id_of(read.handle.encode())
         assert self._logs is not None
         assert job_id is not None
         tap, end = self._logs.readers.tap(job_id)
         try:
             while True:
-                if answer.lines:
-                    feed.append("lines", answer.lines, answer.next)
+                if answer.items:
+                    feed.append("lines", answer.items, answer.next or "")
                 if answer.ended:
                     feed.append("end", LogEnd())
                     return
                 while not feed.has_room:
                     await self._later()
-                read = replace(read, after=answer.next, wait=LONGEST_WAIT)
-                answer = await self._read(read, call, EVENT_BYTES, tap)
+                read = replace(read, cursor=answer.next, wait=LONGEST_WAIT)
+                answer = await self._read(read, caller, EVENT_BYTES, tap)
         finally:
             end()
 
@@ -174,35 +187,33 @@ class LogCalls:
         await Callback[None](lambda done, _: self._service.later(ROOM_INTERVAL, lambda: done(None)))
 
     async def _read(
-        self, request: ReadJobLogs, call: Call, largest: int = ANSWER_BYTES, tap: Tap | None = None
+        self, request: ReadJobLogs, caller: Caller, largest: int = ANSWER_BYTES, tap: Tap | None = None
     ) -> Logged:
         """Answer a request. With a ``tap``, lines that this node has just written are not read from the store."""
-        check_number("tail", request.tail)
-        check_number("limit", request.limit)
         assert self._logs is not None
         job_id = self._service.id_of(request.handle.encode())
         if job_id is None:
-            raise call.not_found()
-        if request.after is None:
-            return await self._tail(self._logs, request, job_id, call, largest)
+            raise Touches.JOB.not_found(request.handle)
+        if _is_tail(request):
+            return await self._tail(self._logs, request, job_id, caller, largest)
         until = self._service.monotonic() + request.wait
-        place = place_of(request.after)
+        place = place_of(request.cursor or "")
         while True:
             # Before the lines are read: what is stored between the two is found by the next call.
-            ended, holder = await self._state(self._logs, request, job_id, call)
+            ended, holder = await self._state(self._logs, request, job_id, caller)
             held = self._service.find_held(job_id)
             if tap is not None:
                 tap.check(held)
             if tap is not None and tap.is_whole:
-                answer = _from_tap(tap, request, place, call, largest)
+                answer = _from_tap(tap, request, place, caller, largest)
             else:
                 used = None if held is None else tap
                 if used is not None:
                     used.restart(held)
-                answer = await self._forward(self._logs, request, job_id, place, call, largest, used, ended=ended)
-            if answer.lines or answer.ended or self._service.monotonic() >= until:
+                answer = await self._forward(self._logs, request, job_id, place, caller, largest, used, ended=ended)
+            if answer.items or answer.ended or self._service.monotonic() >= until:
                 return answer
-            place = place_of(answer.next)
+            place = place_of(answer.next or "")
             await _wait(self._logs, job_id, holder)
 
     async def _forward(
@@ -211,7 +222,7 @@ class LogCalls:
         request: ReadJobLogs,
         job_id: int,
         place: Place,
-        call: Call,
+        caller: Caller,
         largest: int,
         tap: Tap | None,
         *,
@@ -226,17 +237,17 @@ class LogCalls:
             )
             page = await logs.read(query)
             for chunk in page.items:
-                call.check(function_text(chunk.function))
+                _check(caller, request, chunk)
                 if not collected.add(chunk, request.limit) or collected.bytes >= largest:
-                    return Logged(collected.lines, str(collected.place), ended=False)
+                    return collected.answer(ended=False)
             after = page.next
         if tap is not None:
             tap.caught_up()
-        return Logged(collected.lines, str(collected.place), ended=ended)
+        return collected.answer(ended=ended)
 
-    async def _tail(self, logs: LogService, request: ReadJobLogs, job_id: int, call: Call, largest: int) -> Logged:
+    async def _tail(self, logs: LogService, request: ReadJobLogs, job_id: int, caller: Caller, largest: int) -> Logged:
         """Return the newest lines."""
-        ended, _ = await self._state(logs, request, job_id, call)
+        ended, _ = await self._state(logs, request, job_id, caller)
         level = mask_from(LEVELS.index(request.level))
         newest: list[Chunk] = []
         found = size = 0
@@ -253,7 +264,7 @@ class LogCalls:
             )
             page = await logs.read(query)
             for chunk in page.items:
-                call.check(function_text(chunk.function))
+                _check(caller, request, chunk)
                 newest.append(chunk)
                 size += len(chunk.body)
                 found += sum(1 for line in lines_of(chunk) if level >> line.level & 1)
@@ -265,9 +276,10 @@ class LogCalls:
         collected = Collected(Place(), request, whole=False)
         for chunk in reversed(newest):
             collected.add(chunk, most=found)
-        return Logged(collected.lines[-request.tail :], str(collected.place), ended)
+        del collected.lines[: -request.tail]
+        return collected.answer(ended=ended)
 
-    async def _state(self, logs: LogService, request: ReadJobLogs, job_id: int, call: Call) -> tuple[bool, int]:
+    async def _state(self, logs: LogService, request: ReadJobLogs, job_id: int, caller: Caller) -> tuple[bool, int]:
         """Return whether no more lines of a job follow, and the term of the node that holds it, or 0.
 
         Raises ApiError for a job that does not exist, or is not the caller's.
@@ -279,11 +291,11 @@ class LogCalls:
         if job is None:
             if await self._has_lines(logs, request, job_id):
                 return True, 0  # lines may be kept for longer than their job
-            raise call.not_found()
+            raise Touches.JOB.not_found(request.handle)
         namespace, function = split(job.function)
         if namespace != request.namespace:
-            raise call.not_found()
-        call.check(function_text(function))
+            raise Touches.JOB.not_found(request.handle)
+        caller.check(Permission.PAYLOADS, namespace, function_text(function))
         if not State(job.state).ended:
             return False, max(job.term, 0)
         is_late = self._service.wall() - job.ended_us / 1_000_000 > LAST_LINES
@@ -294,18 +306,27 @@ class LogCalls:
         return bool((await logs.read(ReadLogs(namespace=request.namespace, job=job_id, limit=1))).items)
 
 
+def _is_tail(request: ReadJobLogs) -> bool:
+    """Return whether the newest lines are wanted."""
+    return request.cursor is None and not request.whole
+
+
 async def _wait(logs: LogService, job_id: int, holder: int) -> None:
     await Callback[None](lambda done, _: logs.readers.wait(job_id, holder, lambda: done(None)))
 
 
-def _from_tap(tap: Tap, request: ReadJobLogs, place: Place, call: Call, largest: int) -> Logged:
+def _from_tap(tap: Tap, request: ReadJobLogs, place: Place, caller: Caller, largest: int) -> Logged:
     """Return the lines after a place of a job that this node holds: nobody else writes any."""
     collected = Collected(place, request, whole=True)
     for chunk in tap.take():
         if chunk.id < place.chunk or request.attempt not in {None, chunk.attempt}:
             continue
-        call.check(function_text(chunk.function))
+        _check(caller, request, chunk)
         if not collected.add(chunk, request.limit) or collected.bytes >= largest:
             tap.drop()  # the others are read from the store
             break
-    return Logged(collected.lines, str(collected.place), ended=False)
+    return collected.answer(ended=False)
+
+
+def _check(caller: Caller, request: ReadJobLogs, chunk: Chunk) -> None:
+    caller.check(Permission.PAYLOADS, request.namespace, function_text(chunk.function))

@@ -7,12 +7,11 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mainspring.access.roles import Permission
-from mainspring.api import namespaces
+from mainspring.api.handlers.pages import numbered
 from mainspring.api.handlers.text import names_in_row, rfc3339
 from mainspring.api.namespaces import ListNamespaceNodes, NamespaceNode, ShowNamespaceNode
 from mainspring.api.nodes import (
     DrainNode,
-    ListedNodes,
     ListNodes,
     NodeInfo,
     NodeStatus,
@@ -22,7 +21,7 @@ from mainspring.api.nodes import (
     ShowStatus,
     UndrainNode,
 )
-from mainspring.api.request import ApiError, Code, Touches
+from mainspring.api.request import ApiError, Code, Page, Touches
 from mainspring.callbacks import Callback
 from mainspring.namespaces import namespace_of
 from mainspring.workflows.model import function_text
@@ -136,14 +135,14 @@ class NodeCalls:
             raise ApiError(Code.AMBIGUOUS_NODE, f"{len(found)} nodes are called {node}: name one of the terms {terms}")
         return found[0]
 
-    async def _list(self, request: ListNodes, call: Call) -> ListedNodes:
-        return ListedNodes([node_info(one, request, call.caller) for one in await self._rows()])
+    async def _list(self, request: ListNodes, call: Call) -> Page[NodeInfo]:
+        return numbered(request, [node_info(one, request, call.caller) for one in await self._rows()])
 
     async def _show(self, request: ShowNode, call: Call) -> NodeInfo:
         return await self._node(request, call.caller)
 
-    async def _list_of_namespace(self, request: ListNamespaceNodes, call: Call) -> namespaces.NamespaceNodes:
-        return namespaces.NamespaceNodes([namespace_node(one, request, call.caller) for one in await self._rows()])
+    async def _list_of_namespace(self, request: ListNamespaceNodes, call: Call) -> Page[NamespaceNode]:
+        return numbered(request, [namespace_node(one, request, call.caller) for one in await self._rows()])
 
     async def _show_of_namespace(self, request: ShowNamespaceNode, call: Call) -> NamespaceNode:
         return namespace_node(await self._find(request.node), request, call.caller)
@@ -194,14 +193,14 @@ class SingleNodeCalls:
             raise Touches.NODE.not_found(node)
         return _Row(row, dead=False)
 
-    async def _list(self, request: ListNodes, call: Call) -> ListedNodes:
-        return ListedNodes([node_info(self._only(), request, call.caller)])
+    async def _list(self, request: ListNodes, call: Call) -> Page[NodeInfo]:
+        return numbered(request, [node_info(self._only(), request, call.caller)])
 
     async def _show(self, request: ShowNode, call: Call) -> NodeInfo:
         return node_info(self._find(request.node), request, call.caller)
 
-    async def _list_of_namespace(self, request: ListNamespaceNodes, call: Call) -> namespaces.NamespaceNodes:
-        return namespaces.NamespaceNodes([namespace_node(self._only(), request, call.caller)])
+    async def _list_of_namespace(self, request: ListNamespaceNodes, call: Call) -> Page[NamespaceNode]:
+        return numbered(request, [namespace_node(self._only(), request, call.caller)])
 
     async def _show_of_namespace(self, request: ShowNamespaceNode, call: Call) -> NamespaceNode:
         return namespace_node(self._find(request.node), request, call.caller)

@@ -14,13 +14,13 @@ from msgspec.structs import asdict, replace
 from mainspring.access.idempotency import act_if_new
 from mainspring.access.roles import Permission
 from mainspring.api.handlers.job_lookup import filter_of, info_of
+from mainspring.api.handlers.pages import number_of
 from mainspring.api.handlers.text import rfc3339
 from mainspring.api.operations import (
     AbortOperation,
     Backfill,
     FailureInfo,
     FollowOperation,
-    ListedOperations,
     ListOperationJobs,
     ListOperations,
     OperationDetails,
@@ -31,9 +31,8 @@ from mainspring.api.operations import (
     StartOperation,
     StateName,
     TouchedJob,
-    TouchedJobs,
 )
-from mainspring.api.request import PAGE_LIMIT, ApiError, Code, JobCriteria, Touches
+from mainspring.api.request import PAGE_LIMIT, ApiError, Code, JobCriteria, Page, Touches
 from mainspring.bulk import rules
 from mainspring.bulk.rules import PREFIX, Action, Spec, Status
 from mainspring.bulk.store import ListBulk, ListTouched, ShowBulk
@@ -178,14 +177,12 @@ class OperationCalls:
 
     # ---- the others ----
 
-    async def _list(self, request: ListOperations, call: Call) -> ListedOperations:
-        before = None if request.before is None else _number(request.before)
+    async def _list(self, request: ListOperations, call: Call) -> Page[OperationInfo]:
+        before = None if request.cursor is None else _number(request.cursor)
         query = ListBulk(namespace=request.namespace, after=before, limit=request.limit, bytes=PAGE.most)
         page = await self._jobs.read_pages(query)
         following = None if page.next is None or not page.items else id_of(page.items[-1])
-        return ListedOperations(
-            [operation_info(bulk) for bulk in page.items if _is_shown(bulk, call.caller)], following
-        )
+        return Page([operation_info(bulk) for bulk in page.items if _is_shown(bulk, call.caller)], following)
 
     async def _show(self, request: ShowOperation, call: Call) -> OperationDetails:
         bulk = await self.find(request.namespace, request.id, call.caller)
@@ -206,16 +203,21 @@ class OperationCalls:
             ],
         )
 
-    async def _list_jobs(self, request: ListOperationJobs, call: Call) -> TouchedJobs:
+    async def _list_jobs(self, request: ListOperationJobs, call: Call) -> Page[TouchedJob]:
         bulk = await self.find(request.namespace, request.id, call.caller)
-        page = await self._jobs.read_pages(ListTouched(id=bulk.id, after=request.after or None, limit=STEPS_PER_PAGE))
+        # A place has the number of the step before those that are read, and how many of their jobs come before the page.
+        after, skipped = map(number_of, (request.cursor or "0:0").partition(":")[::2])
+        page = await self._jobs.read_pages(ListTouched(id=bulk.id, after=after or None, limit=STEPS_PER_PAGE))
         jobs = [
             TouchedJob(self._handle(job_id), outcome.value)
             for step in page.items
             for outcome, ids in step.items()
             for job_id in ids
         ]
-        return TouchedJobs(jobs, page.next)
+        end = skipped + request.limit
+        if end < len(jobs):
+            return Page(jobs[skipped:end], f"{after}:{end}")
+        return Page(jobs[skipped:], None if page.next is None else f"{page.next}:0")
 
     async def _abort(self, request: AbortOperation, call: Call) -> OperationInfo:
         number = (await self.find(request.namespace, request.id, call.caller)).id

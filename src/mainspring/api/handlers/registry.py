@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from mainspring.access.caller import LOCAL, Act
 from mainspring.access.roles import Permission
-from mainspring.api.handlers.text import within_budget
-from mainspring.api.request import ApiError, Code, Request, Touches, lacking, problem_of
+from mainspring.api.handlers.pages import page_of
+from mainspring.api.request import ApiError, Code, Request, Touches, is_list, lacking, problem_of
 from mainspring.callbacks import CallInProgress, reject, resolve
 from mainspring.errors import ForbiddenError, NotFoundError
 from mainspring.features import Feature
@@ -146,6 +146,7 @@ class Api:
         self._finders: dict[Touches, Finder] = {}
         self._with_objects: set[type[Request[Any]]] = set()
         """The requests whose objects `_check_object` checks."""
+        self._lists: set[type[Request[Any]]] = set()
         for part in parts:
             self.add(part)
         # Their names are known, so that they are refused with the reason.
@@ -164,6 +165,8 @@ class Api:
             self._handlers[request] = handler
             if request.touches in LOOKED_UP | WHOLE and not request.reads_object:
                 self._with_objects.add(request)
+            if is_list(request):
+                self._lists.add(request)
         self.requests |= {request.call: request for request in handlers if request.call}
 
     def start(
@@ -208,18 +211,21 @@ class Api:
         if caller is not LOCAL:
             check_permission(type(request), request.namespace, caller, getattr(request, request.function_field, None))
         if request.namespace != DEFAULT or self.lacks:
-            self.check_store(request)
+            self._check_store(request)
         if caller is not LOCAL and type(request) in self._with_objects:
             await self._check_object(request, caller)
         handler, call = self._handlers[type(request)], Call(request, caller, once)
+        answer: Any
         try:
-            answer: A = await handler(request, call)
+            if type(request) in self._lists:
+                # The only place where cursors are made and pages are cut: faces, pages and streams get answers from here.
+                answer = await page_of(request, lambda placed: handler(placed, Call(placed, caller, once)))
+            else:
+                answer = await handler(request, call)
         except NotFoundError:
             raise call.not_found() from None
-        if request.rows:
-            # The only place where the rows of lists are cut: faces, pages and streams get answers from here.
-            answer = await within_budget(request, answer, lambda smaller: handler(smaller, Call(smaller, caller, once)))
-        return answer
+        found: A = answer
+        return found
 
     def _record_refusal(self, request: Request[Any], caller: Caller, error: ForbiddenError | ApiError) -> None:
         if problem_of(error).code is Code.FORBIDDEN:
@@ -253,7 +259,7 @@ class Api:
         """Record a request or a connection with a wrong token, whose caller is unknown."""
         self._refused(Act("sign_in", "", address=address, request=request, refused=why))
 
-    def check_store(self, request: Request[Any]) -> None:
+    def _check_store(self, request: Request[Any]) -> None:
         """Raise ApiError if the store lacks what a request needs, and prepare the node for its namespace."""
         if request.namespace != DEFAULT:
             if Feature.NAMESPACES in self.lacks:
@@ -307,7 +313,7 @@ class Api:
                 check_permission(
                     type(request), request.namespace, caller, getattr(request, request.function_field, None)
                 )
-            self.check_store(request)
+            self._check_store(request)
             if request.touches is not None and not request.reads_object and caller is not LOCAL:
                 await self._check_object(request, caller)
             return await self._followers[type(request)](request, Call(request, caller), feed)
@@ -378,4 +384,4 @@ async def _outcome(work: Coroutine[Ask, Any, Any], share: LoopShare | None) -> A
 
 def _refuse(answer: asyncio.Future[Any], error: MainspringError) -> None:
     problem = problem_of(error)
-    reject(answer, ApiError(problem.code, problem.message, problem.live_handle))
+    reject(answer, ApiError(problem.code, problem.message, problem.live_handle, field=problem.field))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mainspring import namespaces
+from mainspring.api.handlers.pages import no_place, number_of, size_of
 from mainspring.api.handlers.run_rows import (
     activity_info,
     run_details,
@@ -15,11 +16,10 @@ from mainspring.api.handlers.run_rows import (
     unbegun_info,
 )
 from mainspring.api.handlers.text import rfc3339
-from mainspring.api.request import PAGE_LIMIT, ApiError, Code, Touches, check_number
+from mainspring.api.request import PAGE_LIMIT, ApiError, Code, Page, Touches
 from mainspring.api.workflows import (
     STATUS_BY_NAME,
     HistoryPage,
-    ListedRuns,
     ListWorkflowRuns,
     ReadHistory,
     RunDetails,
@@ -32,23 +32,24 @@ from mainspring.namespaces import ANY, name_of, namespace_of
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.lists import QueryJobs
 from mainspring.sizes import PAGE
-from mainspring.storage.engine import Page
+from mainspring.storage.engine import Page as StoredPage
 from mainspring.storage.set_aside import REMEDY
 from mainspring.workflows.history_json import event_to_json, swf_event
 from mainspring.workflows.model import Key, Status
-from mainspring.workflows.store import ListRuns, Unbegun
+from mainspring.workflows.store import ListRuns, ShownRun, Unbegun
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Coroutine, Iterable
 
     from mainspring.api.handlers.jobs import JobCalls
     from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.api.workflows import ActivityInfo, RunInfo
+    from mainspring.callbacks import Ask
     from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
     from mainspring.jobs.store import Counted
     from mainspring.workflows.history import Event
-    from mainspring.workflows.store import Shown, ShownRun
+    from mainspring.workflows.store import Shown
 
 KEY_LIMIT: Final = 128
 """Bytes of a key: more than any unique, and any handle with a run."""
@@ -177,12 +178,12 @@ class UnbegunRuns:
         self._service = service
         self._workflows = workflows
 
-    async def matching(self, request: ListWorkflowRuns, before: int | None) -> Page[Unbegun]:
-        """Return those that match a request, with ids below ``before``, newest first. All from `Page.next` on are there."""
+    async def matching(self, request: ListWorkflowRuns, before: int | None) -> StoredPage[Unbegun]:
+        """Return those that match a request, with ids below ``before``, newest first. All from `StoredPage.next` on are there."""
         if request.since is not None or request.open or request.closed or request.parked or request.stranded:
-            return Page([])
+            return StoredPage([])
         if request.status is not None and request.status not in STATES:
-            return Page([])
+            return StoredPage([])
         states = [state for name, state in STATES.items() if request.status in {None, name}]
         page = await (
             self._named(request.namespace, request.id, states)
@@ -196,15 +197,15 @@ class UnbegunRuns:
             and (request.type is None or job.function == namespaces.key(request.namespace, request.type.encode()))
         ]
         found.sort(key=lambda job: -job.id)
-        return Page([Unbegun(job, is_workflow=True) for job in found], page.next, page.searched_us)
+        return StoredPage([Unbegun(job, is_workflow=True) for job in found], page.next, page.searched_us)
 
-    async def _named(self, namespace: str, workflow_id: str, states: list[State]) -> Page[Job]:
+    async def _named(self, namespace: str, workflow_id: str, states: list[State]) -> StoredPage[Job]:
         key = Key(workflow_id=workflow_id, namespace=namespace)
         shown = await self._workflows.show(key)
         jobs = shown if isinstance(shown, list) else []
-        return Page([one.job for one in jobs if one.is_workflow and one.job.state in states])
+        return StoredPage([one.job for one in jobs if one.is_workflow and one.job.state in states])
 
-    async def _all(self, request: ListWorkflowRuns, states: list[State], before: int | None) -> Page[Job]:
+    async def _all(self, request: ListWorkflowRuns, states: list[State], before: int | None) -> StoredPage[Job]:
         """Read the jobs of each function that has any by the store's counts: usually none."""
         functions = [
             function
@@ -212,16 +213,16 @@ class UnbegunRuns:
             if namespace_of(function) == request.namespace and request.type in {None, name_of(function).decode()}
         ]
         if not functions:
-            return Page([])
+            return StoredPage([])
         counted: Counted = await self._service.committed(CountLive(functions))
-        pages: list[Page[Job]] = []
+        pages: list[StoredPage[Job]] = []
         for function, state in sorted({(function, state) for function, state, _ in counted.counts if state in states}):
             where = JobFilter(states=(State(state),), function=function)
             query = QueryJobs(where=where, after=before, limit=request.limit)
-            pages.append(await (self._service.read if request.partial else self._service.read_pages)(query))
+            pages.append(await self._service.read(query))
         jobs = [job for page in pages for job in page.items]
         places = [(page.next, page.searched_us) for page in pages if page.next is not None]
-        return Page(jobs, *max(places)) if places else Page(jobs)
+        return StoredPage(jobs, *max(places)) if places else StoredPage(jobs)
 
 
 CLOSED: Final = tuple(int(status) for status in Status if not status.open)
@@ -233,13 +234,10 @@ class ListsRuns(Protocol):
     def functions(self) -> Iterable[bytes]:
         """Return the functions that are workflows."""
 
-    async def list(self, query: ListRuns) -> Page[ShownRun]:
-        """Return a page of runs."""
-
     async def show(self, key: Key) -> Shown:
         """Return one run; without one, the jobs that the key may name, whose runs have not begun."""
 
-    async def list_part(self, query: ListRuns) -> Page[ShownRun]:
+    async def list_part(self, query: ListRuns) -> StoredPage[ShownRun]:
         """Return the runs that one read finds: the page may be short and have a next one."""
 
     def stranded(self) -> Collection[tuple[str, str, str]]:
@@ -255,14 +253,13 @@ class RunListCalls:
         self._runs = runs
         self.handlers: Handlers = {ListWorkflowRuns: self._list}
 
-    async def _list(self, request: ListWorkflowRuns, _: Call) -> ListedRuns:
-        check_number("limit", request.limit)
+    async def _list(self, request: ListWorkflowRuns, _: Call) -> Page[RunInfo]:
         if sum((request.open, request.closed, request.parked, request.stranded, request.status is not None)) > 1:
             raise ApiError(Code.INVALID, "give one of open, closed, parked, stranded and status")
-        before = None if request.after is None else self._runs.run_id(request.after)
+        before = None if request.cursor is None else self._runs.run_id(request.cursor)
         unbegun = await self._unbegun.matching(request, before)
         stranded = frozenset(self._workflows.stranded())
-        begun: Page[ShownRun] = Page([])
+        begun: StoredPage[ShownRun] = StoredPage([])
         if request.status not in STATES and (stranded or not request.stranded):
             begun = await self._begun(request, before, stranded)
         rows = {one.row.id: (one.row.started_us, self._runs.info(one, stranded)) for one in begun.items}
@@ -275,11 +272,11 @@ class RunListCalls:
             place, searched_us = newest[-1], rows[newest[-1]][0]
         runs = [rows[run][1] for run in newest]
         following = self._runs.handle(place, place) if place else None
-        return ListedRuns(runs, following, rfc3339(searched_us)) if request.partial else ListedRuns(runs, following)
+        return Page(runs, following, rfc3339(searched_us))
 
     async def _begun(
         self, request: ListWorkflowRuns, after: int | None, stranded: Collection[tuple[str, str, str]]
-    ) -> Page[ShownRun]:
+    ) -> StoredPage[ShownRun]:
         """Read the runs that have begun."""
         statuses: tuple[int, ...] = ()
         if request.status is not None:
@@ -288,28 +285,22 @@ class RunListCalls:
             statuses = CLOSED
         elif request.open or request.parked or request.stranded:
             statuses = (Status.OPEN,)
-        found: list[ShownRun] = []
-        size = 0
-        while True:
-            query = ListRuns(
-                namespace=request.namespace,
-                status=statuses,
-                parked=request.parked,
-                needs_decision=request.stranded,
-                type=request.type,
-                workflow_id=request.id,
-                since_us=to_us(request.since or 0),
-                after=after,
-                limit=PAGE_LIMIT if request.stranded else request.limit,
-                bytes=PAGE.most,
-            )
-            page = await (self._workflows.list_part if request.partial else self._workflows.list)(query)
-            found += [one for one in page.items if not request.stranded or is_stranded(one, stranded)]
-            after = page.next
-            size += page.size
-            is_enough = not request.stranded or len(found) >= request.limit or bool(found and size >= PAGE.most)
-            if after is None or request.partial or is_enough:
-                return page._replace(items=found)
+        query = ListRuns(
+            namespace=request.namespace,
+            status=statuses,
+            parked=request.parked,
+            needs_decision=request.stranded,
+            type=request.type,
+            workflow_id=request.id,
+            since_us=to_us(request.since or 0),
+            after=after,
+            limit=PAGE_LIMIT if request.stranded else request.limit,
+            bytes=PAGE.most,
+        )
+        page = await self._workflows.list_part(query)
+        if request.stranded:
+            return page._replace(items=[one for one in page.items if is_stranded(one, stranded)])
+        return page
 
 
 MOST_JOBS: Final = 100
@@ -320,7 +311,7 @@ _WITHOUT_ERROR: Final = frozenset({Status.OPEN, Status.COMPLETED, Status.CONTINU
 class ReadsRuns(Protocol):
     """The runs of a node; `workflows.service` implements it."""
 
-    async def history(self, run: int, first: int, limit: int, *, namespace: str) -> Page[Event]:
+    async def history(self, run: int, first: int, limit: int, *, namespace: str) -> StoredPage[Event]:
         """Return up to ``limit`` events of a run of a namespace from the event ``first`` on."""
 
     def stranded(self) -> Collection[tuple[str, str, str]]:
@@ -372,23 +363,125 @@ class RunReadingCalls:
         return found
 
     async def _history(self, request: ReadHistory, _: Call) -> HistoryPage:
-        check_number("limit", request.limit)
-        if request.first < 1:
-            raise ApiError(Code.INVALID, f"from is the number of an event, from 1 on, not {request.first}")
         shown = await self._runs.find(request.namespace, request.key)
+        place: int | None = None
+        if request.cursor is not None:
+            shown, place = await self._placed(shown, request.cursor)
         if isinstance(shown, Unbegun):
-            return HistoryPage([], None, self._runs.unbegun_info(shown).status)
+            return HistoryPage([], status=self._runs.unbegun_info(shown).status)
         row = shown.row
-        page = await self._workflows.history(row.id, request.first, request.limit, namespace=request.namespace)
-        if request.exact:
-            events = [event_to_json(event) for event in page.items]
+
+        async def read(first: int, limit: int) -> StoredPage[Event]:
+            return await self._workflows.history(row.id, first, limit, namespace=request.namespace)
+
+        part = _HistoryPart(request, read)
+        if request.reverse:
+            following = await part.backward(row.events if place is None else place)
         else:
-            events = [swf_event(event, native=request.native) for event in page.items]
-        following = shown.state.new_run
+            following = await part.forward(request.first if place is None else place)
+        next_run = shown.state.new_run
         return HistoryPage(
-            events,
-            None if page.next is None else page.items[-1].id + 1,
-            status_name(row.status),
-            self._runs.handle(row.root, row.id),
-            self._runs.handle(row.root, following) if following else None,
+            part.rows,
+            None if following is None else f"{row.id}.{following}",
+            status=status_name(row.status),
+            run=self._runs.handle(row.root, row.id),
+            next_run=self._runs.handle(row.root, next_run) if next_run else None,
         )
+
+    async def _placed(self, shown: ShownRun | Unbegun, place: str) -> tuple[ShownRun, int]:
+        """Return the run of a place, and an event of it: the key may name a later run by now. Raises ApiError."""
+        run, event = map(number_of, place.partition(".")[::2])
+        if isinstance(shown, ShownRun):
+            if shown.row.id == run:
+                return shown, event
+            earlier = await self._runs.show(Key(run=run, namespace=shown.row.namespace))
+            # Others may have another type, for which the caller has no grant.
+            if not isinstance(earlier, list) and earlier.row.type == shown.row.type:
+                return earlier, event
+        raise no_place(place)
+
+
+MOST_READS: Final = 20
+"""Reads of a history for one page, apart from the rest of a part."""
+PART: Final = 500
+"""Events that are read at a time for a filter."""
+
+
+class _HistoryPart:
+    """Reads the events of one request, as ``rows``. ``read`` reads up to a number of events, and fewer if they are large."""
+
+    def __init__(
+        self, request: ReadHistory, read: Callable[[int, int], Coroutine[Ask, Any, StoredPage[Event]]]
+    ) -> None:
+        self._request = request
+        self._read = read
+        self._kinds = frozenset(request.kinds)
+        self._reads = 0
+        self._size = 0
+        self.rows: list[dict[str, Any]] = []
+
+    @property
+    def _goes_on(self) -> bool:
+        return len(self.rows) < self._request.limit and self._reads < MOST_READS
+
+    def _most(self) -> int:
+        """Return how many events to read: without a filter no more than are wanted."""
+        return PART if self._kinds else min(PART, self._request.limit - len(self.rows))
+
+    def _keep(self, event: Event) -> bool:
+        """Keep an event that matches, and return whether the page has had room for it."""
+        if self._kinds and type(event).__name__ not in self._kinds:
+            return True
+        if len(self.rows) == self._request.limit:
+            return False
+        row = event_to_json(event) if self._request.exact else swf_event(event, native=self._request.native)
+        self._size += size_of([row])
+        if self._size > PAGE.most and self.rows:
+            return False
+        self.rows.append(row)
+        return True
+
+    async def forward(self, first: int) -> int | None:
+        """Read from an event on; return the one at which the next page begins."""
+        while self._goes_on:
+            page = await self._read(first, self._most())
+            self._reads += 1
+            for event in page.items:
+                if not self._keep(event):
+                    return event.id
+            if page.next is None:
+                return None
+            first = page.items[-1].id + 1
+        return first
+
+    async def backward(self, last: int) -> int | None:
+        """Read from an event back; return the one at which the next page begins."""
+        lowest, most = self._request.first, PART
+        while last >= lowest and self._goes_on:
+            most = min(most, self._most())
+            first = max(lowest, last - most + 1)
+            part = await self._between(first, last)
+            if part is None:  # they are too large together: begin nearer to the end
+                most = max(1, (last - first + 1) // 4)
+                self._reads = 0  # at most six times, so that each page has an event
+                continue
+            for event in reversed(part):
+                if not self._keep(event):
+                    return event.id
+            last = first - 1
+        return last if last >= lowest else None
+
+    async def _between(self, first: int, last: int) -> list[Event] | None:
+        """Return the events from one to another; None if they are larger than a page."""
+        found: list[Event] = []
+        size = 0
+        at: int | None = first
+        while at is not None and at <= last:
+            page = await self._read(at, last - at + 1)
+            self._reads += 1
+            found += page.items
+            size += page.size
+            at = None if page.next is None else page.items[-1].id + 1
+            if size > PAGE.most and at is not None and at <= last:
+                return None
+        return found

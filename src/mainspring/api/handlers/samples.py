@@ -24,7 +24,7 @@ from mainspring.api.namespaces import (
     Numbers,
     Version,
 )
-from mainspring.api.request import ApiError, Code, Shared, problem_of
+from mainspring.api.request import ApiError, Code, Page, Shared, problem_of
 from mainspring.api.schedules import ListFires, ReadOutcomes
 from mainspring.api.versions import (
     NEWEST_FAILURES,
@@ -318,33 +318,35 @@ GONE: Final = frozenset({Code.SCHEDULE_NOT_FOUND, Code.WORKER_NOT_FOUND, Code.RU
 
 
 async def _all(read: Read, request: Any, caller: Caller) -> Any:
-    """Return the answer to the request of a list without a limit, with the rows of all its pages."""
+    """Return the answer to the request of a list with the rows of all its pages."""
     answer = part = await read(request, caller)
     while part.next:
-        part = await read(replace(request, after=part.next), caller)
-        getattr(answer, request.rows).extend(getattr(part, request.rows))
+        part = await read(replace(request, cursor=part.next), caller)
+        answer.items.extend(part.items)
     return answer
 
 
 async def _schedules(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
-    listed: schedules.ListedSchedules = await _all(read, schedules.ListAllSchedules(namespace=asked.namespace), caller)
-    shown = heapq.nsmallest(SCHEDULES_SHOWN, listed.schedules, key=due_key)
+    listed: Page[schedules.ScheduleInfo] = await _all(
+        read, schedules.ListAllSchedules(namespace=asked.namespace), caller
+    )
+    shown = heapq.nsmallest(SCHEDULES_SHOWN, listed.items, key=due_key)
     runs: list[schedules.FireInfo] = []
     if shown:
         names = [one.name for one in shown]
-        runs += (await _all(read, ReadOutcomes(names, namespace=asked.namespace), caller)).fires
+        runs += (await _all(read, ReadOutcomes(names, namespace=asked.namespace), caller)).items
     runs.sort(key=lambda run: run.schedule)
-    return version_of(shown, runs, number=len(listed.schedules)), False
+    return version_of(shown, runs, number=len(listed.items)), False
 
 
 async def _schedule(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
     shown = await read(schedules.ShowSchedule(asked.name, namespace=asked.namespace), caller)
     fires = await read(ListFires(asked.name, namespace=asked.namespace, limit=SCHEDULE_FIRES), caller)
-    return version_of([shown], fires.fires), False
+    return version_of([shown], fires.items), False
 
 
 async def _workers(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
-    return version_of((await read(nodes.ListWorkers(WORKERS, namespace=asked.namespace), caller)).workers), False
+    return version_of((await read(nodes.ListWorkers(limit=WORKERS, namespace=asked.namespace), caller)).items), False
 
 
 async def _worker(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
@@ -353,17 +355,15 @@ async def _worker(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str
 
 async def _nodes(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
     everything = await _all(read, nodes.ListNodes(namespace=asked.namespace), caller)
-    if sees_all(everything.nodes):
-        return version_of(everything.nodes), False
-    return version_of((await _all(read, namespaces.ListNamespaceNodes(namespace=asked.namespace), caller)).nodes), False
+    if sees_all(everything.items):
+        return version_of(everything.items), False
+    return version_of((await _all(read, namespaces.ListNamespaceNodes(namespace=asked.namespace), caller)).items), False
 
 
 async def _runs(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
-    newest = await read(workflows.ListWorkflowRuns(limit=RUNS, partial=True, namespace=asked.namespace), caller)
-    parked = await read(
-        workflows.ListWorkflowRuns(parked=True, limit=PARKED, partial=True, namespace=asked.namespace), caller
-    )
-    return version_of(newest.runs, parked.runs), False
+    newest = await read(workflows.ListWorkflowRuns(limit=RUNS, namespace=asked.namespace), caller)
+    parked = await read(workflows.ListWorkflowRuns(parked=True, limit=PARKED, namespace=asked.namespace), caller)
+    return version_of(newest.items, parked.items), False
 
 
 async def _run(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
@@ -385,14 +385,14 @@ async def _troubles(wall: Callable[[], float], read: Read, asked: FollowVersion,
     status = await read(namespaces.ShowNamespace(namespace=namespace), caller)
     listed = await _all(read, namespaces.ListNamespaceNodes(namespace=namespace), caller)
     due = await optional(schedules.ListAllSchedules(namespace=namespace), partial(_all, read))
-    failed = await optional(jobs.ListJobs(state="failed", limit=NEWEST_FAILURES, partial=True, namespace=namespace))
-    parked = await optional(workflows.ListWorkflowRuns(parked=True, limit=PARKED, partial=True, namespace=namespace))
+    failed = await optional(jobs.ListJobs(state="failed", limit=NEWEST_FAILURES, namespace=namespace))
+    parked = await optional(workflows.ListWorkflowRuns(parked=True, limit=PARKED, namespace=namespace))
     version = overview_version(
         status,
-        listed.nodes,
-        None if due is None else due.schedules,
-        None if failed is None else failed.jobs,
-        None if parked is None else parked.runs,
+        listed.items,
+        None if due is None else due.items,
+        None if failed is None else failed.items,
+        None if parked is None else parked.items,
         wall(),
     )
     return version, False

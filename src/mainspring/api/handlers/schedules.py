@@ -13,8 +13,9 @@ from msgspec.json import decode
 from msgspec.structs import asdict, replace
 
 from mainspring.access.idempotency import act_if_new
-from mainspring.api.handlers.text import line, rfc3339, size_of
-from mainspring.api.request import ApiError, Code, Touches, check_number
+from mainspring.api.handlers.pages import number_of, size_of
+from mainspring.api.handlers.text import line, rfc3339
+from mainspring.api.request import ApiError, Code, Page, Touches, check_number
 from mainspring.api.schedules import (
     AddSchedule,
     AdoptSchedule,
@@ -26,7 +27,6 @@ from mainspring.api.schedules import (
     EditSchedule,
     FireInfo,
     ListAllSchedules,
-    ListedSchedules,
     NextTimes,
     PauseSchedule,
     Previewed,
@@ -36,7 +36,6 @@ from mainspring.api.schedules import (
     RemoveSchedule,
     ReplaceSchedule,
     ResumeSchedule,
-    Runs,
     ScheduleDetails,
     ScheduleHistory,
     ScheduleInfo,
@@ -155,20 +154,21 @@ class ScheduleCalls:
         """Return the schedules as `_stored` does, with their names."""
         return [stored_with_names(one) for one in await self._stored(namespace, *names)]
 
-    async def _list(self, request: ListAllSchedules, _: Call) -> ListedSchedules:
-        """Answer with a bit more than one page, which `Api` cuts. The schedules have arguments, which no list shows."""
-        after = None if request.after is None else key_of_text(request.namespace, request.after)
+    async def _list(self, request: ListAllSchedules, _: Call) -> Page[ScheduleInfo]:
+        """Answer with up to a bit more than one page. The schedules have arguments, which no list shows."""
+        after = None if request.cursor is None else key_of_text(request.namespace, request.cursor)
         found: list[ScheduleInfo] = []
         size = 0
         while True:
-            query = ListSchedules(after=after, limit=sys.maxsize, namespace=request.namespace, bytes=PAGE.most)
+            left = request.limit - len(found)
+            query = ListSchedules(after=after, limit=left, namespace=request.namespace, bytes=PAGE.most)
             page = await self._reads.read_pages(query)
             part = await in_slices(self._service.run_sliced, _infos(page.items))
             found += part
             size += size_of(part)
             after = page.next
-            if after is None or size > PAGE.most:
-                return ListedSchedules(found, UNSET if after is None else found[-1].name)
+            if after is None or size > PAGE.most or len(found) >= request.limit:
+                return Page(found, None if after is None else found[-1].name)
 
     async def _stored_one(self, namespace: str, name: str) -> Stored:
         found = await self._stored(namespace, name)
@@ -203,15 +203,14 @@ class ScheduleCalls:
             yield
         return times
 
-    async def _history(self, request: ScheduleHistory, _: Call) -> Runs:
-        check_number("limit", request.limit)
-        before_us = None if request.before is None else round(request.before * 1_000_000)
+    async def _history(self, request: ScheduleHistory, _: Call) -> Page[FireInfo]:
+        before_us = None if request.cursor is None else number_of(request.cursor)
         query = ListFires(key_of_text(request.namespace, request.name), after=before_us, limit=request.limit)
         page = await self._reads.read_pages(query)
         if not page.items:  # no row yet, or no such schedule
             await self._schedule(request.namespace, request.name)
-        following = UNSET if page.next is None else page.next / 1_000_000
-        return Runs([self._run(row_with_names(row)) for row in page.items], following)
+        following = None if page.next is None else str(page.next)
+        return Page([self._run(row_with_names(row)) for row in page.items], following)
 
     # ---- changing ----
 

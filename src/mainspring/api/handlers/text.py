@@ -1,27 +1,18 @@
-"""Stored values in answers: times, names and failures as text, and rows within the size of a page.
-
-Lists end early where their rows are large, and their cursors continue there.
-"""
+"""Stored values in answers: times, names and failures as text, and large values in rows."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET
-from msgspec.structs import replace
 
-from mainspring.api.request import ApiError, Code
 from mainspring.jobs.model import decode_failure, line_of
-from mainspring.sizes import PAGE, ROW_VALUE
+from mainspring.sizes import ROW_VALUE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
-
-    from mainspring.api.request import Request
-    from mainspring.callbacks import Ask
+    from collections.abc import Iterable
 
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_000_000
 """The years 1 and 9999, between which text can show a time."""
@@ -53,71 +44,7 @@ def whole_line(error: bytes) -> str | None:
     return f"{failed.type}: {failed.message}"
 
 
-T = TypeVar("T")
-
 _encode = msgspec.json.Encoder().encode
-
-
-def size_of(rows: Sequence[Any]) -> int:
-    """Return the bytes of rows in an answer."""
-    return len(_encode(rows))
-
-
-def number_fitting(rows: Sequence[Any]) -> int:
-    """Return how many of the first rows have at most `PAGE` bytes in an answer, and 1 if the first one alone has more."""
-    if size_of(rows) <= PAGE.most:
-        return len(rows)
-    left = PAGE.most
-    for number, row in enumerate(rows):
-        left -= len(_encode(row)) + 1
-        if left < 0:
-            return max(number, 1)
-    return len(rows)
-
-
-async def within_budget(
-    request: Request[Any], answer: Any, answer_to: Callable[[Any], Coroutine[Ask, Any, Any]]
-) -> Any:
-    """Return the answer to a list's request with as many rows as fit; its ``next`` continues after them.
-
-    If its handler gives places, ``answer_to`` answers the request with a smaller limit: only the handler knows the place after
-    a row.
-    """
-    limit: int | None = getattr(request, "limit", None)
-    if request.place and (limit is None or answer.next is UNSET):
-        return _cut(request, answer)
-    if limit is None:
-        return _numbered(request, answer)
-    rows = getattr(answer, request.rows)
-    while limit > 1 and (number := number_fitting(rows)) < len(rows):
-        # The next answer may have other rows, which are larger: the limit falls until they fit.
-        limit = min(number, limit - 1)
-        request = replace(request, limit=limit)
-        answer = await answer_to(request)
-        rows = getattr(answer, request.rows)
-    return answer
-
-
-def _cut(request: Request[Any], answer: Any) -> Any:
-    rows = getattr(answer, request.rows)
-    number = number_fitting(rows)
-    if number < len(rows):
-        setattr(answer, request.rows, rows[:number])
-        answer.next = getattr(rows[number - 1], request.place)
-    return answer
-
-
-def _numbered(request: Any, answer: Any) -> Any:
-    """Cut an answer with all rows: its cursor is the number of those before."""
-    first = request.after or "0"
-    if not first.isdecimal() or len(first) > 18:
-        raise ApiError(Code.INVALID, f"after is `next` of an earlier answer, not {first[:100]!r}")
-    rows = getattr(answer, request.rows)[int(first) :]
-    number = number_fitting(rows)
-    setattr(answer, request.rows, rows[:number])
-    if number < len(rows):
-        answer.next = str(int(first) + number)
-    return answer
 
 
 def names_in_row(names: Iterable[str]) -> list[str]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 from msgspec.structs import asdict
 
 from mainspring.api.handlers.nodes import not_recorded
+from mainspring.api.handlers.pages import no_place
 from mainspring.api.handlers.text import names_in_row, rfc3339
 from mainspring.api.nodes import (
     DrainWorker,
-    ListedWorkers,
     ListWorkers,
     ShowWorker,
     StopWorker,
@@ -19,7 +19,7 @@ from mainspring.api.nodes import (
     WorkerDetails,
     WorkerInfo,
 )
-from mainspring.api.request import ApiError, Code, Touches
+from mainspring.api.request import ApiError, Code, Page, Touches
 from mainspring.errors import ForbiddenError
 from mainspring.events import Direct
 from mainspring.namespaces import SEPARATOR, split
@@ -103,13 +103,13 @@ class WorkerCalls:
         own = sum(1 for worker in self._workers.all() if namespace in worker.namespaces)
         return own + sum(1 for row in self._others() for worker in row.workers if namespace in worker.namespaces)
 
-    async def _list(self, request: ListWorkers, _: Call) -> ListedWorkers:
-        after = (0, 0) if request.after is None else _key(request.after)
+    async def _list(self, request: ListWorkers, _: Call) -> Page[WorkerInfo]:
+        after = (0, 0) if request.cursor is None else _key(request.cursor)
         if after is None:
-            raise ApiError(Code.INVALID, f"{request.after!r} is not the `next` of an earlier answer")
+            raise no_place(request.cursor)
         found = [one for key, one in self._all(request.namespace).items() if key > after]
         page = [_info(one) for one in found[: request.limit]]
-        return ListedWorkers(page, page[-1].id if len(found) > len(page) else None)
+        return Page(page, page[-1].id if len(found) > len(page) else None)
 
     def _find(self, namespace: str, worker: str) -> _Found:
         key = _key(worker)

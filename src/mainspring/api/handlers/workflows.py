@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import UNSET
 
+from mainspring.api.handlers.pages import numbered
 from mainspring.api.handlers.run_rows import status_name, unbegun_status
 from mainspring.api.handlers.runs import (
     ListsRuns,
@@ -22,7 +23,7 @@ from mainspring.api.handlers.runs import (
     unread,
 )
 from mainspring.api.handlers.text import names_in_row, rfc3339
-from mainspring.api.request import ApiError, Code
+from mainspring.api.request import ApiError, Code, Page
 from mainspring.api.submitting import JobOptions, bytes_of, checked_levels, size_problem
 from mainspring.api.workflows import (
     CHILD_POLICIES,
@@ -30,7 +31,6 @@ from mainspring.api.workflows import (
     CancelRun,
     ChangedRuns,
     DeciderInfo,
-    DeciderList,
     ListDeciders,
     ListVersions,
     MoveRun,
@@ -44,7 +44,6 @@ from mainspring.api.workflows import (
     UnparkAllRuns,
     UnparkRun,
     VersionInfo,
-    VersionList,
 )
 from mainspring.quantities import format_duration
 from mainspring.workflows import requests
@@ -290,11 +289,11 @@ class VersionCalls:
             ListDeciders: self._workers,
         }
 
-    async def _versions(self, request: ListVersions, _: Call) -> VersionList:
+    async def _versions(self, request: ListVersions, _: Call) -> Page[VersionInfo]:
         rows = await self._table.list(request.namespace, request.type)
         if request.type is not None and not rows:
             raise _unknown(request.type)
-        return VersionList([_info(row) for row in rows])
+        return numbered(request, [_info(row) for row in rows])
 
     async def _remove(self, request: RemoveVersion, call: Call) -> RemovedVersion:
         version = request.namespace, request.type, request.version
@@ -309,8 +308,9 @@ class VersionCalls:
             )
         return RemovedVersion(request.type, request.version, "removed")
 
-    async def _workers(self, request: ListDeciders, _: Call) -> DeciderList:
-        return DeciderList(
+    async def _workers(self, request: ListDeciders, _: Call) -> Page[DeciderInfo]:
+        return numbered(
+            request,
             [
                 DeciderInfo(
                     worker=row.worker,
@@ -323,7 +323,7 @@ class VersionCalls:
                     cache=None if row.cache is None else CacheInfo(**row.cache._asdict()),
                 )
                 for row in self._deciders(request.namespace)
-            ]
+            ],
         )
 
 

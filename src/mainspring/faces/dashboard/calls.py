@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import re
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
+from mainspring.api.request import Page
 from mainspring.errors import MainspringError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Scope
 
 T = TypeVar("T")
+Items = Page
+"""A page of a list; `visit.Page` is one of this site."""
 
 ROOT: Final = "/api/v1"
 N: Final = ROOT + "/namespaces/{namespace}"
@@ -50,16 +53,6 @@ NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 RESERVED: Final = frozenset({"batch", "new", "preview"})
 """Parts of paths in whose place names stand in others."""
 _PARAMETER: Final = re.compile(r"\{([a-z_]+)\}")
-
-
-class Items(msgspec.Struct, Generic[T]):
-    """A page of a list."""
-
-    items: list[T]
-    next: str | None = None
-    """The cursor of the next page; None: there is none."""
-    searched_to: str | None = None
-    """How far the search has come, if it ended before the page was full."""
 
 
 class Fault(msgspec.Struct):
@@ -145,7 +138,7 @@ class Calls:
     async def get_all(
         self, kind: type[Items[T]], path: str, parameters: Mapping[str, str] = NONE, *, query: Mapping[str, Any] = NONE
     ) -> Items[T]:
-        """Return all items of a list without a limit, whose pages end only where they are large."""
+        """Return all items of a list, whose pages have up to a thousand of them."""
         listed = await self.get(kind, path, parameters, query=query)
         items, following = listed.items, listed.next
         while following is not None:

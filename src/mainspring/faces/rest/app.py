@@ -15,7 +15,7 @@ import structlog
 from mainspring import namespaces
 from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
-from mainspring.api.request import problem_of, write
+from mainspring.api.request import Page, problem_of, write
 from mainspring.errors import MainspringError
 from mainspring.faces.rest import registry
 from mainspring.faces.rest.idempotency import (
@@ -29,7 +29,7 @@ from mainspring.faces.rest.idempotency import (
 )
 from mainspring.faces.rest.inputs import JSON, NDJSON, Inputs
 from mainspring.faces.rest.registry import PREFER, Context, Table, WaitTimes
-from mainspring.faces.rest.replies import HttpError, Items, Raw, Reply, refusal
+from mainspring.faces.rest.replies import HttpError, Raw, Reply, refusal
 from mainspring.faces.rest.security import PATHS, check_site, collect
 from mainspring.faces.rest.streams import Parts, disconnected
 from mainspring.loop_shares import SHARE_IN_SCOPE
@@ -80,10 +80,6 @@ class _Compiled:
     @cached_property
     def inputs(self) -> Inputs:
         return Inputs(self.route)
-
-    @cached_property
-    def is_list(self) -> bool:
-        return any(one.name == registry.FIELD for one in msgspec.structs.fields(self.route.takes))
 
 
 class _Exchange:
@@ -412,7 +408,7 @@ class RestApp:
         inputs = found.inputs.read(values, exchange.query, body, lines=lines)
         if route.if_match:
             inputs = msgspec.structs.replace(inputs, **{route.if_match: version})
-        exchange.inputs = registry.position(inputs, path) if found.is_list else inputs
+        exchange.inputs = inputs
 
     @staticmethod
     async def _use_share(scope: Scope, share: LoopShare | None) -> None:
@@ -438,14 +434,14 @@ class RestApp:
         return self._finish(exchange, exchange.found.route.value_of(answer, exchange.inputs))
 
     def _finish(self, exchange: _Exchange, value: Any) -> Encoded:
-        route, inputs = exchange.found.route, exchange.inputs
+        route = exchange.found.route
         extra: dict[bytes, bytes] = {}
-        if isinstance(value, Items):
-            value = registry.seal(value, inputs, exchange.path)
+        if isinstance(value, Page):
             following = registry.link(value, self._prefix + exchange.path, exchange.query)
             if following is not None:
                 extra[b"link"] = following.encode("ascii")
-            return _encoded(value, route.status, extra)
+            if type(value) is Page:  # a list of rows has no version: it is long, and changes with each of them
+                return _encoded(value, route.status, extra)
         status, headers, body = _encoded(value, route.status, extra)
         if status == 200 and body and (route.method == "GET" or route.version is not None):
             tag = tag_of(body) if route.version is None else b'"%s"' % str(route.version(value)).encode()

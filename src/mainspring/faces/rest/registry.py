@@ -4,18 +4,12 @@
 application finds a route, the readers of its inputs, and OpenAPI.
 
 A `Shape` has the inputs of a route that differ from its request in some fields, and the request that is made of them.
-
-A route whose inputs have a field ``cursor`` gets the position there, and returns the next position in `Items`. A cursor says
-where the next page begins, bound to the list and its filter. Only this module knows the form that clients see: a cursor of
-another list or of another filter is refused, and does not skip items silently.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,9 +23,9 @@ from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo, replace
 
 from mainspring.access.proxy import SAFE
-from mainspring.api.request import PAGE_LIMIT, Time
-from mainspring.faces.rest.replies import Fault, HttpError, page_of
-from mainspring.sizes import Text, bare
+from mainspring.api.request import Time
+from mainspring.faces.rest.replies import HttpError
+from mainspring.sizes import bare
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,68 +33,23 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller
     from mainspring.access.roles import Permission
     from mainspring.api.handlers.registry import Api
-    from mainspring.api.request import Request
+    from mainspring.api.request import Page, Request
     from mainspring.faces.rest.idempotency import Encoded
-    from mainspring.faces.rest.replies import Items
 
-FIELD: Final = "cursor"
-_DIGEST: Final = 9
-"""Bytes; a multiple of three, so that base64 needs no padding between digest and position."""
+CURSOR: Final = "cursor"
 
 
-def position(inputs: Any, path: str) -> Any:
-    """Return the inputs with the position in place of the cursor. Raises HttpError for a cursor of another list."""
-    given = inputs.cursor
-    if given is None:
-        return inputs
-    try:
-        raw = base64.b64decode(given.encode() + b"=" * (-len(given) % 4), b"-_", validate=True)
-        text = raw[_DIGEST:].decode()
-    except ValueError:  # also for text that is not UTF-8
-        raise _wrong("it is no cursor of this node: take it from next in the previous page") from None
-    if raw[:_DIGEST] != _digest(inputs, path, text):
-        raise _wrong("it belongs to another list or to another filter, or is incomplete: begin without one")
-    return msgspec.structs.replace(inputs, **{FIELD: text})
-
-
-def number(text: str) -> int:
-    """Return the position in a list whose positions are numbers. Raises HttpError."""
-    if not text.isdecimal() or len(text) > 18:
-        raise _wrong("it is no place in this list: take it from next in the previous page")
-    return int(text)
-
-
-def seal(page: Items[Any], inputs: Any, path: str) -> Items[Any]:
-    """Return a page with a cursor in place of its next position."""
-    if page.next is None:
-        return page
-    raw = _digest(inputs, path, page.next) + page.next.encode()
-    return msgspec.structs.replace(page, next=base64.urlsafe_b64encode(raw).rstrip(b"=").decode())
-
-
-def link(page: Items[Any], path: str, query: bytes) -> str | None:
+def link(page: Page[Any], path: str, query: bytes) -> str | None:
     """Return the value of ``Link`` for the next page; None if there is none."""
     if page.next is None:
         return None
-    pairs = [pair for pair in parse_qsl(query.decode("ascii"), keep_blank_values=True) if pair[0] != FIELD]
-    return f'<{path}?{urlencode([*pairs, (FIELD, page.next)])}>; rel="next"'
-
-
-def _digest(inputs: Any, path: str, text: str) -> bytes:
-    """Return a digest of the list, its filter, and a position in it."""
-    criteria = msgspec.structs.asdict(inputs) | {FIELD: text, "limit": None}
-    return hashlib.blake2b(path.encode() + b"\0" + msgspec.json.encode(criteria), digest_size=_DIGEST).digest()
-
-
-def _wrong(reason: str) -> HttpError:
-    return HttpError("invalid", f"the cursor is invalid: {reason}", faults=[Fault(reason, parameter=FIELD)])
+    pairs = [pair for pair in parse_qsl(query.decode("ascii"), keep_blank_values=True) if pair[0] != CURSOR]
+    return f'<{path}?{urlencode([*pairs, (CURSOR, page.next)])}>; rel="next"'
 
 
 LONGEST_WAIT: Final = 60.0
 Wait = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT)]
 """Seconds of a long poll."""
-Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)]
-"""The most items of a page."""
 
 
 class Shape:
@@ -110,7 +59,6 @@ class Shape:
         self,
         request: type[Request[Any]],
         *,
-        cursor: str = "",
         times: Iterable[str] = (),
         types: Mapping[str, Any],
         fixed: Mapping[str, object],
@@ -118,39 +66,31 @@ class Shape:
         waits: bool = False,
     ) -> None:
         fields = {one.name: one for one in msgspec.structs.fields(request)}
-        for name in filter(None, (cursor, *times, *types, *fixed, *names.values())):
+        for name in (*times, *types, *fixed, *names.values()):
             if name not in fields:
                 raise ValueError(f"{request.__name__} has no field {name}")
         self._request = request
-        self._cursor = cursor
-        self._has_number = bool(cursor) and int in map(bare, _parts(fields[cursor].type))
         self._times = tuple(times)
         self._fixed = fixed
         shown = {field: name for name, field in names.items()}
-        self._names = {name: shown.get(name, name) for name in fields if name not in fixed and name != cursor}
+        self._names = {name: shown.get(name, name) for name in fields if name not in fixed}
         """The fields of the request that clients set, with the clients' names for them."""
         self.inputs: type[Any] = request
         """The struct of the inputs."""
-        if cursor or times or types or fixed or names or waits:
+        if times or types or fixed or names or waits:
             self.inputs = struct_of(f"{request.__name__}Inputs", [*self._fields(fields, types, waits=waits)])
 
     def _fields(self, fields: Mapping[str, FieldInfo], types: Mapping[str, Any], *, waits: bool) -> Iterator[FieldInfo]:
-        """Yield the fields of the inputs, in the order of the request; those of each list, or of each long poll, are last."""
+        """Yield the fields of the inputs, in the order of the request; that of a long poll is last."""
         for key, name in self._names.items():
-            if self._cursor and key == "limit":
-                continue
             kind = types.get(key, fields[key].type)
             one = replace(fields[key], type=_with_times(kind) if key in self._times else kind)
             yield one if name == key else replace(one, name=name, encode_name=name)
-        if self._cursor:
-            yield _field(FIELD, Text | None, None)
-            if "limit" in fields:
-                yield _field("limit", Limit, 100)
         if waits:
-            yield _field("wait", Wait, 0.0)
+            yield FieldInfo("wait", "wait", Wait, 0.0)
 
     def request_of(self, inputs: Any) -> Request[Any]:
-        """Return the request for inputs. Raises HttpError."""
+        """Return the request for inputs."""
         if self.inputs is self._request:
             request: Request[Any] = inputs
             return request
@@ -158,8 +98,6 @@ class Shape:
         for name in self._times:
             if isinstance(values[name], datetime):
                 values[name] = values[name].timestamp()
-        if self._cursor and inputs.cursor is not None:
-            values[self._cursor] = number(inputs.cursor) if self._has_number else inputs.cursor
         return self._request(**{**self._fixed, **values})
 
 
@@ -175,10 +113,6 @@ def struct_of(name: str, fields: Sequence[FieldInfo]) -> Any:
             defined.append((one.name, one.type))
     renamed = {one.name: one.encode_name for one in fields if one.encode_name != one.name}
     return msgspec.defstruct(name, defined, kw_only=True, forbid_unknown_fields=True, rename=renamed or None)
-
-
-def _field(name: str, kind: Any, default: object) -> FieldInfo:
-    return FieldInfo(name, name, kind, default)
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:
@@ -260,8 +194,6 @@ class Route:
     """The type of the JSON answer; None for an answer without a body, bytes for `Raw`."""
     summary: str
     """One line for the documentation."""
-    cursor: str = ""
-    """The field of ``request`` with the position in a list. Clients send ``cursor`` in place of it, and a ``limit``."""
     times: tuple[str, ...] = ()
     """Fields of ``request`` with seconds since 1970. Clients send RFC 3339 text."""
     types: Mapping[str, Any] = field(default_factory=dict)
@@ -276,8 +208,6 @@ class Route:
     """A struct with everything that the client sends; by default it is derived from ``request`` by the fields above."""
     make: Callable[[Any], Request[Any]] | None = None
     """Returns the request for ``inputs``. It may raise ApiError."""
-    items: str = ""
-    """The field of the API's answer with the items of a page. The answer is `Items`."""
     reply: Callable[[Any, Any], Any] | None = None
     """Returns the value of the answer, or a `Reply`, for the answer of the API and the inputs; by default that answer."""
     handler: Callable[[Context], Awaitable[Any]] | None = None
@@ -335,7 +265,6 @@ class Route:
         """The inputs that are derived from the request."""
         return Shape(
             self.request,
-            cursor=self.cursor,
             times=self.times,
             types=self.types,
             fixed=self.fixed,
@@ -349,13 +278,11 @@ class Route:
         return self.shape.inputs if self.inputs is None else self.inputs
 
     def request_of(self, inputs: Any) -> Request[Any]:
-        """Return the request for inputs. Raises ApiError and HttpError."""
+        """Return the request for inputs. Raises ApiError."""
         return self.shape.request_of(inputs) if self.make is None else self.make(inputs)
 
     def value_of(self, answer: Any, inputs: Any) -> Any:
         """Return the value to send, or a `Reply`, for the answer of the API and the inputs."""
-        if self.items:
-            return page_of(answer, self.items)
         if self.reply is not None:
             return self.reply(answer, inputs)
         return None if self.answer is None else answer

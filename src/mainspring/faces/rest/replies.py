@@ -7,7 +7,7 @@ the types.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -16,28 +16,6 @@ from mainspring.errors import MainspringError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-T = TypeVar("T")
-
-
-class Items(msgspec.Struct, Generic[T]):
-    """A page of a list."""
-
-    items: list[T]
-    next: str | None = None
-    """The cursor of the next page; None: there is none."""
-    searched_to: str | None = None
-    """How far the search has come, if it ended before the page was full."""
-
-
-def page_of(answer: Any, name: str) -> Items[Any]:
-    """Return an answer of the API as a page; ``name`` is its field with the items."""
-    following = getattr(answer, "next", None)
-    return Items(
-        getattr(answer, name),
-        str(following) if following else None,  # it may be UNSET
-        getattr(answer, "searched_to", None) or None,
-    )
 
 
 class Raw(msgspec.Struct, frozen=True):
@@ -152,6 +130,7 @@ def refusal(error: HttpError | Problem | None, request_id: str) -> tuple[int, di
         headers |= error.headers
     elif error is not None:
         kind, detail = PROBLEM_TYPES[error.code], error.message
+        faults = () if error.field is None else (Fault(detail, parameter=error.field),)
     else:
         kind, detail = PROBLEM_TYPES["internal"], "the node's log has the reason: look there for the request's id"
     if kind.status in _RETRIED:

@@ -226,7 +226,7 @@ def test_commands_name_the_port_of_the_node_that_shows_them() -> None:
             lists = dict.fromkeys(("/functions", "/jobs", "/workers", "/schedules", "/workflows", "/marks"), nothing)
             fires = {
                 "/fires": nothing,
-                "/fires/timeline": Timeline("1970-01-01T00:00:00Z", "1970-01-02T00:00:00Z", 1.0, [], None),
+                "/fires/timeline": Timeline([], since="1970-01-01T00:00:00Z", until="1970-01-02T00:00:00Z", step=1.0),
             }
             browser = browser_of({"/status": status, **lists, **fires, "/nodes": nothing, "/whoami": who}, 0.0)
             pages = [await browser.open(path) for path in ("/", *list(lists)[:-1])]

@@ -62,7 +62,7 @@ def test_the_day_of_a_thousand_schedules_is_a_light_page() -> None:
             lines = [
                 ScheduleLine(name, "report", "active", complete=True, buckets=buckets) for name in query["schedule"]
             ]
-            return Timeline(at(0), at(86_400), step, lines, None)
+            return Timeline(lines, since=at(0), until=at(86_400), step=step)
 
         answers = {"/timeline": timeline, "/schedules": {"items": [schedule(name) for name in names]}}
         browser = browser_of(

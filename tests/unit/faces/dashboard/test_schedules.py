@@ -35,7 +35,7 @@ def _bucket(hour: int, **numbers: int) -> TimelineBucket:
 
 def _timeline(*lines: ScheduleLine) -> Timeline:
     end = MIDNIGHT + dt.timedelta(days=1)
-    return Timeline(MIDNIGHT.isoformat(), end.isoformat(), 3600.0, list(lines), None)
+    return Timeline(list(lines), since=MIDNIGHT.isoformat(), until=end.isoformat(), step=3600.0)
 
 
 def _run(time: int, **given: Any) -> FireInfo:
@@ -96,7 +96,7 @@ def test_a_day_shows_the_change_of_its_zones_clock() -> None:
         times = [one.astimezone(dt.UTC) for one in (begin, begin + dt.timedelta(hours=12), end)]
         bucket = TimelineBucket(times[1].isoformat(), 1, 1, 0, 0, 0)
         line = ScheduleLine("s", "f", "active", complete=True, buckets=[bucket])
-        drawn = day(Timeline(times[0].isoformat(), times[2].isoformat(), 3600.0, [line], None), 0, zone)
+        drawn = day(Timeline([line], since=times[0].isoformat(), until=times[2].isoformat(), step=3600.0), 0, zone)
         assert drawn is not None
         assert drawn.jump is not None
         assert (drawn.jump.text, drawn.jump.at) == (text, f"2030-{month:02}-{number}T01:00:00+00:00")
@@ -112,7 +112,7 @@ def test_a_change_of_the_clock_at_midnight_is_at_the_end_of_a_day() -> None:
     zone = ZoneInfo("America/Havana")
     begin, end = (dt.datetime(2030, 3, number, tzinfo=zone).astimezone(dt.UTC) for number in (9, 10))
     line = ScheduleLine("s", "f", "active", complete=True, buckets=[TimelineBucket(begin.isoformat(), 1, 1, 0, 0, 0)])
-    drawn = day(Timeline(begin.isoformat(), end.isoformat(), 3600.0, [line], None), 0, zone)
+    drawn = day(Timeline([line], since=begin.isoformat(), until=end.isoformat(), step=3600.0), 0, zone)
     assert drawn is not None
     assert drawn.jump is not None
     assert (drawn.jump.x, drawn.jump.text) == (DAY_WIDTH, "+1 h")

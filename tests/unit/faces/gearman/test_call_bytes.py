@@ -30,7 +30,7 @@ jobs.fly
 jobs.list {"state": "asleep"}
 jobs.list {"limit": 0}
 jobs.list {"limit": "x"}
-jobs.list {"before": "x"}
+jobs.list {"cursor": "x"}
 jobs.list {"function": "f", "limit": 1}
 jobs.list {"state": "running"}
 jobs.list
@@ -53,7 +53,7 @@ worker.slots {"slots": 3}
 worker.isolates
 functions.list
 functions.list {"limit": 1}
-functions.list {"after": "x"}
+functions.list {"cursor": "x"}
 functions.show {"function": "f"}
 functions.show {"function": "none"}
 functions.registered {"function": "none"}

@@ -40,7 +40,7 @@ UNKNOWN_HANDLE = "H:n:1000000999999"
         ("jobs.cancel", b'{"handle": "x"}', "not_found"),
         ("jobs.retry", b'{"handle": "x"}', "not_found"),
         ("jobs.watch", b'{"handle": "x"}', "not_found"),
-        ("jobs.list", b'{"before": "x"}', "not_found"),
+        ("jobs.list", b'{"cursor": "x"}', "usage"),
         ("jobs.list", b'{"state": "asleep"}', "usage"),
         ("jobs.list", b'{"limit": 0}', "usage"),
         ("worker.slots", b"", "usage"),
@@ -180,30 +180,27 @@ def test_jobs_are_listed_newest_first_and_page_by_page(node: Node) -> None:
     handles = [tool.background() for _ in range(5)][::-1]
 
     def listed(**params: Any) -> list[str]:
-        return [job["handle"] for job in tool.call("jobs.list", **params)["jobs"]]
+        return [job["handle"] for job in tool.call("jobs.list", **params)["items"]]
 
     assert listed() == handles
     assert listed(limit=2) == handles[:2]
-    assert listed(limit=2, before=handles[1]) == handles[2:4]
+    assert listed(limit=2, cursor=tool.call("jobs.list", limit=2)["next"]) == handles[2:4]
     assert listed(function="g") == []
     assert listed(unique="u") == []
     assert listed(state="pending") == handles
     assert listed(state="running") == []
 
 
-def test_a_partial_list_has_the_next_place_and_the_time_searched(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_page_has_a_cursor_and_the_time_searched(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = node.connect(extended=True)
     _, (rare,) = tool.ask(Type.SUBMIT_JOB_BG, G, b"", b"")
     handles = [tool.background() for _ in range(5)]
     monkeypatch.setattr(node.life.reads, "_budget", Budget(rows=4))  # a budget is not for tools to choose
-    whole = tool.call("jobs.list", function="g")
-    assert [job["handle"] for job in whole["jobs"]] == [rare]
-    assert whole.keys() == {"jobs"}, "a client of an earlier version gets no new keys"
-    part = tool.call("jobs.list", function="g", partial=True)
+    part = tool.call("jobs.list", function="g")
     oldest = tool.call("jobs.show", handle=handles[1])
-    assert part == {"jobs": [], "next": handles[1], "searched_to": oldest["created_at"]}
-    rest = tool.call("jobs.list", function="g", partial=True, before=part["next"])
-    assert ([job["handle"] for job in rest["jobs"]], rest["next"]) == ([rare], None)
+    assert (part["items"], part["searched_to"]) == ([], oldest["created_at"])
+    rest = tool.call("jobs.list", function="g", cursor=part["next"])
+    assert ([job["handle"] for job in rest["items"]], rest["next"]) == ([rare], None)
 
 
 def test_the_search_for_a_disconnected_tool_ends(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,8 +222,8 @@ def test_lists_show_running_jobs_before_the_commit(node: Node) -> None:
     tool, worker = node.connect(extended=True), node.worker()
     first, second = tool.background(), tool.background()
     worker.ask(Type.GRAB_JOB)
-    running = tool.call("jobs.list", state="running")["jobs"]
-    leased = tool.call("jobs.list", state="leased")["jobs"]
+    running = tool.call("jobs.list", state="running")["items"]
+    leased = tool.call("jobs.list", state="leased")["items"]
     assert [job["handle"] for job in running] == [first]
     assert [job["handle"] for job in leased] == [second]
 
@@ -235,8 +232,8 @@ def test_foreground_jobs_are_listed(node: Node) -> None:
     tool, client = node.connect(extended=True), node.connect()
     _, (handle,) = client.ask(Type.SUBMIT_JOB, G, b"u", b"")
     for params in ({}, {"function": "g"}, {"unique": "u"}, {"state": "pending"}):
-        assert [job["handle"] for job in tool.call("jobs.list", **params)["jobs"]] == [handle]
-    assert tool.call("jobs.list", function="f")["jobs"] == []
+        assert [job["handle"] for job in tool.call("jobs.list", **params)["items"]] == [handle]
+    assert tool.call("jobs.list", function="f")["items"] == []
 
 
 def test_the_answer_to_a_cancel_has_the_state_of_the_job(node: Node) -> None:
@@ -323,18 +320,18 @@ def test_the_status_of_the_node_is_shown(node: Node) -> None:
 def test_bytes_of_a_name_that_are_not_utf_8_are_shown_as_escapes(node: Node) -> None:
     tool = node.connect(extended=True)
     tool.background(function=b"\xff" + F)
-    (job,) = tool.call("jobs.list")["jobs"]
+    (job,) = tool.call("jobs.list")["items"]
     assert job["function"] == "\\xfff"
-    assert [one["handle"] for one in tool.call("jobs.list", function="\\xfff")["jobs"]] == [job["handle"]]
-    assert not tool.call("jobs.list", function="\\\\xfff")["jobs"], "the function named backslash, x, f, f, f"
+    assert [one["handle"] for one in tool.call("jobs.list", function="\\xfff")["items"]] == [job["handle"]]
+    assert not tool.call("jobs.list", function="\\\\xfff")["items"], "the function named backslash, x, f, f, f"
 
 
 def test_a_job_is_found_by_the_text_of_its_unique(node: Node) -> None:
     tool = node.connect(extended=True)
     for unique in (b"u\xff", b"u\\xff", b"u\\"):
         tool.background(unique=unique)
-    for shown in [job["unique"] for job in tool.call("jobs.list")["jobs"]]:
-        assert [job["unique"] for job in tool.call("jobs.list", unique=shown)["jobs"]] == [shown]
+    for shown in [job["unique"] for job in tool.call("jobs.list")["items"]]:
+        assert [job["unique"] for job in tool.call("jobs.list", unique=shown)["items"]] == [shown]
 
 
 class _Fragile(Request[None]):
@@ -359,7 +356,7 @@ def test_a_call_that_fails_because_of_a_defect_is_answered(node: Node, *, is_lat
             done(None)
     assert tool.answer() == ("FAULT", ["7", "unavailable", DEFECT.message])
     assert [line["call"] for line in logged] == ["test.fragile"]
-    assert tool.call("jobs.list")["jobs"] == [], "the connection goes on, and its request is no longer counted"
+    assert tool.call("jobs.list")["items"] == [], "the connection goes on, and its request is no longer counted"
 
 
 def test_the_strings_of_a_watch_have_limits(node: Node) -> None:

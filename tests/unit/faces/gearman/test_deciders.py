@@ -149,7 +149,7 @@ def test_a_decider_is_listed_with_the_last_report_about_its_memory(node: Node, d
     client = node.connect(extended=True)
 
     def rows() -> list[dict[str, Any]]:
-        return list(client.call("workflows.workers")["workers"])
+        return list(client.call("workflows.workers")["items"])
 
     def report(peer: Any, **changed: int) -> None:
         peer.request(Type.CALL, b"cache", b"worker.cache", json.dumps(numbers | changed).encode())
@@ -181,7 +181,7 @@ def test_decisions_that_only_keep_a_step_take_no_places(node: Node) -> None:
         return [Assigned(args) for kind, args in decider.take() if kind == Type.ASSIGN]
 
     def row() -> tuple[Any, ...]:
-        (one,) = client.call("workflows.workers")["workers"]
+        (one,) = client.call("workflows.workers")["items"]
         return one["decisions"], one["steps"], one["places"], one["full"]
 
     def keep(steps: int) -> int:
@@ -945,7 +945,7 @@ LINES = msgspec.msgpack.encode((3, [[1_000_000, 1, "mainspring.workflow", "hello
 def lines(node: Node, handle: str) -> list[dict[str, Any]]:
     node.wait(PAUSE)
     node.commit()
-    return list(node.connect(extended=True).call("jobs.logs", handle=handle, after="")["lines"])
+    return list(node.connect(extended=True).call("jobs.logs", handle=handle, whole=True)["items"])
 
 
 def test_lines_in_a_recorded_report_belong_to_the_log_of_the_run(node: Node, decider: Decider) -> None:
@@ -1014,10 +1014,11 @@ def test_lines_of_steps_and_of_the_code_take_turns_without_gaps(node: Node, deci
     log(3, "c")
     client = node.connect(extended=True)
     for limit in (1, 2, 100):
-        found, after = [], ""
-        while shown := client.call("jobs.logs", handle=handle, after=after, limit=limit)["lines"]:
-            found += shown
-            after = client.call("jobs.logs", handle=handle, after=after, limit=limit)["next"]
+        found: list[Any] = []
+        place: dict[str, Any] = {"whole": True}
+        while (page := client.call("jobs.logs", handle=handle, limit=limit, **place))["items"]:
+            found += page["items"]
+            place = {"cursor": page["next"]}
         assert [(line["message"], line.get("missed")) for line in found] == [
             ("a", None),
             ("b", None),

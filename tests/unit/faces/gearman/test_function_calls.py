@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from mainspring.api.functions import ListFunctions
 from mainspring.api.handlers import functions
 from mainspring.api.handlers.functions import DeadLetters, FunctionCalls
+from mainspring.api.handlers.pages import cursor_of
 from mainspring.features import Feature
 from mainspring.jobs.function_index import STARTUP_GRACE
 from mainspring.jobs.model import Options
@@ -27,7 +29,7 @@ def tool(node: Node) -> Peer:
 
 
 def test_a_function_without_limits_is_shown(tool: Peer) -> None:
-    assert tool.call("functions.list") == {"functions": [], "next": None}
+    assert tool.call("functions.list") == {"items": [], "next": None, "searched_to": None}
     assert tool.call("functions.show", function="f") == "not_found"
     tool.background()
     shown_revision = tool.call("functions.show", function="f")["revision"]
@@ -49,7 +51,7 @@ def test_a_function_without_limits_is_shown(tool: Peer) -> None:
         "waiting_by_priority": {"high": 0, "normal": 1, "low": 0},
     }
     assert tool.call("functions.show", function="f") == shown
-    assert tool.call("functions.list") == {"functions": [shown], "next": None}
+    assert tool.call("functions.list") == {"items": [shown], "next": None, "searched_to": None}
 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 7, 100])
@@ -63,26 +65,27 @@ def test_functions_are_listed_page_by_page(tool: Peer, node: Node, limit: int) -
     node.service.registered.elsewhere = lambda: frozenset([b"elsewhere", b"served"])
     pages: list[Any] = []
     while not pages or pages[-1]["next"] is not None:
-        after = {"after": pages[-1]["next"]} if pages else {}
+        after = {"cursor": pages[-1]["next"]} if pages else {}
         pages.append(tool.call("functions.list", limit=limit, **after))
-        assert len(pages[-1]["functions"]) <= limit
+        assert len(pages[-1]["items"]) <= limit
         assert len(pages) <= 10
-    shown = {one["function"]: one["waiting"] for page in pages for one in page["functions"]}
+    shown = {one["function"]: one["waiting"] for page in pages for one in page["items"]}
     assert shown == {"served": 1, "served too": 0, "row": 1, "paused row": 1, "paused": 0, "elsewhere": 0}
-    assert sum(len(page["functions"]) for page in pages) == len(shown), "each once"
+    assert sum(len(page["items"]) for page in pages) == len(shown), "each once"
     assert tool.call("functions.show", function="row")["waiting"] == 1
     assert tool.call("functions.show", function="unknown") == "not_found"
 
 
 @pytest.mark.parametrize("after", ["", "x1", "m", "mx", "s1", "s1.zz", "nz", "s.", "m1."])
 def test_a_place_that_no_answer_contained_is_refused(tool: Peer, after: str) -> None:
-    assert tool.call("functions.list", after=after) in ("usage", {"functions": [], "next": None})
+    cursor = cursor_of(ListFunctions(), after)
+    assert tool.call("functions.list", cursor=cursor) in ("usage", {"items": [], "next": None, "searched_to": None})
 
 
 @pytest.mark.parametrize("row", [b"x", b"-1", b"9" * 30, b"99999999999", b"\0"])
 def test_a_made_up_place_of_a_store_lists_nothing(tool: Peer, node: Node, row: bytes) -> None:
     node.service.dispatch.complete = False
-    assert isinstance(tool.call("functions.list", after=f"s0.{row.hex()}"), dict)
+    assert isinstance(tool.call("functions.list", cursor=cursor_of(ListFunctions(), f"s0.{row.hex()}")), dict)
 
 
 def test_new_functions_above_the_limit_are_refused(tool: Peer, node: Node) -> None:
@@ -101,7 +104,9 @@ def test_registered_functions_are_found(tool: Peer, node: Node) -> None:
     node.wait(STARTUP_GRACE)
     asked = tool.call("functions.registered", function="g")
     assert asked == {"registered": False, "shared": False, "functions": []}
-    assert tool.call("functions.list") == {"functions": [], "next": None}, "a query creates no function"
+    assert tool.call("functions.list") == {"items": [], "next": None, "searched_to": None}, (
+        "a query creates no function"
+    )
     node.worker(b"f")
     assert tool.call("functions.registered", function="g") == asked | {"functions": ["f"]}
     assert tool.call("functions.registered", function="f") == asked | {"registered": True}
@@ -114,7 +119,7 @@ def test_workers_of_other_nodes_count(tool: Peer, node: Node) -> None:
     assert tool.call("functions.registered", function="g")["registered"] is True
     assert tool.call("functions.registered", function="f")["functions"] == ["g"]
     assert tool.call("functions.show", function="g")["workers"] == 0
-    assert [shown["function"] for shown in tool.call("functions.list")["functions"]] == ["g"]
+    assert [shown["function"] for shown in tool.call("functions.list")["items"]] == ["g"]
     node.service.registered.elsewhere = lambda: None
     node.worker(b"h")
     assert tool.call("functions.registered", function="g")["registered"] is None, (
@@ -216,7 +221,7 @@ def test_a_store_without_limits_refuses_them_by_name(node: Node, tool: Peer) -> 
     node.life.api.lacks = node.service.lacks = frozenset({Feature.LIMITS})
     assert tool.call("functions.limit", function="f", concurrency=5) == "usage"
     assert tool.call("functions.pause", function="f") == "usage"
-    assert tool.call("functions.list") == {"functions": [], "next": None}
+    assert tool.call("functions.list") == {"items": [], "next": None, "searched_to": None}
     client = node.connect(extended=True)
     name, args = client.ask(Type.SUBMIT, F, b"", json.dumps({"concurrency_key": "k"}).encode(), b"")
     assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")

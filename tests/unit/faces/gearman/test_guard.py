@@ -290,7 +290,7 @@ def test_roles_limit_calls_and_packets(guarded: Node) -> None:
     view = signed_in(guarded, "view")
     assert view.ask(Type.SUBMIT, b"f", b"", b"", b"")[1][0] == "NOT_PERMITTED"
     assert view.ask(Type.REGISTER, b"f", b"")[1][0] == "NOT_PERMITTED"
-    assert view.call("jobs.list")["jobs"] == []
+    assert view.call("jobs.list")["items"] == []
     assert view.call("jobs.cancel", handle="H:n:1000000000001") == "forbidden"
     assert view.call("worker.slots", slots=3) == "forbidden"
 

@@ -53,15 +53,17 @@ def read(node: Node, handle: bytes | str, **params: Any) -> Any:
 def kept(node: Node, handle: bytes) -> list[Any]:
     """Return all lines of a job that are kept."""
     found: list[Any] = []
-    after = ""
-    while page := (answer := read(node, handle, after=after))["lines"]:
+    params: dict[str, Any] = {"whole": True}
+    while page := (answer := read(node, handle, **params))["items"]:
         found += page
-        after = answer["next"]
+        if answer["next"] is None:
+            break
+        params = {"cursor": answer["next"]}
     return found
 
 
 def messages(node: Node, handle: bytes | str, **params: Any) -> list[str]:
-    return [line["message"] for line in read(node, handle, **params)["lines"]]
+    return [line["message"] for line in read(node, handle, **params)["items"]]
 
 
 class Running:
@@ -103,7 +105,7 @@ def test_another_node_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lines_are_shown_with_all_that_is_known(running: Running) -> None:
     running.log(lines(2))
-    (line, _) = read(running.node, running.handle)["lines"]
+    (line, _) = read(running.node, running.handle)["items"]
     assert line == {
         "attempt": 1,
         "number": 1,
@@ -147,7 +149,7 @@ def test_fields_of_redacted_keys_are_not_stored() -> None:
     node = Node(arguments=ArgumentRules(redactions=[ArgumentRule("f", "card*")]))
     running = Running(node)
     running.log([[0, INFO, "", "m", {"card_number": 4711, "CARD": "x", "order": 7}]])
-    (line,) = read(node, running.handle)["lines"]
+    (line,) = read(node, running.handle)["items"]
     assert line["fields"] == {"card_number": "[redacted]", "CARD": "[redacted]", "order": 7}
 
 
@@ -163,7 +165,7 @@ def test_each_attempt_has_its_own_lines(node: Node) -> None:
     running.log(lines(2, "second"))
     assert messages(node, running.handle) == ["first 0", "second 0", "second 1"]
     assert messages(node, running.handle, attempt=1) == ["first 0"]
-    shown = read(node, running.handle, after="")["lines"]
+    shown = read(node, running.handle, whole=True)["items"]
     assert [(line["attempt"], line["number"], line.get("missed")) for line in shown] == [
         (1, 1, None),
         (2, 1, None),
@@ -177,21 +179,21 @@ def test_levels_tails_and_pages(running: Running) -> None:
     assert messages(node, running.handle, level="warning") == ["bad 0"]
     assert messages(node, running.handle, tail=2) == ["more 1", "more 2"]
     assert messages(node, running.handle, tail=1, level="error") == ["bad 0"]
-    page = read(node, running.handle, after="", limit=2)
-    assert [line["number"] for line in page["lines"]] == [1, 2]
-    assert [line["number"] for line in read(node, running.handle, after=page["next"], limit=3)["lines"]] == [3, 4, 5]
-    assert read(node, running.handle, after=read(node, running.handle, tail=1)["next"])["lines"] == []
+    page = read(node, running.handle, whole=True, limit=2)
+    assert [line["number"] for line in page["items"]] == [1, 2]
+    assert [line["number"] for line in read(node, running.handle, cursor=page["next"], limit=3)["items"]] == [3, 4, 5]
+    assert read(node, running.handle, cursor=read(node, running.handle, tail=1)["next"])["items"] == []
 
 
 def test_missing_lines_are_counted_where_they_are_missing(running: Running) -> None:
     running.log(lines(2), first=4)
     running.log(lines(1), first=10)
-    shown = read(running.node, running.handle, after="")["lines"]
+    shown = read(running.node, running.handle, whole=True)["items"]
     assert [(line["number"], line.get("missed")) for line in shown] == [(4, 3), (5, None), (10, 4)]
-    page = read(running.node, running.handle, after="", limit=2)
-    assert [line.get("missed") for line in read(running.node, running.handle, after=page["next"])["lines"]] == [4]
-    assert read(running.node, running.handle, tail=1)["lines"][0].get("missed") is None, "the caller asked for no more"
-    shown = read(running.node, running.handle, after="", level="info")["lines"]
+    page = read(running.node, running.handle, whole=True, limit=2)
+    assert [line.get("missed") for line in read(running.node, running.handle, cursor=page["next"])["items"]] == [4]
+    assert read(running.node, running.handle, tail=1)["items"][0].get("missed") is None, "the caller asked for no more"
+    shown = read(running.node, running.handle, whole=True, level="info")["items"]
     assert all("missed" not in line for line in shown), "other levels are left out on request"
 
 
@@ -210,7 +212,7 @@ def test_of_a_long_log_the_middle_is_deleted(running: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [{"after": "x"}, {"after": "1.2"}, {"tail": 0}, {"limit": 1001}, {"level": "loud"}, {"wait": 31}]
+    "params", [{"cursor": "x"}, {"cursor": "1.2"}, {"tail": 0}, {"limit": 1001}, {"level": "loud"}, {"wait": 31}]
 )
 def test_wrong_requests(running: Running, params: dict[str, Any]) -> None:
     assert read(running.node, running.handle, **params) == "usage"
@@ -219,7 +221,7 @@ def test_wrong_requests(running: Running, params: dict[str, Any]) -> None:
 def test_unknown_jobs(node: Node) -> None:
     assert read(node, "H:n:1000000999999") == "not_found"
     assert read(node, "nonsense") == "not_found"
-    assert read(node, "H:n:1000000999999", after="") == "not_found"
+    assert read(node, "H:n:1000000999999", whole=True) == "not_found"
 
 
 def test_the_end_of_a_log(node: Node, running: Running) -> None:
@@ -228,7 +230,7 @@ def test_the_end_of_a_log(node: Node, running: Running) -> None:
     assert not read(node, running.handle)["ended"], "lines may be on their way to another node"
     node.wait(1.5)
     assert read(node, running.handle)["ended"]
-    assert read(node, running.handle, after="")["ended"]
+    assert read(node, running.handle, whole=True)["ended"]
 
 
 def test_the_end_of_a_log_that_was_written_here(node: Node, running: Running) -> None:
@@ -239,7 +241,7 @@ def test_the_end_of_a_log_that_was_written_here(node: Node, running: Running) ->
     node.commit()
     assert not read(node, running.handle)["ended"], "its last line is not written yet"
     node.wait(PAUSE)
-    assert [line["number"] for line in read(node, running.handle)["lines"]] == [1, 2]
+    assert [line["number"] for line in read(node, running.handle)["items"]] == [1, 2]
     assert read(node, running.handle)["ended"]
 
 
@@ -269,8 +271,8 @@ def test_a_busy_node_writes_lines_less_often(node: Node, running: Running) -> No
 def test_a_reader_waits_for_lines(node: Node, running: Running) -> None:
     running.log(lines(1))
     reader = node.connect(extended=True)
-    after = read(node, running.handle)["next"]
-    call = {"handle": running.handle.decode(), "after": after, "wait": 30}
+    cursor = read(node, running.handle)["next"]
+    call = {"handle": running.handle.decode(), "cursor": cursor, "wait": 30}
     reader.request(Type.CALL, b"1", b"jobs.logs", msgspec.json.encode(call))
     node.commit()
     assert reader.received() == []
@@ -278,21 +280,27 @@ def test_a_reader_waits_for_lines(node: Node, running: Running) -> None:
     node.wait(PAUSE)
     ((name, args),) = reader.received()
     assert name == "ANSWER"
-    assert [line["number"] for line in msgspec.json.decode(args[1])["lines"]] == [2]
+    assert [line["number"] for line in msgspec.json.decode(args[1])["items"]] == [2]
 
 
 def test_a_wait_ends_with_its_time_or_with_the_job(node: Node, running: Running) -> None:
-    call = {"handle": running.handle.decode(), "after": "", "wait": 3}
+    call = {"handle": running.handle.decode(), "whole": True, "wait": 3}
     first, second = node.connect(extended=True), node.connect(extended=True)
     first.request(Type.CALL, b"1", b"jobs.logs", msgspec.json.encode(call))
     node.wait(3.1)
     node.wait(1)
-    assert msgspec.json.decode(first.received()[0][1][1]) == {"lines": [], "next": "0.0.0", "ended": False}
+    timed_out = msgspec.json.decode(first.received()[0][1][1])
+    assert (timed_out["items"], timed_out["next"] is None, timed_out["ended"]) == ([], False, False)
     second.request(Type.CALL, b"1", b"jobs.logs", msgspec.json.encode({**call, "wait": 30}))
     settle(running.peer, running.handle, running.token)
     node.commit()
     node.wait(2.5)
-    assert msgspec.json.decode(second.received()[0][1][1]) == {"lines": [], "next": "0.0.0", "ended": True}
+    assert msgspec.json.decode(second.received()[0][1][1]) == {
+        "items": [],
+        "next": None,
+        "searched_to": None,
+        "ended": True,
+    }
 
 
 def test_lines_wait_while_the_store_fails(running: Running) -> None:
@@ -404,4 +412,4 @@ def test_deliveries_that_have_ended_are_forgotten(node: Node, running: Running) 
     logs.check(node.clock.monotonic())
     running.log(lines(1), first=4)
     node.wait(1)
-    assert [line["number"] for line in read(node, running.handle)["lines"]] == [1, 2, 3]
+    assert [line["number"] for line in read(node, running.handle)["items"]] == [1, 2, 3]

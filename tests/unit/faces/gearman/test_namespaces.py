@@ -123,8 +123,8 @@ def test_lists_and_watches_have_one_namespace(node: Node) -> None:
     assert watch.call("jobs.watch") == {}
     ours, theirs = submit(default), submit(team)
     for peer, handle in ((default, ours), (team, theirs)):
-        assert [job["handle"] for job in peer.call("jobs.list")["jobs"]] == [handle]
-        assert [job["handle"] for job in peer.call("jobs.list", function="f", state="pending")["jobs"]] == [handle]
+        assert [job["handle"] for job in peer.call("jobs.list")["items"]] == [handle]
+        assert [job["handle"] for job in peer.call("jobs.list", function="f", state="pending")["items"]] == [handle]
         assert peer.text("status").splitlines()[0].split("\t")[:2] == ["f", "1"]
     events = [json.loads(args[1])["handle"] for name, args in watch.received() if name == "EVENT"]
     assert set(events) == {ours}

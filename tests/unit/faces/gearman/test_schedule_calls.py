@@ -44,7 +44,7 @@ def tool(node: Node, schedules: ScheduleService) -> Peer:
 
 
 def names(tool: Peer) -> list[str]:
-    return [one["name"] for one in tool.call("schedules.list")["schedules"]]
+    return [one["name"] for one in tool.call("schedules.list")["items"]]
 
 
 def test_options_that_submit_refuses_are_refused(tool: Peer) -> None:
@@ -69,7 +69,7 @@ def test_a_schedule_is_added_edited_paused_and_removed(tool: Peer) -> None:
         "parents": [],
         "fault": None,
     }
-    assert tool.call("schedules.list") == {"schedules": [added]}
+    assert tool.call("schedules.list") == {"items": [added], "next": None, "searched_to": None}
     assert tool.call("schedules.pause", name="a")["state"] == "paused"
     assert tool.call("schedules.next", name="a") == {"schedule": "a", "paused": True, "times": [], "local": []}
     assert tool.call("schedules.resume", name="a")["state"] == "active"
@@ -155,7 +155,7 @@ def test_a_failed_store_is_unavailable(node: Node, tool: Peer, method: str) -> N
 
 def test_a_triggered_run_is_in_the_history(node: Node, tool: Peer) -> None:
     tool.call("schedules.add", name="a", function="f", every=MINUTE)
-    assert tool.call("schedules.history", name="a") == {"runs": []}
+    assert tool.call("schedules.history", name="a") == {"items": [], "next": None, "searched_to": None}
     run = tool.call("schedules.trigger", name="a")
     assert run["fire_time"] == "2023-11-14T22:13:20.000000Z"
     shown = tool.call("jobs.show", handle=run["handle"])
@@ -168,7 +168,7 @@ def test_a_triggered_run_is_in_the_history(node: Node, tool: Peer) -> None:
     assert '"fire_time":1700000000.0' in args[4]
     worker.request(1013, args[0].encode(), args[1].encode(), b"failed", b'{"error":{"type":"E","message":"m"}}', b"")
     node.commit()
-    (row,) = tool.call("schedules.history", name="a")["runs"]
+    (row,) = tool.call("schedules.history", name="a")["items"]
     assert row == run | {
         "node": "n",
         "worker": row["worker"],
@@ -181,7 +181,6 @@ def test_a_triggered_run_is_in_the_history(node: Node, tool: Peer) -> None:
     }
     assert row["worker"]
     assert row["started_at"] <= row["ended_at"]
-    assert tool.call("schedules.history", name="a", before=1_700_000_000) == {"runs": []}
 
 
 def test_schedules_are_declared_by_code(tool: Peer) -> None:

@@ -90,7 +90,7 @@ def test_a_secret_appears_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 "metrics": repr(built.metrics.figures()),
             }
             assert "a request failed" in places["log"]
-            assert {"sign_in", "tokens.revoke"} <= {act.what for act in acts.acts}
+            assert {"sign_in", "tokens.revoke"} <= {act.what for act in acts.items}
             for secret in secrets:
                 body = secret.partition("_")[2]
                 assert [name for name, content in places.items() if body in content] == []

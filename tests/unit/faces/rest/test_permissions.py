@@ -203,7 +203,7 @@ def test_refusals_are_in_the_audit() -> None:
             committed = asyncio.Event()
             built.node.commits.when_idle(committed.set)
             await committed.wait()
-            (act,) = (await built.api.call(ListActs(what="jobs.cancel"))).acts
+            (act,) = (await built.api.call(ListActs(what="jobs.cancel"))).items
             assert (act.who, act.object, act.namespace, act.address) == ("viewer", "H:n:1", OWN, "127.0.0.1")
             assert act.refused is not None
             assert "operate" in act.refused
@@ -221,7 +221,7 @@ def test_a_refused_submit_is_in_the_audit_with_its_function() -> None:
             committed = asyncio.Event()
             built.node.commits.when_idle(committed.set)
             await committed.wait()
-            (act,) = (await built.api.call(ListActs(who="pay"))).acts
+            (act,) = (await built.api.call(ListActs(who="pay"))).items
             assert (act.what, act.object) == ("jobs.submit", "mail")
 
     asyncio.run(test())
@@ -237,7 +237,7 @@ def test_refused_streams_are_in_the_audit() -> None:
             committed = asyncio.Event()
             built.node.commits.when_idle(committed.set)
             await committed.wait()
-            (act,) = (await built.api.call(ListActs(who="pay"))).acts
+            (act,) = (await built.api.call(ListActs(who="pay"))).items
             assert (act.object, act.namespace) == (handle, OWN)
 
     asyncio.run(test())
@@ -266,7 +266,7 @@ def test_wrong_tokens_are_in_the_audit_and_do_not_displace_other_refusals() -> N
             committed = asyncio.Event()
             built.node.commits.when_idle(committed.set)
             await committed.wait()
-            acts = (await built.api.call(ListActs(everywhere=True))).acts
+            acts = (await built.api.call(ListActs(everywhere=True))).items
             signs = [act for act in acts if act.what == "sign_in"]
             assert len(signs) == UNKNOWN_PER_MINUTE
             assert {(act.who, act.address, act.namespace) for act in signs} == {("", "127.0.0.1", None)}
@@ -285,7 +285,7 @@ def test_a_wrong_token_for_a_session_is_in_the_audit() -> None:
             committed = asyncio.Event()
             built.node.commits.when_idle(committed.set)
             await committed.wait()
-            signs = (await built.api.call(ListActs(everywhere=True, what="sign_in"))).acts
+            signs = (await built.api.call(ListActs(everywhere=True, what="sign_in"))).items
             assert [(act.who, act.address) for act in signs] == [("", "127.0.0.1")] * 2
             assert "secret" not in str(signs)
 

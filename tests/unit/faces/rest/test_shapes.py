@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mainspring.access.roles import Permission
-from mainspring.api import functions, jobs, nodes, operations, schedules
+from mainspring.api import functions, jobs, nodes, schedules
 from mainspring.api.request import Request
 from mainspring.faces.rest.inputs import Inputs
 from mainspring.faces.rest.registry import ROOT, Route
@@ -37,23 +37,12 @@ def test_without_differences_the_inputs_are_the_request() -> None:
     assert request_of(plain, worker="w") == nodes.StopWorker("w")
 
 
-def test_a_cursor_is_the_position_and_pages_have_a_limit() -> None:
-    listing = route(jobs.ListJobs, cursor="before", fixed={"partial": True})
+def test_a_list_has_a_cursor_and_a_limit() -> None:
+    listing = route(jobs.ListJobs)
     assert names(listing)[-2:] == ("cursor", "limit")
-    assert not {"before", "partial"} & set(names(listing))
-    assert request_of(listing, state="failed") == jobs.ListJobs(state="failed", partial=True)
-    assert request_of(listing, cursor="H:a:1", limit=7) == jobs.ListJobs(before="H:a:1", limit=7, partial=True)
+    assert request_of(listing, cursor="x", limit=7) == jobs.ListJobs(cursor="x", limit=7)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"limit": 1001}, listing.takes)
-
-
-def test_positions_that_are_numbers_are_read_from_cursors() -> None:
-    listing = route(operations.ListOperationJobs, cursor="after")
-    assert "limit" not in names(listing)
-    assert request_of(listing, id="op-1") == operations.ListOperationJobs("op-1")
-    assert request_of(listing, id="op-1", cursor="17") == operations.ListOperationJobs("op-1", 17)
-    with pytest.raises(HttpError, match="no place in this list"):
-        request_of(listing, id="op-1", cursor="-1")
 
 
 def test_times_become_seconds() -> None:
@@ -82,7 +71,6 @@ def test_a_long_poll_has_a_time() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"cursor": "x"},
         {"times": ("x",)},
         {"types": {"x": str}},
         {"fixed": {"x": 1}},

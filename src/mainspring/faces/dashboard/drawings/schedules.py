@@ -152,11 +152,11 @@ def day(timeline: Timeline, now: float, zone: dt.tzinfo) -> Day | None:
     """Return the drawing of a timeline; None if nothing fires in it."""
     begin, end = _seconds(timeline.since), _seconds(timeline.until)
     time = Scale(begin, end, DAY_LEFT, DAY_WIDTH)
-    timed = [[(_seconds(bucket.at) - begin, bucket) for bucket in one.buckets] for one in timeline.schedules]
+    timed = [[(_seconds(bucket.at) - begin, bucket) for bucket in one.buckets] for one in timeline.items]
     step = step_of([seconds for seconds, _ in buckets] for buckets in timed)
     sums: dict[float, int] = {}
     lines = []
-    for number, (one, buckets) in enumerate(zip(timeline.schedules, timed, strict=True)):
+    for number, (one, buckets) in enumerate(zip(timeline.items, timed, strict=True)):
         cells = []
         for place, bucket in _merged(buckets, step).items():
             start = begin + place * step
@@ -186,7 +186,7 @@ def day(timeline: Timeline, now: float, zone: dt.tzinfo) -> Day | None:
         width,
         step // 60,
         sum(sums.values()),
-        [one.schedule for one in timeline.schedules if not one.complete],
+        [one.schedule for one in timeline.items if not one.complete],
     )
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api import jobs as requests
 from mainspring.api.jobs import (
     Attempts,
     CancelJob,
@@ -24,6 +23,7 @@ from mainspring.api.jobs import (
     KeptArguments,
     LogLine,
     RetryJob,
+    SnoozeJob,
 )
 from mainspring.api.namespaces import NamespaceStatus
 from mainspring.faces.dashboard.actions import (
@@ -35,7 +35,6 @@ from mainspring.faces.dashboard.actions import (
     FormError,
     act,
     declared,
-    made_actions,
     read_field,
 )
 from mainspring.faces.dashboard.calls import NONE, Items, N, Problem, RefusedError
@@ -234,6 +233,13 @@ CLONE: Final = act(
     fields=(declared(CloneJob, "args", hint="JSON; unchanged or empty: the same"), "priority", "delay"),
     then=_to_new_job,
 )
+SNOOZE: Final = act(
+    SnoozeJob,
+    label="Snooze",
+    done="The job was postponed.",
+    needs="job_changes",
+    fields=("delay",),
+)
 DELETE: Final = act(
     DeleteJob,
     label="Delete",
@@ -260,8 +266,7 @@ SUBMIT: Final = Action(
     command="submit {function} {args} --background",
     then=_to_new_job,
 )
-MADE: Final = made_actions(requests)
-JOB_ACTIONS: Final = (SUBMIT, CANCEL, RETRY, CLONE, DELETE, *(one.action for one in MADE))
+JOB_ACTIONS: Final = (SUBMIT, CANCEL, RETRY, CLONE, SNOOZE, DELETE)
 
 
 class Text(NamedTuple):
@@ -329,7 +334,8 @@ def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
     fitting: list[Action] = []
     if job.state not in ENDED:
         fitting.append(CANCEL)
-    fitting += [one.action for one in MADE if one.fits(job.state)]
+    if job.state in WAITING_STATES:
+        fitting.append(SNOOZE)
     is_run = job.run == job.handle  # it ends once, and stays as long as its history
     if job.state in ENDED - {"succeeded"} and not is_run:
         fitting.append(RETRY)

@@ -139,7 +139,7 @@ async def schedules(visit: Visit) -> Response:
     drawn, left_out = None, 0
     if not isinstance(timeline, Problem):
         drawn = day(timeline, visit.now, zone)
-        left_out = len(rows) - len(timeline.schedules) if timeline.next else 0
+        left_out = len(rows) - len(timeline.items) if timeline.next else 0
 
     def to_fires(name: str, cell: DayCell) -> str:
         """Return the address of the fire times of a cell; of those to come, the page of the schedule has the next ones."""
@@ -184,7 +184,7 @@ async def _timeline(visit: Visit, rows: list[ScheduleInfo], begin: dt.datetime, 
     """Return the day of the schedules of a list."""
     since, until = begin.isoformat(), end.isoformat()
     if not rows:
-        return Timeline(since, until, QUARTER, [], None)
+        return Timeline([], since=since, until=until, step=QUARTER)
     query = {"since": since, "until": until, "step": QUARTER, "limit": ROWS, "schedule": [one.name for one in rows]}
     return await visit.calls.get(Timeline, f"{N}/fires/timeline", query=query)
 

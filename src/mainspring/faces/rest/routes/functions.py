@@ -7,10 +7,9 @@ from typing import Final
 import msgspec
 
 from mainspring.api import functions
-from mainspring.api.request import Code
+from mainspring.api.request import Code, Page
 from mainspring.faces.rest.idempotency import version_of
 from mainspring.faces.rest.registry import N, Route
-from mainspring.faces.rest.replies import Items
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotations
 from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
@@ -51,9 +50,7 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/functions",
         request=functions.ListFunctions,
-        cursor="after",
-        answer=Items[functions.FunctionInfo],
-        items="functions",
+        answer=Page[functions.FunctionInfo],
         summary="List functions",
     ),
     Route(

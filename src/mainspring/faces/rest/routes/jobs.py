@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from mainspring.api import jobs
-from mainspring.api.request import PAGE_LIMIT, ApiError, Code
+from mainspring.api.request import ApiError, Code, Page
 from mainspring.api.submitting import REFUSALS, SUBMISSION_LIMIT, NewJob, SubmitJob, SubmitJobs
 from mainspring.faces.rest.idempotency import REPLAYED
 from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, N, Route, path_in
-from mainspring.faces.rest.replies import PROBLEM_TYPES, Items, Raw, Reply
+from mainspring.faces.rest.replies import PROBLEM_TYPES, Raw, Reply
 from mainspring.sizes import Text, Texts
 
 if TYPE_CHECKING:
@@ -39,11 +39,8 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/jobs",
         request=jobs.ListJobs,
-        cursor="before",
         types={"state": Texts | None},
-        fixed={"partial": True},
-        answer=Items[jobs.JobInfo],
-        items="jobs",
+        answer=Page[jobs.JobInfo],
         summary="List jobs, newest first",
         problems=(Code.RUN_NOT_FOUND,),
     ),
@@ -249,21 +246,6 @@ LARGEST_TEXT: Final = 64 * 2**20
 """Characters of a log that is downloaded as text: more than the attempts of a job have."""
 
 
-class LinesQuery(msgspec.Struct, kw_only=True):
-    """The lines of a page."""
-
-    namespace: Text
-    handle: Text
-    tail: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 200
-    """On the first page: so many lines, the newest ones."""
-    whole: bool = False
-    """Whether the first page begins with the first line."""
-    cursor: Text | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = PAGE_LIMIT
-    level: jobs.Level = "debug"
-    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
-
-
 class TextQuery(msgspec.Struct, kw_only=True):
     """The lines of a text."""
 
@@ -273,37 +255,21 @@ class TextQuery(msgspec.Struct, kw_only=True):
     attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
 
 
-def _page(query: LinesQuery) -> jobs.ReadJobLogs:
-    return jobs.ReadJobLogs(
-        query.handle,
-        namespace=query.namespace,
-        tail=query.tail,
-        after="" if query.whole and query.cursor is None else query.cursor,
-        limit=query.limit,
-        level=query.level,
-        attempt=query.attempt,
-    )
-
-
-def _items(logged: jobs.Logged, _: LinesQuery) -> Items[jobs.LogLine]:
-    return Items(logged.lines, None if logged.ended else logged.next)
-
-
 async def _text(context: Context) -> Raw:
     query: TextQuery = context.inputs
     request = jobs.ReadJobLogs(
-        query.handle, namespace=query.namespace, after="", level=query.level, attempt=query.attempt
+        query.handle, namespace=query.namespace, whole=True, level=query.level, attempt=query.attempt
     )
     parts: list[str] = []
     size = 0
     while size < LARGEST_TEXT:
         answer = await context.api.call(request, caller=context.caller)
-        if not answer.lines:
-            break
-        page = "".join(map(_line, answer.lines))
+        page = "".join(map(_line, answer.items))
         parts.append(page)
         size += len(page)
-        request = msgspec.structs.replace(request, after=answer.next)
+        if not answer.items or answer.next is None:
+            break
+        request = msgspec.structs.replace(request, cursor=answer.next)
     return Raw("".join(parts).encode(), "job.log")
 
 
@@ -321,10 +287,7 @@ LOG_ROUTES: Final = (
         method="GET",
         path=f"{N}/jobs/{{handle}}/logs",
         request=jobs.ReadJobLogs,
-        inputs=LinesQuery,
-        make=_page,
-        answer=Items[jobs.LogLine],
-        reply=_items,
+        answer=jobs.Logged,
         summary="List lines of a job's log, the oldest first",
         problems=(Code.JOB_NOT_FOUND,),
     ),

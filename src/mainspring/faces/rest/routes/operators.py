@@ -8,18 +8,15 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.api import access, namespaces, nodes, operations
-from mainspring.api.request import Code
+from mainspring.api.request import Code, Page
 from mainspring.faces.rest.registry import ROOT, N, Route
-from mainspring.faces.rest.replies import Items
 
 NAMESPACE_ROUTES: Final = (
     Route(
         method="GET",
         path=f"{N}/nodes",
         request=namespaces.ListNamespaceNodes,
-        cursor="after",
-        answer=Items[namespaces.NamespaceNode],
-        items="nodes",
+        answer=Page[namespaces.NamespaceNode],
         summary="List the nodes with the numbers of a namespace",
     ),
 )
@@ -29,9 +26,7 @@ NODE_ROUTES: Final = (
         method="GET",
         path=f"{ROOT}/nodes",
         request=nodes.ListNodes,
-        cursor="after",
-        answer=Items[nodes.NodeInfo],
-        items="nodes",
+        answer=Page[nodes.NodeInfo],
         summary="List the nodes that share the store",
     ),
 )
@@ -42,9 +37,7 @@ WORKER_ROUTES: Final = (
         method="GET",
         path=f"{N}/workers",
         request=nodes.ListWorkers,
-        cursor="after",
-        answer=Items[nodes.WorkerInfo],
-        items="workers",
+        answer=Page[nodes.WorkerInfo],
         summary="List the workers at all nodes",
     ),
 )
@@ -55,9 +48,7 @@ OPERATION_ROUTES: Final = (
         method="GET",
         path=f"{N}/operations",
         request=operations.ListOperations,
-        cursor="before",
-        answer=Items[operations.OperationInfo],
-        items="operations",
+        answer=Page[operations.OperationInfo],
         summary="List operations on many jobs, newest first",
         problems=(Code.OPERATION_NOT_FOUND, Code.UNSUPPORTED),
     ),
@@ -75,9 +66,7 @@ OPERATION_ROUTES: Final = (
         method="GET",
         path=f"{N}/operations/{{id}}/jobs",
         request=operations.ListOperationJobs,
-        cursor="after",
-        answer=Items[operations.TouchedJob],
-        items="jobs",
+        answer=Page[operations.TouchedJob],
         summary="List the jobs of an operation with their outcomes",
         problems=(Code.OPERATION_NOT_FOUND, Code.UNSUPPORTED),
     ),
@@ -88,9 +77,7 @@ TOKEN_ROUTES: Final = (
         method="GET",
         path=f"{ROOT}/tokens",
         request=access.ListTokens,
-        cursor="after",
-        answer=Items[access.TokenInfo],
-        items="tokens",
+        answer=Page[access.TokenInfo],
         summary="List the tokens that the caller may revoke",
         problems=(Code.UNSUPPORTED,),
     ),
@@ -98,26 +85,21 @@ TOKEN_ROUTES: Final = (
         method="GET",
         path=f"{ROOT}/roles",
         request=access.ListRoles,
-        answer=Items[access.RoleInfo],
-        items="roles",
+        answer=Page[access.RoleInfo],
         summary="List the roles, the weakest first",
     ),
     Route(
         method="GET",
         path=f"{ROOT}/namespaces",
         request=access.ListNamespaces,
-        cursor="after",
-        answer=Items[str],
-        items="namespaces",
+        answer=Page[str],
         summary="List the namespaces in which the caller has rights",
     ),
     Route(
         method="GET",
         path=f"{N}/audit",
         request=access.ListActs,
-        cursor="after",
-        answer=Items[access.ActInfo],
-        items="acts",
+        answer=Page[access.ActInfo],
         summary="List who did what in a namespace, or with `everywhere` in all, newest first",
         problems=(Code.UNSUPPORTED,),
     ),
@@ -125,9 +107,7 @@ TOKEN_ROUTES: Final = (
         method="GET",
         path=f"{N}/marks",
         request=access.ListMarks,
-        cursor="after",
-        answer=Items[access.MarkInfo],
-        items="marks",
+        answer=Page[access.MarkInfo],
         summary="List marks, newest first",
         problems=(Code.UNSUPPORTED,),
     ),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.api import schedules
-from mainspring.api.request import Code
+from mainspring.api.request import Code, Page
 from mainspring.faces.rest.registry import N, Route, path_in
-from mainspring.faces.rest.replies import Items, Reply
+from mainspring.faces.rest.replies import Reply
 from mainspring.sizes import Text
 
 
@@ -27,9 +27,7 @@ ROUTES: Final = (
         method="GET",
         path=f"{N}/schedules",
         request=schedules.ListAllSchedules,
-        cursor="after",
-        answer=Items[schedules.ScheduleInfo],
-        items="schedules",
+        answer=Page[schedules.ScheduleInfo],
         summary="List schedules, by name",
     ),
     Route(
@@ -84,23 +82,19 @@ FIRE_ROUTES: Final = (
         method="GET",
         path=f"{N}/fires",
         request=schedules.ListFires,
-        cursor="after",
         times=SPAN,
         fixed={"schedule": None},
-        answer=Items[schedules.FireInfo],
-        items="fires",
+        answer=Page[schedules.FireInfo],
         summary="List the fire times of all schedules, newest first",
     ),
     Route(
         method="GET",
         path=f"{N}/schedules/{{name}}/fires",
         request=schedules.ListFires,
-        cursor="after",
         times=SPAN,
         names={"name": "schedule"},
         types={"schedule": Text},
-        answer=Items[schedules.FireInfo],
-        items="fires",
+        answer=Page[schedules.FireInfo],
         summary="List the fire times of a schedule, newest first",
         name="schedules_fires_of_one",
         problems=(Code.SCHEDULE_NOT_FOUND,),
@@ -109,10 +103,8 @@ FIRE_ROUTES: Final = (
         method="GET",
         path=f"{N}/fires/outcomes",
         request=schedules.ReadOutcomes,
-        cursor="after",
         names={"schedule": "schedules"},
-        answer=Items[schedules.FireInfo],
-        items="fires",
+        answer=Page[schedules.FireInfo],
         summary="Show the last outcome of each of some schedules",
     ),
     Route(
