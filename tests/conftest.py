@@ -44,9 +44,10 @@ SERVERS = frozenset({"postgres_programs", "zookeeper_program"})
 """The fixtures behind all those of servers."""
 # How long something takes is not tested: beside other work, a machine may be many times slower.
 hypothesis.settings.register_profile(
-    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "unhurried", deadline=None, max_examples=50, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("unhurried")
+hypothesis.settings.register_profile("long", max_examples=500)
 
 PROGRAM_DIRECTORIES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
@@ -61,6 +62,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--screenshots", action="store_true", help="also make the pictures of pages in docs/images/pages anew"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--long"):
+        hypothesis.settings.load_profile("long")
 
 
 def pytest_report_header() -> str:
