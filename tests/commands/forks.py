@@ -378,6 +378,7 @@ def execute(order: dict[str, Any]) -> None:
         stream = _opened(number, name, mode, getattr(sys, name), unbuffered=unbuffered)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    sys.orig_argv = [sys.executable, *order["arguments"]]
     word, *arguments = order["arguments"]
     if word == "-P":
         _set_safe_path()

@@ -42,6 +42,7 @@ def state() -> dict[str, Any]:
     main = sys.modules["__main__"]
     return {
         "arguments": sys.argv,
+        "command": sys.orig_argv,
         "main": [main.__name__, main.__file__, main is sys.modules[__name__]],
         "path": sys.path,
         "flags": list(sys.flags),
