@@ -20,7 +20,7 @@ import pytest
 
 from mainspring.access.caller import LOCAL, Caller, caller_of_port
 from mainspring.access.roles import Grant, Permission, Role
-from mainspring.api.handlers.registry import Api, Call
+from mainspring.api.handlers.registry import Api, Call, check_permission
 from mainspring.api.jobs import WatchJobs
 from mainspring.api.request import Request
 from mainspring.errors import ForbiddenError
@@ -235,7 +235,7 @@ def test_each_request_without_a_call_is_for_the_callers_that_it_declares() -> No
                 request_.namespace = namespace
                 allowed = True
                 try:
-                    api._check(request_, caller)  # noqa: SLF001 - the part that all requests share
+                    check_permission(kind, namespace, caller, getattr(request_, kind.function_field, None))
                 except ForbiddenError:
                     allowed = False
                 assert allowed == is_allowed(kind, request_, caller, namespace), (kind, caller.name, namespace)

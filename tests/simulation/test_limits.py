@@ -23,7 +23,7 @@ CHUNK = 20
 Plant = pytest.MonkeyPatch
 
 
-@pytest.mark.parametrize("first", range(0, 60, CHUNK))
+@pytest.mark.parametrize("first", range(0, 40, CHUNK))
 def test_concurrency_stays_within_its_limit_and_all_jobs_run(first: int) -> None:
     assert simulate_fleet(*range(first, first + CHUNK), kind=LimitedWorld) > CHUNK
 

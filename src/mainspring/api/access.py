@@ -91,7 +91,7 @@ class ListTokens(Request[Page[TokenInfo]]):
     limit: Limit = 100
 
 
-ONE_TOKEN = (Code.TOKEN_NOT_FOUND, Code.CONFLICT)
+ONE_TOKEN = (Code.CONFLICT,)
 """The problems of requests that name a token."""
 
 

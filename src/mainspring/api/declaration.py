@@ -6,6 +6,7 @@ of the references are read from here. Differences that a face makes on purpose s
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum, auto
@@ -22,6 +23,7 @@ from mainspring.sizes import KIND
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_PARAMETER: Final = re.compile(r"\{([a-z_]+)\}")
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -61,6 +63,25 @@ class Http:
     """Whether the answer is a stream of server-sent events."""
     resume: str = ""
     """The field that gets ``Last-Event-ID``, with which the client of a stream continues."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The fields of the request that are parts of the path."""
+        return tuple(_PARAMETER.findall(self.path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Button:
+    """The form of an act on the page of its object. An act whose page has a form of its own declares none."""
+
+    label: str
+    """The words on the button."""
+    done: str
+    """A sentence for afterwards."""
+    states: tuple[str, ...] = ()
+    """The states of the object in which the page has the button; empty: in all."""
+    warning: str = ""
+    """A sentence for acts that cannot be undone: their form opens first."""
 
 
 def get(path: str, **more: Any) -> Http:

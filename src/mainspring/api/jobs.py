@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import delete, described, get, patch, post
+from mainspring.api.declaration import Button, delete, described, get, patch, post
 from mainspring.api.request import (
     PAGE_LIMIT,
     Code,
@@ -231,6 +231,8 @@ class SnoozeJob(Request[JobInfo]):
     touches = Touches.JOB
     call = "jobs.snooze"
     http = post("jobs/{handle}/snooze", problems=(Code.CONFLICT,), example={"delay": 3600})
+    command = "EXAMPLES\n  mainspring jobs snooze H:node:1000000000001 --delay 2h"
+    button = Button(label="Snooze", done="The job was postponed.", states=("pending", "leased", "scheduled"))
     handle: Text
     delay: Annotated[FutureSeconds, described("Start the job this long from now, or later.")]
 
@@ -343,7 +345,7 @@ class ListAttempts(Request[Attempts]):
     touches = Touches.JOB
     reads_object = True
     call = "jobs.attempts"
-    http = get("jobs/{handle}/attempts", problems=(Code.JOB_NOT_FOUND,))
+    http = get("jobs/{handle}/attempts")
     handle: Text
 
 
@@ -354,7 +356,7 @@ class ShowArguments(Request[KeptArguments]):
     touches = Touches.JOB
     reads_object = True
     call = "jobs.arguments"
-    http = get("jobs/{handle}/arguments", problems=(Code.JOB_NOT_FOUND, Code.UNSUPPORTED))
+    http = get("jobs/{handle}/arguments", problems=(Code.UNSUPPORTED,))
     handle: Text
 
 

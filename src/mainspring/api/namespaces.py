@@ -170,7 +170,7 @@ class ShowNamespaceNode(Request[NamespaceNode]):
     touches = Touches.NODE
     reads_object = True
     call = "namespaces.node"
-    http = get("nodes/{node}", problems=(Code.NODE_NOT_FOUND, Code.AMBIGUOUS_NODE))
+    http = get("nodes/{node}", problems=(Code.AMBIGUOUS_NODE,))
     node: Text
     """A name, or the number of a term."""
 

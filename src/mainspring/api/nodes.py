@@ -140,7 +140,7 @@ class ListNodes(Request[Page[NodeInfo]]):
     limit: Limit = PAGE_LIMIT
 
 
-ONE_NODE = (Code.NODE_NOT_FOUND, Code.AMBIGUOUS_NODE)
+ONE_NODE = (Code.AMBIGUOUS_NODE,)
 """The problems of requests that name a node."""
 
 
@@ -257,7 +257,7 @@ class ShowWorker(Request[WorkerDetails]):
     touches = Touches.WORKER
     reads_object = True
     call = "workers.show"
-    http = get("workers/{worker}", problems=(Code.WORKER_NOT_FOUND,))
+    http = get("workers/{worker}")
     worker: Text
     """Its id."""
 
@@ -268,7 +268,7 @@ class DrainWorker(Request[WorkerInfo]):
     permission = Permission.OPERATE
     touches = Touches.WORKER
     call = "workers.drain"
-    http = post("workers/{worker}/drain", status=202, problems=(Code.WORKER_NOT_FOUND,))
+    http = post("workers/{worker}/drain", status=202)
     worker: Text
 
 
@@ -278,7 +278,7 @@ class UndrainWorker(Request[WorkerInfo]):
     permission = Permission.OPERATE
     touches = Touches.WORKER
     call = "workers.undrain"
-    http = post("workers/{worker}/undrain", status=202, problems=(Code.WORKER_NOT_FOUND,))
+    http = post("workers/{worker}/undrain", status=202)
     worker: Text
 
 
@@ -288,5 +288,5 @@ class StopWorker(Request[WorkerInfo]):
     permission = Permission.OPERATE
     touches = Touches.WORKER
     call = "workers.stop"
-    http = post("workers/{worker}/stop", status=202, problems=(Code.WORKER_NOT_FOUND, Code.CONFLICT))
+    http = post("workers/{worker}/stop", status=202, problems=(Code.CONFLICT,))
     worker: Text

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Pr
 import msgspec
 
 from mainspring.access.roles import Permission  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.declaration import Http, described
+from mainspring.api.declaration import Button, Http, described
 from mainspring.errors import ConflictError, ForbiddenError, Kind, MainspringError, RefusedError, UsageError
 from mainspring.features import Feature  # noqa: TC001 - msgspec reads the annotation
 from mainspring.namespaces import Namespaced
@@ -27,6 +27,7 @@ from mainspring.sizes import Text, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
     from typing import Self
 
 PAGE_LIMIT = 1000
@@ -230,6 +231,10 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     """The name in JSON; empty for a request with bytes, which JSON cannot hold, and for one that other calls replace."""
     http: ClassVar[Http | None] = None
     """Its place in the HTTP API; None: a face has its routes by hand, or there is none."""
+    command: ClassVar[str] = ""
+    """The end of a command's help, such as its examples. A request with it has a command that is made of its declaration."""
+    button: ClassVar[Button | None] = None
+    """Its form on the page of its object; None: the page has one by hand, or there is none."""
     name_in_audit: ClassVar[str] = ""
     """The name of a request without ``call`` in the audit."""
     in_all_namespaces: ClassVar[bool] = False
@@ -284,6 +289,12 @@ def details_of(kind: type[Request[Any]]) -> str:
     """Return a request's docstring without the first sentence."""
     whole = inspect.cleandoc(kind.__doc__ or "")
     return whole.removeprefix(summary_of(kind)).removeprefix(".").strip()
+
+
+def requests_of(subject: ModuleType) -> tuple[type[Request[Any]], ...]:
+    """Return the requests that a module declares, in their order."""
+    found = [one for one in vars(subject).values() if isinstance(one, type) and one.__module__ == subject.__name__]
+    return tuple(one for one in found if issubclass(one, Request))
 
 
 def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:

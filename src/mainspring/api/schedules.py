@@ -187,7 +187,7 @@ class ShowSchedule(Request[ScheduleDetails]):
     touches = Touches.SCHEDULE
     reads_object = True
     call = "schedules.show"
-    http = get("schedules/{name}", problems=(Code.SCHEDULE_NOT_FOUND,))
+    http = get("schedules/{name}")
     name: Text
 
 

@@ -287,7 +287,7 @@ class ShowRun(Request[RunDetails]):
     touches = Touches.RUN
     reads_object = True
     call = "workflows.show"
-    http = get("workflows/{key}", problems=(Code.RUN_NOT_FOUND,))
+    http = get("workflows/{key}")
     key: Text
 
 

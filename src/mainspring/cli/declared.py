@@ -1,7 +1,8 @@
 """Options of commands that are fields of a request: their names, help and values come from the request's declaration.
 
 ``@takes(SnoozeJob, "delay")`` gives a command the options of these fields. The command gets the given ones in its argument
-``given``, as values for the request: ``SnoozeJob(handle, **given)``.
+``given``, as values for the request: ``SnoozeJob(handle, **given)``. A request that declares a ``command`` gets the whole command
+from here (`add_made`).
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from mainspring.api.declaration import FieldKind, fields_of
-from mainspring.cli.options import ARGS_NAMES, args_of, reading
-from mainspring.errors import SettingsError, UsageError
+from mainspring.api.request import Request, requests_of
+from mainspring.cli.calls import call
+from mainspring.cli.display import EXIT_DONE, exit_code, explain, print_error, print_json
+from mainspring.cli.options import ARGS_NAMES, LOCAL, Json, ServerOptions, args_of, reading
+from mainspring.errors import MainspringError, SettingsError, UsageError
 from mainspring.quantities import parse_duration, parse_rate, parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
 
     import msgspec
     from cyclopts import Group
@@ -182,3 +187,53 @@ _READ: Final[Mapping[FieldKind, Callable[[Field], dict[str, Any]]]] = {
     FieldKind.OBJECT: lambda _: {},
 }
 """How commands read values, by kind."""
+
+
+def add_made(app: App, subject: ModuleType) -> None:
+    """Add the commands that the requests of a subject declare."""
+    for kind in requests_of(subject):
+        if kind.command:
+            app.command(_command_of(kind), name=kind.call.split(".")[1].replace("_", "-"))
+
+
+def _command_of(kind: type[Request[Any]]) -> Callable[..., int]:
+    """Return a command that makes a request for each of the objects that it names."""
+    assert kind.http is not None, kind
+    field = kind.http.parameters[-1]
+    named = Parameter(name=field.upper(), help=f"The {field}s, each of one object.", negative="")
+
+    def command(
+        objects: tuple[str, ...],
+        /,
+        *,
+        given: Given = NOTHING,
+        json: Json = False,
+        server: ServerOptions = LOCAL,
+    ) -> int:
+        return send_each([kind(**{field: one}, **given) for one in objects], field, server, json=json)
+
+    command.__annotations__["objects"] = Annotated[tuple[str, ...], named]
+    command.__doc__ = f"{inspect.cleandoc(kind.__doc__ or '')}\n\n{kind.command}"
+    return takes(kind)(command)
+
+
+def send_each(requests: Sequence[Request[Any]], field: str, server: ServerOptions, *, json: bool) -> int:
+    """Send requests about one object each, print each answer or error, and return the exit code of the first error.
+
+    ``field`` is the field of the requests and of the answers that names the object.
+    """
+    client = server.client()
+    code = EXIT_DONE
+    for request in requests:
+        try:
+            answer = call(client, request)
+        except MainspringError as error:
+            text, name = explain(error), str(getattr(request, field))
+            print_error(text if text.startswith(name) else f"{name}: {text}")
+            code = code or exit_code(error)
+            continue
+        if json:
+            print_json(answer)
+        else:
+            print(f"{answer[field]}\t{answer['state']}", flush=True)
+    return code

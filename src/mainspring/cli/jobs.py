@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
+from mainspring.api import jobs as requests
 from mainspring.api.jobs import (
     CancelJob,
     CloneJob,
@@ -19,20 +20,17 @@ from mainspring.api.jobs import (
     RetryJob,
     ShowArguments,
     ShowJob,
-    SnoozeJob,
     UpdateJob,
     WatchJobs,
 )
 from mainspring.api.request import JobCriteria
 from mainspring.cli.calls import ListSearch, arguments_of, call, print_answer
-from mainspring.cli.declared import NOTHING, Given, takes
+from mainspring.cli.declared import NOTHING, Given, add_made, send_each, takes
 from mainspring.cli.display import (
     AS_AGE,
     EXIT_DONE,
     LEFT_OUT,
     Step,
-    exit_code,
-    explain,
     print_error,
     print_groups,
     print_json,
@@ -55,7 +53,7 @@ from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.user_data import check_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 Handles = Annotated[
     tuple[str, ...], Parameter(name="HANDLE", help="The jobs' handles.", negative="", show_default=False)
@@ -92,7 +90,7 @@ def cancel(
     """
     if not handles or selection or options or yes:
         return change_jobs(server.client(), "cancel", handles, selection, options, yes=yes, json=json, **given)
-    return _each([CancelJob(handle, **given) for handle in handles], server, json=json)
+    return send_each([CancelJob(handle, **given) for handle in handles], "handle", server, json=json)
 
 
 @takes(RetryJob, "delay", "args")
@@ -125,7 +123,7 @@ def retry(
         if given:
             raise UsageError("--args and --delay are for jobs that are named by their handles")
         return change_jobs(server.client(), "retry", handles, selection, options, yes=yes, reason=reason, json=json)
-    return _each([RetryJob(handle, **given) for handle in handles], server, json=json)
+    return send_each([RetryJob(handle, **given) for handle in handles], "handle", server, json=json)
 
 
 @takes(UpdateJob, "priority", "run_at", "expires_at")
@@ -147,24 +145,7 @@ def update(
     """
     if not given:
         raise UsageError("nothing changes: give --priority, --run-at or --expires-at")
-    return _each([UpdateJob(handle, **given) for handle in handles], server, json=json)
-
-
-@takes(SnoozeJob, "delay")
-def snooze(
-    handles: Handles,
-    /,
-    *,
-    given: Given,
-    json: Json = False,
-    server: ServerOptions = LOCAL,
-) -> int:
-    """Postpone jobs that have not started.
-
-    EXAMPLES
-      mainspring jobs snooze H:node:1000000000001 --delay 2h
-    """
-    return _each([SnoozeJob(handle, **given) for handle in handles], server, json=json)
+    return send_each([UpdateJob(handle, **given) for handle in handles], "handle", server, json=json)
 
 
 @takes(CloneJob)
@@ -213,28 +194,7 @@ def delete(
     """
     if not handles or reason is not None or selection or options or yes:
         return change_jobs(server.client(), "delete", handles, selection, options, yes=yes, reason=reason, json=json)
-    return _each([DeleteJob(handle) for handle in handles], server, json=json)
-
-
-def _each(
-    requests: Sequence[CancelJob | RetryJob | UpdateJob | SnoozeJob | DeleteJob], server: ServerOptions, *, json: bool
-) -> int:
-    """Send all requests, print each answer or error, and return the exit code of the first error."""
-    client = server.client()
-    code = EXIT_DONE
-    for request in requests:
-        try:
-            answer = call(client, request)
-        except MainspringError as error:
-            text = explain(error)
-            print_error(text if text.startswith(request.handle) else f"{request.handle}: {text}")
-            code = code or exit_code(error)
-            continue
-        if json:
-            print_json(answer)
-        else:
-            print(f"{answer['handle']}\t{answer['state']}", flush=True)
-    return code
+    return send_each([DeleteJob(handle) for handle in handles], "handle", server, json=json)
 
 
 FIELD_GROUPS = (
@@ -294,9 +254,9 @@ jobs.command(follow)
 jobs.command(cancel)
 jobs.command(retry)
 jobs.command(update)
-jobs.command(snooze)
 jobs.command(clone)
 jobs.command(delete)
+add_made(jobs, requests)
 
 
 @jobs.command(name="list")

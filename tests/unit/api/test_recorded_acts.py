@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from inspect import signature
 from typing import TYPE_CHECKING, Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from tests.unit.api.a_node import Node, opened
@@ -197,7 +197,7 @@ def test_the_removal_of_a_version_is_an_act_of_its_caller() -> None:
         async with opened() as node:
             table = Mock()
             node.api.add(VersionCalls(table, Mock()).handlers)
-            table.remove.side_effect = lambda *args: args[3](True)
+            table.remove = AsyncMock(return_value=True)
             await call(node, workflows.RemoveVersion(type="flow", version="1"))
             act = table.remove.call_args.args[-1]
             assert (act.what, act.who, act.object, act.namespace) == ("workflows.remove", "ann", "flow@1", "default")

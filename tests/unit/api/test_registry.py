@@ -16,7 +16,8 @@ from mainspring.api import functions, jobs, nodes, schedules, submitting
 from mainspring.api.handlers.registry import Api, Call
 from mainspring.api.request import ApiError, Code, Problem, Request, Touches, read, write
 from mainspring.callbacks import Callback
-from mainspring.errors import ConflictError, Kind, StoreFullError, UsageError
+from mainspring.errors import ConflictError, Kind, NotFoundError, StoreFullError, UsageError
+from mainspring.features import Feature
 
 from .a_node import run
 
@@ -131,6 +132,55 @@ def test_a_request_is_refused_to_callers_without_its_permission() -> None:
             await api.call(Named("x"), caller=Caller("nobody", ()))
 
     run(test())
+
+
+class Change(Request[str]):
+    permission = Permission.OPERATE
+    touches = Touches.JOB
+    requires = Feature.JOB_CHANGES
+    call = "change"
+    handle: str
+
+
+async def change(request: Change, call: Call) -> str:
+    if request.handle == "none":
+        raise NotFoundError("gone")
+    act = call.act("why", after=1)
+    return f"{act.who} {act.what} {act.object} {act.namespace} {act.reason} {act.after}"
+
+
+def test_a_handler_gets_the_act_of_its_request_and_answers_its_404() -> None:
+    async def test() -> None:
+        api = Api({Change: change})
+        assert await api.call(Change("H:n:1", namespace="shop")) == "local change H:n:1 shop why 1"
+        with pytest.raises(ApiError, match="handle none") as caught:
+            await api.call(Change("none"))
+        assert caught.value.problem.code is Code.JOB_NOT_FOUND
+
+    run(test())
+
+
+@pytest.mark.parametrize("feature", Feature)
+def test_what_a_store_lacks_is_refused_with_its_reason_after_the_permission(feature: Feature) -> None:
+    async def test() -> None:
+        api = Api({Change: change}, lacks=frozenset({feature}))
+        viewer = Caller("v", (Grant(Role.VIEWER),))
+        with pytest.raises(ApiError, match="lacks the permission"):
+            await api.call(Change("x"), caller=viewer)
+        if feature is not Feature.JOB_CHANGES:
+            assert (await api.call(Change("x"))).startswith("local change")
+            return
+        with pytest.raises(ApiError) as caught:
+            await api.call(Change("x"))
+        assert (caught.value.problem.code, str(caught.value)) == (Code.UNSUPPORTED, feature.refusal)
+
+    run(test())
+
+
+def test_a_list_shows_what_its_caller_may_see() -> None:
+    call = Call(Named("x"), Caller("v", (Grant(Role.VIEWER, functions=("pay*",)),)))
+    assert call.shown(["pay", "mail", "payer"], str) == ["pay", "payer"]
+    assert Call(Named("x"), LOCAL).shown(["pay", "mail"], str) == ["pay", "mail"]
 
 
 def test_a_stream_is_refused_to_callers_without_its_permission() -> None:

@@ -20,7 +20,6 @@ def test_each_guard_is_found_once_and_has_tests() -> None:
     [
         ("if b:\n    pass\n", {}, "nowhere"),
         ("if a:\n    pass\nif a:\n    pass\n", {}, "2 times in m.py"),
-        ("if a:\n    pass\n", {"instead": "if"}, "no Python"),
         ("if a:\n    pass\n", {"tests": ("tests/unit/checks/test_missing.py::test",)}, "test_missing.py"),
         ("if a:\n    pass\n", {"tests": ("tests/unit/checks/test_guards.py::test_missing",)}, "test_missing"),
         ("if a:\n    pass\n", {"tests": ()}, "no tests"),

@@ -214,7 +214,7 @@ class FireCalls:
     async def _outcomes(self, request: ReadOutcomes, call: Call) -> Page[FireInfo]:
         namespace = request.namespace
         keys = tuple(dict.fromkeys(key_of_text(namespace, name) for name in request.schedules))
-        if call.caller.functions(request.permission, namespace) is not None:  # only the schedules know their functions
+        if call.is_restricted:  # only the schedules know their functions
             query = ListSchedules(limit=len(keys), names=keys, namespace=namespace)
             seen, _ = await self._seen(query, request, call.caller)
             keys = tuple(key_of_text(namespace, one.schedule.name) for one in seen)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
 from mainspring.api.handlers.pages import no_place
 from mainspring.api.handlers.text import rfc3339
 from mainspring.api.jobs import LONGEST_WAIT, FollowLogs, LogEnd, Logged, LogLine, ReadJobLogs
-from mainspring.api.request import ApiError, Code, Touches
+from mainspring.api.request import ApiError, Code
 from mainspring.callbacks import Callback, CallInProgress
 from mainspring.job_logs.model import LEVELS, lines_of, mask_from
 from mainspring.job_logs.store import ReadLogs
@@ -25,7 +24,6 @@ from mainspring.workflows.model import function_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.access.caller import Caller
     from mainspring.access.shares import Refusals
     from mainspring.api.handlers.registry import Call, Followers, Handlers
     from mainspring.api.request import Feed
@@ -140,11 +138,11 @@ class LogCalls:
 
     async def _read_or_wait(self, request: ReadJobLogs, call: Call) -> Logged:
         if not request.wait or _is_tail(request):
-            return await self._read(request, call.caller)
+            return await self._read(request, call)
         if why := self._waits.take(call.caller, request.namespace):
             raise ApiError(Code.TOO_MANY_WAITS, why)
         try:
-            return await self._read(request, call.caller)
+            return await self._read(request, call)
         finally:  # also when its client has gone
             self._waits.free(call.caller, request.namespace)
 
@@ -158,13 +156,13 @@ class LogCalls:
             level=request.level,
             attempt=request.attempt,
         )
-        first = await self._read(read, call.caller, EVENT_BYTES)  # raises before the stream begins
+        first = await self._read(read, call, EVENT_BYTES)  # raises before the stream begins
         under_way = CallInProgress(
-            self._send(read, first, call.caller, feed), lambda _: feed.end(), lambda _: feed.end(), lambda _: feed.end()
+            self._send(read, first, call, feed), lambda _: feed.end(), lambda _: feed.end(), lambda _: feed.end()
         )
         return under_way.end
 
-    async def _send(self, read: ReadJobLogs, answer: Logged, caller: Caller, feed: Feed) -> None:
+    async def _send(self, read: ReadJobLogs, answer: Logged, call: Call, feed: Feed) -> None:
         job_id = self._service.id_of(read.handle.encode())
         assert self._logs is not None
         assert job_id is not None
@@ -179,7 +177,7 @@ class LogCalls:
                 while not feed.has_room:
                     await self._later()
                 read = replace(read, cursor=answer.next, wait=LONGEST_WAIT)
-                answer = await self._read(read, caller, EVENT_BYTES, tap)
+                answer = await self._read(read, call, EVENT_BYTES, tap)
         finally:
             end()
 
@@ -187,30 +185,30 @@ class LogCalls:
         await Callback[None](lambda done, _: self._service.later(ROOM_INTERVAL, lambda: done(None)))
 
     async def _read(
-        self, request: ReadJobLogs, caller: Caller, largest: int = ANSWER_BYTES, tap: Tap | None = None
+        self, request: ReadJobLogs, call: Call, largest: int = ANSWER_BYTES, tap: Tap | None = None
     ) -> Logged:
         """Answer a request. With a ``tap``, lines that this node has just written are not read from the store."""
         assert self._logs is not None
         job_id = self._service.id_of(request.handle.encode())
         if job_id is None:
-            raise Touches.JOB.not_found(request.handle)
+            raise call.not_found()
         if _is_tail(request):
-            return await self._tail(self._logs, request, job_id, caller, largest)
+            return await self._tail(self._logs, request, job_id, call, largest)
         until = self._service.monotonic() + request.wait
         place = place_of(request.cursor or "")
         while True:
             # Before the lines are read: what is stored between the two is found by the next call.
-            ended, holder = await self._state(self._logs, request, job_id, caller)
+            ended, holder = await self._state(self._logs, request, job_id, call)
             held = self._service.find_held(job_id)
             if tap is not None:
                 tap.check(held)
             if tap is not None and tap.is_whole:
-                answer = _from_tap(tap, request, place, caller, largest)
+                answer = _from_tap(tap, request, place, call, largest)
             else:
                 used = None if held is None else tap
                 if used is not None:
                     used.restart(held)
-                answer = await self._forward(self._logs, request, job_id, place, caller, largest, used, ended=ended)
+                answer = await self._forward(self._logs, request, job_id, place, call, largest, used, ended=ended)
             if answer.items or answer.ended or self._service.monotonic() >= until:
                 return answer
             place = place_of(answer.next or "")
@@ -222,7 +220,7 @@ class LogCalls:
         request: ReadJobLogs,
         job_id: int,
         place: Place,
-        caller: Caller,
+        call: Call,
         largest: int,
         tap: Tap | None,
         *,
@@ -237,7 +235,7 @@ class LogCalls:
             )
             page = await logs.read(query)
             for chunk in page.items:
-                _check(caller, request, chunk)
+                call.check(function_text(chunk.function))
                 if not collected.add(chunk, request.limit) or collected.bytes >= largest:
                     return collected.answer(ended=False)
             after = page.next
@@ -245,9 +243,9 @@ class LogCalls:
             tap.caught_up()
         return collected.answer(ended=ended)
 
-    async def _tail(self, logs: LogService, request: ReadJobLogs, job_id: int, caller: Caller, largest: int) -> Logged:
+    async def _tail(self, logs: LogService, request: ReadJobLogs, job_id: int, call: Call, largest: int) -> Logged:
         """Return the newest lines."""
-        ended, _ = await self._state(logs, request, job_id, caller)
+        ended, _ = await self._state(logs, request, job_id, call)
         level = mask_from(LEVELS.index(request.level))
         newest: list[Chunk] = []
         found = size = 0
@@ -264,7 +262,7 @@ class LogCalls:
             )
             page = await logs.read(query)
             for chunk in page.items:
-                _check(caller, request, chunk)
+                call.check(function_text(chunk.function))
                 newest.append(chunk)
                 size += len(chunk.body)
                 found += sum(1 for line in lines_of(chunk) if level >> line.level & 1)
@@ -279,7 +277,7 @@ class LogCalls:
         del collected.lines[: -request.tail]
         return collected.answer(ended=ended)
 
-    async def _state(self, logs: LogService, request: ReadJobLogs, job_id: int, caller: Caller) -> tuple[bool, int]:
+    async def _state(self, logs: LogService, request: ReadJobLogs, job_id: int, call: Call) -> tuple[bool, int]:
         """Return whether no more lines of a job follow, and the term of the node that holds it, or 0.
 
         Raises ApiError for a job that does not exist, or is not the caller's.
@@ -291,11 +289,11 @@ class LogCalls:
         if job is None:
             if await self._has_lines(logs, request, job_id):
                 return True, 0  # lines may be kept for longer than their job
-            raise Touches.JOB.not_found(request.handle)
+            raise call.not_found()
         namespace, function = split(job.function)
         if namespace != request.namespace:
-            raise Touches.JOB.not_found(request.handle)
-        caller.check(Permission.PAYLOADS, namespace, function_text(function))
+            raise call.not_found()
+        call.check(function_text(function))
         if not State(job.state).ended:
             return False, max(job.term, 0)
         is_late = self._service.wall() - job.ended_us / 1_000_000 > LAST_LINES
@@ -315,18 +313,14 @@ async def _wait(logs: LogService, job_id: int, holder: int) -> None:
     await Callback[None](lambda done, _: logs.readers.wait(job_id, holder, lambda: done(None)))
 
 
-def _from_tap(tap: Tap, request: ReadJobLogs, place: Place, caller: Caller, largest: int) -> Logged:
+def _from_tap(tap: Tap, request: ReadJobLogs, place: Place, call: Call, largest: int) -> Logged:
     """Return the lines after a place of a job that this node holds: nobody else writes any."""
     collected = Collected(place, request, whole=True)
     for chunk in tap.take():
         if chunk.id < place.chunk or request.attempt not in {None, chunk.attempt}:
             continue
-        _check(caller, request, chunk)
+        call.check(function_text(chunk.function))
         if not collected.add(chunk, request.limit) or collected.bytes >= largest:
             tap.drop()  # the others are read from the store
             break
     return collected.answer(ended=False)
-
-
-def _check(caller: Caller, request: ReadJobLogs, chunk: Chunk) -> None:
-    caller.check(Permission.PAYLOADS, request.namespace, function_text(chunk.function))

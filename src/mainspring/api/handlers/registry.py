@@ -211,7 +211,7 @@ class Api:
         if caller is not LOCAL:
             check_permission(type(request), request.namespace, caller, getattr(request, request.function_field, None))
         if request.namespace != DEFAULT or self.lacks:
-            self._check_store(request)
+            self.check_store(request)
         if caller is not LOCAL and type(request) in self._with_objects:
             await self._check_object(request, caller)
         handler, call = self._handlers[type(request)], Call(request, caller, once)
@@ -259,7 +259,7 @@ class Api:
         """Record a request or a connection with a wrong token, whose caller is unknown."""
         self._refused(Act("sign_in", "", address=address, request=request, refused=why))
 
-    def _check_store(self, request: Request[Any]) -> None:
+    def check_store(self, request: Request[Any]) -> None:
         """Raise ApiError if the store lacks what a request needs, and prepare the node for its namespace."""
         if request.namespace != DEFAULT:
             if Feature.NAMESPACES in self.lacks:
@@ -313,7 +313,7 @@ class Api:
                 check_permission(
                     type(request), request.namespace, caller, getattr(request, request.function_field, None)
                 )
-            self._check_store(request)
+            self.check_store(request)
             if request.touches is not None and not request.reads_object and caller is not LOCAL:
                 await self._check_object(request, caller)
             return await self._followers[type(request)](request, Call(request, caller), feed)

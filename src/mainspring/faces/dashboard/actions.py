@@ -15,7 +15,8 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import Field as DeclaredField
-from mainspring.api.declaration import FieldKind, field_of
+from mainspring.api.declaration import FieldKind, field_of, fields_of
+from mainspring.api.request import requests_of
 from mainspring.errors import MainspringError, SettingsError
 from mainspring.faces.dashboard.calls import ROOT, N, names_in
 from mainspring.faces.dashboard.rendering import command_line, curl
@@ -23,7 +24,9 @@ from mainspring.quantities import parse_duration, parse_rate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from types import ModuleType
 
+    from mainspring.api.declaration import Button
     from mainspring.api.request import Request
     from mainspring.faces.dashboard.visit import Visit
 
@@ -360,11 +363,34 @@ def act(kind: type[Request[Any]], *, fields: Iterable[Field | str] = (), **more:
         "path": path,
         "method": http.method,
         "permission": kind.permission,
+        "needs": kind.requires or "",
         "if_match": http.method in {"PUT", "PATCH", "DELETE"} and "revision" in kind.__struct_fields__,
         "fields": tuple(declared(kind, one) if isinstance(one, str) else one for one in fields),
         "command": " ".join([*kind.call.split("."), *(f"{{{name}}}" for name in objects)]),
     }
     return Action(**{**given, **more})
+
+
+class MadeAction(NamedTuple):
+    """An action that is made of a request's declaration, and the states of the object in which its page has it."""
+
+    action: Action
+    states: tuple[str, ...]
+
+    def fits(self, state: str) -> bool:
+        """Return whether the page of an object in this state has it."""
+        return not self.states or state in self.states
+
+
+def made_actions(subject: ModuleType) -> tuple[MadeAction, ...]:
+    """Return the actions that the requests of a subject declare."""
+    return tuple(_made_action(kind, kind.button) for kind in requests_of(subject) if kind.button is not None)
+
+
+def _made_action(kind: type[Request[Any]], button: Button) -> MadeAction:
+    fields = [one.name for one in fields_of(kind).values() if one.help]
+    action = act(kind, fields=fields, label=button.label, done=button.done, warning=button.warning)
+    return MadeAction(action, button.states)
 
 
 PRIORITIES: Final = (("", "normal"), ("high", "high"), ("low", "low"))

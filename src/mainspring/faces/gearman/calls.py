@@ -12,7 +12,7 @@ import structlog
 from mainspring.access.roles import Permission
 from mainspring.access.shares import Shares
 from mainspring.api.jobs import ReadJobLogs, WatchJobs
-from mainspring.api.request import ApiError, Code, Problem, Request, lacking, problem_of, read, write
+from mainspring.api.request import ApiError, Code, Problem, Request, problem_of, read, write
 from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.peers import About
 from mainspring.jobs.model import JobFailure  # noqa: TC001 - msgspec reads the annotations
@@ -269,7 +269,7 @@ class Calls:
             Frozen: _frozen,
             Cache: _cache,
             Steps: _steps,
-            TakesLogs: self._takes_logs,
+            TakesLogs: _takes_logs,
             Texts: _texts,
             WatchJobs: self._watch,
         }
@@ -317,17 +317,12 @@ class Calls:
         """Handle a call about the peer's own connection. A refusal is recorded, as by `Api`. Raises MainspringError."""
         try:
             _check(request, peer.caller)
+            self._api.check_store(request)
             own(peer, call_id, request)
         except ForbiddenError as error:
             named = request.function if isinstance(request, WatchJobs) else None
             self._api.refused_early(request.call, request.namespace, peer.caller, named or "", str(error))
             raise
-
-    def _takes_logs(self, peer: Caller, call_id: bytes, _: TakesLogs) -> None:
-        needed = TakesLogs.requires
-        if needed is not None and needed in self._api.lacks:
-            raise lacking(needed)
-        _answer(peer, call_id, _EMPTY_ANSWER)
 
     def _watch(self, peer: Caller, call_id: bytes, request: WatchJobs) -> None:
         if peer.end_watch is not None:
@@ -385,6 +380,10 @@ def _fault(peer: Caller, call_id: bytes, problem: Problem) -> None:
 
 def _isolates(peer: Caller, call_id: bytes, _: Isolates) -> None:
     peer.as_worker().isolates = True
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _takes_logs(peer: Caller, call_id: bytes, _: TakesLogs) -> None:
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

@@ -17,10 +17,17 @@ from .a_server import whole_node
 if TYPE_CHECKING:
     import pytest
 
+    from mainspring.access.caller import Caller
+
     from .a_client import Client
 
 SCHEDULES = "/api/v1/namespaces/default/schedules"
 OPERATIONS = "/api/v1/namespaces/default/operations"
+
+
+async def unchanged(_: AccessService, caller: Caller) -> Caller:
+    """Return the caller: its token is of the test alone, and not in the store."""
+    return caller
 
 
 async def ended(client: Client, place: str) -> dict[str, Any]:
@@ -33,7 +40,7 @@ async def ended(client: Client, place: str) -> dict[str, Any]:
 
 
 def test_an_operation_is_started_listed_shown_and_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AccessService, "current", lambda _, caller, done, __: done(caller))
+    monkeypatch.setattr(AccessService, "current", unchanged)
 
     async def test() -> None:
         async with whole_node() as (client, built):
@@ -61,7 +68,7 @@ def test_an_operation_is_started_listed_shown_and_aborted(monkeypatch: pytest.Mo
 
 
 def test_an_operation_with_a_key_is_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AccessService, "current", lambda _, caller, done, __: done(caller))
+    monkeypatch.setattr(AccessService, "current", unchanged)
 
     async def test() -> None:
         async with whole_node() as (client, built):
@@ -111,7 +118,7 @@ def test_wrong_unknown_and_forbidden_operations_are_refused() -> None:
 
 
 def test_a_long_poll_ends_when_the_operation_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AccessService, "current", lambda _, caller, done, __: done(caller))
+    monkeypatch.setattr(AccessService, "current", unchanged)
     monkeypatch.setattr(operations, "INTERVAL", 0.001)
     changed, waits = EventFeed.changed, asyncio.Semaphore(0)
 

@@ -11,7 +11,7 @@ from mainspring.access.service import AccessService
 
 from .a_client import serving
 from .a_server import whole_node
-from .test_operation_routes import ended
+from .test_operation_routes import ended, unchanged
 
 if TYPE_CHECKING:
     import pytest
@@ -117,7 +117,7 @@ def test_fire_times_are_listed_and_counted() -> None:
 
 
 def test_past_times_are_run_by_an_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AccessService, "current", lambda _, caller, done, __: done(caller))
+    monkeypatch.setattr(AccessService, "current", unchanged)
 
     async def test() -> None:
         async with whole_node() as (client, _):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.access.roles import Permission
+from mainspring.api import jobs as requests
 from mainspring.api.jobs import (
     Attempts,
     CancelJob,
@@ -23,7 +24,6 @@ from mainspring.api.jobs import (
     KeptArguments,
     LogLine,
     RetryJob,
-    SnoozeJob,
 )
 from mainspring.api.namespaces import NamespaceStatus
 from mainspring.faces.dashboard.actions import (
@@ -35,6 +35,7 @@ from mainspring.faces.dashboard.actions import (
     FormError,
     act,
     declared,
+    made_actions,
     read_field,
 )
 from mainspring.faces.dashboard.calls import NONE, Items, N, Problem, RefusedError
@@ -233,13 +234,6 @@ CLONE: Final = act(
     fields=(declared(CloneJob, "args", hint="JSON; unchanged or empty: the same"), "priority", "delay"),
     then=_to_new_job,
 )
-SNOOZE: Final = act(
-    SnoozeJob,
-    label="Snooze",
-    done="The job was postponed.",
-    needs="job_changes",
-    fields=("delay",),
-)
 DELETE: Final = act(
     DeleteJob,
     label="Delete",
@@ -266,7 +260,8 @@ SUBMIT: Final = Action(
     command="submit {function} {args} --background",
     then=_to_new_job,
 )
-JOB_ACTIONS: Final = (SUBMIT, CANCEL, RETRY, CLONE, SNOOZE, DELETE)
+MADE: Final = made_actions(requests)
+JOB_ACTIONS: Final = (SUBMIT, CANCEL, RETRY, CLONE, DELETE, *(one.action for one in MADE))
 
 
 class Text(NamedTuple):
@@ -334,8 +329,7 @@ def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
     fitting: list[Action] = []
     if job.state not in ENDED:
         fitting.append(CANCEL)
-    if job.state in WAITING_STATES:
-        fitting.append(SNOOZE)
+    fitting += [one.action for one in MADE if one.fits(job.state)]
     is_run = job.run == job.handle  # it ends once, and stays as long as its history
     if job.state in ENDED - {"succeeded"} and not is_run:
         fitting.append(RETRY)

@@ -61,15 +61,11 @@ def route_of(kind: type[Request[Any]]) -> Route:
         status=http.status,
         others=http.others,
         reply=partial(_reply_with_place, http) if http.location else None,
-        problems=tuple(
-            dict.fromkeys(
-                (
-                    *((found,) if found is not None else ()),
-                    *http.problems,
-                    *((Code.UNSUPPORTED,) if kind.requires is not None else ()),
-                    *((Code.CHANGED, "precondition_required") if takes_version else ()),
-                )
-            )
+        problems=(
+            *((found,) if found is not None else ()),
+            *http.problems,
+            *((Code.UNSUPPORTED,) if kind.requires is not None else ()),
+            *((Code.CHANGED, "precondition_required") if takes_version else ()),
         ),
         if_match=REVISION if takes_version else "",
         version=version_of if REVISION in getattr(answer, "__struct_fields__", ()) else None,
