@@ -53,30 +53,44 @@ RESERVED_NAME = "names with the character U+001F are those of a node's own funct
 
 
 class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The options of a submission; docs/reference/protocol.md explains the keys."""
+    """The options of a job: the one list of them for all ways to submit.
 
-    priority: PriorityName = "normal"
-    delay: Seconds | None = None
-    run_at: Seconds | None = None
-    timeout: Seconds | None = None
+    `NewJob` and the options of SUBMIT have these fields and a few more. The option of a command has the same name. A field
+    without a description is none of the command line.
+    """
+
+    priority: Annotated[PriorityName, described("Jobs of a higher priority start first.")] = "normal"
+    delay: Annotated[Seconds | None, described("Start the job this long from now, or later.", "--delay", "--in")] = None
+    run_at: Annotated[
+        Time | None,
+        described("Start the job at this time or later, such as 2030-01-31T12:00:00Z.", "--run-at", "--at"),
+    ] = None
+    timeout: Annotated[
+        Seconds | None, described("Stop an attempt that runs longer than this.", "--run-timeout", label="Time limit")
+    ] = None
     heartbeat: Seconds | None = None
-    expires: Seconds | None = None
+    expires: Annotated[Seconds | None, described("End the job as expired if it has not started within this time.")] = (
+        None
+    )
     retry: Retry | None = None
     keep_unique: Seconds | None = None
     concurrency_key: Text = ""
-    version: Text | None = None
+    version: Text = ""
     """Of a run. Empty: the submission starts a run of the newest version."""
-    tags: TextTuple = ()
+    tags: Annotated[
+        TextTuple,
+        described("A tag of the job, by which mainspring jobs list --tag finds it; may be repeated.", "--tag"),
+    ] = ()
 
     def apply_to(self, job: Job, now: float) -> None:
         """Set these options on a new job. Raises UsageError for an invalid one."""
         check_seconds(self, "delay", "timeout", "heartbeat", "expires", "keep_unique")
         if self.delay is not None and self.run_at is not None:
             raise UsageError("give delay or run_at, not both")
-        at = now + self.delay if self.delay is not None else self.run_at
+        at = now + self.delay if self.delay is not None else self.run_at.timestamp() if self.run_at else None
         if at is not None and at > now:
             if at > now + MAX_WAIT:
-                raise UsageError(f"run_at is {at}, more than a century away")
+                raise UsageError(f"run_at is {self.run_at}, more than a century away")
             job.due_us = to_us(at)
         if self.expires is not None:
             job.expires_us = to_us(now + self.expires)
@@ -180,8 +194,8 @@ class Submitted(msgspec.Struct):
     handle: str
 
 
-class NewJob(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A job to submit, in JSON; docs/reference/protocol.md explains the options."""
+class NewJob(JobOptions, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A job to submit, in JSON: its options (`JobOptions`), and these."""
 
     function: Text
     args: msgspec.Raw | UnsetType = UNSET
@@ -189,41 +203,14 @@ class NewJob(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_
     payload: bytes | UnsetType = UNSET
     """The arguments as base64 of any bytes, in place of ``args``."""
     unique: Text = ""
-    priority: PriorityName = "normal"
-    delay: Seconds | None = None
-    run_at: Time | None = None
-    timeout: Seconds | None = None
-    heartbeat: Seconds | None = None
-    expires: Seconds | None = None
-    retry: Retry | None = None
-    keep_unique: Seconds | None = None
-    concurrency_key: Text = ""
-    version: Text = ""
-    tags: TextTuple = ()
 
     def options(self) -> JobOptions:
         """Return the options: `NO_OPTIONS` if the client has set none."""
-        numbers = (self.delay, self.timeout, self.heartbeat, self.expires, self.keep_unique)
-        others = (self.run_at, self.retry, self.priority, self.concurrency_key, self.version, self.tags)
-        if numbers == _NO_NUMBERS and others == _NO_OTHERS:
-            return NO_OPTIONS
-        return JobOptions(
-            self.priority,
-            self.delay,
-            None if self.run_at is None else self.run_at.timestamp(),
-            self.timeout,
-            self.heartbeat,
-            self.expires,
-            self.retry,
-            self.keep_unique,
-            self.concurrency_key,
-            self.version or None,
-            self.tags,
-        )
+        return NO_OPTIONS if tuple(getattr(self, name) for name in _OPTIONS) == _NONE_SET else self
 
 
-_NO_NUMBERS = (None,) * 5
-_NO_OTHERS = (None, None, "normal", "", "", ())
+_OPTIONS = JobOptions.__struct_fields__
+_NONE_SET = tuple(getattr(NO_OPTIONS, name) for name in _OPTIONS)
 
 
 class Submission(msgspec.Struct, omit_defaults=True):

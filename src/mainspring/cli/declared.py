@@ -59,20 +59,22 @@ def takes(
     declared = fields_of(kind)
     chosen = [declared[name] for name in names] if names else [one for one in declared.values() if one.help]
     chosen = [one for one in chosen if one.name != positional]
-    options = {one.name: one for one in chosen}
+    options = {f"{into}_{one.name}": one for one in chosen}  # a command may have a parameter of the same name
 
     def decorate(function: F) -> F:
         hints = get_type_hints(function, include_extras=True)
         parameters: list[inspect.Parameter] = []
         for own in inspect.signature(function).parameters.values():
             if own.name == into:
-                parameters += [_option(one, _group_of(group, one), required=required) for one in options.values()]
+                parameters += [
+                    _option(name, one, _group_of(group, one), required=required) for name, one in options.items()
+                ]
             else:
                 parameters.append(own.replace(annotation=hints.get(own.name, own.annotation)))
 
         @wraps(function)
         def command(*args: Any, **kwargs: Any) -> int:
-            given = {name: kwargs.pop(name) for name in [*kwargs] if name in options}
+            given = {options[name].name: kwargs.pop(name) for name in [*kwargs] if name in options}
             return function(*args, **kwargs, **{into: _values(given)})
 
         command.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
@@ -99,7 +101,7 @@ def option_of(one: Field, *, group: Group | None = None, **more: Any) -> Paramet
     )
 
 
-def _option(one: Field, group: Group | None, *, required: bool) -> inspect.Parameter:
+def _option(name: str, one: Field, group: Group | None, *, required: bool) -> inspect.Parameter:
     is_required = one.required and required
     kind: Any = _TYPES.get(one.kind, str)
     if one.kind is FieldKind.CHOICE and not one.takes_number:
@@ -109,7 +111,7 @@ def _option(one: Field, group: Group | None, *, required: bool) -> inspect.Param
     elif one.kind is FieldKind.NUMBER:
         kind = one.number
     return inspect.Parameter(
-        one.name,
+        name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if is_required else None,
         annotation=Annotated[kind if is_required else kind | None, option_of(one, group=group)],

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from mainspring.api.submitting import JobOptions
 from mainspring.cli.calls import name_argument, no_worker
+from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
 from mainspring.cli.job_output import follow_job, view_of, waiting_for, write_outcome
 from mainspring.cli.options import (
     ARGS_NAMES,
     DURATION_OPTION,
     LOCAL,
-    Expires,
     Json,
-    RunAt,
     ServerOptions,
     args_of,
     plain,
@@ -37,6 +37,7 @@ HINT_DELAY = 2.0
 """Seconds after which the command explains why a job has not started."""
 
 
+@takes(JobOptions)
 def submit(
     function: Annotated[str, Parameter(help="The function to run.")],
     argument: Annotated[
@@ -60,9 +61,7 @@ def submit(
         bool,
         plain("--follow", "While the job runs, show its progress and the lines that it logs.", negative=""),
     ] = False,
-    priority: Annotated[
-        Literal["high", "normal", "low"], Parameter(name="--priority", help="Jobs of a higher priority start first.")
-    ] = "normal",
+    given: Given = NOTHING,
     unique: Annotated[
         str,
         plain(
@@ -78,10 +77,6 @@ def submit(
             "A key of this submit, kept for a day. A repeated command with the same key joins its job, even if that has ended.",
         ),
     ] = None,
-    delay: Annotated[
-        float | None, plain(("--delay", "--in"), "Start the job this long from now, or later.", **DURATION_OPTION)
-    ] = None,
-    run_at: RunAt = None,
     timeout: Annotated[
         float | None, plain("--timeout", "Wait at most this long for the result.", **DURATION_OPTION)
     ] = None,
@@ -91,14 +86,6 @@ def submit(
             ("--max-attempts", "--attempts"),
             "How often to run the job, with growing waits between attempts, before it counts as failed.",
         ),
-    ] = None,
-    run_timeout: Annotated[
-        float | None, plain("--run-timeout", "Stop an attempt that runs longer than this.", **DURATION_OPTION)
-    ] = None,
-    expires: Expires = None,
-    tag: Annotated[
-        list[str] | None,
-        plain("--tag", "A tag of the job, by which mainspring jobs list --tag finds it; may be repeated.", negative=""),
     ] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -130,18 +117,11 @@ def submit(
       4 the server no longer has its result
       5 --timeout is over, and the job continues; or the server has not answered in --request-timeout
     """
-    if delay is not None and run_at is not None:
-        raise UsageError("--delay and --run-at exclude each other: give only one of them")
     if follow and background:
         raise UsageError("--follow and --background exclude each other: give only one of them")
     options = Options(
-        priority=None if priority == "normal" else priority,
-        delay=delay,
-        run_at=run_at,
-        timeout=run_timeout,
-        expires=expires,
+        **options_of(given),
         retry=None if max_attempts is None else Retry(max_attempts=max_attempts),
-        tags=None if tag is None else check_tags(tag, "--tag"),
         request_key=None if request_key is None else check_request_key(request_key, "--request-key"),
     )
     client = server.client()
@@ -165,6 +145,16 @@ def submit(
         _hint(client, function)
         return _follow(server, submitted.handle, timeout, json=joined if json else None)
     return write_result(client, submitted.handle, timeout, json=joined if json else None, function=function)
+
+
+def options_of(given: Given) -> dict[str, Any]:
+    """Return options of a job as the client has them."""
+    options = dict(given)
+    if "run_at" in options:
+        options["run_at"] = options["run_at"].timestamp()
+    if "tags" in options:
+        options["tags"] = check_tags(options["tags"], "--tag")
+    return options
 
 
 def _follow(server: ServerOptions, handle: str, timeout: float | None, *, json: Mapping[str, Any] | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from math import isfinite
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
@@ -354,6 +354,8 @@ class Options:
         present = {name: value for name, value in self._present().items() if name not in _INSIDE}
         if self.retry is not None:
             present["retry"] = self.retry.wire()
+        if self.run_at is not None:
+            present["run_at"] = datetime.fromtimestamp(self.run_at, UTC)
         return msgspec.json.encode(present) if present else b""
 
     def given(self) -> dict[str, Any]:

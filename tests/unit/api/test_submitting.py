@@ -103,8 +103,9 @@ def test_each_option_of_a_job_in_json_is_kept() -> None:
     assert OPTIONS.keys() == {field.name for field in msgspec.structs.fields(JobOptions)}
     for name, value in OPTIONS.items():
         found = NewJob(function="f", **{name: value}).options()
-        wanted = value.timestamp() if name == "run_at" else value
-        assert found == JobOptions(**{name: wanted}) != NO_OPTIONS
+        wanted = JobOptions(**{name: value})
+        assert [getattr(found, one) for one in OPTIONS] == [getattr(wanted, one) for one in OPTIONS]
+        assert found is not NO_OPTIONS
     assert NewJob(function="f", unique="u", payload=b"p").options() is NO_OPTIONS
 
 
@@ -113,7 +114,7 @@ def test_a_delayed_job_is_scheduled(way: str) -> None:
     async def test() -> None:
         async with opened() as node:
             later = node.clock.wall() + 5
-            options = JobOptions(delay=5) if way == "delay" else JobOptions(run_at=later)
+            options = JobOptions(delay=5) if way == "delay" else JobOptions(run_at=datetime.fromtimestamp(later, UTC))
             handle = (await node.api.call(Submit(b"f", b"", options=options))).handle
             shown = await node.api.call(ShowJob(handle))
             assert (shown.state, shown.run_at) == ("scheduled", rfc3339(to_us(later)))
@@ -141,9 +142,9 @@ def test_sizes_have_the_same_limits_as_in_all_faces(kind: type[Submit | RunJob],
     "options",
     [
         JobOptions(delay=-1),
-        JobOptions(delay=1, run_at=1),
+        JobOptions(delay=1, run_at=datetime(2030, 1, 31, tzinfo=UTC)),
         JobOptions(timeout=0),
-        JobOptions(run_at=1e12),
+        JobOptions(run_at=datetime(9999, 12, 31, tzinfo=UTC)),
         JobOptions(retry=Retry(max_attempts=0)),
         JobOptions(concurrency_key="k" * 256),
     ],

@@ -46,7 +46,7 @@ def test_rows_become_submits(tmp_path: Path) -> None:
     assert second.payload == b"high\0"
     options = [msgspec.json.decode(request.options) for request in (first, second, third)]
     assert [one.get("priority") for one in options] == [None, "high", "low"]
-    assert options[2]["run_at"] == 1893456000.0
+    assert options[2]["run_at"] == "2030-01-01T00:00:00Z"
     assert all(one["keep_unique"] == 86400.0 for one in options)
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["q.db"]

@@ -32,7 +32,7 @@ def test_all_options_are_written() -> None:
     )
     assert msgspec.json.decode(options.wire()) == {
         "priority": "high",
-        "run_at": 1893456000.0,
+        "run_at": "2030-01-01T00:00:00Z",
         "timeout": 120.0,
         "heartbeat": 3,
         "expires": 4.5,

@@ -327,14 +327,14 @@ class JobChangeCalls:
         options = JobOptions(
             priority=request.priority or _priority(original),
             delay=request.delay,
-            run_at=None if request.run_at is None else request.run_at.timestamp(),
+            run_at=request.run_at,
             timeout=stored.timeout,
             heartbeat=stored.heartbeat,
             expires=request.expires,
             retry=stored.retry,
             keep_unique=stored.keep_unique if request.unique else None,
             concurrency_key=_key(original) if request.concurrency_key is None else request.concurrency_key,
-            version=stored.version or None,
+            version=stored.version or "",
             tags=stored.tags if request.tags is None else request.tags,
         )
         name = name_of(original.function)

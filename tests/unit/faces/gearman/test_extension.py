@@ -89,8 +89,9 @@ def test_a_batch_is_answered_in_its_order(node: Node) -> None:
         {"heartbeat": 0.0},
         {"priority": "urgent"},
         {"colour": "red"},
-        {"delay": 1, "run_at": 1},
-        {"run_at": 1e12},
+        {"delay": 1, "run_at": "2030-01-01T00:00:00Z"},
+        {"run_at": "2030-01-01T00:00:00"},
+        {"run_at": "9999-12-31T00:00:00Z"},
         {"retry": {"max_attempts": 0}},
         {"retry": {"max_attempts": 10**30}},
         {"retry": {"initial": 1e30}},
@@ -146,7 +147,7 @@ def test_options_reach_the_job_and_its_worker(node: Node) -> None:
 @pytest.mark.parametrize("way", ["delay", "run_at"])
 def test_a_delayed_job_is_scheduled(node: Node, way: str) -> None:
     client, worker = node.connect(extended=True), node.stream()
-    handle = submit(client, delay=5) if way == "delay" else submit(client, run_at=node.clock.wall() + 5)
+    handle = submit(client, delay=5) if way == "delay" else submit(client, run_at=rfc3339(to_us(node.clock.wall() + 5)))
     assert show(node, handle)["state"] == "scheduled"
     node.wait(4.9)
     assert worker.received() == []
