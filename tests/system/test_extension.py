@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.interop.packets import Kind, Packet, encode, packet_of
 
+from mainspring.api.handlers.text import rfc3339
+from mainspring.clock import to_us
+
 from .extension import ExtensionKind, ExtensionPeer, FaultError
 from .servers import eventually
 

@@ -75,7 +75,7 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     retry: Retry | None = None
     keep_unique: Seconds | None = None
     concurrency_key: Text = ""
-    version: Text = ""
+    version: Text | None = None
     """Of a run. Empty: the submission starts a run of the newest version."""
     tags: Annotated[
         TextTuple,

@@ -334,7 +334,7 @@ class JobChangeCalls:
             retry=stored.retry,
             keep_unique=stored.keep_unique if request.unique else None,
             concurrency_key=_key(original) if request.concurrency_key is None else request.concurrency_key,
-            version=stored.version or "",
+            version=stored.version or None,
             tags=stored.tags if request.tags is None else request.tags,
         )
         name = name_of(original.function)
