@@ -75,6 +75,6 @@ def test_a_foreground_client_gets_the_progress_of_a_run(server: Server) -> None:
         await_worker(server.peer(), "counting@1 (decisions)")
         handle = client.submit(b"counting", b"", b"")
         for done in (b"1", b"2", b"3"):
-            admin.call("workflows.signal", {"key": handle.decode(), "name": "go", "input": 1})
+            admin.call("workflows.signal", {"key": handle.decode(), "name": "go", "value": 1})
             assert client.expect(Kind.WORK_STATUS) == (handle, done, b"3")
         assert client.expect(Kind.WORK_COMPLETE) == (handle, b"")

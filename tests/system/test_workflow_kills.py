@@ -83,9 +83,9 @@ class Fleet(WorkflowProcesses):
     def run(self, kind: str, name: str) -> list[dict[str, Any]]:
         """Run a workflow to its end, whatever is killed; return its history."""
         self.effects.unlink(missing_ok=True)
-        self.patiently("workflows.start", function=kind, input=[1], unique=name)
+        self.patiently("workflows.start", function=kind, args=[1], id=name)
         if kind in {"mixed", "chained"}:
-            self.patiently("workflows.signal", key=name, name=go.name, input=7, request="once")
+            self.patiently("workflows.signal", key=name, name=go.name, value=7, request="once")
         end = time.monotonic() + TIMEOUT
         cancels = kind == "cancelled"
         while True:
@@ -277,11 +277,11 @@ def test_signals_before_the_first_worker_survive_kills(tmp_path: Path) -> None:
         fleet.patiently("workflows.list")
         collects.options(unique="early").submit(4)
         for number in range(3):
-            fleet.patiently("workflows.signal", key="early", name=go.name, input=number, request=str(number))
+            fleet.patiently("workflows.signal", key="early", name=go.name, value=number, request=str(number))
             assert fleet.call("workflows.show", key="early")["status"] == "pending"
             fleet.kill("node")
             fleet.start("node")
         fleet.start("worker")
-        fleet.patiently("workflows.signal", key="early", name=go.name, input=3)
+        fleet.patiently("workflows.signal", key="early", name=go.name, value=3)
         handle = fleet.patiently("workflows.show", key="early")["handle"]
         assert json.loads(fleet.result(handle)) == [0, 1, 2, 3]

@@ -317,14 +317,12 @@ def test_runs_of_a_paused_workflow_begin_when_it_is_resumed(tmp_path: Path) -> N
             await fleet.until(app, "order-1", receives=["approved"])
             await fleet.call(app, "functions.pause", function="order")
             await order.options(unique="order-2").asubmit(2)
-            started = await fleet.call(
-                app, "workflows.start", function="order", input=[3], unique="order-3", timeout=600.0
-            )
+            started = await fleet.call(app, "workflows.start", function="order", args=[3], id="order-3", timeout=600.0)
             with pytest.raises(
                 NotFoundError, match="no worker has registered version 2 of the workflow order; registered: 1"
             ):
-                await fleet.call(app, "workflows.start", function="order", input=[4], version="2")
-            await fleet.call(app, "workflows.start", function="order", input=[4], version="1", unique="order-4")
+                await fleet.call(app, "workflows.start", function="order", args=[4], version="2")
+            await fleet.call(app, "workflows.start", function="order", args=[4], version="1", id="order-4")
             await order.get("order-2").asignal(approved, {"by": "eva"})
             await order.get("order-1").asignal(approved, {"by": "ann"})
             assert (await first.aresult(TIMEOUT))["by"] == "ann"
@@ -595,7 +593,7 @@ def test_a_mismatch_parks_a_run_until_a_worker_with_other_code_connects(
                 await fleet.until(app, run.handle, receives=["go"])
             other, _ = build(2)
             async with fleet.worker(other):
-                await fleet.call(other, "workflows.signal", key=run.handle, name="go", input=1)
+                await fleet.call(other, "workflows.signal", key=run.handle, name="go", value=1)
                 shown = await fleet.until(other, run.handle, parked=True)
                 assert shown["parked"]["kind"] == "mismatch"
                 assert fleet.built.node.workflows is not None
@@ -645,13 +643,13 @@ def test_a_build_that_has_failed_does_not_get_the_run_again_after_others_go_on(
                 await fleet.until(first, run.handle, receives=["go"])
             second, _ = build(2)
             async with fleet.worker(second, workflow_cache=0):
-                await fleet.call(second, "workflows.signal", key=run.handle, name="go", input=1)
+                await fleet.call(second, "workflows.signal", key=run.handle, name="go", value=1)
                 await fleet.until(second, run.handle, parked=True)
                 first, order = build(1)
                 async with fleet.worker(first, workflow_cache=0):
                     for number in range(2, 11):
                         await received(fleet, first, run.handle, number - 1)
-                        await fleet.call(first, "workflows.signal", key=run.handle, name="go", input=number)
+                        await fleet.call(first, "workflows.signal", key=run.handle, name="go", value=number)
                     assert await order.get(run.handle).aresult(TIMEOUT) == 55
             assert len(parked) == 1
 

@@ -108,7 +108,7 @@ class AccountingClient(threading.Thread):
         self._start(account)
         for value in account.signals:
             for _ in range(self._chance.choice([1, 1, 1, 2])):
-                self._send("workflows.signal", key=name, name=note.name, input=value, request=value)
+                self._send("workflows.signal", key=name, name=note.name, value=value, request=value)
             self._ledger.note("signals")
         if account.cancelled:
             time.sleep(self._chance.choice([0.0, 0.0, 0.02, 0.1]))

@@ -64,7 +64,7 @@ async def end_all(directory: Path) -> dict[str, Any]:
     outcomes: dict[str, Any] = {}
     try:
         for key in ("receives", "is_long"):
-            await call("workflows.signal", {"key": key, "name": "go", "input": 7})
+            await call("workflows.signal", {"key": key, "name": "go", "value": 7})
         async with asyncio.timeout(TIMEOUT):
             for name in program.RESULTS:
                 outcomes[name] = await getattr(program, name).get(name).aresult()

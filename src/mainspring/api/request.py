@@ -246,10 +246,6 @@ class Request(Namespaced, Generic[A], forbid_unknown_fields=True, omit_defaults=
     """Whether it changes nothing and may take long: it ends when its client disconnects."""
     is_small: ClassVar[bool] = False
     """Whether it reads or changes a single thing and has a short answer, so that a client may have many of them under way."""
-    former: ClassVar[Mapping[str, str]] = {}
-    """Former names of fields, with the present ones: ``{"unique": "id"}``. They are read, too, and `params_of` sends them, so
-    that nodes, clients and scripts of this version and of the last one work together."""
-
     of_page: ClassVar[tuple[str, ...]] = ("limit",)
     """Of a list: fields that are about one page, and no part of the filter to which a cursor belongs. They have defaults."""
     bounds_pages: ClassVar[bool] = False
@@ -302,37 +298,16 @@ def read(requests: Mapping[str, type[R]], name: str, params: bytes) -> R:
     kind = requests.get(name)
     if kind is None:
         raise ApiError(Code.UNKNOWN_CALL, f"there is no method {name!r}; there are {', '.join(sorted(requests))}")
-    former = getattr(kind, "former", None)
     try:
-        return msgspec.json.decode(with_present_names(former, params) if former else params or b"{}", type=kind)
+        return msgspec.json.decode(params or b"{}", type=kind)
     except (ValueError, RecursionError) as error:  # a MsgspecError, text that is not UTF-8, or too many levels
         raise ApiError(Code.UNREADABLE, f"the params of {name} cannot be read: {error}") from None
 
 
-def with_present_names(former: Mapping[str, str], params: bytes) -> bytes:
-    """Return the JSON of a request with the present names of its fields. Raises ApiError if one has both of its names."""
-    if not any(name.encode() in params for name in former):
-        return params or b"{}"
-    try:
-        given = msgspec.json.decode(params, type=dict[str, msgspec.Raw])
-    except (ValueError, RecursionError):
-        return params  # the reader of the request reports it
-    for name in former.keys() & given.keys():
-        present = former[name]
-        if present in given:
-            raise ApiError(Code.INVALID, f"{name} is the former name of {present}: give only {present}")
-        given[present] = given.pop(name)
-    return msgspec.json.encode(given)
-
-
 def params_of(request: Request[Any]) -> dict[str, Any]:
-    """Return a request's fields as a node of this version or of the last one reads them.
-
-    Those at their defaults are left out, because nodes have the same defaults.
-    """
-    names = {present: name for name, present in request.former.items()}
+    """Return a request's fields as JSON values, without those at their defaults: nodes have the same ones."""
     params: dict[str, Any] = msgspec.to_builtins(request)
-    return {names.get(field, field): value for field, value in params.items()}
+    return params
 
 
 write = msgspec.json.Encoder().encode

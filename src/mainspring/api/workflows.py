@@ -6,8 +6,7 @@ same with ``@`` and a number for one run; or its workflow id.
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotation
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -241,7 +240,6 @@ class StartRun(Arguments, Request[StartedRun]):
         problems=(Code.WORKFLOW_NOT_FOUND, Code.TOO_LARGE, Code.REFUSED),
         example={"function": "order", "id": "order-17", "args": {"amount": 100}},
     )
-    former: ClassVar[Mapping[str, str]] = {"input": "args", "payload_base64": "payload", "unique": "id"}
     function: Text
     id: Annotated[
         Text,
@@ -330,7 +328,6 @@ class SignalRun(Request[ReachedRun]):
         example={"name": "approve", "value": {"by": "ada"}},
     )
     is_small = True
-    former: ClassVar[Mapping[str, str]] = {"input": "value", "payload_base64": "payload"}
     key: Text
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=SIGNAL_NAME_LIMIT)]
     request: RequestKey | None = None

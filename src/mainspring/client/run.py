@@ -157,7 +157,7 @@ class Run(Job[R], RunActs):
 
     def _signal(self, signal: SignalType[Any] | str, value: Any, request: str | None) -> dict[str, Any]:
         name, data = encode_signal(signal, value)
-        params = {"key": self.key, "name": name, "payload_base64": b64encode(data).decode()}
+        params = {"key": self.key, "name": name, "payload": b64encode(data).decode()}
         return params if request is None else {**params, "request": request}
 
     # The asyncio methods of a job, which may have to find the handle first.

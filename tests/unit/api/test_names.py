@@ -1,8 +1,7 @@
-"""One vocabulary: the names of fields in all requests, and the former names, which are still read and sent."""
+"""One vocabulary: the names of fields in all requests, and the words for statuses."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
@@ -34,42 +33,25 @@ def test_no_request_has_a_former_name() -> None:
     for kind in _all():
         names = {field.encode_name for field in msgspec.structs.fields(kind)}
         assert not names & FORMER, kind
-        assert set(kind.former.values()) <= names, kind
-        assert not set(kind.former) & names, kind
         seen.add(kind)
     assert {START, SIGNAL, schedules.AddSchedule, jobs.CloneJob} <= seen
 
 
-@pytest.mark.parametrize(
-    ("call", "params", "request_"),
-    [
-        ("workflows.start", {"id": "a", "args": [1]}, START("f", "a", args=Raw(b"[1]"))),
-        ("workflows.start", {"unique": "a", "input": [1]}, START("f", "a", args=Raw(b"[1]"))),
-        ("workflows.start", {"id": "a", "input": [1]}, START("f", "a", args=Raw(b"[1]"))),
-        ("workflows.start", {"payload_base64": "WzFd"}, START("f", payload=b"[1]")),
-        ("workflows.signal", {"value": "input"}, SIGNAL("k", "go", value=Raw(b'"input"'))),
-        ("workflows.signal", {"input": 7, "request": "r"}, SIGNAL("k", "go", "r", Raw(b"7"))),
-        ("workflows.signal", {"payload_base64": "Nw=="}, SIGNAL("k", "go", payload=b"7")),
-    ],
-)
-def test_both_names_are_read(call: str, params: dict[str, Any], request_: Request[Any]) -> None:
-    given = {"function": "f"} if call == "workflows.start" else {"key": "k", "name": "go"}
-    data = json.dumps(given | params, separators=(",", ":")).encode()
-    assert read(REQUESTS, call, data) == request_
-
-
-def test_a_field_has_one_of_its_names() -> None:
-    with pytest.raises(ApiError, match="unique is the former name of id: give only id"):
-        read(REQUESTS, "workflows.start", b'{"function": "f", "unique": "a", "id": "a"}')
+def test_former_names_are_refused() -> None:
+    assert read(REQUESTS, "workflows.start", b'{"function": "f", "id": "a", "args": [1]}') == START(
+        "f", "a", args=Raw(b"[1]")
+    )
+    for params in (b'{"function": "f", "unique": "a"}', b'{"function": "f", "input": 1}'):
+        with pytest.raises(ApiError, match="unknown field"):
+            read(REQUESTS, "workflows.start", params)
+    with pytest.raises(ApiError, match="unknown field `payload_base64`"):
+        read(REQUESTS, "workflows.signal", b'{"key": "k", "name": "go", "payload_base64": "Nw=="}')
     with pytest.raises(ApiError, match="cannot be read"):
-        read(REQUESTS, "workflows.start", b'{"function": "f", "unique"')
-    with pytest.raises(ApiError, match="unknown field `unit`"):
-        read(REQUESTS, "workflows.start", b'{"function": "f", "unique": "a", "unit": 1}')
+        read(REQUESTS, "workflows.start", b'{"function": "f", "id"')
 
 
-def test_nodes_of_the_last_version_read_what_is_sent() -> None:
-    assert params_of(START("f", "a", payload=b"1")) == {"function": "f", "unique": "a", "payload_base64": "MQ=="}
-    assert params_of(SIGNAL("k", "go", payload=b"1")) == {"key": "k", "name": "go", "payload_base64": "MQ=="}
+def test_defaults_are_not_sent() -> None:
+    assert params_of(START("f", "a", payload=b"1")) == {"function": "f", "id": "a", "payload": "MQ=="}
     assert params_of(schedules.TriggerSchedule("nightly")) == {"name": "nightly"}
 
 

@@ -34,7 +34,7 @@ def test_a_run_is_started_or_joined() -> None:
         async with with_runs() as (node, fake):
             request = call(
                 "workflows.start",
-                '{"function": "order", "input": [17, ["cat"]], "unique": "order-17", "version": "2", "timeout": 60}',
+                '{"function": "order", "args": [17, ["cat"]], "id": "order-17", "version": "2", "timeout": 60}',
             )
             started = await node.api.call(request)
             job, version, timeout = fake.requests.pop()
@@ -45,7 +45,7 @@ def test_a_run_is_started_or_joined() -> None:
                 handle, f"{handle}@{job.id}", "order-17", joined=False, workflow_id="order-17"
             )
 
-            second = call("workflows.start", '{"function": "order", "payload_base64": "eA==", "unique": "order-17"}')
+            second = call("workflows.start", '{"function": "order", "payload": "eA==", "id": "order-17"}')
             fake.begun = lambda job: Begun({job.id: Found(ROOT, 4, 0)}, {})
             handle = f"H:laptop:{ROOT}"
             assert await node.api.call(second) == workflows.StartedRun(
@@ -70,7 +70,7 @@ def test_requests_reach_a_run() -> None:
         async with with_runs() as (node, fake):
             taken = workflows.ReachedRun(f"H:laptop:{ROOT}", f"H:laptop:{ROOT}@{ROOT}", "open", repeated=False)
             request = call(
-                "workflows.signal", '{"key": "order-17", "name": "approved", "input": {"by": "eva"}, "request": "r"}'
+                "workflows.signal", '{"key": "order-17", "name": "approved", "value": {"by": "eva"}, "request": "r"}'
             )
             assert await node.api.call(request) == taken
             for state in (State.SCHEDULED, State.PENDING):

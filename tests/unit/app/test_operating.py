@@ -236,7 +236,7 @@ def test_answers_of_other_versions_are_refused_with_a_sentence() -> None:
     assert answer("jobs.retry", row).state == "x"
     assert params("workflows.start", {"function": "f", "id": "a", "args": b"\x00"}) == {
         "function": "f",
-        "unique": "a",
-        "payload_base64": "AA==",
+        "id": "a",
+        "payload": "AA==",
     }
     assert set(REQUESTS) >= {"jobs.retry", "functions.limit", "schedules.add", "workflows.start"}

@@ -140,11 +140,11 @@ def base64_of(data: bytes) -> str:
     ("words", "params"),
     [
         ([], {}),
-        (["--id", "order-17", "--version", "2"], {"unique": "order-17", "version": "2"}),
-        (["--args", "[17]", "--timeout", "3d"], {"payload_base64": base64_of(b"[17]"), "timeout": 259_200.0}),
-        (["[17]"], {"payload_base64": base64_of(b"[17]")}),
-        (["-5"], {"payload_base64": base64_of(b"-5")}),
-        (["--args", "-5", "--priority", "high"], {"payload_base64": base64_of(b"-5"), "priority": "high"}),
+        (["--id", "order-17", "--version", "2"], {"id": "order-17", "version": "2"}),
+        (["--args", "[17]", "--timeout", "3d"], {"payload": base64_of(b"[17]"), "timeout": 259_200.0}),
+        (["[17]"], {"payload": base64_of(b"[17]")}),
+        (["-5"], {"payload": base64_of(b"-5")}),
+        (["--args", "-5", "--priority", "high"], {"payload": base64_of(b"-5"), "priority": "high"}),
     ],
 )
 def test_a_run_is_started(
@@ -158,7 +158,7 @@ def test_a_run_is_started(
 def test_arguments_come_from_standard_input(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"number": 17}')))
     assert main(["workflows", "start", "order", "--args", "-"]) == 0
-    assert server.calls[0][1]["payload_base64"] == base64_of(b'{"number": 17}')
+    assert server.calls[0][1]["payload"] == base64_of(b'{"number": 17}')
 
 
 def test_a_result_is_that_of_a_handle_or_a_workflow_id(
@@ -353,7 +353,7 @@ def test_a_misspelt_signal_is_noted(server: Server, capsys: pytest.CaptureFixtur
     ("words", "call", "params", "out"),
     [
         (["signal", "a", "ok"], "signal", {"key": "a", "name": "ok"}, ""),
-        (["signal", "a", "ok", "-5"], "signal", {"key": "a", "name": "ok", "payload_base64": base64_of(b"-5")}, ""),
+        (["signal", "a", "ok", "-5"], "signal", {"key": "a", "name": "ok", "payload": base64_of(b"-5")}, ""),
         (["cancel", "a", "--reason", "why"], "cancel", {"key": "a", "reason": "why"}, f"{HANDLE}\topen\n"),
         (["terminate", "a"], "terminate", {"key": "a"}, f"{HANDLE}\topen\n"),
         (

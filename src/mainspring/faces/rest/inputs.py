@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import inspect
 
-from mainspring.api.request import ApiError, with_present_names
 from mainspring.faces.rest.registry import struct_of
 from mainspring.faces.rest.replies import Fault, HttpError, fault_of
 
@@ -53,7 +52,6 @@ class Inputs:
         self._floats = {name for name in in_query if _is_one_of(fields[name].type, inspect.FloatType)}
         self._has_query = bool(in_query)
         self._body = None if self.of_body is None else msgspec.json.Decoder(self.of_body)
-        self._former = route.request.former if route.inputs is None else {}
         self._line = None if route.lines is None else msgspec.json.Decoder(route.lines)
         self.needs_body = bool(route.body) or any(fields[name].required for name in in_body)
 
@@ -82,9 +80,7 @@ class Inputs:
             if lines:
                 assert self._line is not None
                 return msgspec.convert(self._line.decode_lines(body), self.of_body)
-            return self._body.decode(with_present_names(self._former, body) if self._former else body)
-        except ApiError as error:
-            raise HttpError("invalid", f"the body is invalid: {error}") from None
+            return self._body.decode(body)
         except msgspec.ValidationError as error:
             fault = fault_of(error)
             raise HttpError("invalid", f"the body is invalid: {fault.message}", faults=[fault]) from None

@@ -134,7 +134,7 @@ class Matrix:
                     await call("POST", f"schedules/{name}/pause", {})
                 return f"/schedules/{name}", {"name": name}
             case "workflows":
-                await call("POST", "workflows", {"function": function, "unique": name})
+                await call("POST", "workflows", {"function": function, "id": name})
                 return f"/workflows/{name}", {"key": name}
             case "operations":
                 for unique in "ab":
