@@ -80,13 +80,14 @@ class CreateToken(Request[CreatedToken]):
 
 
 class ListTokens(Request[Page[TokenInfo]]):
-    """List the tokens that the caller may revoke, by their ids. Codes: ``unsupported``."""
+    """List the tokens that the caller may revoke, by their ids."""
 
     permission = Permission.ADMIN
     requires = Feature.ACCESS
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.list"
+    http = get("/tokens", problems=(Code.UNSUPPORTED,))
     cursor: Text | None = None
     limit: Limit = 100
 
@@ -165,14 +166,15 @@ class RoleInfo(msgspec.Struct):
 
 
 class ListRoles(Request[Page[RoleInfo]]):
-    """List the roles, the weakest first: each permits all that the previous one permits. Codes: none of its own."""
+    """List the roles, the weakest first. Each permits all that the previous one permits."""
 
     permission = Permission.SIGNED_IN
     call = "roles.list"
+    http = get("/roles")
 
 
 class ListNamespaces(Request[Page[str]]):
-    """List the namespaces in which the caller has rights. Codes: none of its own.
+    """List the namespaces in which the caller has rights.
 
     For a caller with rights in all of them, these are the ones with functions on this node.
     """
@@ -180,6 +182,7 @@ class ListNamespaces(Request[Page[str]]):
     permission = Permission.SIGNED_IN
     about_nodes = True
     call = "namespaces.list"
+    http = get("/namespaces")
     cursor: Text | None = None
     limit: Limit = PAGE_LIMIT
 
@@ -210,12 +213,13 @@ class ActInfo(msgspec.Struct):
 
 
 class ListActs(Request[Page[ActInfo]]):
-    """List who did what in a namespace, or in all of them, newest first. Codes: ``forbidden``, ``unsupported``."""
+    """List who did what in a namespace, or in all of them, newest first."""
 
     permission = Permission.ADMIN
     requires = Feature.ACCESS
     touches = Touches.EACH
     call = "audit.list"
+    http = get("audit", problems=(Code.UNSUPPORTED,))
     only_reads = True
     everywhere: Annotated[bool, described("Acts in all namespaces, and those outside, such as on nodes.")] = False
     who: Annotated[Text | None, described("Only acts of the token or user with this name.")] = None
@@ -234,11 +238,12 @@ class MarkInfo(msgspec.Struct):
 
 
 class ListMarks(Request[Page[MarkInfo]]):
-    """List marks, newest first. Codes: ``unsupported``."""
+    """List marks, newest first."""
 
     permission = Permission.READ
     requires = Feature.ACCESS
     call = "marks.list"
+    http = get("marks", problems=(Code.UNSUPPORTED,))
     only_reads = True
     cursor: Text | None = None
     limit: Limit = 100

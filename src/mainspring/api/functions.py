@@ -62,13 +62,14 @@ class Registration(msgspec.Struct):
 
 
 class ListFunctions(Request[Page[FunctionInfo]]):
-    """List functions. Codes: ``invalid``.
+    """List functions.
 
     Each page is sorted by name. The pages follow the order in which the node has got the functions.
     """
 
     permission = Permission.READ
     call = "functions.list"
+    http = get("functions")
     cursor: Text | None = None
     limit: Limit = 100
     name: Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)] = ""

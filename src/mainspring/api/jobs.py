@@ -107,13 +107,11 @@ class MissedChanges(msgspec.Struct):
 
 
 class ListJobs(Request[Page[JobInfo]], kw_only=True):
-    """List jobs, newest first. They match all given criteria (`JobCriteria`).
-
-    Codes: ``invalid``, ``job_not_found``, ``run_not_found``.
-    """
+    """List jobs, newest first. They match all given criteria (`JobCriteria`)."""
 
     permission = Permission.READ
     call = "jobs.list"
+    http = get("jobs", problems=(Code.RUN_NOT_FOUND,))
     place = "handle"
     only_reads = True
     state: OfState = None
@@ -477,13 +475,14 @@ class FollowLogs(Request[None]):
 
 
 class ReadJobLogs(Request[Logged]):
-    """Show lines of a job's log, the oldest first."""
+    """List lines of a job's log, the oldest first."""
 
     permission = Permission.PAYLOADS
     requires = Feature.LOGS
     touches = Touches.JOB
     reads_object = True
     call = "jobs.logs"
+    http = get("jobs/{handle}/logs", problems=(Code.JOB_NOT_FOUND,))
     of_page = ("limit", "tail", "whole", "wait")
     only_reads = True
     bounds_pages = True

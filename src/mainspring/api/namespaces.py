@@ -155,10 +155,11 @@ class ShowNamespace(Request[NamespaceStatus]):
 
 
 class ListNamespaceNodes(Request[Page[NamespaceNode]]):
-    """List the nodes with the numbers of a namespace. Codes: none of its own."""
+    """List the nodes with the numbers of a namespace."""
 
     permission = Permission.READ
     call = "namespaces.nodes"
+    http = get("nodes")
     cursor: Text | None = None
     limit: Limit = PAGE_LIMIT
 

@@ -131,11 +131,12 @@ class NodeInfo(msgspec.Struct):
 
 
 class ListNodes(Request[Page[NodeInfo]]):
-    """List the nodes that share the store. Codes: none of its own."""
+    """List the nodes that share the store."""
 
     permission = Permission.READ
     about_nodes = True
     call = "nodes.list"
+    http = get("/nodes")
     cursor: Text | None = None
     limit: Limit = PAGE_LIMIT
 
@@ -238,7 +239,7 @@ class WorkerDetails(WorkerInfo):
 
 
 class ListWorkers(Request[Page[WorkerInfo]]):
-    """List the workers at all nodes. Codes: ``invalid``.
+    """List the workers at all nodes.
 
     They are sorted by the terms of their nodes; of each other node than the one that answers, there are the first 200, as of its
     last heartbeat.
@@ -246,6 +247,7 @@ class ListWorkers(Request[Page[WorkerInfo]]):
 
     permission = Permission.READ
     call = "workers.list"
+    http = get("workers")
     cursor: Text | None = None
     limit: Limit = 100
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import described, post
+from mainspring.api.declaration import described, get, post
 from mainspring.api.jobs import REASON_LIMIT, JobInfo
 from mainspring.api.request import PAGE_LIMIT, Code, JobCriteria, Limit, Page, Request, Time, Touches
 from mainspring.features import Feature
@@ -123,11 +123,12 @@ class StartOperation(Request[StartedOperation]):
 
 
 class ListOperations(Request[Page[OperationInfo]]):
-    """List operations on many jobs, newest first. Codes: ``invalid``, ``unsupported``."""
+    """List operations on many jobs, newest first."""
 
     permission = Permission.READ
     requires = Feature.OPERATIONS
     call = "operations.list"
+    http = get("operations", problems=(Code.UNSUPPORTED,))
     cursor: Text | None = None
     limit: Limit = 100
 
@@ -155,16 +156,14 @@ class FollowOperation(Request[OperationInfo]):
 
 
 class ListOperationJobs(Request[Page[TouchedJob]]):
-    """List the jobs of an operation with their outcomes, in the order of their turns.
-
-    Codes: ``operation_not_found``, ``unsupported``.
-    """
+    """List the jobs of an operation with their outcomes, in the order of their turns."""
 
     permission = Permission.READ
     requires = Feature.OPERATIONS
     touches = Touches.OPERATION
     reads_object = True
     call = "operations.jobs"
+    http = get("operations/{id}/jobs", problems=(Code.OPERATION_NOT_FOUND, Code.UNSUPPORTED))
     id: Text
     cursor: Text | None = None
     limit: Limit = PAGE_LIMIT

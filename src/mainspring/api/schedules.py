@@ -175,6 +175,7 @@ class ListAllSchedules(Request[Page[ScheduleInfo]]):
 
     permission = Permission.READ
     call = "schedules.list"
+    http = get("schedules")
     only_reads = True
     cursor: Text | None = None
     limit: Limit = PAGE_LIMIT
@@ -305,7 +306,7 @@ class NextTimes(Request[Times]):
 
 
 class ScheduleHistory(Request[Page[FireInfo]]):
-    """List the outcomes of a schedule's fire times, newest first. Codes: ``invalid``, ``schedule_not_found``."""
+    """List the outcomes of a schedule's fire times, newest first."""
 
     permission = Permission.READ
     touches = Touches.SCHEDULE
@@ -375,7 +376,7 @@ class Timeline(Page[ScheduleLine], kw_only=True):
 
 
 class ListFires(Request[Page[FireInfo]]):
-    """List the fire times of all schedules, or of one, newest first. Codes: ``invalid``, ``schedule_not_found``."""
+    """List the fire times of all schedules, or of one, newest first."""
 
     permission = Permission.READ
     call = "schedules.fires"
@@ -392,14 +393,15 @@ class ListFires(Request[Page[FireInfo]]):
 
 
 class ReadOutcomes(Request[Page[FireInfo]]):
-    """The last outcome of each of some schedules: its newest fire time whose job has ended, or that was skipped.
+    """Show the last outcome of each of some schedules.
 
-    A schedule without one among its newest 20 fire times is left out. A removed schedule is, too, if the caller may not read all
-    functions.
+    It is that of the newest fire time whose job has ended, or that was skipped. A schedule without one among its newest 20 fire
+    times is left out. A removed schedule is, too, if the caller may not read all functions.
     """
 
     permission = Permission.READ
     call = "schedules.outcomes"
+    http = get("fires/outcomes")
     only_reads = True
     schedules: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)]
     cursor: Text | None = None
@@ -407,7 +409,7 @@ class ReadOutcomes(Request[Page[FireInfo]]):
 
 
 class ReadTimeline(Request[Timeline]):
-    """The fire times of all schedules, or of some, counted in buckets. Codes: ``invalid``."""
+    """Count the past and the next fire times of all schedules, or of some."""
 
     permission = Permission.READ
     call = "schedules.timeline"

@@ -258,7 +258,7 @@ class StartRun(Arguments, Request[StartedRun]):
 
 
 class ListWorkflowRuns(Request[Page[RunInfo]]):
-    """List runs, newest first. They match all given criteria. Codes: ``invalid``."""
+    """List runs, newest first. They match all given criteria."""
 
     permission = Permission.READ
     requires = Feature.WORKFLOWS
@@ -290,13 +290,14 @@ class ShowRun(Request[RunDetails]):
 
 
 class ReadHistory(Request[HistoryPage], rename={"first": "from"}):
-    """Show the events of a run, in order or the newest first. Codes: ``run_not_found``, ``invalid``."""
+    """Show the events of a run, in order or the newest first."""
 
     permission = Permission.READ
     requires = Feature.WORKFLOWS
     touches = Touches.RUN
     reads_object = True
     call = "workflows.history"
+    http = get("workflows/{key}/history", problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED))
     only_reads = True
     bounds_pages = True
     key: Text
@@ -468,11 +469,12 @@ class DeciderInfo(msgspec.Struct):
 
 
 class ListVersions(Request[Page[VersionInfo]]):
-    """List the versions of a workflow, or of all, the newest first. Codes: ``workflow_not_found``."""
+    """List the versions of a workflow, or of all, the newest first."""
 
     permission = Permission.READ
     requires = Feature.WORKFLOWS
     call = "workflows.versions"
+    http = get("workflow-types", problems=(Code.WORKFLOW_NOT_FOUND, Code.UNSUPPORTED))
     type: Text | None = None
     cursor: Text | None = None
     limit: Limit = PAGE_LIMIT
@@ -491,7 +493,7 @@ class RemoveVersion(Request[RemovedVersion]):
 
 
 class ListDeciders(Request[Page[DeciderInfo]]):
-    """List the connected workers that decide runs. Codes: none of its own."""
+    """List the connected workers that decide runs."""
 
     permission = Permission.READ
     requires = Feature.WORKFLOWS

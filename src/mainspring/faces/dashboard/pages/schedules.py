@@ -193,7 +193,7 @@ async def _outcomes(visit: Visit, rows: list[ScheduleInfo]) -> dict[str, FireInf
     """Return the last outcome of each schedule of a list that has one."""
     if not rows:
         return {}
-    query = {"schedule": [one.name for one in rows]}
+    query = {"schedules": [one.name for one in rows]}
     found = await visit.calls.get_all(Items[FireInfo], f"{N}/fires/outcomes", query=query)
     return {run.schedule: run for run in sorted(found.items, key=lambda run: run.schedule)}
 

@@ -18,11 +18,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *jobs.SUBMISSION_ROUTES,
     *live.ROUTES,
     *jobs.LOG_ROUTES,
-    *operators.NAMESPACE_ROUTES,
-    *operators.NODE_ROUTES,
     *operators.OPERATION_ROUTES,
     *schedules.ROUTES,
-    *operators.TOKEN_ROUTES,
-    *operators.WORKER_ROUTES,
     *workflows.ROUTES,
 )

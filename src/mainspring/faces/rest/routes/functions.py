@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from mainspring.api import functions
-from mainspring.api.request import Code, Page
+from mainspring.api.request import Code
 from mainspring.faces.rest.idempotency import version_of
 from mainspring.faces.rest.registry import N, Route
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotations
@@ -46,13 +46,6 @@ F: Final = f"{N}/functions/{{function}}"
 CHANGES: Final = (Code.UNSUPPORTED, Code.TOO_MANY_FUNCTIONS, Code.TOO_LARGE)
 
 ROUTES: Final = (
-    Route(
-        method="GET",
-        path=f"{N}/functions",
-        request=functions.ListFunctions,
-        answer=Page[functions.FunctionInfo],
-        summary="List functions",
-    ),
     Route(
         method="PUT",
         path=f"{F}/limits",

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from mainspring.api import jobs
-from mainspring.api.request import ApiError, Code, Page
+from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import REFUSALS, SUBMISSION_LIMIT, NewJob, SubmitJob, SubmitJobs
 from mainspring.faces.rest.idempotency import REPLAYED
 from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, N, Route, path_in
 from mainspring.faces.rest.replies import PROBLEM_TYPES, Raw, Reply
-from mainspring.sizes import Text, Texts
+from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
     from mainspring.api.request import Problem
@@ -35,15 +35,6 @@ def _watch(query: Any) -> jobs.FollowJob:
 
 
 ROUTES: Final = (
-    Route(
-        method="GET",
-        path=f"{N}/jobs",
-        request=jobs.ListJobs,
-        types={"state": Texts | None},
-        answer=Page[jobs.JobInfo],
-        summary="List jobs, newest first",
-        problems=(Code.RUN_NOT_FOUND,),
-    ),
     Route(
         method="GET",
         path=JOB,
@@ -283,14 +274,6 @@ def _line(line: jobs.LogLine) -> str:
 
 
 LOG_ROUTES: Final = (
-    Route(
-        method="GET",
-        path=f"{N}/jobs/{{handle}}/logs",
-        request=jobs.ReadJobLogs,
-        answer=jobs.Logged,
-        summary="List lines of a job's log, the oldest first",
-        problems=(Code.JOB_NOT_FOUND,),
-    ),
     Route(
         method="GET",
         path=f"{N}/jobs/{{handle}}/logs/text",

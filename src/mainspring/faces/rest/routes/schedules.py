@@ -24,13 +24,6 @@ EXAMPLE: Final = {"function": "report", "cron": "30 2 * * *", "timezone": "Europ
 
 ROUTES: Final = (
     Route(
-        method="GET",
-        path=f"{N}/schedules",
-        request=schedules.ListAllSchedules,
-        answer=Page[schedules.ScheduleInfo],
-        summary="List schedules, by name",
-    ),
-    Route(
         method="POST",
         path=f"{N}/schedules",
         request=schedules.AddSchedule,
@@ -98,14 +91,6 @@ FIRE_ROUTES: Final = (
         summary="List the fire times of a schedule, newest first",
         name="schedules_fires_of_one",
         problems=(Code.SCHEDULE_NOT_FOUND,),
-    ),
-    Route(
-        method="GET",
-        path=f"{N}/fires/outcomes",
-        request=schedules.ReadOutcomes,
-        names={"schedule": "schedules"},
-        answer=Page[schedules.FireInfo],
-        summary="Show the last outcome of each of some schedules",
     ),
     Route(
         method="GET",

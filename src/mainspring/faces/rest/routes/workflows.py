@@ -43,14 +43,6 @@ W: Final = f"{N}/workflows/{{key}}"
 ROUTES: Final = (
     Route(
         method="GET",
-        path=f"{N}/workflow-types",
-        request=workflows.ListVersions,
-        answer=Page[workflows.VersionInfo],
-        summary="List the types and versions of workflows",
-        problems=(Code.WORKFLOW_NOT_FOUND, Code.UNSUPPORTED),
-    ),
-    Route(
-        method="GET",
         path=f"{N}/workflows",
         request=workflows.ListWorkflowRuns,
         times=("since",),
@@ -66,14 +58,6 @@ ROUTES: Final = (
         reply=_pending,
         summary="Show the open work of a run",
         name="workflows_pending",
-        problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED),
-    ),
-    Route(
-        method="GET",
-        path=f"{W}/history",
-        request=workflows.ReadHistory,
-        answer=workflows.HistoryPage,
-        summary="Show the events of a run, in order or the newest first",
         problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED),
     ),
 )
