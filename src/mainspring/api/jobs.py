@@ -416,12 +416,16 @@ class JobProgress(msgspec.Struct):
 
 
 class FollowJob(Request[JobInfo]):
-    """Follow a job until it ends: each `JobInfo` as the event ``job``, and each `JobProgress`."""
+    """Follow the states and the progress of a job until it ends.
+
+    The events are ``job`` with a `JobInfo`, and ``progress`` with a `JobProgress`.
+    """
 
     permission = Permission.READ
     touches = Touches.JOB
     reads_object = True
     name_in_audit = "jobs.follow"
+    http = get("jobs/{handle}/stream", name="jobs_stream", stream=True, problems=(Code.JOB_NOT_FOUND,))
     handle: Text
 
 
@@ -458,13 +462,23 @@ class LogEnd(msgspec.Struct):
 
 
 class FollowLogs(Request[None]):
-    """Follow the lines of a job's log until it has ended."""
+    """Follow the lines of a job's log until it has ended.
+
+    The events are ``lines``, and ``end`` when the job has ended.
+    """
 
     permission = Permission.PAYLOADS
     requires = Feature.LOGS
     touches = Touches.JOB
     reads_object = True
     name_in_audit = "jobs.follow_logs"
+    http = get(
+        "jobs/{handle}/logs/stream",
+        name="jobs_logs_stream",
+        stream=True,
+        resume="after",
+        problems=(Code.JOB_NOT_FOUND, Code.UNSUPPORTED),
+    )
     handle: Text
     tail: Whole = 200
     """The number of earlier lines with which the stream begins, the newest ones."""

@@ -48,6 +48,8 @@ def route_of(kind: type[Request[Any]]) -> Route:
     http = kind.http
     assert http is not None
     answer = answer_type(kind)
+    if answer is type(None):
+        answer = None
     # Changes make functions that do not exist.
     found = None if kind.touches is None or kind.touches is Touches.FUNCTION else kind.touches.code
     takes_version = http.method in {"PUT", "PATCH", "DELETE"} and REVISION in kind.__struct_fields__

@@ -45,16 +45,6 @@ ROUTES: Final = (
         summary="Show a job; with wait and If-None-Match, once it has changed",
         problems=FOUND,
     ),
-    Route(
-        method="GET",
-        path=f"{JOB}/stream",
-        request=jobs.FollowJob,
-        answer=jobs.JobInfo,
-        stream=True,
-        name="jobs_stream",
-        summary="Stream the states and the progress of a job until it ends",
-        problems=FOUND,
-    ),
 )
 
 _WAIT: Final = re.compile(rb"(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])")
@@ -284,16 +274,5 @@ LOG_ROUTES: Final = (
         summary="Download a job's log as text",
         problems=(Code.JOB_NOT_FOUND,),
         name="jobs_logs_text",
-    ),
-    Route(
-        method="GET",
-        path=f"{N}/jobs/{{handle}}/logs/stream",
-        request=jobs.FollowLogs,
-        answer=None,
-        summary="Follow a job's log: events `lines`, and `end` when the job has ended",
-        stream=True,
-        resume="after",
-        problems=(Code.JOB_NOT_FOUND,),
-        name="jobs_logs_stream",
     ),
 )
