@@ -1,6 +1,6 @@
 """The routes of the HTTP API: a method and a path, the request of the API behind them, and what goes in and out.
 
-`faces/rest/routes` has them, one module for each subject. Everything else is derived from them: the table by which the
+Most are declared in their requests; `routes` has all of them. Everything else is derived from them: the table by which the
 application finds a route, the readers of its inputs, and OpenAPI.
 
 A `Shape` has the inputs of a route that differ from its request in some fields, and the request that is made of them.

@@ -1,4 +1,4 @@
-"""The routes of requests that declare their place in the HTTP API (`api.declaration.Http`)."""
+"""All routes of the HTTP API: those of requests that declare their place (`api.declaration.Http`), and `special_routes`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from mainspring.api import (
     workflows,
 )
 from mainspring.api.request import Code, Touches, answer_type, summary_of
+from mainspring.faces.rest import special_routes
 from mainspring.faces.rest.idempotency import version_of
 from mainspring.faces.rest.registry import BODY_LIMIT, ROOT, N, Route, path_in
 from mainspring.faces.rest.replies import Reply
@@ -92,4 +93,4 @@ def _reply_with_place(http: Http, answer: Any, request: Request[Any]) -> Any:
     return Reply(answer, status, {"Location": path_in(request.namespace, *segments)})
 
 
-ROUTES: Final = tuple(route for subject in SUBJECTS for route in routes_of(subject))
+ROUTES: Final = (*(route for subject in SUBJECTS for route in routes_of(subject)), *special_routes.ROUTES)
