@@ -87,7 +87,7 @@ class ListTokens(Request[Page[TokenInfo]]):
     touches = Touches.EACH
     in_any_namespace = True
     call = "tokens.list"
-    http = get("/tokens", problems=(Code.UNSUPPORTED,))
+    http = get("/tokens")
     cursor: Text | None = None
     limit: Limit = 100
 
@@ -219,7 +219,7 @@ class ListActs(Request[Page[ActInfo]]):
     requires = Feature.ACCESS
     touches = Touches.EACH
     call = "audit.list"
-    http = get("audit", problems=(Code.UNSUPPORTED,))
+    http = get("audit")
     only_reads = True
     everywhere: Annotated[bool, described("Acts in all namespaces, and those outside, such as on nodes.")] = False
     who: Annotated[Text | None, described("Only acts of the token or user with this name.")] = None
@@ -243,7 +243,7 @@ class ListMarks(Request[Page[MarkInfo]]):
     permission = Permission.READ
     requires = Feature.ACCESS
     call = "marks.list"
-    http = get("marks", problems=(Code.UNSUPPORTED,))
+    http = get("marks")
     only_reads = True
     cursor: Text | None = None
     limit: Limit = 100

@@ -477,7 +477,7 @@ class FollowLogs(Request[None]):
         name="jobs_logs_stream",
         stream=True,
         resume="after",
-        problems=(Code.JOB_NOT_FOUND, Code.UNSUPPORTED),
+        problems=(Code.JOB_NOT_FOUND,),
     )
     handle: Text
     tail: Whole = 200

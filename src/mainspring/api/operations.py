@@ -128,7 +128,7 @@ class ListOperations(Request[Page[OperationInfo]]):
     permission = Permission.READ
     requires = Feature.OPERATIONS
     call = "operations.list"
-    http = get("operations", problems=(Code.UNSUPPORTED,))
+    http = get("operations")
     cursor: Text | None = None
     limit: Limit = 100
 
@@ -163,7 +163,7 @@ class ListOperationJobs(Request[Page[TouchedJob]]):
     touches = Touches.OPERATION
     reads_object = True
     call = "operations.jobs"
-    http = get("operations/{id}/jobs", problems=(Code.OPERATION_NOT_FOUND, Code.UNSUPPORTED))
+    http = get("operations/{id}/jobs", problems=(Code.OPERATION_NOT_FOUND,))
     id: Text
     cursor: Text | None = None
     limit: Limit = PAGE_LIMIT

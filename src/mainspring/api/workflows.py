@@ -297,7 +297,7 @@ class ReadHistory(Request[HistoryPage], rename={"first": "from"}):
     touches = Touches.RUN
     reads_object = True
     call = "workflows.history"
-    http = get("workflows/{key}/history", problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED))
+    http = get("workflows/{key}/history", problems=(Code.RUN_NOT_FOUND,))
     only_reads = True
     bounds_pages = True
     key: Text
@@ -474,7 +474,7 @@ class ListVersions(Request[Page[VersionInfo]]):
     permission = Permission.READ
     requires = Feature.WORKFLOWS
     call = "workflows.versions"
-    http = get("workflow-types", problems=(Code.WORKFLOW_NOT_FOUND, Code.UNSUPPORTED))
+    http = get("workflow-types", problems=(Code.WORKFLOW_NOT_FOUND,))
     type: Text | None = None
     cursor: Text | None = None
     limit: Limit = PAGE_LIMIT

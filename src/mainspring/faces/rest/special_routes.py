@@ -347,7 +347,6 @@ LIMIT_ROUTES: Final = (
         times=("since", "until"),
         answer=functions.Series,
         summary="Show the last hour or day of a function",
-        problems=(Code.UNSUPPORTED,),
     ),
 )
 
@@ -361,7 +360,7 @@ OPERATION_ROUTES: Final = (
         watch=lambda query: operations.FollowOperation(query.id, namespace=query.namespace),
         answer=operations.OperationDetails,
         summary="Show an operation; with wait and If-None-Match, once it has changed",
-        problems=(Code.OPERATION_NOT_FOUND, Code.UNSUPPORTED),
+        problems=(Code.OPERATION_NOT_FOUND,),
     ),
 )
 
@@ -490,7 +489,6 @@ RUN_ROUTES: Final = (
         times=("since",),
         answer=Page[workflows.RunInfo],
         summary="List runs, newest first",
-        problems=(Code.UNSUPPORTED,),
     ),
     Route(
         method="GET",
@@ -500,7 +498,7 @@ RUN_ROUTES: Final = (
         reply=_pending,
         summary="Show the open work of a run",
         name="workflows_pending",
-        problems=(Code.RUN_NOT_FOUND, Code.UNSUPPORTED),
+        problems=(Code.RUN_NOT_FOUND,),
     ),
 )
 
