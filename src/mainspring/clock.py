@@ -7,9 +7,12 @@ Both are floats of seconds here, and integers of microseconds (``…_us``) in st
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 MICROSECONDS = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
@@ -30,3 +33,13 @@ def to_us(seconds: float) -> int:
 def from_us(microseconds: int) -> float:
     """Convert the stores' microseconds to seconds."""
     return microseconds / MICROSECONDS
+
+
+def us_of(time: datetime) -> int:
+    """Convert a time with a time zone to the stores' microseconds."""
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def time_of(microseconds: int) -> datetime:
+    """Convert the stores' microseconds, up to the year 9999, to a time in UTC."""
+    return _EPOCH + microseconds * _MICROSECOND

@@ -1,12 +1,13 @@
 """The limits of values that arrive from outside and are stored or shown: one table, with which a test compares the page *Limits*.
 
 A worker's or client's text is refused, or shortened where a refusal would lose the outcome of a job. Fields of requests have a
-limit in their types (`Text`, `Texts`, `Whole`, `Moment`), which `tests/security/test_sizes.py` requires of each of them.
+limit in their types (`Text`, `Texts`, `Whole`), which `tests/security/test_sizes.py` requires of each of them.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from itertools import accumulate
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
@@ -86,8 +87,8 @@ KIND: Final = "kind"
 """The key under which a type says how people write its values, if Python's type does not: see `api.declaration.FieldKind`."""
 Seconds = Annotated[float, Meta(ge=-1e12, le=1e12, extra={KIND: "duration"})]
 """A duration; the rules of its request have a smaller limit."""
-Moment = Annotated[float, Meta(ge=0, le=253_402_300_799)]
-"""A time from 1970 to the end of 9999, in seconds since 1970."""
+Time = Annotated[datetime, Meta(tz=True)]
+"""A time as RFC 3339 text, with a time zone."""
 
 
 def bare(kind: Any) -> Any:

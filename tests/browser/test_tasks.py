@@ -257,7 +257,7 @@ def test_run_a_schedule_now(full: Site, user: User) -> None:
     user.open_row(name)
     act(user, "Run now")
     done(user, "The schedule was fired now")
-    assert len(full.call("GET", f"namespaces/default/schedules/{name}/fires")["items"]) == 1
+    assert len(full.call("GET", f"namespaces/default/fires?schedule={name}")["items"]) == 1
 
 
 def test_signal_a_workflow(full: Site, user: User) -> None:

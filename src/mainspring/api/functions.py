@@ -14,10 +14,10 @@ from mainspring.access.roles import Permission
 from mainspring.api.declaration import described, get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.request import Code, Limit, Page, Request, Time, Touches
+from mainspring.api.request import Code, Limit, Page, Request, Touches
 from mainspring.features import Feature
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
-from mainspring.sizes import Moment, Text  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Text, Time  # noqa: TC001 - msgspec reads the annotations
 
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
 
@@ -261,12 +261,13 @@ class ReadFunctionSeries(Request[Series]):
     requires = Feature.SERIES
     touches = Touches.FUNCTION
     call = "functions.series"
+    http = get("functions/{function}/series")
     only_reads = True
     function: Text
     step: StepName = "minute"
-    since: Moment | None = None
-    """Only buckets that begin at this time or later, in seconds since 1970."""
-    until: Moment | None = None
+    since: Time | None = None
+    """Only buckets that begin at this time or later."""
+    until: Time | None = None
     """Only buckets that begin before this time."""
 
 

@@ -25,7 +25,6 @@ from mainspring.api.request import (
     OfWorkflow,
     Page,
     Request,
-    Time,
     Touches,
 )
 from mainspring.api.submitting import (
@@ -43,6 +42,7 @@ from mainspring.sizes import (
     Seconds,
     Text,
     TextTuple,
+    Time,
     Whole,
 )
 

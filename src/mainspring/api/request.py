@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotation
-from datetime import datetime
 from enum import Enum, StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args, get_origin
@@ -23,7 +22,7 @@ from mainspring.errors import ConflictError, ForbiddenError, Kind, MainspringErr
 from mainspring.features import Feature  # noqa: TC001 - msgspec reads the annotation
 from mainspring.namespaces import Namespaced
 from mainspring.private_data import hide_secrets
-from mainspring.sizes import Text, Texts
+from mainspring.sizes import Text, Texts, Time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -312,10 +311,6 @@ def params_of(request: Request[Any]) -> dict[str, Any]:
 
 write = msgspec.json.Encoder().encode
 """Return an answer as JSON."""
-
-Time = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A time as RFC 3339 text, with a time zone."""
-
 
 StateName = Literal["scheduled", "pending", "leased", "running", "succeeded", "failed", "cancelled", "expired"]
 OfState = Annotated[

@@ -8,12 +8,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import delete, described, get, post
+from mainspring.api.declaration import delete, described, get, patch, post, put
 from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.model import ClockNote, ConflictKind, Misfire  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.specification import Specification
-from mainspring.sizes import ENTRIES, Moment, Text, Texts, TextTuple, Whole
+from mainspring.sizes import ENTRIES, Text, Texts, TextTuple, Time, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -192,12 +192,22 @@ class ShowSchedule(Request[ScheduleDetails]):
     name: Text
 
 
+EXAMPLE: Final = {"function": "report", "cron": "30 2 * * *", "timezone": "Europe/Berlin", "args": {"full": True}}
+
+
 class AddSchedule(Specification, Request[ScheduleInfo]):
     """Create a schedule."""
 
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
     call = "schedules.add"
+    http = post(
+        "schedules",
+        status=201,
+        location="schedules/{name}",
+        problems=(Code.CONFLICT,),
+        example={"name": "nightly", **EXAMPLE},
+    )
 
 
 class EditSchedule(Specification, Request[ScheduleInfo]):
@@ -206,6 +216,7 @@ class EditSchedule(Specification, Request[ScheduleInfo]):
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
     call = "schedules.edit"
+    http = patch("schedules/{name}", problems=(Code.CONFLICT,), example={"cron": "0 3 * * *"})
     revision: Text | None = None
     """Of the last answer: if the schedule was changed since, the request fails with ``changed``."""
 
@@ -216,6 +227,7 @@ class ReplaceSchedule(Specification, Request[ScheduleInfo]):
     permission = Permission.DEVELOP
     touches = Touches.SCHEDULE
     call = "schedules.replace"
+    http = put("schedules/{name}", problems=(Code.CONFLICT,), example=EXAMPLE)
     revision: Text | None = None
 
 
@@ -228,6 +240,7 @@ class PreviewSchedule(Specification, Request[Previewed]):
     permission = Permission.READ
     touches = Touches.SCHEDULE
     call = "schedules.preview"
+    http = post("schedules/preview", example={"name": "nightly", **EXAMPLE, "count": 3})
     only_reads = True
     count: Whole = 10
 
@@ -380,13 +393,14 @@ class ListFires(Request[Page[FireInfo]]):
 
     permission = Permission.READ
     call = "schedules.fires"
+    http = get("fires", problems=(Code.SCHEDULE_NOT_FOUND,))
     only_reads = True
     schedule: Text | None = None
     state: FireStateName | None = None
     outcome: OutcomeName | None = None
-    since: Moment | None = None
-    """The earliest fire time, in seconds since 1970."""
-    until: Moment | None = None
+    since: Time | None = None
+    """The earliest fire time."""
+    until: Time | None = None
     """Only fire times before this one."""
     cursor: Text | None = None
     limit: Limit = 100
@@ -413,10 +427,11 @@ class ReadTimeline(Request[Timeline]):
 
     permission = Permission.READ
     call = "schedules.timeline"
+    http = get("fires/timeline")
     only_reads = True
-    since: Moment | None = None
-    """Seconds since 1970; by default the begin of the present day in UTC."""
-    until: Moment | None = None
+    since: Time | None = None
+    """By default the begin of the present day in UTC."""
+    until: Time | None = None
     """By default a day later, and at most 31 days."""
     step: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 900.0
     """Seconds of a bucket."""

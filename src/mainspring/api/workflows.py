@@ -17,7 +17,7 @@ from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
 from mainspring.api.submitting import Arguments, PriorityName
 from mainspring.features import Feature
-from mainspring.sizes import Moment, Seconds, Text, TextTuple  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Seconds, Text, TextTuple, Time  # noqa: TC001 - msgspec reads the annotations
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Status
 
@@ -263,6 +263,7 @@ class ListWorkflowRuns(Request[Page[RunInfo]]):
     permission = Permission.READ
     requires = Feature.WORKFLOWS
     call = "workflows.list"
+    http = get("workflows")
     only_reads = True
     open: bool = False
     closed: bool = False
@@ -271,8 +272,8 @@ class ListWorkflowRuns(Request[Page[RunInfo]]):
     type: Text | None = None
     id: Text | None = None
     status: GivenStatus | None = None
-    since: Moment | None = None
-    """The earliest start, in seconds since 1970."""
+    since: Time | None = None
+    """The earliest start."""
     cursor: Text | None = None
     limit: Limit = 100
 

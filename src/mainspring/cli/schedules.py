@@ -52,6 +52,7 @@ from mainspring.cli.options import (
     plain,
     reading,
 )
+from mainspring.clock import time_of, to_us
 from mainspring.errors import SettingsError, UsageError
 from mainspring.quantities import parse_duration, parse_time
 
@@ -80,6 +81,11 @@ def _or_none(parse: Any) -> Any:
 
 _OPTIONAL_TIME_OPTION: dict[str, Any] = {"converter": reading(_or_none(parse_time)), "metavar": "TIME"}
 _OPTIONAL_DURATION_OPTION: dict[str, Any] = {"converter": reading(_or_none(parse_duration)), "metavar": "DURATION"}
+
+
+def _time(seconds: float | None) -> Any:
+    """Return the time of an option for a request; an option that is not given stays as it is."""
+    return seconds if seconds is None or isinstance(seconds, _NotGiven) else time_of(to_us(seconds))
 
 
 class _NotGiven(float):
@@ -235,7 +241,7 @@ class ScheduleOptions:
         fields: dict[str, Any] = {
             "cron": self.cron,
             "every": self.every,
-            "at": self.at,
+            "at": _time(self.at),
             "parents": self.parent,
             "timezone": self.timezone,
             "exclude": self.exclude,
@@ -250,7 +256,8 @@ class ScheduleOptions:
             "unique": self.unique,
             "tags": self.tag,
         }
-        optional = {"start": self.start, "end": self.end, "timeout": self.run_timeout, "expires": self.expires}
+        times = {name: _time(value) for name, value in (("start", self.start), ("end", self.end))}
+        optional = {**times, "timeout": self.run_timeout, "expires": self.expires}
         return {key: value for key, value in fields.items() if value is not None} | {
             key: value for key, value in optional.items() if value is not NOT_GIVEN
         }
@@ -567,7 +574,7 @@ def fires(
 
     The states and reasons are those of history. Times of removed schedules are left out.
     """
-    request = ListFires(schedule, state, outcome, since, until)
+    request = ListFires(schedule, state, outcome, _time(since), _time(until))
     print_rows(FIRE_COLUMNS, list(items(server.client(), request, limit)), json=json)
     return EXIT_DONE
 
@@ -593,7 +600,7 @@ def timeline(
     many were skipped, and how many are due. Empty buckets are left out. Of a schedule with more than 2,000 past or next times,
     the nearest 2,000 are counted.
     """
-    lines = list(items(server.client(), ReadTimeline(since, until, step)))
+    lines = list(items(server.client(), ReadTimeline(_time(since), _time(until), step)))
     if json:
         print_json(lines)
     else:

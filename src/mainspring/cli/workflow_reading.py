@@ -36,6 +36,7 @@ from mainspring.cli.display import (
 from mainspring.cli.options import LOCAL, TIME_OPTION, Cursor, Json, ServerOptions, plain, reading
 from mainspring.cli.run_views import EVENT_COLUMNS, INTERVAL, UNFINISHED, EventRows, print_difference, with_id
 from mainspring.client.histories import read_events
+from mainspring.clock import time_of, to_us
 from mainspring.errors import MainspringError, NotFoundError, SettingsError, UsageError
 from mainspring.quantities import format_size
 from mainspring.workflows.history_json import (
@@ -140,7 +141,8 @@ def list_runs(
       mainspring workflows list --parked
       mainspring workflows list --type order --since 2030-01-31T12:00:00Z --json
     """
-    request = ListWorkflowRuns(open, closed, parked, stranded, type, id, status, since, cursor, limit)
+    began = None if since is None else time_of(to_us(since))
+    request = ListWorkflowRuns(open, closed, parked, stranded, type, id, status, began, cursor, limit)
     search = ListSearch(server.client(), request)
     try:
         search.run()

@@ -1,6 +1,6 @@
 """The JSON form of a schedule in API calls, and its conversion to and from a ``Schedule``.
 
-docs/reference/protocol.md lists the keys. Times are seconds since 1970 UTC, durations seconds.
+docs/reference/protocol.md lists the keys. Times are RFC 3339 text, durations seconds.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
+from mainspring.clock import time_of, us_of
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority, Retry
 from mainspring.jobs.user_data import check_tags
 from mainspring.namespaces import Namespaced, name_bytes, name_text
 from mainspring.schedules.model import At, Cron, Every, Misfire, Overlap, Schedule
-from mainspring.sizes import LEVELS, Seconds, Text, Texts, is_too_deep
+from mainspring.sizes import LEVELS, Seconds, Text, Texts, Time, is_too_deep
 
 if TYPE_CHECKING:
     from mainspring.schedules.model import Trigger
@@ -36,10 +37,10 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
     """The arguments as base64 of any bytes, in place of ``args``."""
     cron: Text | UnsetType = UNSET
     every: Seconds | UnsetType = UNSET
-    at: Seconds | UnsetType = UNSET
+    at: Time | UnsetType = UNSET
     timezone: Text | UnsetType = UNSET
-    start: Seconds | UnsetType | None = UNSET
-    end: Seconds | UnsetType | None = UNSET
+    start: Time | UnsetType | None = UNSET
+    end: Time | UnsetType | None = UNSET
     jitter: Seconds | UnsetType = UNSET
     exclude: Texts | UnsetType = UNSET
     misfire: Misfire | UnsetType = UNSET
@@ -83,7 +84,7 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
         if self.every is not UNSET:
             triggers.append(Every(_us(self.every)))
         if self.at is not UNSET:
-            triggers.append(At(_us(self.at)))
+            triggers.append(At(us_of(self.at)))
         if len(triggers) > 1:
             raise UsageError(f"schedule {self.name!r}: cron, every and at exclude each other: give one of them")
         return triggers[0] if triggers else None
@@ -120,7 +121,7 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
                 fields[key] = tuple(names)
         for key, time in (("start_us", self.start), ("end_us", self.end)):
             if time is not UNSET:
-                fields[key] = None if time is None else _us(time)
+                fields[key] = None if time is None else us_of(time)
         if self.tags is not UNSET:
             fields["tags"] = check_tags(self.tags, f"schedule {self.name!r}")
         if self.overlap is not UNSET:
@@ -139,10 +140,10 @@ def specify(schedule: Schedule) -> Specification:
         payload=schedule.args,
         cron=trigger.expression if isinstance(trigger, Cron) else UNSET,
         every=trigger.interval_us / _SECOND if isinstance(trigger, Every) else UNSET,
-        at=trigger.at_us / _SECOND if isinstance(trigger, At) else UNSET,
+        at=time_of(trigger.at_us) if isinstance(trigger, At) else UNSET,
         timezone=schedule.timezone,
-        start=None if schedule.start_us is None else schedule.start_us / _SECOND,
-        end=None if schedule.end_us is None else schedule.end_us / _SECOND,
+        start=None if schedule.start_us is None else time_of(schedule.start_us),
+        end=None if schedule.end_us is None else time_of(schedule.end_us),
         jitter=schedule.jitter,
         exclude=list(schedule.exclude),
         misfire=schedule.misfire,

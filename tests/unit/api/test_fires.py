@@ -13,6 +13,7 @@ from mainspring.api.handlers.pages import cursor_of
 from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.api.request import Code
+from mainspring.clock import time_of, to_us
 from mainspring.schedules import triggers
 
 from .a_node import opened, run
@@ -63,7 +64,10 @@ def test_fire_times_of_all_schedules_are_listed_in_pages(monkeypatch: pytest.Mon
                 assert await listed(node, limit) == expected
             assert await listed(node, 2, schedule="b") == [row for row in expected if row[1] == "b"]
             now = node.clock.wall()
-            assert await listed(node, 3, since=now - 60, until=now) == [("17", "a"), ("17", "b")]
+            assert await listed(node, 3, since=time_of(to_us(now - 60)), until=time_of(to_us(now))) == [
+                ("17", "a"),
+                ("17", "b"),
+            ]
             assert await listed(node, 3, state="skipped") == []
             assert await listed(node, 3, state="fired") == expected
             assert await listed(node, 3, outcome="failed") == []
@@ -184,8 +188,14 @@ def test_problems_have_codes() -> None:
         async with opened() as node:
             assert await node.code(schedules.ListFires(schedule="none")) is Code.SCHEDULE_NOT_FOUND
             assert await node.code(schedules.ListFires(cursor="x")) is Code.INVALID
-            assert await node.code(schedules.ReadTimeline(since=5.0, until=4.0)) is Code.INVALID
-            assert await node.code(schedules.ReadTimeline(since=0.0, until=32 * 86_400.0)) is Code.INVALID
+            assert (
+                await node.code(schedules.ReadTimeline(since=time_of(5_000_000), until=time_of(4_000_000)))
+                is Code.INVALID
+            )
+            assert (
+                await node.code(schedules.ReadTimeline(since=time_of(0), until=time_of(32 * 86_400_000_000)))
+                is Code.INVALID
+            )
 
     run(test())
 

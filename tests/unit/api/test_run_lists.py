@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from mainspring.api import jobs, workflows
-from mainspring.clock import to_us
+from mainspring.clock import time_of, us_of
 from mainspring.workflows.model import About, OpenTimer, Parked, Parking, encode_about
 from mainspring.workflows.model import State as RunState
 
@@ -89,7 +89,10 @@ def test_lists_have_filters() -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
             for request, expected in (
-                (workflows.ListWorkflowRuns(open=True, type="order", id="order-17", since=1.5), ((0,), False)),
+                (
+                    workflows.ListWorkflowRuns(open=True, type="order", id="order-17", since=time_of(1_500_000)),
+                    ((0,), False),
+                ),
                 (workflows.ListWorkflowRuns(closed=True), ((1, 2, 3, 4, 5, 6), False)),
                 (workflows.ListWorkflowRuns(parked=True), ((0,), True)),
                 (workflows.ListWorkflowRuns(status="timed_out"), ((6,), False)),
@@ -100,7 +103,7 @@ def test_lists_have_filters() -> None:
                 assert (query.type, query.workflow_id, query.since_us) == (
                     request.type,
                     request.id,
-                    to_us(request.since or 0),
+                    0 if request.since is None else us_of(request.since),
                 )
 
     run(test())
@@ -164,7 +167,7 @@ def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
                         workflows.ListWorkflowRuns(open=True),
                         workflows.ListWorkflowRuns(closed=True),
                         workflows.ListWorkflowRuns(parked=True),
-                        workflows.ListWorkflowRuns(since=1.0),
+                        workflows.ListWorkflowRuns(since=time_of(1_000_000)),
                     )
                 ),
             ):

@@ -10,6 +10,7 @@ from mainspring.api import jobs, schedules
 from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.api.request import ApiError, Code, Page
+from mainspring.clock import time_of
 from mainspring.errors import StoreFullError
 from mainspring.features import Feature
 from mainspring.schedules.specification import Specification
@@ -168,7 +169,7 @@ def test_a_preview_saves_nothing_and_previews_an_edit_where_the_schedule_exists(
             assert (shown.clock_changes, shown.conflicts) == ([], [])
             assert (await call(schedules.ListAllSchedules())).items == []
             await call(schedules.AddSchedule(name="a", function="f", every=60.0))
-            shown = await call(schedules.PreviewSchedule(name="a", start=1_800_000_000.0, count=1))
+            shown = await call(schedules.PreviewSchedule(name="a", start=time_of(1_800_000_000_000_000), count=1))
             assert (shown.when, shown.times[0].at) == ("every 1m", "2027-01-15T08:00:00.000000Z")
             assert [one.kind for one in shown.conflicts] == ["exists"]
             year = await call(schedules.PreviewSchedule(name="b", cron="0 0 1 * *", timezone="Europe/Berlin", count=12))

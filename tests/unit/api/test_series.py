@@ -12,6 +12,7 @@ from mainspring.access.roles import Grant, Role
 from mainspring.api.functions import ReadErrors, ReadFunctionSeries
 from mainspring.api.handlers.namespaces import SeriesCalls, quantile
 from mainspring.api.request import ApiError, Code
+from mainspring.clock import time_of, to_us
 from mainspring.features import Feature
 from mainspring.jobs.attempts import BOUNDS
 from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
@@ -61,7 +62,9 @@ def test_a_series_has_all_buckets_and_adds_those_of_all_nodes() -> None:
             assert sum(one.submitted for one in series.buckets) == 6, "the bucket of an hour ago is over"
             assert series.buckets[0].wait is None
             now = begin_of(MINUTE, node.clock.wall())
-            part = await node.api.call(ReadFunctionSeries("f", since=now - 60, until=now))
+            part = await node.api.call(
+                ReadFunctionSeries("f", since=time_of(to_us(now - 60)), until=time_of(to_us(now)))
+            )
             assert [one.submitted for one in part.buckets] == [6]
 
     run(test())

@@ -82,7 +82,7 @@ def test_all_options_become_fields(calls: list[tuple[str, dict[str, Any]]], caps
                 "priority": "high",
                 "retry": {"max_attempts": 3},
                 "unique": "u",
-                "start": 1_893_456_000.0,
+                "start": "2030-01-01T00:00:00Z",
                 "end": None,
                 "timeout": 7200.0,
                 "expires": None,
@@ -99,7 +99,7 @@ def test_all_options_become_fields(calls: list[tuple[str, dict[str, Any]]], caps
     ("words", "params"),
     [
         ("--every 10s", {"every": 10.0}),
-        ("--at 2030-01-01T00:00:00Z", {"at": 1_893_456_000.0}),
+        ("--at 2030-01-01T00:00:00Z", {"at": "2030-01-01T00:00:00Z"}),
         ("--parent b --parent c", {"parents": ["b", "c"]}),
         ("--no-wait --misfire skip", {"wait_for_children": False, "misfire": "skip"}),
         ("--attempts 3 --timeout 2h", {"retry": {"max_attempts": 3}, "timeout": 7200.0}),

@@ -213,7 +213,7 @@ def test_runs_are_listed(server: Server, capsys: pytest.CaptureFixture[str]) -> 
                 "parked": True,
                 "type": "order",
                 "id": "order-17",
-                "since": 1_896_091_200.0,
+                "since": "2030-01-31T12:00:00Z",
                 "limit": 5,
                 "cursor": "x",
             },

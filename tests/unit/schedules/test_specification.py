@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.clock import time_of
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Retry
 from mainspring.schedules.model import At, Cron, Every, Overlap, Schedule
@@ -49,14 +50,16 @@ def test_missing_fields_have_their_defaults() -> None:
 
 
 def test_an_edit_changes_only_its_fields() -> None:
-    before = Specification(name="a", cron="@daily", start=5, timeout=3, exclude=["2030-12-24"]).schedule()
+    before = Specification(
+        name="a", cron="@daily", start=time_of(5_000_000), timeout=3, exclude=["2030-12-24"]
+    ).schedule()
     after = Specification(name="a", timezone="Europe/Berlin", timeout=None, exclude=[]).schedule(before)
     assert (after.trigger, after.start_us, after.timezone) == (Cron("@daily"), 5_000_000, "Europe/Berlin")
     assert (after.timeout, after.exclude) == (None, ())
 
 
 def test_a_trigger_replaces_parents_and_parents_a_trigger() -> None:
-    root = Specification(name="a", cron="@daily", start=5).schedule()
+    root = Specification(name="a", cron="@daily", start=time_of(5_000_000)).schedule()
     child = Specification(name="a", parents=["b"]).schedule(root)
     assert (child.trigger, child.parents, child.start_us) == (None, ("b",), None)
     assert Specification(name="a", every=60).schedule(child).parents == ()
@@ -68,13 +71,13 @@ def test_a_trigger_replaces_parents_and_parents_a_trigger() -> None:
         (Specification(name="a"), "neither a trigger nor parents"),
         (Specification(name="a", cron="@daily", every=5), "exclude each other"),
         (Specification(name="a", cron="@daily", parents=["b"]), "a trigger and parents"),
-        (Specification(name="a", parents=["b"], start=5), "start and end belong to the roots"),
+        (Specification(name="a", parents=["b"], start=time_of(5_000_000)), "start and end belong to the roots"),
         (
             Specification(name="a", cron="@daily", overlap="never"),
             "overlap must be one of allow, forbid, queue, replace",
         ),
         (Specification(name="a", cron="@daily", priority="urgent"), "priority must be one of high, normal, low"),
-        (Specification(name="a", at=1e300), "1970 and 9999"),
+        (Specification(name="a", at=time_of(-1)), "1970 and 9999"),
         (Specification(name="a", every=1e-300), "at least 100ms"),
     ],
 )

@@ -22,7 +22,7 @@ from mainspring.api.schedules import (
     TimelineBucket,
 )
 from mainspring.callbacks import in_slices
-from mainspring.clock import to_us
+from mainspring.clock import to_us, us_of
 from mainspring.namespaces import key_of_text, name_text
 from mainspring.queries import lists as queries
 from mainspring.schedules import triggers
@@ -161,8 +161,8 @@ class FireCalls:
 
     async def _list(self, request: ListFires, call: Call) -> Page[FireInfo]:
         first = _place(request.cursor)
-        until_us = sys.maxsize if request.until is None else to_us(min(request.until, 1e11))
-        since_us = 0 if request.since is None else to_us(max(request.since, 0.0))
+        until_us = sys.maxsize if request.until is None else us_of(request.until)
+        since_us = 0 if request.since is None else max(us_of(request.since), 0)
         histories, heap = _begin(await self._all(request, call.caller), first, since_us, until_us)
         is_filtered = request.state is not None or request.outcome is not None
         number = ROWS_AT_ONCE if is_filtered else min(ROWS_AT_ONCE, request.limit)
@@ -227,8 +227,8 @@ class FireCalls:
 
     async def _timeline(self, request: ReadTimeline, call: Call) -> Timeline:
         now = self._clock.wall()
-        since = now // DAY * DAY if request.since is None else request.since
-        until = since + DAY if request.until is None else request.until
+        since = now // DAY * DAY if request.since is None else request.since.timestamp()
+        until = since + DAY if request.until is None else request.until.timestamp()
         if not 0 <= since < until <= since + LONGEST_TIMELINE or until > triggers.LAST_US / 1e6:
             raise ApiError(Code.INVALID, "a timeline begins before it ends, after 1970, and has at most 31 days")
         since_us, until_us, step_us = to_us(since), to_us(until), to_us(request.step)

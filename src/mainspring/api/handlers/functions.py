@@ -350,7 +350,7 @@ class FunctionCalls:
         if until is not None and not 0 < until - self._service.wall() <= LONGEST_PAUSE:
             raise ApiError(
                 Code.INVALID,
-                "until is a time in the future, at most ten years ahead, in seconds since 1970; leave it out"
+                "until is a time in the future, at most ten years ahead; leave it out"
                 " for a pause until the function is resumed",
             )
         until_us = 0 if until is None else to_us(until)

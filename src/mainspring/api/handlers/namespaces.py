@@ -461,13 +461,15 @@ class SeriesCalls:
                 last = bucket
             elif last is not None:  # nodes write a number that has changed
                 bucket.count_waiting(last.waiting, last.waiting_us)
+        since = None if request.since is None else request.since.timestamp()
+        until = None if request.until is None else request.until.timestamp()
         return Series(
             request.function,
             step,
             [
                 _info(at, bucket)
                 for at, bucket in buckets.items()
-                if (request.since is None or at >= request.since) and (request.until is None or at < request.until)
+                if (since is None or at >= since) and (until is None or at < until)
             ],
             list(BOUNDS),
         )

@@ -25,7 +25,7 @@ from mainspring.api.workflows import (
     RunDetails,
     ShowRun,
 )
-from mainspring.clock import to_us
+from mainspring.clock import to_us, us_of
 from mainspring.jobs.model import State
 from mainspring.jobs.store import CountLive
 from mainspring.namespaces import ANY, name_of, namespace_of
@@ -292,7 +292,7 @@ class RunListCalls:
             needs_decision=request.stranded,
             type=request.type,
             workflow_id=request.id,
-            since_us=to_us(request.since or 0),
+            since_us=0 if request.since is None else us_of(request.since),
             after=after,
             limit=PAGE_LIMIT if request.stranded else request.limit,
             bytes=PAGE.most,

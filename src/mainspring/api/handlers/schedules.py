@@ -44,7 +44,7 @@ from mainspring.api.schedules import (
     TriggerSchedule,
 )
 from mainspring.callbacks import in_slices
-from mainspring.clock import to_us
+from mainspring.clock import to_us, us_of
 from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.features import Feature
 from mainspring.namespaces import DEFAULT, key, key_of_text, name_bytes, name_of, name_text, split_text
@@ -453,7 +453,7 @@ def _details(stored: Stored) -> ScheduleDetails:
         fields
         | asdict(_info(stored))
         | {
-            "at": rfc3339(round((fields["at"] or 0) * 1_000_000)),
+            "at": rfc3339(0 if fields["at"] is None else us_of(fields["at"])),
             "start": rfc3339(schedule.start_us or 0),
             "end": rfc3339(schedule.end_us or 0),
             "fired_at": rfc3339(state.fired_us),

@@ -32,11 +32,11 @@ class Inputs:
         self._type = route.takes
         self._names = route.parameters
         fields = {one.name: one for one in msgspec.structs.fields(self._type)}
-        missing = [name for name in (*self._names, *route.query) if name not in fields]
+        missing = [name for name in self._names if name not in fields]
         if missing:
             raise ValueError(f"{route.method} {route.path}: {self._type.__name__} has no field {missing[0]}")
         rest = [name for name in fields if name not in self._names and name not in (*HIDDEN, route.if_match)]
-        in_query = [name for name in rest if not route.has_body or name in route.query]
+        in_query = [name for name in rest if not route.has_body]
         in_body = [name for name in rest if name not in in_query]
         title = "".join(part.capitalize() for part in route.operation.split("_"))
         self.of_path = struct_of(f"{title}Path", [fields[name] for name in self._names])

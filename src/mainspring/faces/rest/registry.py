@@ -2,8 +2,6 @@
 
 Most are declared in their requests; `routes` has all of them. Everything else is derived from them: the table by which the
 application finds a route, the readers of its inputs, and OpenAPI.
-
-A `Shape` has the inputs of a route that differ from its request in some fields, and the request that is made of them.
 """
 
 from __future__ import annotations
@@ -12,20 +10,16 @@ import asyncio
 import contextlib
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlencode
 
 import msgspec
 from msgspec import NODEFAULT
-from msgspec.structs import FieldInfo, replace
+from msgspec.structs import FieldInfo
 
 from mainspring.access.proxy import SAFE
-from mainspring.api.request import Time
 from mainspring.faces.rest.replies import HttpError
-from mainspring.sizes import bare
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,55 +46,6 @@ Wait = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT)]
 """Seconds of a long poll."""
 
 
-class Shape:
-    """The inputs for a request. The parameters are those of `registry.Route`."""
-
-    def __init__(
-        self,
-        request: type[Request[Any]],
-        *,
-        times: Iterable[str] = (),
-        types: Mapping[str, Any],
-        fixed: Mapping[str, object],
-        names: Mapping[str, str],
-        waits: bool = False,
-    ) -> None:
-        fields = {one.name: one for one in msgspec.structs.fields(request)}
-        for name in (*times, *types, *fixed, *names.values()):
-            if name not in fields:
-                raise ValueError(f"{request.__name__} has no field {name}")
-        self._request = request
-        self._times = tuple(times)
-        self._fixed = fixed
-        shown = {field: name for name, field in names.items()}
-        self._names = {name: shown.get(name, name) for name in fields if name not in fixed}
-        """The fields of the request that clients set, with the clients' names for them."""
-        self.inputs: type[Any] = request
-        """The struct of the inputs."""
-        if times or types or fixed or names or waits:
-            self.inputs = struct_of(f"{request.__name__}Inputs", [*self._fields(fields, types, waits=waits)])
-
-    def _fields(self, fields: Mapping[str, FieldInfo], types: Mapping[str, Any], *, waits: bool) -> Iterator[FieldInfo]:
-        """Yield the fields of the inputs, in the order of the request; that of a long poll is last."""
-        for key, name in self._names.items():
-            kind = types.get(key, fields[key].type)
-            one = replace(fields[key], type=_with_times(kind) if key in self._times else kind)
-            yield one if name == key else replace(one, name=name, encode_name=name)
-        if waits:
-            yield FieldInfo("wait", "wait", Wait, 0.0)
-
-    def request_of(self, inputs: Any) -> Request[Any]:
-        """Return the request for inputs."""
-        if self.inputs is self._request:
-            request: Request[Any] = inputs
-            return request
-        values = {field: getattr(inputs, name) for field, name in self._names.items()}
-        for name in self._times:
-            if isinstance(values[name], datetime):
-                values[name] = values[name].timestamp()
-        return self._request(**{**self._fixed, **values})
-
-
 def struct_of(name: str, fields: Sequence[FieldInfo]) -> Any:
     """Return a struct with these fields."""
     defined: list[Any] = []
@@ -113,16 +58,6 @@ def struct_of(name: str, fields: Sequence[FieldInfo]) -> Any:
             defined.append((one.name, one.type))
     renamed = {one.name: one.encode_name for one in fields if one.encode_name != one.name}
     return msgspec.defstruct(name, defined, kw_only=True, forbid_unknown_fields=True, rename=renamed or None)
-
-
-def _parts(kind: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the type."""
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-
-
-def _with_times(kind: Any) -> Any:
-    """Return a type with times in place of its numbers, which are seconds since 1970."""
-    return Union[tuple(Time if bare(part) is float else part for part in _parts(kind))]  # noqa: UP007 - made of a tuple
 
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -183,7 +118,7 @@ class Route:
     """One method of one path.
 
     Each field of ``inputs`` comes from one place: from the path, if it has a parameter of this name; else from the body, if the
-    method is POST, PUT or PATCH and ``query`` does not contain the field; else from the query.
+    method is POST, PUT or PATCH; else from the query.
     """
 
     method: Method
@@ -194,18 +129,10 @@ class Route:
     """The type of the JSON answer; None for an answer without a body, bytes for `Raw`."""
     summary: str
     """One line for the documentation."""
-    times: tuple[str, ...] = ()
-    """Fields of ``request`` with seconds since 1970. Clients send RFC 3339 text."""
-    types: Mapping[str, Any] = field(default_factory=dict)
-    """Other types of fields of ``request`` for what clients send."""
-    fixed: Mapping[str, object] = field(default_factory=dict)
-    """Fields of ``request`` with their values, which clients do not send."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Names that clients use, with the fields of ``request`` that they stand for."""
     waits: bool = False
     """Whether clients may send ``wait``: seconds of a long poll."""
     inputs: type[Any] | None = None
-    """A struct with everything that the client sends; by default it is derived from ``request`` by the fields above."""
+    """A struct with everything that the client sends; by default ``request``, with ``wait`` if it waits."""
     make: Callable[[Any], Request[Any]] | None = None
     """Returns the request for ``inputs``. It may raise ApiError."""
     reply: Callable[[Any, Any], Any] | None = None
@@ -214,8 +141,6 @@ class Route:
     """Replaces ``make``, the call of the API, and ``reply``: for routes that are more than one call."""
     then: Callable[[Context, Encoded], Awaitable[Encoded]] | None = None
     """Completes the answer to a request with ``Prefer``, or the kept one to a key that was used before. Nothing of it is kept."""
-    query: tuple[str, ...] = ()
-    """Fields of ``inputs`` that come from the query although the method has a body."""
     body: str = ""
     """The field of ``inputs`` that the whole body is; by default the body is an object with one key for each field."""
     stream: bool = False
@@ -261,25 +186,24 @@ class Route:
         return self.request.permission
 
     @cached_property
-    def shape(self) -> Shape:
-        """The inputs that are derived from the request."""
-        return Shape(
-            self.request,
-            times=self.times,
-            types=self.types,
-            fixed=self.fixed,
-            names=self.names,
-            waits=self.waits,
-        )
-
-    @property
     def takes(self) -> type[Any]:
         """The struct of its inputs."""
-        return self.shape.inputs if self.inputs is None else self.inputs
+        if self.inputs is not None:
+            return self.inputs
+        if not self.waits:
+            return self.request
+        wait = FieldInfo("wait", "wait", Wait, 0.0)
+        kind: type[Any] = struct_of(f"{self.request.__name__}Inputs", [*msgspec.structs.fields(self.request), wait])
+        return kind
 
     def request_of(self, inputs: Any) -> Request[Any]:
         """Return the request for inputs. Raises ApiError."""
-        return self.shape.request_of(inputs) if self.make is None else self.make(inputs)
+        if self.make is not None:
+            return self.make(inputs)
+        if self.takes is not self.request:
+            inputs = self.request(**{name: getattr(inputs, name) for name in self.request.__struct_fields__})
+        request: Request[Any] = inputs
+        return request
 
     def value_of(self, answer: Any, inputs: Any) -> Any:
         """Return the value to send, or a `Reply`, for the answer of the API and the inputs."""

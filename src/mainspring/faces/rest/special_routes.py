@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import msgspec
 
-from mainspring.api import functions, jobs, namespaces, operations, schedules, workflows
-from mainspring.api.request import ApiError, Code, Page
+from mainspring.api import functions, jobs, namespaces, operations, workflows
+from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import REFUSALS, SUBMISSION_LIMIT, NewJob, SubmitJob, SubmitJobs
 from mainspring.faces.rest.idempotency import REPLAYED, version_of
 from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, N, Route, path_in
 from mainspring.faces.rest.replies import PROBLEM_TYPES, Raw, Reply
 from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotations
-from mainspring.sizes import Text, Whole
+from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -340,14 +340,6 @@ LIMIT_ROUTES: Final = (
         name="functions_limits_delete",
         problems=(*functions.CHANGES, Code.CHANGED, "precondition_required"),
     ),
-    Route(
-        method="GET",
-        path=f"{F}/series",
-        request=functions.ReadFunctionSeries,
-        times=("since", "until"),
-        answer=functions.Series,
-        summary="Show the last hour or day of a function",
-    ),
 )
 
 
@@ -361,99 +353,6 @@ OPERATION_ROUTES: Final = (
         answer=operations.OperationDetails,
         summary="Show an operation; with wait and If-None-Match, once it has changed",
         problems=(Code.OPERATION_NOT_FOUND,),
-    ),
-)
-
-
-def _created(info: schedules.ScheduleInfo, given: schedules.AddSchedule) -> Reply:
-    return Reply(info, 201, {"Location": path_in(given.namespace, "schedules", info.name)})
-
-
-S: Final = f"{N}/schedules/{{name}}"
-
-
-TIMES: Final = ("at", "start", "end")
-SCHEDULE_CHANGES: Final = (Code.SCHEDULE_NOT_FOUND, Code.CHANGED, Code.CONFLICT, "precondition_required")
-EXAMPLE: Final = {"function": "report", "cron": "30 2 * * *", "timezone": "Europe/Berlin", "args": {"full": True}}
-
-SCHEDULE_ROUTES: Final = (
-    Route(
-        method="POST",
-        path=f"{N}/schedules",
-        request=schedules.AddSchedule,
-        times=TIMES,
-        answer=schedules.ScheduleInfo,
-        reply=_created,
-        status=201,
-        summary="Create a schedule",
-        problems=(Code.CONFLICT,),
-        example={"name": "nightly", **EXAMPLE},
-    ),
-    Route(
-        method="POST",
-        path=f"{N}/schedules/preview",
-        request=schedules.PreviewSchedule,
-        times=TIMES,
-        answer=schedules.Previewed,
-        summary="Show when a schedule would run, and save nothing",
-        example={"name": "nightly", **EXAMPLE, "count": 3},
-    ),
-    Route(
-        method="PUT",
-        path=S,
-        request=schedules.ReplaceSchedule,
-        times=TIMES,
-        if_match="revision",
-        answer=schedules.ScheduleInfo,
-        summary="Change a schedule; keys that are left out get their defaults",
-        problems=SCHEDULE_CHANGES,
-        example=EXAMPLE,
-    ),
-    Route(
-        method="PATCH",
-        path=S,
-        request=schedules.EditSchedule,
-        times=TIMES,
-        if_match="revision",
-        answer=schedules.ScheduleInfo,
-        summary="Change a part of a schedule",
-        problems=SCHEDULE_CHANGES,
-        example={"cron": "0 3 * * *"},
-    ),
-)
-
-SPAN: Final = ("since", "until")
-
-FIRE_ROUTES: Final = (
-    Route(
-        method="GET",
-        path=f"{N}/fires",
-        request=schedules.ListFires,
-        times=SPAN,
-        fixed={"schedule": None},
-        answer=Page[schedules.FireInfo],
-        summary="List the fire times of all schedules, newest first",
-    ),
-    Route(
-        method="GET",
-        path=f"{N}/schedules/{{name}}/fires",
-        request=schedules.ListFires,
-        times=SPAN,
-        names={"name": "schedule"},
-        types={"schedule": Text},
-        answer=Page[schedules.FireInfo],
-        summary="List the fire times of a schedule, newest first",
-        name="schedules_fires_of_one",
-        problems=(Code.SCHEDULE_NOT_FOUND,),
-    ),
-    Route(
-        method="GET",
-        path=f"{N}/fires/timeline",
-        request=schedules.ReadTimeline,
-        times=SPAN,
-        names={"schedule": "schedules"},
-        answer=schedules.Timeline,
-        summary="Count the past and the next fire times of all schedules, or of some",
     ),
 )
 
@@ -482,14 +381,6 @@ def _pending(details: workflows.RunDetails, _: workflows.ShowRun) -> Pending:
 W: Final = f"{N}/workflows/{{key}}"
 
 RUN_ROUTES: Final = (
-    Route(
-        method="GET",
-        path=f"{N}/workflows",
-        request=workflows.ListWorkflowRuns,
-        times=("since",),
-        answer=Page[workflows.RunInfo],
-        summary="List runs, newest first",
-    ),
     Route(
         method="GET",
         path=f"{W}/pending",
@@ -603,8 +494,6 @@ ROUTES: Final = (
     *LOG_ROUTES,
     *LIMIT_ROUTES,
     *OPERATION_ROUTES,
-    *SCHEDULE_ROUTES,
-    *FIRE_ROUTES,
     *RUN_ROUTES,
     *LIVE_ROUTES,
 )

@@ -71,7 +71,7 @@ schedules.add {"name": "a", "every": 60, "function": "h"}
 schedules.add {"name": "a", "every": 60}
 schedules.add {"name": "b", "cron": "@daily", "payload": "AA==", "retry": {"max_attempts": 3}, "exclude": ["2030-12-24"]}
 schedules.add {"name": "c", "parents": ["a"], "misfire": 3, "wait_for_children": true}
-schedules.add {"name": "d", "at": 1800000000, "start": 1, "end": 1900000000, "timeout": 5, "expires": 6, "unique": "u"}
+schedules.add {"name": "d", "at": "2027-01-15T08:00:00Z", "end": "2030-03-17T17:46:40Z", "timeout": 5, "expires": 6, "unique":"u"}
 schedules.add {"name": "e", "cron": "never"}
 schedules.add {"name": "e", "more": 1}
 schedules.list

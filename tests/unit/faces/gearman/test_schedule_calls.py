@@ -87,8 +87,8 @@ def test_a_schedule_is_added_edited_paused_and_removed(tool: Peer) -> None:
 def test_all_fields_of_a_schedule_are_shown(tool: Peer) -> None:
     fields: dict[str, Any] = {
         "payload": base64.b64encode(b"\x00").decode(),
-        "start": 1_800_000_000,
-        "end": 1_900_000_000,
+        "start": "2027-01-15T08:00:00Z",
+        "end": "2030-03-17T17:46:40Z",
         "jitter": 2.5,
         "exclude": ["2030-12-24"],
         "misfire": 3,
@@ -107,7 +107,7 @@ def test_all_fields_of_a_schedule_are_shown(tool: Peer) -> None:
     }
     assert shown["retry"]["max_attempts"] == 3
     assert (shown["start"], shown["end"]) == ("2027-01-15T08:00:00.000000Z", "2030-03-17T17:46:40.000000Z")
-    assert tool.call("schedules.add", name="b", at=1_800_000_000)["when"] == "at 2027-01-15T08:00:00+00:00"
+    assert tool.call("schedules.add", name="b", at="2027-01-15T08:00:00Z")["when"] == "at 2027-01-15T08:00:00+00:00"
     assert tool.call("schedules.show", name="b")["at"] == "2027-01-15T08:00:00.000000Z"
 
 
@@ -284,7 +284,7 @@ def test_many_declared_schedules_are_processed_in_slices(
     node: Node, schedules: ScheduleService, tool: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each turn of the loop processes one schedule, and the transaction of the store computes no fire time."""
-    later = 1_900_000_000  # so that none fires during the test
+    later = "2030-03-17T17:46:40Z"  # so that none fires during the test
     many = [{"name": f"s{number:02}", "every": MINUTE + number, "start": later} for number in range(50)]
     added, most, inside = counted_turns(
         node, schedules, tool, monkeypatch, "schedules.declare", app="x", schedules=many

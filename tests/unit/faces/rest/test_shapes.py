@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mainspring.access.roles import Permission
-from mainspring.api import functions, jobs, nodes, schedules
+from mainspring.api import jobs, nodes
 from mainspring.api.request import Request
 from mainspring.faces.rest.inputs import Inputs
 from mainspring.faces.rest.registry import ROOT, Route
@@ -45,41 +45,10 @@ def test_a_list_has_a_cursor_and_a_limit() -> None:
         msgspec.convert({"limit": 1001}, listing.takes)
 
 
-def test_times_become_seconds() -> None:
-    series = route(functions.ReadFunctionSeries, times=("since",))
-    since = NOON.timestamp()
-    assert request_of(series, function="f", since=NOON) == functions.ReadFunctionSeries("f", since=since)
-    assert request_of(series, function="f") == functions.ReadFunctionSeries("f")
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"function": "f", "since": 17.0}, series.takes)
-
-
-def test_a_field_may_have_another_name_and_type() -> None:
-    listing = route(schedules.ListFires, names={"name": "schedule"}, types={"schedule": str})
-    assert "schedule" not in names(listing)
-    assert request_of(listing, name="nightly") == schedules.ListFires("nightly")
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"name": None}, listing.takes)
-
-
 def test_a_long_poll_has_a_time() -> None:
     polled = route(jobs.ShowJob, waits=True)
     assert polled.takes(handle="H:a:1").wait == 0.0
     assert request_of(polled, handle="H:a:1", wait=5.0) == jobs.ShowJob("H:a:1")
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"times": ("x",)},
-        {"types": {"x": str}},
-        {"fixed": {"x": 1}},
-        {"names": {"a": "x"}},
-    ],
-)
-def test_differences_in_fields_that_the_request_does_not_have_are_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="has no field x"):
-        _ = route(nodes.StopWorker, **more).takes
 
 
 def test_texts_of_a_path_have_the_limits_of_their_types() -> None:

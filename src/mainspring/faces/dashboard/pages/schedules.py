@@ -185,7 +185,7 @@ async def _timeline(visit: Visit, rows: list[ScheduleInfo], begin: dt.datetime, 
     since, until = begin.isoformat(), end.isoformat()
     if not rows:
         return Timeline([], since=since, until=until, step=QUARTER)
-    query = {"since": since, "until": until, "step": QUARTER, "limit": ROWS, "schedule": [one.name for one in rows]}
+    query = {"since": since, "until": until, "step": QUARTER, "limit": ROWS, "schedules": [one.name for one in rows]}
     return await visit.calls.get(Timeline, f"{N}/fires/timeline", query=query)
 
 
@@ -208,9 +208,8 @@ async def schedule(visit: Visit) -> Response:
         visit.optional(
             calls.get(
                 Items[FireInfo],
-                f"{SCHEDULE}/fires",
-                name,
-                query={"limit": OCCASIONS, "cursor": visit.field("cursor"), **span},
+                f"{N}/fires",
+                query={"schedule": name["name"], "limit": OCCASIONS, "cursor": visit.field("cursor"), **span},
             ),
             "fires",
         ),
@@ -271,7 +270,7 @@ def _times_of(runs: list[FireInfo], *, is_older: bool) -> dict[str, str]:
 
 async def _fires(visit: Visit, name: str, span: Mapping[str, Any]) -> list[FireInfo]:
     listed = await visit.optional(
-        visit.calls.get(Items[FireInfo], f"{SCHEDULE}/fires", {"name": name}, query={"limit": OCCASIONS, **span})
+        visit.calls.get(Items[FireInfo], f"{N}/fires", query={"schedule": name, "limit": OCCASIONS, **span})
     )
     return [] if isinstance(listed, Problem) else listed.items
 
