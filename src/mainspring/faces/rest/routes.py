@@ -67,7 +67,6 @@ def route_of(kind: type[Request[Any]]) -> Route:
         problems=(
             *((found,) if found is not None else ()),
             *http.problems,
-            *((Code.UNSUPPORTED,) if kind.requires is not None else ()),
             *((Code.CHANGED, "precondition_required") if takes_version else ()),
         ),
         if_match=REVISION if takes_version else "",
