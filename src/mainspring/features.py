@@ -25,7 +25,7 @@ class Feature(StrEnum):
     LINES = "lines", "this node's store has no lines of pending jobs"
     """Lines of pending jobs, whose first jobs can be read (`queries.jobs.FirstInLine`)."""
     LOGS = "logs", "this node's store keeps no logs of jobs: a store on SQLite or PostgreSQL, or in memory, does"
-    """The logs of jobs (`job_logs.store`)."""
+    """The logs of jobs (`job_logs.service`)."""
     NAMESPACES = (
         "namespaces",
         "this node's store has the namespace 'default' alone: SQLite, PostgreSQL and memory keep others, and ZooKeeper does not",

@@ -15,7 +15,7 @@ from mainspring.api.handlers.pages import cursor_of
 from mainspring.api.request import ApiError, Code, JobCriteria, Shared, write
 from mainspring.callbacks import awaited
 from mainspring.job_logs.model import Chunk, Line, parts_of
-from mainspring.job_logs.store import AppendLogs
+from mainspring.job_logs.service import AppendLogs
 from mainspring.namespaces import key
 from mainspring.workflows.model import Definition
 

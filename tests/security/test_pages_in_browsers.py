@@ -7,13 +7,12 @@ import asyncio
 import pytest
 
 from mainspring.access.proxy import HostNames
-from mainspring.server.addresses import TcpAddress
 from mainspring.server.build import open_node
 from mainspring.server.engines import build_engine
 from mainspring.server.fleet import SystemClock
 from mainspring.server.http import HttpPort
 from mainspring.server.node import Shutdown
-from mainspring.server.settings import ListenSettings, ServerSettings, parse_store
+from mainspring.server.settings import ListenSettings, ServerSettings, TcpAddress, parse_store
 from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 from tests.unit.faces.gearman.a_face import Node, configure
 from tests.unit.faces.http.ports import accepting

@@ -24,7 +24,7 @@ from mainspring.api.request import ApiError
 from mainspring.cli.app_store import read_app_store
 from mainspring.engines.sqlite.store_file import copy_store
 from mainspring.private_data import hide_in, hide_secrets
-from mainspring.server.log_settings import LogSettings
+from mainspring.server.log_writer import LogSettings
 from mainspring.server.logs import start_logging
 from mainspring.server.metrics import labels_of
 from mainspring.worker.execution import failure

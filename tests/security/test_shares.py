@@ -14,10 +14,9 @@ from mainspring.access.audit import (
     UNKNOWN_PER_MINUTE,
     ActRecorder,
 )
-from mainspring.access.caller import LOCAL, Act, Caller
+from mainspring.access.caller import KINDS, LOCAL, OWNERS, Act, Caller, Refusals, Shares
 from mainspring.access.proxy import TrustedProxies, parse_networks, parse_rules
 from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
-from mainspring.access.shares import KINDS, OWNERS, Refusals, Shares
 from mainspring.api.handlers import logs as log_answers
 from mainspring.api.handlers.logs import LogCalls
 from mainspring.api.handlers.registry import Call

@@ -23,7 +23,7 @@ from mainspring.api.submitting import NewJob, bytes_of
 from mainspring.engines.postgres.transaction import JOBS_SQL as POSTGRES
 from mainspring.engines.sqlite.statements import SQL as SQLITE
 from mainspring.errors import ConnectionLostError, PayloadError, UsageError
-from mainspring.faces.gearman import extension_json
+from mainspring.faces.gearman import worker_reports
 from mainspring.faces.gearman.worker_reports import LoggedLines
 from mainspring.faces.rest.routes import ROUTES
 from mainspring.jobs.model import UNREADABLE, JobFailure, brief, decode_failure, encode_failure, line_of
@@ -195,8 +195,8 @@ def declared() -> list[type[Any]]:
             importlib.import_module(module.name)
     packets = [
         one
-        for name, one in vars(extension_json).items()
-        if isinstance(one, type) and one.__module__ == extension_json.__name__
+        for name, one in vars(worker_reports).items()
+        if isinstance(one, type) and one.__module__ == worker_reports.__name__
     ]
     return [*requests_of(Request), *packets, LoggedLines, *(route.takes for route in ROUTES)]
 

@@ -13,7 +13,7 @@ import pytest
 from mainspring.cli.process_options import socket_mode
 from mainspring.errors import SettingsError
 from mainspring.server import sockets
-from mainspring.server.addresses import UnixAddress
+from mainspring.server.settings import UnixAddress
 from mainspring.server.sockets import bind
 
 if TYPE_CHECKING:

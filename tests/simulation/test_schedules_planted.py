@@ -11,7 +11,7 @@ from mainspring.engines.memory.schedules import MemorySchedules
 from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs.slices import Units
 from mainspring.schedules import consequences, unit
-from mainspring.schedules.changes import ScheduleChanges
+from mainspring.schedules.consequences import ScheduleChanges
 from mainspring.schedules.parents import Graph
 from mainspring.schedules.service import ScheduleService
 from mainspring.schedules.store import Due

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from mainspring.log_limit import AttemptLog
-from mainspring.server.log_settings import LogSettings
+from mainspring.server.log_writer import LogSettings
 from mainspring.server.logs import start_logging
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_arg
 import msgspec
 from msgspec import NODEFAULT, Meta, UnsetType
 
-from mainspring.resources.limit_specs import RateSpec
+from mainspring.resources.rules import RateSpec
 from mainspring.sizes import KIND
 
 if TYPE_CHECKING:

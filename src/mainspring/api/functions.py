@@ -16,7 +16,7 @@ from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.request import Code, Limit, Page, Request, Touches
 from mainspring.features import Feature
-from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
+from mainspring.resources.rules import RateSpec  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import Text, Time  # noqa: TC001 - msgspec reads the annotations
 
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]

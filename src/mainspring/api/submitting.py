@@ -31,7 +31,7 @@ from mainspring.jobs.model import (
 )
 from mainspring.jobs.user_data import check_tags
 from mainspring.namespaces import DEFAULT, Namespaced, name_of
-from mainspring.resources.limit_specs import key_of
+from mainspring.resources.rules import key_of
 from mainspring.sizes import LEVELS, Seconds, Text, TextTuple, Time, is_too_deep
 from mainspring.workflows.model import decision_function
 

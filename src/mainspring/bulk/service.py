@@ -16,8 +16,17 @@ from mainspring.access.idempotency import commit_keyed
 from mainspring.access.roles import Permission
 from mainspring.bulk import rules
 from mainspring.bulk.rules import LARGEST_STEP, PREFIX, Action, BulkOperation, Outcome, Result, Spec, Status
-from mainspring.bulk.store import BeginBulk, EndBulk, FindBulk, StepBackfill, StepBulk, Stepped, SweepBulk, TakeBulk
-from mainspring.bulk.unit import REASON
+from mainspring.bulk.store import (
+    REASON,
+    BeginBulk,
+    EndBulk,
+    FindBulk,
+    StepBackfill,
+    StepBulk,
+    Stepped,
+    SweepBulk,
+    TakeBulk,
+)
 from mainspring.callbacks import CallInProgress, shielded
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError

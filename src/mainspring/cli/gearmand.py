@@ -21,8 +21,7 @@ from mainspring.cli.node import run_node, serve_node
 from mainspring.errors import SettingsError
 from mainspring.ids import NodeId, node_id
 from mainspring.private_data import open_private
-from mainspring.server.addresses import TcpAddress
-from mainspring.server.log_settings import LogSettings
+from mainspring.server.log_writer import LogSettings
 from mainspring.server.settings import (
     JobSettings,
     KeepaliveSettings,
@@ -30,6 +29,7 @@ from mainspring.server.settings import (
     ProcessSettings,
     ServerSettings,
     StoreSettings,
+    TcpAddress,
     TlsSettings,
     default_node_name,
     parse_store,

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from mainspring.cli.display import EXPECTED_ERRORS, exit_code, explain, print_error
-from mainspring.server.addresses import TcpAddress
 from mainspring.server.log_writer import unblock_standard_error
 from mainspring.server.process import DaemonProcess, PidFile, raise_limits, switch_user
+from mainspring.server.settings import TcpAddress
 from mainspring.worker.processes import new_event_loop, reap_orphans
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from mainspring.cli.options import DURATION_OPTION, FILE_OPTION, flag, option, r
 from mainspring.errors import SettingsError
 from mainspring.nodes.strategies import strategy
 from mainspring.quantities import format_duration
-from mainspring.server.addresses import Address, parse_address
-from mainspring.server.log_settings import LOG_LEVELS, LogSettings
-from mainspring.server.settings import MIB, STOP_GRACE, ProcessSettings
+from mainspring.server.log_writer import LOG_LEVELS, LogSettings
+from mainspring.server.settings import MIB, STOP_GRACE, Address, ProcessSettings, parse_address
 
 
 def http_address(text: str) -> Address | None:

@@ -34,9 +34,18 @@ from mainspring.cli.worker_order import LISTED_TASKS, select_tasks
 from mainspring.client.environment import parse_address as parse_server
 from mainspring.errors import SettingsError
 from mainspring.namespaces import check
-from mainspring.server.addresses import Address, TcpAddress, UnixAddress, is_local, parse_address
 from mainspring.server.process import stop_signals
-from mainspring.server.settings import DEFAULT_HTTP, DEFAULT_STORE, STOP_GRACE, parse_store
+from mainspring.server.settings import (
+    DEFAULT_HTTP,
+    DEFAULT_STORE,
+    STOP_GRACE,
+    Address,
+    TcpAddress,
+    UnixAddress,
+    is_local,
+    parse_address,
+    parse_store,
+)
 from mainspring.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:

@@ -38,13 +38,13 @@ from mainspring.ids import node_id
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS, ArgumentRule
 from mainspring.nodes.model import BEAT, LEASE
 from mainspring.quantities import format_duration, parse_duration, parse_size
-from mainspring.server.addresses import Address, parse_gearman_addresses
 from mainspring.server.settings import (
     DAY,
     DEFAULT_GEARMAN,
     DEFAULT_HTTP,
     DEFAULT_STORE,
     STOP_GRACE,
+    Address,
     FleetSettings,
     JobSettings,
     KeepaliveSettings,
@@ -52,6 +52,7 @@ from mainspring.server.settings import (
     ServerSettings,
     TlsSettings,
     default_node_name,
+    parse_gearman_addresses,
     parse_store,
 )
 

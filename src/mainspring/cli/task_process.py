@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.server.log_settings import LogSettings
-from mainspring.server.log_writer import unblock_standard_error
+from mainspring.server.log_writer import LogSettings, unblock_standard_error
 from mainspring.server.logs import importing, start_logging
 from mainspring.worker.current import add_job_fields
 from mainspring.worker.executors import child

@@ -29,8 +29,7 @@ from mainspring.client.environment import parse_servers
 from mainspring.errors import SettingsError
 from mainspring.namespaces import check
 from mainspring.quantities import format_duration, parse_size
-from mainspring.server.log_settings import LogSettings
-from mainspring.server.log_writer import unblock_standard_error
+from mainspring.server.log_writer import LogSettings, unblock_standard_error
 from mainspring.server.logs import start_logging
 from mainspring.server.process import ReportedStop, show_released, show_waiting, stop_signals
 from mainspring.worker.settings import FROZEN_AFTER, WAITING_PLACES, WORKFLOW_CACHE

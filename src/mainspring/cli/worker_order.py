@@ -13,7 +13,7 @@ import msgspec
 from mainspring.cli.display import did_you_mean
 from mainspring.client.sockets import TlsFiles
 from mainspring.errors import SettingsError
-from mainspring.server.log_settings import LogSettings
+from mainspring.server.log_writer import LogSettings
 from mainspring.worker.processes import python
 from mainspring.worker.settings import WAITING_PLACES, WORKFLOW_CACHE
 

@@ -16,7 +16,7 @@ from mainspring.errors import SettingsError, UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT
 from mainspring.jobs.user_data import check_tags
 from mainspring.quantities import format_duration, parse_duration
-from mainspring.resources.limit_specs import LimitSpec, RateSpec, key_of, limits_of
+from mainspring.resources.rules import LimitSpec, RateSpec, key_of, limits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,8 @@
 """The logs of the jobs of a node: lines on their way to the store, and readers that wait for more of them.
 
 Readers may be here and at other nodes of the store.
+
+The port of the logs of jobs: what engines that keep them do (``storage.engine.Engine.logs``).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.events import FollowLog, Logged
 from mainspring.job_logs.model import Chunk, HeadAndTail, hides_nothing, parts_of, redate
-from mainspring.job_logs.store import AppendLogs, ReadLogs, SweepLogs
+from mainspring.storage.engine import Operation, PageQuery, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +23,53 @@ if TYPE_CHECKING:
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Page
     from mainspring.storage.reads import Reads
+
+
+class AppendLogs(Operation):
+    """Store chunks, and delete others of the same jobs, each given by its job and id. Outcome: None.
+
+    Nobody waits for it, and it touches no row of a job.
+    """
+
+    __slots__ = ("chunks", "dropped")
+
+    phase = Phase.LOGS
+
+    def __init__(self, chunks: Sequence[Chunk], dropped: Sequence[tuple[int, int]] = ()) -> None:
+        super().__init__()
+        self.chunks = chunks
+        self.dropped = dropped
+        self.rows = len(chunks) + len(dropped)
+        self.size = sum(chunk.size for chunk in chunks)
+        self.urgent = False
+
+
+class SweepLogs(Operation):
+    """Delete chunks with ids below ``before``, the lowest ones first and at most ``rows``. Outcome: their number."""
+
+    __slots__ = ("before",)
+
+    phase = Phase.LOGS
+
+    def __init__(self, before: int, rows: int = 500) -> None:
+        super().__init__()
+        self.before = before
+        self.rows = rows
+        self.urgent = False
+
+
+class ReadLogs(PageQuery[Chunk], frozen=True, kw_only=True):
+    """Read the chunks of a job of a namespace in the order of their ids; ``after`` and `Page.next` are ids.
+
+    ``attempt``: only this one. ``levels``: only chunks with one of these bits. ``backward``: in the opposite order.
+    """
+
+    namespace: str
+    job: int
+    attempt: int | None = None
+    levels: int = -1
+    backward: bool = False
+
 
 WAKE_INTERVAL: Final = 1.0
 """Seconds after which a reader that waits looks again: its job may have ended."""

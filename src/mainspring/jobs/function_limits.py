@@ -13,8 +13,7 @@ from mainspring.clock import from_us, to_us
 from mainspring.errors import ConflictError
 from mainspring.namespaces import name_text
 from mainspring.resources import rules
-from mainspring.resources.limit_specs import limits_to_wire
-from mainspring.resources.rules import UNLIMITED, FunctionLimits, UnreadableLimits
+from mainspring.resources.rules import UNLIMITED, FunctionLimits, UnreadableLimits, limits_to_wire
 from mainspring.resources.store import ListLimits, SaveLimits
 from mainspring.storage.set_aside import REMEDY
 

@@ -21,8 +21,7 @@ from mainspring.jobs.owners import Ended
 from mainspring.namespaces import DEFAULT, name_of, name_text, places_left, split_text
 from mainspring.schedules import consequences, rules
 from mainspring.schedules.catalogue import Catalogue
-from mainspring.schedules.changes import ScheduleChanges
-from mainspring.schedules.consequences import reopen_descendants, split_range
+from mainspring.schedules.consequences import ScheduleChanges, reopen_descendants, split_range
 from mainspring.schedules.model import Fire, FireState, Origin, Overlap, Reason
 from mainspring.schedules.reconcile import Stored, is_unchanged
 from mainspring.schedules.rules import MAX_QUEUED, Backfilled, past_times

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
+from mainspring.access.caller import Refusals
 from mainspring.access.proxy import HostNames
 from mainspring.access.service import AUDIT_RETENTION, AccessService
-from mainspring.access.shares import Refusals
 from mainspring.api.handlers.access import AccessCalls
 from mainspring.api.handlers.fires import FireCalls
 from mainspring.api.handlers.functions import Acknowledgements, DeadLetters, FunctionCalls
@@ -48,14 +48,14 @@ from mainspring.log_limit import AttemptLog
 from mainspring.namespaces import split
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
-from mainspring.server.addresses import TcpAddress
 from mainspring.server.engines import run_limits, run_slice
 from mainspring.server.fleet import ConnectedWorkers, Fleet, SharedEngine, StoreClock, node_row
-from mainspring.server.log_lines import NO_WORKER_GRACE, FailedAttempts, Unserved
+from mainspring.server.log_writer import NO_WORKER_GRACE, FailedAttempts, Unserved
 from mainspring.server.metrics import (
     Metrics,
     Oldest,
     OldestByNamespace,
+    Status,
     log_measures,
     own_log_measures,
     refused_places,
@@ -64,7 +64,7 @@ from mainspring.server.metrics import (
 )
 from mainspring.server.node import Node, StoreWatch, Ticks
 from mainspring.server.process import connection_limits
-from mainspring.server.status import Status
+from mainspring.server.settings import TcpAddress
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads

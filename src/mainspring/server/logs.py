@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import Processor
 
-    from mainspring.server.log_settings import LogSettings
-    from mainspring.server.log_writer import Outlet
+    from mainspring.server.log_writer import LogSettings, Outlet
 
 STANDARD_LIBRARY: Final = frozenset({"asyncio", "concurrent", "multiprocessing"})
 """Packages of the standard library that log. Its other modules' names are common words that users give to their own loggers."""

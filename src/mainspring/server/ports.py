@@ -15,11 +15,11 @@ import structlog
 from mainspring.access.caller import LOCAL, caller_of_port
 from mainspring.errors import SettingsError
 from mainspring.faces.gearman.protocol import TLS_REQUIRED
-from mainspring.faces.http.connections import Connections
+from mainspring.faces.http.listener import Connections
 from mainspring.log_limit import LogLimit
 from mainspring.quantities import format_duration
-from mainspring.server.addresses import TcpAddress, UnixAddress
 from mainspring.server.process import MIN_CONNECTIONS, connection_limits
+from mainspring.server.settings import TcpAddress, UnixAddress
 from mainspring.server.sockets import (
     HandshakeRefusedError,
     PortError,
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.access.caller import Caller
-    from mainspring.faces.http.connections import Connection
-    from mainspring.server.addresses import Address
-    from mainspring.server.settings import ServerSettings
+    from mainspring.faces.http.listener import Connection
+    from mainspring.server.settings import Address, ServerSettings
 
 ACCEPT_RETRY_DELAY: Final = 1.0
 """Seconds without new connections after the system refused one, for example for lack of descriptors; as in asyncio."""

@@ -34,7 +34,7 @@ from mainspring.server.log_writer import UnblockedStream
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mainspring.server.log_settings import LogSettings
+    from mainspring.server.log_writer import LogSettings
     from mainspring.server.settings import ServerSettings
 
 SPARE_FILES = 32

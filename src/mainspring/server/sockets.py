@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.client.environment import SOCKET_PATH_BYTES
 from mainspring.errors import MainspringError, SettingsError
-from mainspring.server.addresses import Address, TcpAddress, UnixAddress
+from mainspring.server.settings import Address, TcpAddress, UnixAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable

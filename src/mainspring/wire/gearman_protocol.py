@@ -8,10 +8,13 @@ A `Connection` does no input and output: bytes in, messages out. A message is ``
 types there are four types of its own: ``TEXT``, ``BAD``, ``FATAL`` and ``OVERSIZED``. The messages do not depend on how the
 bytes were split into reads. Errors are detected from a packet's header or body, without waiting for more bytes than the header
 declares.
+
+`unique_of_payload` computes Gearman's unique ``-``, which stands for the payload itself.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from enum import IntEnum
@@ -550,3 +553,21 @@ class Connection:
     def _fatal(self, code: str, message: str) -> Message:
         self._closed = True
         return FATAL, [code.encode(), message.encode()]
+
+
+_OF_PAYLOAD = b"-:"
+
+
+def unique_of_payload(payload: bytes) -> bytes:
+    """Return the unique that ``-`` stands for: a hash of the payload."""
+    return _OF_PAYLOAD + hashlib.blake2b(payload, digest_size=16).hexdigest().encode()
+
+
+def unique_of_empty_payload(number: int) -> bytes:
+    """Return a distinct unique for ``-`` with an empty payload, because gearmand does not join such jobs."""
+    return _OF_PAYLOAD + b"%032d" % number
+
+
+def original_unique(unique: bytes) -> bytes:
+    """Return a unique as its client sent it."""
+    return b"-" if unique.startswith(_OF_PAYLOAD) and len(unique) == 34 else unique

@@ -10,8 +10,7 @@ import msgspec
 from mainspring.client.options import check_name, check_text, seconds
 from mainspring.errors import UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT
-from mainspring.resources.limit_specs import limits_to_wire
-from mainspring.resources.rules import UNLIMITED, Limits
+from mainspring.resources.rules import UNLIMITED, Limits, limits_to_wire
 from mainspring.workflows.model import decision_function
 
 if TYPE_CHECKING:

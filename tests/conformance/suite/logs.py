@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.job_logs.model import Chunk, Line, lines_of, mask_from, parts_of
-from mainspring.job_logs.store import AppendLogs, ReadLogs, SweepLogs
+from mainspring.job_logs.service import AppendLogs, ReadLogs, SweepLogs
 from mainspring.jobs import store as ops
 from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NOW, Make, Store
@@ -36,7 +36,7 @@ def chunk(
 
 
 class LogSuite:
-    """The contract of ``mainspring.job_logs.store``."""
+    """The contract of ``mainspring.job_logs.service``."""
 
     @pytest.fixture
     def make(self) -> Make:

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conformance.suite.paging import everything
 
-from mainspring.engines.postgres import changing, queries
+from mainspring.engines.postgres import (
+    changing,
+    lists,
+)
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Counts, Job, Options, Priority, State
@@ -178,9 +181,9 @@ def test_a_job_that_is_released_during_its_cancel_is_cancelled(database: str, mo
 
             async def look_up(*args: Any) -> dict[int, Job]:
                 """Look after the statement that found the job held; it waits by then."""
-                monkeypatch.setattr(changing, "look_up", queries.look_up)
+                monkeypatch.setattr(changing, "look_up", lists.look_up)
                 assert await second.group(back) == [set()]
-                return await queries.look_up(*args)
+                return await lists.look_up(*args)
 
             monkeypatch.setattr(changing, "look_up", look_up)
             (cancelled,) = await first.group(ops.Cancel(job.id, b"{}", NOW))

@@ -10,7 +10,7 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from mainspring.api.declaration import FieldKind, described, field_of, fields_of
-from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotation
+from mainspring.resources.rules import RateSpec  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import Seconds, Text, Texts, Whole  # noqa: TC001 - msgspec reads the annotations
 
 

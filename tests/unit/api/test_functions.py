@@ -23,8 +23,7 @@ from mainspring.api.submitting import JobOptions, Submit
 from mainspring.errors import StoreFullError
 from mainspring.features import Feature
 from mainspring.jobs.model import FUNCTION_LIMIT, Job, Priority, State, failure
-from mainspring.resources.limit_specs import RateSpec
-from mainspring.resources.rules import Limits
+from mainspring.resources.rules import Limits, RateSpec
 from mainspring.workflows.model import decision_function
 
 from .a_node import opened, run

@@ -11,7 +11,7 @@ from mainspring.cli.defaults import load_defaults
 from mainspring.cli.process_options import StopOptions
 from mainspring.cli.serve import NodeOptions
 from mainspring.errors import SettingsError
-from mainspring.server.addresses import TcpAddress
+from mainspring.server.settings import TcpAddress
 
 if TYPE_CHECKING:
     from pathlib import Path

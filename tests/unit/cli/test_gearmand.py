@@ -8,7 +8,7 @@ import pytest
 from mainspring.cli.gearmand import gearmand, gearmand_settings
 from mainspring.cli.gearmand_options import GearmandUsageError, parse_gearmand
 from mainspring.errors import SettingsError
-from mainspring.server.addresses import TcpAddress
+from mainspring.server.settings import TcpAddress
 
 if TYPE_CHECKING:
     from mainspring.server.settings import ServerSettings

@@ -9,8 +9,7 @@ from mainspring.cli.app_store import StoreAnswer
 from mainspring.cli.run import namespace_of_ports, refuse_workflows
 from mainspring.cli.worker_order import WorkerOrder
 from mainspring.errors import SettingsError
-from mainspring.server.addresses import parse_gearman_addresses
-from mainspring.server.settings import parse_store
+from mainspring.server.settings import parse_gearman_addresses, parse_store
 
 STORE = parse_store("postgresql://jobs:secret@db/jobs")
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from mainspring.schedules.catalogue import OVERHEAD, ComputedTimes
 from mainspring.schedules.model import Cron, Every, Schedule
-from mainspring.schedules.preview import OVERHEAD, ComputedTimes
 
 ONE = Schedule(name="a", function=b"f", trigger=Every(10))
 

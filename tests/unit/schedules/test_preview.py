@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.schedules import preview, triggers
+from mainspring.schedules import (
+    catalogue,
+    triggers,
+)
 from mainspring.schedules.model import Cron, Every, Origin, Schedule, ScheduleState
 from mainspring.schedules.reconcile import Stored
 
@@ -26,7 +29,7 @@ def notes(expression: str, since: datetime, count: int) -> list[tuple[str, Clock
     schedule = Schedule(name="a", function=b"f", trigger=Cron(expression), timezone="Europe/Berlin")
     times = triggers.fire_times(schedule, us(since), triggers.LAST_US)
     found = [next(times) for _ in range(count)]
-    return [(preview.shown(schedule, at).isoformat(), preview.clock_note(schedule, at)) for at in found]
+    return [(catalogue.shown(schedule, at).isoformat(), catalogue.clock_note(schedule, at)) for at in found]
 
 
 def test_a_time_that_the_clock_skips_has_a_note() -> None:
@@ -63,9 +66,9 @@ def test_a_time_that_the_clock_shows_twice_has_a_note() -> None:
 )
 def test_clock_changes_are_found_to_the_second(since: datetime, at: datetime, before: int, after: int) -> None:
     schedule = Schedule(name="a", function=b"f", trigger=Every(1_000_000), timezone="Europe/Berlin")
-    change = preview.ClockChange(us(at), timedelta(hours=before), timedelta(hours=after))
-    assert list(preview.clock_changes(schedule, us(since), us(since + timedelta(days=2)))) == [change]
-    assert not list(preview.clock_changes(schedule, us(since), us(at) - 1_000_000))
+    change = catalogue.ClockChange(us(at), timedelta(hours=before), timedelta(hours=after))
+    assert list(catalogue.clock_changes(schedule, us(since), us(since + timedelta(days=2)))) == [change]
+    assert not list(catalogue.clock_changes(schedule, us(since), us(at) - 1_000_000))
 
 
 def stored(name: str, **fields: object) -> Stored:
@@ -76,12 +79,12 @@ def stored(name: str, **fields: object) -> Stored:
 def test_conflicts_with_other_schedules_are_named() -> None:
     there = {one.schedule.name: one for one in (stored("a"), stored("b", unique=b"u"), stored("c", function=b"g"))}
     new = stored("new", unique=b"u", trigger=Every(60_000_000)).schedule
-    assert [(one.kind, one.schedule) for one in preview.conflicts(new, there, 0)] == [
+    assert [(one.kind, one.schedule) for one in catalogue.conflicts(new, there, 0)] == [
         ("same", "a"),
         ("unique", "b"),
         ("same", "b"),
     ]
     changed = stored("c", function=b"g", trigger=Every(1_000_000)).schedule
-    assert [one.kind for one in preview.conflicts(changed, there, 0)] == ["exists", "code"]
+    assert [one.kind for one in catalogue.conflicts(changed, there, 0)] == ["exists", "code"]
     child = stored("child", trigger=None, parents=("gone",)).schedule
-    assert [(one.kind, one.schedule) for one in preview.conflicts(child, there, 0)] == [("parents", "child")]
+    assert [(one.kind, one.schedule) for one in catalogue.conflicts(child, there, 0)] == [("parents", "child")]

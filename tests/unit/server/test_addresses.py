@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.access.roles import Role
 from mainspring.errors import SettingsError
-from mainspring.server.addresses import (
+from mainspring.server.settings import (
     TcpAddress,
     UnixAddress,
     is_local,
@@ -16,7 +16,7 @@ from mainspring.server.addresses import (
 )
 
 if TYPE_CHECKING:
-    from mainspring.server.addresses import Address
+    from mainspring.server.settings import Address
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.server.addresses import Address, TcpAddress, UnixAddress
-from mainspring.server.log_settings import LogSettings
+from mainspring.server.log_writer import LogSettings
 from mainspring.server.logs import start_logging
 from mainspring.server.serving import Server
-from mainspring.server.settings import ListenSettings, ServerSettings, parse_store
+from mainspring.server.settings import Address, ListenSettings, ServerSettings, TcpAddress, UnixAddress, parse_store
 from mainspring.server.sockets import PortError
 
 if TYPE_CHECKING:

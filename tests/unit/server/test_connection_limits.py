@@ -7,9 +7,8 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mainspring.server.addresses import TcpAddress
 from mainspring.server.process import ConnectionLimits, connection_limits
-from mainspring.server.settings import LimitSettings, ListenSettings, ServerSettings, TlsSettings
+from mainspring.server.settings import LimitSettings, ListenSettings, ServerSettings, TcpAddress, TlsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from mainspring.clock import from_us
 from mainspring.ids import Handles
 from mainspring.jobs.model import Options, Retry, State, failure
 from mainspring.log_limit import AttemptLog
-from mainspring.server.log_lines import FailedAttempts
+from mainspring.server.log_writer import FailedAttempts
 
 ERROR = failure("WorkFailed", "the worker sent WORK_FAIL")
 RETRY = Options(retry=Retry(max_attempts=2, initial=2.0, jitter=0.5))

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from mainspring.errors import SettingsError
-from mainspring.server.log_settings import LogSettings
+from mainspring.server.log_writer import LogSettings
 from mainspring.server.logs import start_logging
 
 if TYPE_CHECKING:

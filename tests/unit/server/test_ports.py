@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.access.roles import Grant, Role
-from mainspring.server.addresses import TcpAddress, UnixAddress
 from mainspring.server.ports import Listening, Ports
-from mainspring.server.settings import ListenSettings, ServerSettings
+from mainspring.server.settings import ListenSettings, ServerSettings, TcpAddress, UnixAddress
 from mainspring.server.sockets import PortError, bind, bound_address
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mainspring.access.caller import Caller
-    from mainspring.server.addresses import Address
+    from mainspring.server.settings import Address
 
 
 def free_address() -> Address:

@@ -8,12 +8,13 @@ import pytest
 
 from mainspring.access.proxy import parse_networks
 from mainspring.errors import SettingsError
-from mainspring.server.addresses import TcpAddress, parse_address
 from mainspring.server.settings import (
     ListenSettings,
     ServerSettings,
+    TcpAddress,
     TlsSettings,
     default_node_name,
+    parse_address,
     parse_store,
 )
 

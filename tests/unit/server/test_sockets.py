@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.server.addresses import TcpAddress, UnixAddress
+from mainspring.server.settings import TcpAddress, UnixAddress
 from mainspring.server.sockets import PortError, bind, bound_address
 
 

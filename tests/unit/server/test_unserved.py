@@ -11,7 +11,7 @@ from tests.unit.jobs.a_node import Side
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.function_index import STARTUP_GRACE, Registered
 from mainspring.jobs.held import Worker
-from mainspring.server.log_lines import MAX_LINES, NO_WORKER_GRACE, NO_WORKER_LOG_INTERVAL, Unserved
+from mainspring.server.log_writer import MAX_LINES, NO_WORKER_GRACE, NO_WORKER_LOG_INTERVAL, Unserved
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from mainspring.clock import to_us, us_of
 from mainspring.namespaces import key_of_text, name_text
 from mainspring.queries import lists as queries
 from mainspring.schedules import triggers
+from mainspring.schedules.catalogue import ComputedTimes
 from mainspring.schedules.codecs import fault_of
 from mainspring.schedules.model import FireState
-from mainspring.schedules.preview import ComputedTimes
 from mainspring.schedules.service import row_with_names, stored_with_names
 from mainspring.schedules.store import ListSchedules
 

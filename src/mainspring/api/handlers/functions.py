@@ -46,8 +46,7 @@ from mainspring.nodes.model import running_by_function
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.lists import QueryJobs
 from mainspring.resources import rules
-from mainspring.resources.limit_specs import LimitSpec, limits_of, spec_of
-from mainspring.resources.rules import UNLIMITED, FunctionLimits, encode_limits
+from mainspring.resources.rules import UNLIMITED, FunctionLimits, LimitSpec, encode_limits, limits_of, spec_of
 from mainspring.workflows.model import decisions_of, function_named, function_text
 
 if TYPE_CHECKING:

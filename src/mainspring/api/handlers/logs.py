@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mainspring.access.shares import Shares
+from mainspring.access.caller import Shares
 from mainspring.api.handlers.pages import no_place
 from mainspring.api.handlers.text import rfc3339
 from mainspring.api.jobs import LONGEST_WAIT, FollowLogs, LogEnd, Logged, LogLine, ReadJobLogs
 from mainspring.api.request import ApiError, Code
 from mainspring.callbacks import Callback, CallInProgress
 from mainspring.job_logs.model import LEVELS, lines_of, mask_from
-from mainspring.job_logs.store import ReadLogs
+from mainspring.job_logs.service import ReadLogs
 from mainspring.jobs.model import State
 from mainspring.namespaces import split
 from mainspring.workflows.model import function_text
@@ -24,7 +24,7 @@ from mainspring.workflows.model import function_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.access.shares import Refusals
+    from mainspring.access.caller import Refusals
     from mainspring.api.handlers.registry import Call, Followers, Handlers
     from mainspring.api.request import Feed
     from mainspring.job_logs.model import Chunk

@@ -49,7 +49,10 @@ from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.features import Feature
 from mainspring.namespaces import DEFAULT, key, key_of_text, name_bytes, name_of, name_text, split_text
 from mainspring.queries.lists import ListFires
-from mainspring.schedules import preview, triggers
+from mainspring.schedules import (
+    catalogue,
+    triggers,
+)
 from mainspring.schedules.codecs import fault_of
 from mainspring.schedules.model import Fire, Origin
 from mainspring.schedules.reconcile import Code as DeclaringCode
@@ -495,7 +498,7 @@ class SchedulePreviews:
                 times.append(at)
             yield
         changes: list[ClockChangeInfo] = []
-        for change in preview.clock_changes(schedule, now_us, times[-1] if times else now_us):
+        for change in catalogue.clock_changes(schedule, now_us, times[-1] if times else now_us):
             before, after = _offset(change.before), _offset(change.after)
             changes.append(ClockChangeInfo(_text(change.at_us), before, after))
             yield
@@ -505,14 +508,14 @@ class SchedulePreviews:
             schedule.timezone,
             [previewed_time(schedule, at) for at in times],
             changes,
-            [ConflictInfo(*one) for one in preview.conflicts(schedule, stored, now_us)],
+            [ConflictInfo(*one) for one in catalogue.conflicts(schedule, stored, now_us)],
         )
 
 
 def previewed_time(schedule: Schedule, fire_us: int) -> PreviewedTime:
     """Describe a fire time of a schedule."""
-    local = preview.shown(schedule, fire_us).isoformat()
-    return PreviewedTime(_text(fire_us), local, preview.clock_note(schedule, fire_us))
+    local = catalogue.shown(schedule, fire_us).isoformat()
+    return PreviewedTime(_text(fire_us), local, catalogue.clock_note(schedule, fire_us))
 
 
 def _text(time_us: int) -> str:

@@ -6,10 +6,10 @@ import time
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.bulk import store
 from mainspring.bulk import store as ops
-from mainspring.bulk import unit
 from mainspring.bulk.rules import BulkOperation, Status, Touched, decode_touched
-from mainspring.bulk.unit import BulkUnit
+from mainspring.bulk.store import BulkUnit
 from mainspring.engines.memory import jobs
 from mainspring.engines.memory.schedules import MemorySchedules
 from mainspring.schedules.unit import ScheduleUnit
@@ -120,9 +120,9 @@ async def list_touched(tables: Tables, query: ops.ListTouched, meter: Meter) -> 
 class MemoryBulkSlice:
     """The slice on this engine: ``jobs.slices.Slice``. ``monotonic`` measures steps."""
 
-    kind = unit.KIND
+    kind = store.KIND
     follows: Final = frozenset[Any]()
-    writes = unit.WRITES
+    writes = store.WRITES
     handlers: Final[Mapping[type[Operation], Callable[[Tables, Any], object]]] = {}
     readers: Final[Mapping[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {
         ops.ShowBulk: show,

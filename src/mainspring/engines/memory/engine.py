@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.access.audit import recorded_acts
 from mainspring.access.idempotency import KeyedGroup, has_keys
-from mainspring.engines.memory import access, claiming, job_records, jobs, queries
+from mainspring.engines.memory import (
+    access,
+    claiming,
+    jobs,
+    queries,
+)
 from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.transaction import Transaction
 from mainspring.errors import StoreError
@@ -27,10 +32,10 @@ _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **claiming.HANDLERS,
     **jobs.READING_HANDLERS,
     **claiming.RESOURCE_HANDLERS,
-    **job_records.LOG_HANDLERS,
+    **access.LOG_HANDLERS,
     **access.HANDLERS,
     **access.REPLY_HANDLERS,
-    **job_records.SERIES_HANDLERS,
+    **access.SERIES_HANDLERS,
     Probe: lambda _, __: None,
 }
 
@@ -89,7 +94,7 @@ class Runner:
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**queries.READERS, **job_records.LOG_READERS, **access.READERS, **job_records.SERIES_READERS}
+        self._readers = {**queries.READERS, **access.LOG_READERS, **access.READERS, **access.SERIES_READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers

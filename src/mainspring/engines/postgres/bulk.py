@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.bulk import store
 from mainspring.bulk import store as ops
-from mainspring.bulk import unit
 from mainspring.bulk.rules import BulkOperation, Touched, decode_touched, operations_of, row_of
-from mainspring.bulk.unit import BulkUnit
-from mainspring.engines.postgres import handlers
-from mainspring.engines.postgres.queries import look_up
+from mainspring.bulk.store import BulkUnit
+from mainspring.engines.postgres import writer
+from mainspring.engines.postgres.lists import look_up
 from mainspring.engines.postgres.schedules import PostgresScheduleUnit
 from mainspring.engines.postgres.transaction import LARGEST_ID, known_ids, load_statements
 from mainspring.storage.engine import in_parts
@@ -68,7 +68,7 @@ class PostgresBulk:
 
     async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
         """Run operations on jobs."""
-        return await handlers.JOB_HANDLERS[type(operations[0])](self._tx, operations)
+        return await writer.JOB_HANDLERS[type(operations[0])](self._tx, operations)
 
     async def near(self, where: JobFilter, after: int, limit: int) -> None:
         """Read nothing ahead: queries have a connection of their own."""
@@ -138,10 +138,10 @@ async def list_touched(tx: Transaction, query: ops.ListTouched, meter: Meter) ->
 class PostgresBulkSlice:
     """The slice on this engine: ``jobs.slices.Slice``. ``monotonic`` measures steps."""
 
-    kind = unit.KIND
+    kind = store.KIND
     follows: Final = frozenset[Any]()
-    writes = unit.WRITES
-    handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {}
+    writes = store.WRITES
+    writer: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {}
     readers: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]] = {
         ops.ShowBulk: show,
         ops.ListBulk: list_bulk,

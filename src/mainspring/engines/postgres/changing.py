@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from mainspring.engines.postgres import settling, submitting, transaction
+from mainspring.engines.postgres.access import LOGS_SQL as LOGS
 from mainspring.engines.postgres.claiming import COMMITTED_AFTER, Floors
-from mainspring.engines.postgres.job_records import LOGS_SQL as LOGS
-from mainspring.engines.postgres.queries import look_up
+from mainspring.engines.postgres.lists import look_up
 from mainspring.engines.postgres.transaction import JOBS_SQL
 from mainspring.errors import StoreError
 from mainspring.jobs import rules

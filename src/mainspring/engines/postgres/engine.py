@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from mainspring.engines.postgres import access, connections, job_records, migrate, partitions, transaction
+from mainspring.engines.postgres import (
+    access,
+    connections,
+    migrate,
+    partitions,
+    transaction,
+)
 from mainspring.engines.postgres import control as control_connection
 from mainspring.engines.postgres.connections import connect, disconnect
 from mainspring.engines.postgres.control import DEFECT_DELAY, Control, best_effort
@@ -91,7 +97,7 @@ class PostgresEngine:
         self._slow = slow
         self._cluster = cluster
         self.slices = slices
-        self._readers = {**READERS, **job_records.LOG_READERS, **access.READERS, **job_records.SERIES_READERS}
+        self._readers = {**READERS, **access.LOG_READERS, **access.READERS, **access.SERIES_READERS}
         for one in slices:
             self._readers |= one.readers
         self._nodes = Nodes()

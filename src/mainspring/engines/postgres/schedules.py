@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.bulk.store import StepBackfill
 from mainspring.engines.postgres.claiming import Floor, Floors
 from mainspring.engines.postgres.connections import OvertakenError
-from mainspring.engines.postgres.queries import look_up
+from mainspring.engines.postgres.lists import look_up
 from mainspring.engines.postgres.submitting import store
 from mainspring.engines.postgres.transaction import LARGEST_ID, load_statements
 from mainspring.ids import TERM_SPAN

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.engines.postgres import submitting, transaction
 from mainspring.engines.postgres.claiming import Floors
-from mainspring.engines.postgres.queries import with_results
+from mainspring.engines.postgres.lists import with_results
 from mainspring.engines.postgres.transaction import JOBS_SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops

@@ -27,7 +27,7 @@ from mainspring.jobs.model import MAX_WAIT, NO_UNIQUE, Job, Options, State, chec
 from mainspring.jobs.store.nodes import REFUSED_REMEDY
 from mainspring.jobs.user_data import check_tags, indexed_tags
 from mainspring.namespaces import SEPARATOR, namespace_of
-from mainspring.resources.limit_specs import MAX_CONCURRENCY_KEY_BYTES
+from mainspring.resources.rules import MAX_CONCURRENCY_KEY_BYTES
 from mainspring.sizes import CANNOT_READ
 
 if TYPE_CHECKING:

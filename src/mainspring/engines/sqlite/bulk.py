@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.bulk import store
 from mainspring.bulk import store as ops
-from mainspring.bulk import unit
 from mainspring.bulk.rules import BulkOperation, Touched, decode_touched, operations_of, row_of
-from mainspring.bulk.unit import BulkUnit
+from mainspring.bulk.store import BulkUnit
 from mainspring.engines.sqlite import jobs
 from mainspring.engines.sqlite.jobs import find_job
 from mainspring.engines.sqlite.queries import near
@@ -129,9 +129,9 @@ async def list_touched(tx: Transaction, query: ops.ListTouched, meter: Meter) ->
 class SqliteBulkSlice:
     """The slice on this engine: ``jobs.slices.Slice``. ``monotonic`` measures steps."""
 
-    kind = unit.KIND
+    kind = store.KIND
     follows: Final = frozenset[Any]()
-    writes = unit.WRITES
+    writes = store.WRITES
     handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Sequence[Any]]]] = {}
     readers: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]] = {
         ops.ShowBulk: show,

@@ -14,12 +14,16 @@ import structlog
 
 from mainspring.access.audit import recorded_acts
 from mainspring.access.idempotency import KeyedGroup, has_keys
-from mainspring.engines.sqlite import access, claiming, job_records, jobs, store_file
-from mainspring.engines.sqlite.failures import explain, full_at_start
+from mainspring.engines.sqlite import (
+    access,
+    claiming,
+    jobs,
+    store_file,
+)
 from mainspring.engines.sqlite.queries import READERS, Reader
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.store_file import FileLock, Folding
-from mainspring.engines.sqlite.transaction import Transaction
+from mainspring.engines.sqlite.transaction import Transaction, explain, full_at_start
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
 from mainspring.ids import Term
 from mainspring.jobs.slices import Units, concerns
@@ -46,10 +50,10 @@ def probe(tx: Transaction, operations: Sequence[Probe]) -> list[None]:
 _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
     **claiming.RESOURCE_HANDLERS,
-    **job_records.LOG_HANDLERS,
+    **access.LOG_HANDLERS,
     **access.HANDLERS,
     **access.REPLY_HANDLERS,
-    **job_records.SERIES_HANDLERS,
+    **access.SERIES_HANDLERS,
     Probe: probe,
 }
 THREAD_ROWS = 64
@@ -87,7 +91,7 @@ class SqliteEngine:
         self._thread_rows = thread_rows
         self.slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**READERS, **job_records.LOG_READERS, **access.READERS, **job_records.SERIES_READERS}
+        self._readers = {**READERS, **access.LOG_READERS, **access.READERS, **access.SERIES_READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers

@@ -21,10 +21,9 @@ import apsw
 
 from mainspring import namespaces
 from mainspring.engines.sqlite import transaction
-from mainspring.engines.sqlite.failures import explain
 from mainspring.engines.sqlite.jobs import find_job, find_short
 from mainspring.engines.sqlite.statements import SQL
-from mainspring.engines.sqlite.transaction import LARGEST_ID, Transaction
+from mainspring.engines.sqlite.transaction import LARGEST_ID, Transaction, explain
 from mainspring.errors import StoreError
 from mainspring.jobs.model import Priority, State, read_options
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, ShowDead, ShowJob, ShowLive, numbered

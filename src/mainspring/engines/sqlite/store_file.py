@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import apsw
 import structlog
 
-from mainspring.engines.sqlite import failures
-from mainspring.engines.sqlite.failures import explain
+from mainspring.engines.sqlite import transaction
+from mainspring.engines.sqlite.transaction import explain
 from mainspring.errors import StoreBrokenError, StoreBusyError, StoreCorruptError, StoreError, StoreFullError
 from mainspring.private_data import is_readable_by_all, open_own, open_private, refusal_reason
 from mainspring.quantities import format_size
@@ -102,7 +102,7 @@ class FileLock:
         try:
             self._file = open_own(self._store)
         except OSError as error:
-            raise failures.cannot_open(self._store, error) from error
+            raise transaction.cannot_open(self._store, error) from error
         try:
             _lock_byte(self._file)
         except OSError as error:
@@ -137,10 +137,10 @@ class FileLock:
         except FileNotFoundError:
             found = None
         if found is None or not found.st_size:
-            raise failures.file_gone(self._store)
+            raise transaction.file_gone(self._store)
         former = os.pread(self._name, 100, _PROCESS_BYTES).split()
         if len(former) == 2 and former[1] == b"%d" % number and former[0] != b"%d" % found.st_ino:
-            raise failures.file_replaced(self._store, self._path)
+            raise transaction.file_replaced(self._store, self._path)
 
     def record_pair(self) -> None:
         """Record that the file and the log belong together, for a start after a crash; call it once SQLite has opened both."""
@@ -156,8 +156,8 @@ class FileLock:
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
-            raise failures.cannot_check(self._store, error) from error
-        raise failures.file_moved(self._store, deleted=not os.fstat(self._file).st_nlink, descriptor=self._file)
+            raise transaction.cannot_check(self._store, error) from error
+        raise transaction.file_moved(self._store, deleted=not os.fstat(self._file).st_nlink, descriptor=self._file)
 
     def release(self) -> None:
         """Release the locks; the lock file stays, since removing it would race with the next node."""
@@ -218,9 +218,9 @@ def check_file(path: Path) -> None:
     if not head:
         return
     if not head.startswith(b"SQLite format 3\0") or len(head) < _HEADER:
-        raise failures.not_a_database(path)
+        raise transaction.not_a_database(path)
     if int.from_bytes(head[68:72], "big") != APPLICATION_ID:
-        raise failures.of_gearmand(path) if "gearman_queue" in _tables(path) else failures.foreign(path)
+        raise transaction.of_gearmand(path) if "gearman_queue" in _tables(path) else transaction.foreign(path)
 
 
 def _tables(path: Path) -> set[str]:
@@ -234,7 +234,7 @@ def _tables(path: Path) -> set[str]:
         finally:
             connection.close()
     except apsw.Error as error:
-        raise failures.explain(error, path) from error
+        raise transaction.explain(error, path) from error
 
 
 class Update(NamedTuple):
@@ -262,7 +262,7 @@ def prepare(
     """
     ((version,),) = connection.execute("PRAGMA user_version")
     if version > SCHEMA_VERSION:
-        raise failures.newer(path, version, SCHEMA_VERSION)
+        raise transaction.newer(path, version, SCHEMA_VERSION)
     if 0 < version < SCHEMA_VERSION and not update.allowed:
         raise StoreError(
             f"the schema of {path} is at version {version}, and this version of Mainspring needs {SCHEMA_VERSION}: "
@@ -333,7 +333,7 @@ def rewrite_log(connection: apsw.Connection, path: Path) -> None:
                 place += os.pwrite(file.fileno(), chunk, place) if chunk.strip(b"\0") else len(chunk)
             os.fsync(file.fileno())
         except OSError as error:
-            raise failures.disk_failed(path, error.strerror or str(error), error.errno or 0) from error
+            raise transaction.disk_failed(path, error.strerror or str(error), error.errno or 0) from error
         finally:
             connection.execute("ROLLBACK")
 
@@ -510,7 +510,7 @@ def migrate_file(path: Path, *, copied: bool = True) -> list[int]:
         finally:
             connection.close()
     except apsw.Error as error:
-        raise failures.explain(error, path) from error
+        raise transaction.explain(error, path) from error
     finally:
         lock.release()
     return list(range(version + 1, SCHEMA_VERSION + 1))

@@ -26,7 +26,7 @@ from mainspring.namespaces import name_of, namespace_of
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.lists import QueryJobs
 from mainspring.wire import gearman_admin
-from mainspring.wire.gearman_uniques import original_unique
+from mainspring.wire.gearman_protocol import original_unique
 from mainspring.workflows.model import decisions_of, function_text
 
 if TYPE_CHECKING:

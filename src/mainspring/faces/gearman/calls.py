@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import msgspec
 import structlog
 
+from mainspring.access.caller import Shares
 from mainspring.access.roles import Permission
-from mainspring.access.shares import Shares
 from mainspring.api.jobs import ReadJobLogs, WatchJobs
 from mainspring.api.request import ApiError, Code, Problem, Request, problem_of, read, write
 from mainspring.errors import ForbiddenError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mainspring.access.caller import Caller as Identity
-    from mainspring.access.shares import Refusals
+    from mainspring.access.caller import Refusals
     from mainspring.api.handlers.jobs import JobCalls
     from mainspring.api.handlers.registry import Api
     from mainspring.callbacks import CallInProgress

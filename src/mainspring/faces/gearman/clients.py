@@ -12,8 +12,8 @@ from cronsim import CronSim, CronSimError
 from mainspring.api.submitting import NO_CONCURRENCY_KEY, PRIORITY_BY_NAME, RESERVED_NAME
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, UsageError
-from mainspring.faces.gearman.extension_json import SubmitOptions, decode_submit
 from mainspring.faces.gearman.guard import SIGN_IN, may_wait, sign_in
+from mainspring.faces.gearman.worker_reports import SubmitOptions, decode_submit
 from mainspring.features import Feature
 from mainspring.jobs.model import DECISIONS, Job, Options, Priority, State
 from mainspring.namespaces import namespace_of

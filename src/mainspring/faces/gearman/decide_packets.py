@@ -44,8 +44,8 @@ from mainspring.workflows.store import ShownRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.faces.gearman.extension_json import WorkflowOptions
     from mainspring.faces.gearman.peer import Peer
+    from mainspring.faces.gearman.worker_reports import WorkflowOptions
     from mainspring.jobs.held import Held
     from mainspring.storage.engine import Page
     from mainspring.workflows.decider_workers import Build, CacheReport

@@ -9,11 +9,11 @@ import msgspec
 from mainspring.api.submitting import check_seconds
 from mainspring.errors import UsageError
 from mainspring.faces.gearman import decide_packets
-from mainspring.faces.gearman.extension_json import RegisterOptions, decode_beats, decode_register
+from mainspring.faces.gearman.worker_reports import RegisterOptions, decode_beats, decode_register
 from mainspring.features import Feature
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import check_retry
-from mainspring.resources.limit_specs import limits_of, limits_to_wire
+from mainspring.resources.rules import limits_of, limits_to_wire
 from mainspring.sizes import CANNOT_READ
 from mainspring.wire.gearman_protocol import Type, response
 

@@ -28,15 +28,13 @@ from mainspring.faces.gearman.peers import Strangers
 from mainspring.features import Feature
 from mainspring.ids import TERM_SPAN
 from mainspring.log_limit import LogLimit
-from mainspring.wire.gearman_protocol import MAX_BODY
-from mainspring.wire.gearman_uniques import unique_of_payload
+from mainspring.wire.gearman_protocol import MAX_BODY, unique_of_payload
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from mainspring.access.caller import Caller
+    from mainspring.access.caller import Caller, Refusals
     from mainspring.access.idempotency import ReplyService
-    from mainspring.access.shares import Refusals
     from mainspring.api.handlers.jobs import JobCalls
     from mainspring.api.handlers.registry import Api
     from mainspring.api.handlers.submitting import SubmitCalls

@@ -15,8 +15,7 @@ from mainspring.errors import StoreError
 from mainspring.faces.gearman.peer_io import Outstanding
 from mainspring.jobs.model import UNIQUE_LIMIT, Job, State
 from mainspring.namespaces import DEFAULT, prefix
-from mainspring.wire.gearman_protocol import Type, response, response_head
-from mainspring.wire.gearman_uniques import unique_of_empty_payload, unique_of_payload
+from mainspring.wire.gearman_protocol import Type, response, response_head, unique_of_empty_payload, unique_of_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,6 +2,8 @@
 
 SETTLE is the end of a delivery, including repeated settlements. LOG has lines of running jobs. There is no answer to it, and
 lines of other jobs are ignored. Lines of workflow code come with the reports of its decisions.
+
+The JSON in the packets of the extension; docs/reference/protocol.md is their specification.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 
 from mainspring import namespaces
-from mainspring.faces.gearman.extension_json import SettleDetail, decode_settle
+from mainspring.api.submitting import JobOptions
 from mainspring.features import Feature
 from mainspring.job_logs.model import Line
 from mainspring.job_logs.service import Delivery
@@ -20,6 +22,7 @@ from mainspring.jobs.model import (
     MAX_WAIT,
     Job,
     JobFailure,
+    Retry,
     State,
     decode_failure,
     encode_failure,
@@ -28,7 +31,14 @@ from mainspring.jobs.model import (
 )
 from mainspring.jobs.outcomes import LOOKUP_RETRY_DELAY
 from mainspring.namespaces import split
-from mainspring.sizes import CANNOT_READ
+from mainspring.resources.rules import LimitSpec  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import (
+    CANNOT_READ,
+    Identifier,
+    Seconds,
+    Text,
+    Whole,
+)
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.model import decisions_of
 
@@ -39,6 +49,58 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.peer_io import Slot
     from mainspring.job_logs.service import LogService
     from mainspring.jobs.held import Held
+
+MOST_BEATS: Final = 100_000
+"""Deliveries in one HEARTBEAT."""
+
+
+class SubmitOptions(JobOptions, frozen=True, forbid_unknown_fields=True):
+    """The options of SUBMIT."""
+
+    wait: bool = False
+    request_key: Text | None = None
+
+
+class WorkflowOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """The definition of a workflow in REGISTER."""
+
+    version: Identifier = "1"
+    digest: Identifier = ""
+    """Identifies the code: a parked run is given to each code once."""
+    app: Identifier = ""
+
+
+class RegisterOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """The options of REGISTER."""
+
+    timeout: Seconds | None = None
+    heartbeat: Seconds | None = None
+    retry: Retry | None = None
+    limits: LimitSpec | None = None
+    workflow: WorkflowOptions | None = None
+    """The function is a workflow, and the worker decides its runs; ``timeout`` is that of a run."""
+    decisions: Whole = 100
+    """The decisions that the worker takes at a time."""
+
+
+class SettleDetail(msgspec.Struct, forbid_unknown_fields=True):
+    """The detail of SETTLE."""
+
+    error: JobFailure | None = None
+    final: bool = False
+    delay: float = 0.0
+
+
+class Beats(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of HEARTBEAT."""
+
+    jobs: Annotated[list[tuple[Text, Text]], msgspec.Meta(max_length=MOST_BEATS)]
+
+
+decode_submit = msgspec.json.Decoder(SubmitOptions).decode
+decode_register = msgspec.json.Decoder(RegisterOptions).decode
+decode_settle = msgspec.json.Decoder(SettleDetail).decode
+decode_beats = msgspec.json.Decoder(Beats).decode
 
 
 def settle(peer: Peer, args: list[bytes]) -> None:

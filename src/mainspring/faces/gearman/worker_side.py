@@ -19,8 +19,7 @@ from mainspring.jobs import rules
 from mainspring.jobs.held import LOST, SILENT, Worker
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
 from mainspring.namespaces import prefix
-from mainspring.wire.gearman_protocol import Type, response
-from mainspring.wire.gearman_uniques import original_unique
+from mainspring.wire.gearman_protocol import Type, original_unique, response
 
 if TYPE_CHECKING:
     from collections.abc import Callable

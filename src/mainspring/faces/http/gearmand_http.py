@@ -29,12 +29,12 @@ from mainspring.access.proxy import HostNames, may_be_foreign_page
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import JobOptions, RunJob, Submit
 from mainspring.errors import MainspringError
-from mainspring.wire.gearman_uniques import unique_of_payload
+from mainspring.wire.gearman_protocol import unique_of_payload
 
 if TYPE_CHECKING:
     from mainspring.api.handlers.registry import Api
     from mainspring.api.submitting import PriorityName
-    from mainspring.faces.http.connections import Connection
+    from mainspring.faces.http.listener import Connection
 
 PIECE_SIZE = 64 * 1024
 """Bytes of an answer that are written at a time."""

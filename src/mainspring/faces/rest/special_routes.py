@@ -19,7 +19,7 @@ from mainspring.api.submitting import REFUSALS, SUBMISSION_LIMIT, NewJob, Submit
 from mainspring.faces.rest.idempotency import REPLAYED, version_of
 from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, N, Route, path_in
 from mainspring.faces.rest.replies import PROBLEM_TYPES, Raw, Reply
-from mainspring.resources.limit_specs import RateSpec  # noqa: TC001 - msgspec reads the annotations
+from mainspring.resources.rules import RateSpec  # noqa: TC001 - msgspec reads the annotations
 from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from mainspring.access.shares import Shares
+from mainspring.access.caller import Shares
 from mainspring.api.request import Shared, write
 from mainspring.faces.rest.replies import HttpError
 

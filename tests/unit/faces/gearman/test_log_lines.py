@@ -20,8 +20,8 @@ from mainspring.job_logs.service import (
     QUIET_GROUPS,
     RETRY_PAUSE,
     SWEEP_INTERVAL,
+    SweepLogs,
 )
-from mainspring.job_logs.store import SweepLogs
 from mainspring.jobs.user_data import ArgumentRule, ArgumentRules
 from mainspring.wire.gearman_protocol import Type
 

@@ -15,7 +15,7 @@ from mainspring.api.submitting import Ended, NewJob, RunJob, Submit, SubmitJob, 
 from mainspring.callbacks import Callback
 from mainspring.faces.http import gearmand_http
 from mainspring.faces.http.gearmand_http import GearmandHttp
-from mainspring.wire.gearman_uniques import unique_of_payload
+from mainspring.wire.gearman_protocol import unique_of_payload
 
 from .ports import accepting, connecting
 

@@ -10,7 +10,7 @@ from mainspring.api.access import CreateToken, GrantSpec, ListActs, RevokeToken
 from mainspring.faces.rest.app import RestApp
 from mainspring.faces.rest.security import Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import Streams
-from mainspring.server.log_settings import LogSettings
+from mainspring.server.log_writer import LogSettings
 from mainspring.server.logs import start_logging
 
 from .a_client import Client, MemoryAccess

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from tests.unit.faces.http.ports import accepting, connecting
 
 from mainspring.api.submitting import Submit
-from mainspring.server.addresses import TcpAddress
 from mainspring.server.build import open_node
 from mainspring.server.engines import build_engine
 from mainspring.server.http import HttpPort
 from mainspring.server.node import Shutdown
-from mainspring.server.settings import ListenSettings, ServerSettings, parse_store
+from mainspring.server.settings import ListenSettings, ServerSettings, TcpAddress, parse_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

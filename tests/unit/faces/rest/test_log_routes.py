@@ -15,8 +15,7 @@ from mainspring.access.roles import Grant, Role
 from mainspring.api.handlers.logs import LogCalls
 from mainspring.api.jobs import FollowLogs
 from mainspring.job_logs.model import Line
-from mainspring.job_logs.service import MOST_TAPPED, Delivery, LogReaders, LogService
-from mainspring.job_logs.store import ReadLogs
+from mainspring.job_logs.service import MOST_TAPPED, Delivery, LogReaders, LogService, ReadLogs
 
 from .a_client import serving
 from .test_streams import Reader

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.access.caller import LOCAL
+from mainspring.access.caller import LOCAL, Shares
 from mainspring.access.roles import Permission
-from mainspring.access.shares import Shares
 from mainspring.api.request import ApiError, Code, Request, Shared
 from mainspring.faces.rest.registry import N, Route
 from mainspring.faces.rest.replies import HttpError

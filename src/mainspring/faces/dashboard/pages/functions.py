@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from mainspring.api.namespaces import TroubledFunction
     from mainspring.faces.dashboard.visit import Response, Visit
-    from mainspring.resources.limit_specs import RateSpec
+    from mainspring.resources.rules import RateSpec
 
 ROWS: Final = 100
 FUNCTION: Final = f"{N}/functions/{{function}}"
