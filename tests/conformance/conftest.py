@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper import claiming, cluster
-from mainspring.engines.zookeeper.master import dispatching
+from mainspring.engines.zookeeper import claiming, cluster, master_dispatching
 from tests.postgres.server import memory_directory
 
 if TYPE_CHECKING:
@@ -37,5 +36,5 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cluster, "now", begins)
     monkeypatch.setattr(claiming, "CLAIM_TIMEOUT", 20.0)
-    monkeypatch.setattr(dispatching, "ANSWER_TIMEOUT", 20.0)
-    monkeypatch.setattr(dispatching, "SINGLE_NODE_DELAY", 0.01)
+    monkeypatch.setattr(master_dispatching, "ANSWER_TIMEOUT", 20.0)
+    monkeypatch.setattr(master_dispatching, "SINGLE_NODE_DELAY", 0.01)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper import paths, recovering, waiting
+from mainspring.engines.zookeeper import master, paths, recovering, waiting
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.master import publishing
 from mainspring.engines.zookeeper.tree import Check, Done, RefreshedTree, Refused, Write
 from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs import sharing
@@ -88,13 +87,13 @@ def test_a_master_without_the_guard_of_its_term_is_detected(monkeypatch: Plant) 
 
 
 def test_a_publication_that_keeps_the_name_is_detected(monkeypatch: Plant) -> None:
-    entry = publishing.entry
+    entry = master.entry
 
-    def careless(one: publishing.CompletedTask, result: int | None, name: Name | None = None) -> Entry:
+    def careless(one: master.CompletedTask, result: int | None, name: Name | None = None) -> Entry:
         del name
         return entry(one, result, None)
 
-    monkeypatch.setattr(publishing, "entry", careless)
+    monkeypatch.setattr(master, "entry", careless)
     is_caught(by="never ends: .*'/names/")
 
 

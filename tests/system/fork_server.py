@@ -137,10 +137,10 @@ def forget_the_worker() -> None:
 
 def keep_the_name() -> None:
     """Plant a defect on ZooKeeper: a published task keeps its name."""
-    from mainspring.engines.zookeeper.master import publishing
+    from mainspring.engines.zookeeper import master
 
-    whole = publishing.entry
-    publishing.entry = lambda one, result, name=None: whole(one, result, None)
+    whole = master.entry
+    master.entry = lambda one, result, name=None: whole(one, result, None)
 
 
 PLANTS = {

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.zookeeper import address
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
-from mainspring.engines.zookeeper.ensemble.client import KazooTree
-from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
+from mainspring.engines.zookeeper.ensemble_client import KazooTree
+from mainspring.engines.zookeeper.schedule_handlers import ZookeeperScheduleSlice
 from mainspring.errors import StoreError
 from mainspring.jobs.store import Claim, ClaimRequest
 from mainspring.storage.engine import DEFERRED

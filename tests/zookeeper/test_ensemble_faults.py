@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from mainspring.engines.zookeeper.address import parse
-from mainspring.engines.zookeeper.ensemble.wiring import check_versions
+from mainspring.engines.zookeeper.ensemble_wiring import check_versions
 from mainspring.engines.zookeeper.tree import Create, Done
 from mainspring.errors import StoreUnavailableError
 

@@ -14,7 +14,7 @@ from kazoo.protocol.states import KazooState
 
 from mainspring.engines.zookeeper import committer, paths
 from mainspring.engines.zookeeper.address import parse
-from mainspring.engines.zookeeper.ensemble.client import KazooTree
+from mainspring.engines.zookeeper.ensemble_client import KazooTree
 from mainspring.engines.zookeeper.tree import Create, Done, SessionEndedError, UnknownOutcomeError
 from mainspring.errors import StoreError, StoreUnavailableError
 from tests.postgres.proxy import Direction, Proxy

@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
 from mainspring.engines.zookeeper.address import parse
-from mainspring.engines.zookeeper.ensemble.client import KazooTree
+from mainspring.engines.zookeeper.ensemble_client import KazooTree
 from mainspring.engines.zookeeper.tree import ANY, Check, Create, Delete, Write
 from mainspring.errors import StoreError
 from tests.zookeeper.memory import MemoryContent, MemoryTree

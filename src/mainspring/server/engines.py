@@ -67,9 +67,14 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: Wo
         )
     if settings.engine == "zookeeper":
         with _driver_for(settings):
-            from mainspring.engines.zookeeper import opening  # noqa: PLC0415
-            from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice  # noqa: PLC0415
-        return opening.engine(settings.url, lease, [ZookeeperScheduleSlice()])
+            from mainspring.engines.zookeeper import address  # noqa: PLC0415
+            from mainspring.engines.zookeeper.engine import ZookeeperEngine  # noqa: PLC0415
+            from mainspring.engines.zookeeper.ensemble_client import KazooTree  # noqa: PLC0415
+            from mainspring.engines.zookeeper.schedule_handlers import ZookeeperScheduleSlice  # noqa: PLC0415
+        where = address.parse(settings.url)
+        return ZookeeperEngine(
+            lambda: KazooTree(where, lease, checks_versions=True), lease=lease, slices=[ZookeeperScheduleSlice()]
+        )
     assert settings.path is not None
     return SqliteEngine(
         settings.path,
@@ -99,22 +104,29 @@ def run_limits(settings: WorkflowSettings, largest: int) -> Limits:
 
 
 def _build_cluster(url: str, lease: float) -> Cluster:
-    """Return the port to a cluster. Raises SettingsError for a URL that is invalid."""
+    """Return the port to a cluster: a node is dead ``lease`` seconds after its last message.
+
+    Raises SettingsError for a URL that is invalid.
+    """
     with _driver_for(parse_store(url)):
-        from mainspring.engines.zookeeper import opening  # noqa: PLC0415
-    return opening.cluster(url, lease)
+        from mainspring.engines.zookeeper import address  # noqa: PLC0415
+        from mainspring.engines.zookeeper.cluster import ZookeeperCluster  # noqa: PLC0415
+        from mainspring.engines.zookeeper.ensemble_client import KazooTree  # noqa: PLC0415
+    return ZookeeperCluster(KazooTree(address.parse(url), lease))
 
 
 async def migrate_store(settings: StoreSettings) -> list[int]:
     """Migrate a store's schema; return the numbers of the applied migrations. Raises StoreError."""
     if settings.engine == "postgres":
         with _driver_for(settings):
-            from mainspring.engines.postgres import engine  # noqa: PLC0415
-        return await engine.migrate_store(settings.url)
+            from mainspring.engines.postgres.engine import migrate_store as migrate_postgres  # noqa: PLC0415
+        return await migrate_postgres(settings.url)
     if settings.engine == "zookeeper":
         with _driver_for(settings):
-            from mainspring.engines.zookeeper import opening  # noqa: PLC0415
-        return await opening.prepare(settings.url)
+            from mainspring.engines.zookeeper import address  # noqa: PLC0415
+            from mainspring.engines.zookeeper.engine import migrate_tree  # noqa: PLC0415
+            from mainspring.engines.zookeeper.ensemble_client import KazooTree  # noqa: PLC0415
+        return await migrate_tree(KazooTree(address.parse(settings.url), 10.0))
     assert settings.path is not None
     return migrate_file(settings.path, copied=settings.backup_before_migrate)
 

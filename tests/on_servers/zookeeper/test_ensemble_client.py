@@ -12,11 +12,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from tests.zookeeper.server import Ensemble
 
-from mainspring.engines.zookeeper import opening
 from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.engine import prepare_tree
-from mainspring.engines.zookeeper.ensemble.client import KazooTree
-from mainspring.engines.zookeeper.ensemble.wiring import Answer, check_versions, make_client
+from mainspring.engines.zookeeper.ensemble_client import KazooTree
+from mainspring.engines.zookeeper.ensemble_wiring import Answer, check_versions, make_client
 from mainspring.engines.zookeeper.tree import (
     Check,
     Create,
@@ -30,6 +29,8 @@ from mainspring.engines.zookeeper.tree import (
 )
 from mainspring.errors import SettingsError, StoreError, StoreForeignError, StoreUnavailableError
 from mainspring.ids import NodeId
+from mainspring.server.engines import build_engine
+from mainspring.server.settings import parse_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -400,7 +401,7 @@ def test_a_version_that_may_lose_writes_is_logged(answer: str, logged: str) -> N
 def test_a_node_logs_the_version_of_each_member_once(zookeeper: str, chroot: str, free_port: int) -> None:
     async def test() -> None:
         asked = f"zookeeper://{zookeeper},127.0.0.1:{free_port}{chroot}"
-        opened = opening.engine(asked, 4.0, ())
+        opened = build_engine(parse_store(asked), lease=4.0)
         with structlog.testing.capture_logs() as logs:
             await opened.open(NodeId("n1"), asyncio.get_running_loop().call_soon)
             await asyncio.gather(*(one for one in asyncio.all_tasks() if one.get_name() == "zookeeper versions"))
@@ -517,7 +518,7 @@ def test_refused_credentials_fail_the_opening(zookeeper: str, chroot: str, monke
             client.auth_data = {("unknown", "user:secret")}
             return client
 
-        monkeypatch.setattr("mainspring.engines.zookeeper.ensemble.client.make_client", make_with_unknown_scheme)
+        monkeypatch.setattr("mainspring.engines.zookeeper.ensemble_client.make_client", make_with_unknown_scheme)
         began = time.monotonic()
         with pytest.raises(SettingsError, match="refuses user and password") as caught:
             await tree.open()

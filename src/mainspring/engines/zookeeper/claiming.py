@@ -13,11 +13,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.cancellation import wait_or_timeout
 from mainspring.engines.zookeeper.committer import Conflict, Entry
 from mainspring.engines.zookeeper.records import MAX_RECORD, UNMARKED, Notice, decode_notice, encode_requests, mark_of
 from mainspring.engines.zookeeper.sessions import Waiting
-from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write, wait_or_timeout
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 

@@ -26,7 +26,6 @@ import msgspec
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.cancellation import run_loops
 from mainspring.engines.zookeeper.committer import RETRY_DELAY
 from mainspring.engines.zookeeper.tree import (
     ANY,
@@ -37,6 +36,7 @@ from mainspring.engines.zookeeper.tree import (
     Refused,
     UnknownOutcomeError,
     Write,
+    run_loops,
 )
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.events import (

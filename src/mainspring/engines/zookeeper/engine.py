@@ -22,6 +22,7 @@ from mainspring.engines.zookeeper import (
     queries,
     records,
     recovering,
+    schedule_places,
     sessions,
     settling,
     submitting,
@@ -29,10 +30,9 @@ from mainspring.engines.zookeeper import (
 )
 from mainspring.engines.zookeeper.claiming import OpenClaim
 from mainspring.engines.zookeeper.cluster import Relay
-from mainspring.engines.zookeeper.master.master import Master
+from mainspring.engines.zookeeper.master import Master
 from mainspring.engines.zookeeper.queries import READERS
 from mainspring.engines.zookeeper.recovering import abandoned
-from mainspring.engines.zookeeper.schedules import places
 from mainspring.engines.zookeeper.sessions import Session
 from mainspring.engines.zookeeper.tree import Create, Done, RefreshedTree, SessionEndedError, UnknownOutcomeError, Write
 from mainspring.errors import (
@@ -78,13 +78,25 @@ async def prepare_tree(tree: Tree) -> bool:
                 f"the tree has layout {version}, and this version of Mainspring supports {LAYOUT_VERSION}: upgrade this node"
             )
         return False
-    for root in (*paths.ROOTS, *places.ROOTS):
+    for root in (*paths.ROOTS, *schedule_places.ROOTS):
         await tree.commit([Create(root)])  # refused if it exists
     for root in paths.BUCKETED:
         while missing := sorted(set(paths.BUCKETS).difference(await tree.children(root) or ())):
             await tree.commit([Create(f"{root}/{bucket}") for bucket in missing])
     await tree.commit([Create(paths.LAYOUT, records.encode({"version": LAYOUT_VERSION}))])
     return True
+
+
+async def migrate_tree(tree: Tree) -> list[int]:
+    """Open a tree, create the roots of an empty one, and close it; return the layout's version if it was empty.
+
+    Raises StoreError.
+    """
+    try:
+        await tree.open()
+        return [LAYOUT_VERSION] if await prepare_tree(tree) else []
+    finally:
+        await tree.close()
 
 
 async def next_term(tree: Tree, node: NodeId) -> int:

@@ -13,7 +13,7 @@ from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 from mainspring.engines.zookeeper import claiming, engine, paths, records, recovering
 from mainspring.engines.zookeeper.claiming import OpenClaim
-from mainspring.engines.zookeeper.master.master import Master
+from mainspring.engines.zookeeper.master import Master
 from mainspring.engines.zookeeper.sessions import Session
 from mainspring.engines.zookeeper.tree import Write
 from mainspring.errors import StoreError

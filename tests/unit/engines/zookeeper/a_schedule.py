@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.conformance.suite.paging import everything
 
-from mainspring.engines.zookeeper import changing, paths, queries, records
-from mainspring.engines.zookeeper.master import publishing
-from mainspring.engines.zookeeper.schedules import places
-from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
+from mainspring.engines.zookeeper import changing, master, paths, queries, records, schedule_places
+from mainspring.engines.zookeeper.schedule_handlers import ZookeeperScheduleSlice
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event, Settlement
@@ -129,12 +127,12 @@ class Scheduler:
                 completed, name = await tree.get_many([paths.completed(task), paths.name(task)])
                 assert completed is not None
                 record = records.decode(completed.data)
-                one = publishing.CompletedTask(task, records.decode_job(record), record["handle"], completed.data)
+                one = master.CompletedTask(task, records.decode_job(record), record["handle"], completed.data)
                 result = await tree.get(one.result)
                 assert result is not None
                 assert name is not None
                 found = queries.name_of(name)
-                entry = publishing.entry(one, result.version, found if found.id == one.job.id else None)
+                entry = master.entry(one, result.version, found if found.id == one.job.id else None)
                 assert await self.node.session.committer.commit([entry]) == [None]
 
     # ---- invariants ----
@@ -151,17 +149,23 @@ class Scheduler:
             assert name in names
             rows = await self.rows(name)
             assert state.queued == sum(row.state is FireState.WAITING for row in rows)
-            marks.update(filter(None, [places.due(name, state), places.queued(name) if state.queued else None]))
+            marks.update(
+                filter(None, [schedule_places.due(name, state), schedule_places.queued(name) if state.queued else None])
+            )
             for row in rows:
                 assert (row.job != 0) == (row.state in {FireState.FIRED, FireState.JOINED})
                 if not row.finished:
-                    marks.add(f"{places.unfinished(name)}/{row.fire_us}")
-                marks.update(filter(None, [places.repair_mark(row)]))
+                    marks.add(f"{schedule_places.unfinished(name)}/{row.fire_us}")
+                marks.update(filter(None, [schedule_places.repair_mark(row)]))
                 if row.state is FireState.FIRED:
                     assert row.job not in owned, "a job belongs to one fire time"
                     owned[row.job] = row
         deep = (path for path in content.paths() if path.count("/") == 4)
-        found = {path for path in deep if path.startswith((places.DUE, places.REPAIRS, places.UNFINISHED))}
+        found = {
+            path
+            for path in deep
+            if path.startswith((schedule_places.DUE, schedule_places.REPAIRS, schedule_places.UNFINISHED))
+        }
         assert found == marks
         for job in jobs.values():
             assert job.options is not None

@@ -15,7 +15,7 @@ from tests.zookeeper.memory import MemoryContent, MemoryTree
 from mainspring.engines.zookeeper import changing, engine, paths, queries, records, settling, submitting, waiting
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.records import leased
-from mainspring.engines.zookeeper.schedules.handlers import ZookeeperScheduleSlice
+from mainspring.engines.zookeeper.schedule_handlers import ZookeeperScheduleSlice
 from mainspring.engines.zookeeper.sessions import Completion, LocalMaster, Session, Waiting
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.errors import StoreError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.engines.zookeeper.cancellation import run_loops
+from mainspring.engines.zookeeper.tree import run_loops
 
 from .a_session import run
 

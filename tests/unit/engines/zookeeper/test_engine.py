@@ -11,8 +11,8 @@ from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 from mainspring.engines.zookeeper import committer, paths
 from mainspring.engines.zookeeper import engine as engine_module
+from mainspring.engines.zookeeper import master as master_module
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
-from mainspring.engines.zookeeper.master import master as master_module
 from mainspring.engines.zookeeper.tree import Write
 from mainspring.errors import SettingsError, StoreFencedError, StoreUnavailableError
 from mainspring.events import Settled

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.master import dispatching
-from mainspring.engines.zookeeper.master.dispatching import assign
-from mainspring.engines.zookeeper.master.index import Index, Task, task_of_job, task_of_node
-from mainspring.engines.zookeeper.master.workers import OpenRequest, Worker
+from mainspring.engines.zookeeper import master_dispatching, paths, records
+from mainspring.engines.zookeeper.master_dispatching import assign
+from mainspring.engines.zookeeper.master_index import Index, Task, task_of_job, task_of_node
+from mainspring.engines.zookeeper.master_workers import OpenRequest, Worker
 from mainspring.engines.zookeeper.tree import Node
 from mainspring.jobs.model import Job, Priority
 
@@ -256,7 +255,7 @@ def test_workers_get_only_matching_tasks_and_no_matching_task_stays(
 
 
 def test_a_task_behind_many_of_other_slots_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatching, "SCAN_LIMIT", 10)
+    monkeypatch.setattr(master_dispatching, "SCAN_LIMIT", 10)
     index = index_of(*(task(number) for number in range(1, 300)))
     last = walked(index)[-1]
     before = sum(one.slot == last.slot for one in walked(index)) - 1

@@ -18,7 +18,7 @@ from .a_master import NOW, Fleet, Member, eventually, fleet, run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.master.publishing import Publisher
+    from mainspring.engines.zookeeper.master import Publisher
     from mainspring.engines.zookeeper.tree import Node
     from mainspring.jobs.model import Job
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper.master.workers import HINT_DELAY, MAX_HINT_DELAY, WakeupHints, Worker
+from mainspring.engines.zookeeper.master_workers import HINT_DELAY, MAX_HINT_DELAY, WakeupHints, Worker
 from mainspring.events import Pending
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper import paths, records, recovering
+from mainspring.engines.zookeeper import master, paths, records, recovering
+from mainspring.engines.zookeeper import master as module
 from mainspring.engines.zookeeper.committer import TOTAL, journal_data, total
-from mainspring.engines.zookeeper.master import master
-from mainspring.engines.zookeeper.master import master as module
 from mainspring.engines.zookeeper.recovering import abandoned
 from mainspring.engines.zookeeper.tree import Create, Delete, Node, Write
 from mainspring.errors import StoreFencedError

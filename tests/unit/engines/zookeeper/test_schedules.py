@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 from tests.conformance.suite.paging import answer, everything
 
-from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.schedules import places, tables
-from mainspring.engines.zookeeper.schedules.reading import Specifications
+from mainspring.engines.zookeeper import paths, records, schedule_places, schedule_tables
+from mainspring.engines.zookeeper.schedule_reading import Specifications
 from mainspring.engines.zookeeper.tree import Create, Done
 from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs import store as job_ops
@@ -66,7 +65,7 @@ def test_due_schedules_are_found_by_names_only() -> None:
             upcoming = await a.due(START + MINUTE)
             assert [one.name for one, _ in upcoming.due] == ["near"]
             assert upcoming.next_us == START + 90 * MINUTE
-            assert a.node.tree.reads - before <= 1 + 2 * places.SHARDS
+            assert a.node.tree.reads - before <= 1 + 2 * schedule_places.SHARDS
             later = await a.due(START + 100 * MINUTE, limit=50)
             assert [one.name for one, _ in later.due] == ["near", *(f"s{at:05}" for at in range(49))]
             assert later.next_us == START + 90 * MINUTE
@@ -78,13 +77,15 @@ def test_foreign_nodes_among_the_minutes_are_ignored() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             await a.add("s", trigger=At(START))
-            (minute,) = places.minutes_of(a.node.tree.content.names(places.DUE))
+            (minute,) = schedule_places.minutes_of(a.node.tree.content.names(schedule_places.DUE))
             for name in ("strange", "-", "1-0", f"{minute}/strange", f"{minute}/1.x.s"):
-                assert isinstance(a.node.tree.content.apply([Create(f"{places.DUE}/{name}", b"?")]), Done)
+                assert isinstance(a.node.tree.content.apply([Create(f"{schedule_places.DUE}/{name}", b"?")]), Done)
             assert [one.name for one, _ in (await a.due()).due] == ["s"]
             await a.fire()
             for name in ("strange", "-1"):
-                assert isinstance(a.node.tree.content.apply([Create(f"{places.fires('s')}/{name}", b"?")]), Done)
+                assert isinstance(
+                    a.node.tree.content.apply([Create(f"{schedule_places.fires('s')}/{name}", b"?")]), Done
+                )
             assert len(await a.rows("s")) == 1
 
     run(check())
@@ -109,7 +110,7 @@ def test_past_minutes_are_deleted() -> None:
                 a.now_us = START + minute * MINUTE
                 await a.fire()
             await a.due()
-            assert len(a.node.tree.content.names(places.DUE) or ()) == 2  # the next one, and the one before
+            assert len(a.node.tree.content.names(schedule_places.DUE) or ()) == 2  # the next one, and the one before
             a.now_us = START + 42 * MINUTE
             assert set(await a.fire()) == {"s"}
             await a.check()
@@ -124,7 +125,7 @@ def test_a_deleted_minute_is_created_again() -> None:
             await a.fire()
             b.now_us = START + 60 * MINUTE
             await b.due()
-            assert a.node.tree.content.names(places.DUE) == []
+            assert a.node.tree.content.names(schedule_places.DUE) == []
             await a.add("t", trigger=At(START + 1))
             assert set((await a.schedules()).keys()) == {"s", "t"}
             assert [one.name for one, _ in (await b.due()).due] == ["t"]
@@ -199,7 +200,7 @@ def test_children_that_do_not_fit_into_a_transaction_are_refused() -> None:
     async def check() -> None:
         async with schedulers("n1") as (a,):
             parent = await a.add("parent")
-            large = b"x" * (tables.MAX_FOLLOWING // 4)
+            large = b"x" * (schedule_tables.MAX_FOLLOWING // 4)
             first = Schedule(name="c1", function=b"f", parents=("parent",), args=large)
             assert (await a.save(ops.Change("put", "c1", 0, first))).error is None
             saved = await a.save(ops.Change("put", "c2", 0, replace(first, name="c2")))
@@ -299,14 +300,14 @@ def test_rows_that_joined_a_job_end_with_it_and_the_rest_by_repair() -> None:
             more = 5
             await a.add("s", unique=b"u", misfire="all")
             await a.fire()
-            a.now_us = START + (tables.MAX_JOINED + more) * MINUTE
+            a.now_us = START + (schedule_tables.MAX_JOINED + more) * MINUTE
             await a.fire()
             rows = await a.rows("s")
             assert [row.state for row in rows[:2]] == [FireState.FIRED, FireState.JOINED]
             assert {row.job for row in rows} == {rows[0].job}
             assert await a.mend() == 0
             await a.end(await a.claim("s"))
-            assert sum(bool(row.outcome) for row in await a.rows("s")) == 1 + tables.MAX_JOINED
+            assert sum(bool(row.outcome) for row in await a.rows("s")) == 1 + schedule_tables.MAX_JOINED
             assert await a.mend() == more
             assert all(row.outcome == "succeeded" for row in await a.rows("s"))
             assert await a.mend() == 0
@@ -363,14 +364,16 @@ def test_pages_of_many_histories_read_the_nodes_of_their_own_rows(monkeypatch: p
             tree, read = a.node.tree, list[str]()
             times = [START + number * MINUTE for number in range(300)]
             names = tuple(f"s{number:02}" for number in range(60))
-            blocks = sorted({time // places.BLOCK_US for time in times})
+            blocks = sorted({time // schedule_places.BLOCK_US for time in times})
             for name in names:
-                history = places.fires(name)
+                history = schedule_places.fires(name)
                 created = [Create(history), *(Create(f"{history}/{block}") for block in blocks)]
                 rows = [
                     Fire(schedule=name, fire_us=time, state=FireState.SKIPPED, reason=Reason.MISFIRE) for time in times
                 ]
-                created += [Create(places.row(name, row.fire_us), places.Row(row).encode()) for row in rows]
+                created += [
+                    Create(schedule_places.row(name, row.fire_us), schedule_places.Row(row).encode()) for row in rows
+                ]
                 assert isinstance(tree.content.apply(created), Done)
             get_many = tree.get_many
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from tests.zookeeper.memory import Fate
 
 from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.schedules.places import Row
-from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
+from mainspring.engines.zookeeper.schedule_places import Row
+from mainspring.engines.zookeeper.schedule_tables import ZookeeperSchedules
 from mainspring.engines.zookeeper.transaction import Transaction
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreFencedError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 from mainspring.engines.zookeeper.committer import MAX_ENTRY_BYTES
-from mainspring.engines.zookeeper.schedules.tables import ZookeeperSchedules
+from mainspring.engines.zookeeper.schedule_tables import ZookeeperSchedules
 from mainspring.engines.zookeeper.transaction import Transaction, transact
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Done, Write
 from mainspring.errors import StoreError

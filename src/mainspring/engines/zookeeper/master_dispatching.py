@@ -16,23 +16,22 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.cancellation import wait_or_timeout
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Conflict, Entry
-from mainspring.engines.zookeeper.master.index import LIST_PAUSE, PRIORITY_COUNT, Buckets, Index, task_of_job
-from mainspring.engines.zookeeper.master.leadership import DeposedError
-from mainspring.engines.zookeeper.master.workers import WakeupHints, Workers
+from mainspring.engines.zookeeper.master_index import LIST_PAUSE, PRIORITY_COUNT, Buckets, Index, task_of_job
+from mainspring.engines.zookeeper.master_leadership import DeposedError
+from mainspring.engines.zookeeper.master_workers import WakeupHints, Workers
 from mainspring.engines.zookeeper.records import encode_notice, held_by, leased, mark_of
-from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write, wait_or_timeout
 from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mainspring.engines.zookeeper.committer import Verdict
-    from mainspring.engines.zookeeper.master.index import Task
-    from mainspring.engines.zookeeper.master.leadership import Leadership
-    from mainspring.engines.zookeeper.master.workers import OpenRequest, Worker
+    from mainspring.engines.zookeeper.master_index import Task
+    from mainspring.engines.zookeeper.master_leadership import Leadership
+    from mainspring.engines.zookeeper.master_workers import OpenRequest, Worker
     from mainspring.engines.zookeeper.records import Mark
     from mainspring.engines.zookeeper.sessions import Waiting
     from mainspring.jobs.model import Job

@@ -6,6 +6,18 @@ A repair is of rows that no transaction could update: possible candidates are li
 
 Retention deletes old rows of histories, each schedule in a transaction of its own; see ``retention``. A transaction locks a
 schedule and those that it runs after. A transaction of several schedules would conflict too often.
+
+``mainspring.schedules.unit`` computes the effects of a fire time from the nodes that were read. One multi writes them: the
+schedule's new state, the rows of the fire times, their jobs, and the few index nodes that lead to these. There are no locks: a
+transaction that conflicts with another reads and computes again.
+
+Rows that other engines lock are *written* here, with the version that was read (``Transaction.touch``). So of two transactions
+that lock the same schedule only one commits. No version guards the children of a node. Rows found by a list are therefore
+either protected by the write of a schedule that was locked before, or read again by their path. A family, which is schedules
+related by parents, is locked by its first member. The end of a run without effects, the most frequent case, locks nothing: the
+transaction that ends a run writes its row.
+
+A job that ends is settled in the multi of its consequences (``ending``), each job by itself, however many end in one group.
 """
 
 from __future__ import annotations
@@ -15,10 +27,9 @@ from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.zookeeper import paths, queries
-from mainspring.engines.zookeeper.schedules import places, reading, tables
-from mainspring.engines.zookeeper.schedules.reading import Specifications
-from mainspring.engines.zookeeper.schedules.tables import OldRows, Repairs, ZookeeperSchedules, most_rows
+from mainspring.engines.zookeeper import paths, queries, schedule_places, schedule_reading, schedule_tables
+from mainspring.engines.zookeeper.schedule_reading import Specifications
+from mainspring.engines.zookeeper.schedule_tables import OldRows, Repairs, ZookeeperSchedules, most_rows
 from mainspring.engines.zookeeper.transaction import Transacted, transact, transact_all
 from mainspring.errors import StoreError, StoreFencedError, UsageError
 from mainspring.ids import TERM_SPAN
@@ -33,7 +44,7 @@ from mainspring.schedules.unit import MIN_ROWS, NAMES_PER_STEP, ScheduleUnit
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from mainspring.engines.zookeeper.schedules.places import RepairMark
+    from mainspring.engines.zookeeper.schedule_places import RepairMark
     from mainspring.engines.zookeeper.sessions import Handlers, Readers, Session
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.storage.engine import Operation
@@ -118,7 +129,9 @@ async def save(session: Session, operations: Sequence[ops.SaveSchedules]) -> lis
 async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
     now_us = operation.now_us
     await _catch_up(session, [change.name for change in operation.changes if change.kind == "put"], now_us)
-    portions = [ops.SaveSchedules(some, now_us, spans=operation.spans) for some in tables.portions(operation.changes)]
+    portions = [
+        ops.SaveSchedules(some, now_us, spans=operation.spans) for some in schedule_tables.portions(operation.changes)
+    ]
     saved = ops.Saved({})
     if len(portions) > 1:
         saved = ops.Saved({}, (await transact(session, ZookeeperSchedules, partial(_checked, operation))).error)
@@ -129,7 +142,7 @@ async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
         saved = ops.Saved(saved.schedules | changed.schedules, changed.error)
     left = [change.name for change in operation.changes if change.name not in saved.schedules]
     if left:
-        found = await session.retry_reads(lambda: reading.schedules(session, left))
+        found = await session.retry_reads(lambda: schedule_reading.schedules(session, left))
         now = dict.fromkeys(left) | {one.schedule.name: one for one in found}
         saved = ops.Saved(saved.schedules | now, saved.error)
     return saved
@@ -163,7 +176,7 @@ async def _catch_up(session: Session, names: Sequence[str], now_us: int) -> None
 
 async def _far_behind(session: Session, names: set[str], now_us: int) -> list[ops.Due]:
     """Return those of some schedules that have more due fire times than fit into one transaction."""
-    stored = await reading.schedules(session, sorted(names))
+    stored = await schedule_reading.schedules(session, sorted(names))
     specifications = await session.memory(Specifications).now()
     limit = most_rows(specifications.catalogue, [one.schedule.name for one in stored])
     found = []
@@ -202,9 +215,9 @@ async def _repair(session: Session, now_us: int, limit: int) -> int:
 
 
 async def _list_candidates(session: Session) -> list[RepairMark]:
-    buckets = [f"{places.REPAIRS}/{bucket}" for bucket in places.BUCKETS]
+    buckets = [f"{schedule_places.REPAIRS}/{bucket}" for bucket in schedule_places.BUCKETS]
     listed = await asyncio.gather(*map(session.tree.children, buckets))
-    return [places.parse_repair_mark(child) for children in listed for child in children or ()]
+    return [schedule_places.parse_repair_mark(child) for children in listed for child in children or ()]
 
 
 async def _repair_family(
@@ -257,7 +270,7 @@ class ScheduleNames:
     async def after(self, name: str) -> list[str]:
         """Return the next names after one."""
         if not name:
-            self._names = sorted(map(places.name_of, await self._tree.children(paths.FIRES) or ()))
+            self._names = sorted(map(schedule_places.name_of, await self._tree.children(paths.FIRES) or ()))
         first = bisect_right(self._names, name)
         return self._names[first : first + NAMES_PER_STEP]
 
@@ -296,13 +309,13 @@ async def _forget_one(session: Session, name: str, operation: ops.ForgetFires, l
 
 async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> OldRows:
     """Return the oldest rows of a schedule with fire times before a time, except the newest ``retention.MIN_ROWS``."""
-    parent = places.fires(name)
+    parent = schedule_places.fires(name)
     numbers = paths.numbers_of(await tree.children(parent))
     last, stay = await _boundary(tree, parent, numbers)
     times: list[int] = []
     blocks: dict[str, list[int]] = {}
     for number in numbers[: last + 1]:
-        if len(times) >= limit or number * places.BLOCK_US >= before_us:
+        if len(times) >= limit or number * schedule_places.BLOCK_US >= before_us:
             break
         block = f"{parent}/{number}"
         listed = paths.numbers_of(await tree.children(block))
@@ -310,9 +323,9 @@ async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> OldRows:
         times += [time for time in old if time < before_us]
         if listed:
             blocks[block] = listed
-    found = await tree.get_many([places.row(name, time) for time in times[:limit]])
+    found = await tree.get_many([schedule_places.row(name, time) for time in times[:limit]])
     rows = [
-        places.decode_row(name, time, node.data).fire
+        schedule_places.decode_row(name, time, node.data).fire
         for time, node in zip(times, found, strict=False)
         if node is not None
     ]
@@ -346,13 +359,13 @@ class ZookeeperScheduleSlice:
         ops.FireSchedules: fire,
         ops.TriggerSchedule: trigger,
         ops.ForgetFires: forget,
-        ops.FindDue: reading.find_due,
+        ops.FindDue: schedule_reading.find_due,
     }
     readers: Final[Readers] = {
-        ops.ListSchedules: reading.list_schedules,
-        ListFires: reading.list_fires,
-        NewestFires: reading.read_newest_fires,
-        LastOutcomes: reading.last_outcomes,
+        ops.ListSchedules: schedule_reading.list_schedules,
+        ListFires: schedule_reading.list_fires,
+        NewestFires: schedule_reading.read_newest_fires,
+        LastOutcomes: schedule_reading.last_outcomes,
     }
 
     async def turns(self, session: Session, keys: Sequence[ops.Key]) -> list[str | None]:

@@ -16,7 +16,7 @@ from mainspring.nodes.model import NodeRow
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mainspring.engines.zookeeper.master.index import Task
+    from mainspring.engines.zookeeper.master_index import Task
     from mainspring.engines.zookeeper.sessions import Session
     from mainspring.events import Message
     from mainspring.jobs.store import ClaimRequest

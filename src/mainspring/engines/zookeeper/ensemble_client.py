@@ -22,10 +22,9 @@ from kazoo.protocol.serialization import Exists, GetChildren, GetData, Sync
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.ensemble import requests
-from mainspring.engines.zookeeper.ensemble.requests import Multi, RequestQueue, SendPermit, multi, size
-from mainspring.engines.zookeeper.ensemble.wiring import check_versions, make_client
+from mainspring.engines.zookeeper import ensemble_requests, paths
+from mainspring.engines.zookeeper.ensemble_requests import Multi, RequestQueue, SendPermit, multi, size
+from mainspring.engines.zookeeper.ensemble_wiring import check_versions, make_client
 from mainspring.engines.zookeeper.tree import Create, Done, Refusal, Refused, SessionEndedError, TooLargeError
 from mainspring.errors import SettingsError, StoreForeignError, StoreUnavailableError
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.engines.zookeeper.address import Address
-    from mainspring.engines.zookeeper.ensemble.wiring import Answer
+    from mainspring.engines.zookeeper.ensemble_wiring import Answer
     from mainspring.engines.zookeeper.tree import Change, Node, Watch
 
 log = structlog.get_logger("mainspring.zookeeper")
@@ -167,7 +166,7 @@ class KazooTree:
         while True:
             answer = await self._ask(GetData(full, watcher))
             if answer is not None:
-                return requests.node(*answer)
+                return ensemble_requests.node(*answer)
             # A read of a missing node sets no watch, `exists` does. The node may be created in between.
             if watch is None or not await self._ask(Exists(full, watcher)):
                 return None
@@ -177,7 +176,7 @@ class KazooTree:
         full = [self._full(path) for path in paths]
         answers = await self._requests.ask(lambda at: GetData(full[at], None), len(full))
         values = [_value(answer) for answer in answers]
-        return [None if value is None else requests.node(*value) for value in values]
+        return [None if value is None else ensemble_requests.node(*value) for value in values]
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         """Return the names of a node's children; None if there is no such node."""
@@ -218,8 +217,8 @@ class KazooTree:
 
         (answer,) = await self._requests.ask(packet, 1, permit=permit)
         if answer.exception is not None:
-            raise requests.commit_error(answer.exception)
-        return requests.outcome(changes, answer.value, prefix)
+            raise ensemble_requests.commit_error(answer.exception)
+        return ensemble_requests.outcome(changes, answer.value, prefix)
 
     async def _ask(self, packet: Any) -> Any:
         """Return the answer to a read; None if there is no such node."""
@@ -332,7 +331,7 @@ def _value(answer: Answer) -> Any:
         return answer.value
     if isinstance(answer.exception, NoNodeError):
         return None
-    raise requests.read_error(answer.exception)
+    raise ensemble_requests.read_error(answer.exception)
 
 
 def _call(calls: Iterable[Callable[[], None]]) -> None:

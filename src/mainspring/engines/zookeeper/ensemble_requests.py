@@ -34,7 +34,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol import serialization
 
-from mainspring.engines.zookeeper.ensemble.wiring import Answer
+from mainspring.engines.zookeeper.ensemble_wiring import Answer
 from mainspring.engines.zookeeper.tree import (
     Create,
     Delete,

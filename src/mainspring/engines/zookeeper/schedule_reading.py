@@ -11,9 +11,8 @@ from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper import paths, schedule_places
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.schedules import places
 from mainspring.engines.zookeeper.tree import Delete
 from mainspring.queries.lists import AMONG, newest_fires
 from mainspring.schedules import store as ops
@@ -24,7 +23,7 @@ from mainspring.storage.engine import Page, in_parts
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from mainspring.engines.zookeeper.schedules.places import DueName
+    from mainspring.engines.zookeeper.schedule_places import DueName
     from mainspring.engines.zookeeper.sessions import Session
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.queries.lists import LastOutcomes, ListFires, NewestFires, Stretch
@@ -80,22 +79,22 @@ class Specifications:
     async def _refresh(self) -> None:
         self._stale = False  # before the read: a later change sets it again
         try:
-            node = await self._tree.get(places.CATALOGUE, self.invalidate)
+            node = await self._tree.get(schedule_places.CATALOGUE, self.invalidate)
             assert node is not None, "the roots are there"
             if node.version == self._cache.version:
                 return
             before = self._cache
-            names = None if before.version < 0 else places.changes_since(node.data, before.version)
+            names = None if before.version < 0 else schedule_places.changes_since(node.data, before.version)
             schedules: dict[str, Schedule] = {} if names is None else dict(before.catalogue.schedules)
             unread: dict[str, str] = {} if names is None else dict(before.catalogue.unread)
-            paths = await self._all() if names is None else [places.spec(name) for name in sorted(names)]
+            paths = await self._all() if names is None else [schedule_places.spec(name) for name in sorted(names)]
             for name in names or ():
                 schedules.pop(name, None)
                 unread.pop(name, None)
             for path, found in zip(paths, await self._tree.get_many(paths), strict=True):
                 if found is not None:
-                    name = places.name_of(path.rpartition("/")[2])
-                    schedules[name], why = places.decode_schedule(name, found.data)
+                    name = schedule_places.name_of(path.rpartition("/")[2])
+                    schedules[name], why = schedule_places.decode_schedule(name, found.data)
                     if why:
                         unread[name] = why
             self._cache = CatalogueCache(node.version, Catalogue(schedules, unread), leaders(schedules))
@@ -104,7 +103,7 @@ class Specifications:
             raise
 
     async def _all(self) -> list[str]:
-        buckets = [f"{places.SPECS}/{bucket}" for bucket in places.BUCKETS]
+        buckets = [f"{schedule_places.SPECS}/{bucket}" for bucket in schedule_places.BUCKETS]
         listed = await asyncio.gather(*map(self._tree.children, buckets))
         return [f"{bucket}/{name}" for bucket, names in zip(buckets, listed, strict=True) for name in names or ()]
 
@@ -133,10 +132,10 @@ async def find_due(session: Session, operations: Sequence[ops.FindDue]) -> list[
 
 async def _find_due(session: Session, until_us: int, limit: int) -> ops.Upcoming:
     minutes: dict[int, list[str]] = {}
-    for parent in places.minutes_of(await session.tree.children(places.DUE)):
+    for parent in schedule_places.minutes_of(await session.tree.children(schedule_places.DUE)):
         minutes.setdefault(int(parent.partition("-")[0]), []).append(parent)
     reserve = sorted(minutes)
-    latest = places.minute(until_us)
+    latest = schedule_places.minute(until_us)
     near = [minute for minute in reserve if minute <= latest]
     listed = await _listed(session, [parent for minute in near for parent in minutes[minute]])
     await _sweep(session, [parent for parent, found in listed.items() if not found], latest - SWEEP_MINUTES)
@@ -156,8 +155,8 @@ async def _find_due(session: Session, until_us: int, limit: int) -> ops.Upcoming
 
 async def _listed(session: Session, parents: Sequence[str]) -> dict[str, list[DueName]]:
     """List the children of some parents concurrently."""
-    found = await asyncio.gather(*(session.tree.children(f"{places.DUE}/{parent}") for parent in parents))
-    return {parent: places.due_names_of(children) for parent, children in zip(parents, found, strict=True)}
+    found = await asyncio.gather(*(session.tree.children(f"{schedule_places.DUE}/{parent}") for parent in parents))
+    return {parent: schedule_places.due_names_of(children) for parent, children in zip(parents, found, strict=True)}
 
 
 def _newest(found: Iterable[DueName]) -> list[DueName]:
@@ -171,7 +170,7 @@ def _newest(found: Iterable[DueName]) -> list[DueName]:
 
 async def _sweep(session: Session, empty: Sequence[str], before: int) -> None:
     """Delete empty parents of past minutes."""
-    over = [f"{places.DUE}/{parent}" for parent in empty if int(parent.partition("-")[0]) < before]
+    over = [f"{schedule_places.DUE}/{parent}" for parent in empty if int(parent.partition("-")[0]) < before]
     for path in over:
         session.forget(path)
     await session.committer.commit([Entry([Delete(path)]) for path in over])
@@ -187,11 +186,11 @@ async def schedules(session: Session, names: Sequence[str]) -> list[Stored]:
 
 
 async def _stored(session: Session, catalogue: Catalogue, names: Sequence[str]) -> list[tuple[str, Stored]]:
-    states = await session.tree.get_many([places.state(name) for name in names])
+    states = await session.tree.get_many([schedule_places.state(name) for name in names])
     found: list[tuple[str, Stored]] = []
     for name, node in zip(names, states, strict=True):
         if node is not None:
-            state, unread = places.decode_state(node.data)
+            state, unread = schedule_places.decode_state(node.data)
             found.append((name, Stored(catalogue.schedules[name], state, catalogue.unread.get(name, "") or unread)))
     return found
 
@@ -231,12 +230,14 @@ async def read_newest_fires(session: Session, query: NewestFires, meter: Meter) 
             some, wanted = wanted[:number], wanted[number:]
             number = min(2 * number, AT_ONCE)
             times = await asyncio.gather(*(_times(session, one, query.each) for one in some))
-            rows = [places.row(one.name, time) for one, of_one in zip(some, times, strict=True) for time in of_one]
+            rows = [
+                schedule_places.row(one.name, time) for one, of_one in zip(some, times, strict=True) for time in of_one
+            ]
             while rows and len(found) < most:
                 part, rows = rows[: most - len(found)], rows[most - len(found) :]
                 nodes = await session.tree.get_many(part)
                 found += [
-                    places.decode_row(*places.key_of_row(path), node.data).fire
+                    schedule_places.decode_row(*schedule_places.key_of_row(path), node.data).fire
                     for path, node in zip(part, nodes, strict=True)
                     if node is not None
                 ]
@@ -274,11 +275,11 @@ async def _last_outcome(session: Session, name: str) -> Fire | None:
 async def _times(session: Session, wanted: Stretch, most: int) -> list[int]:
     """Return the fire times of the newest rows of a stretch, the oldest first, from the names of nodes alone."""
     times: list[int] = []
-    parent = places.fires(wanted.name)
+    parent = schedule_places.fires(wanted.name)
     for block in reversed(paths.numbers_of(await session.tree.children(parent))):
-        if len(times) >= most or block < wanted.since_us // places.BLOCK_US:
+        if len(times) >= most or block < wanted.since_us // schedule_places.BLOCK_US:
             break
-        if block > wanted.before_us // places.BLOCK_US:
+        if block > wanted.before_us // schedule_places.BLOCK_US:
             continue
         listed = paths.numbers_of(await session.tree.children(f"{parent}/{block}"))
         times += [time for time in reversed(listed) if wanted.since_us <= time < wanted.before_us]
@@ -288,18 +289,18 @@ async def _times(session: Session, wanted: Stretch, most: int) -> list[int]:
 async def _history(session: Session, name: str, before_us: int | None, limit: int) -> list[tuple[int, Fire]]:
     """Read blocks from the newest to the oldest, until there are ``limit`` rows."""
     rows: list[tuple[int, Fire]] = []
-    parent = places.fires(name)
+    parent = schedule_places.fires(name)
     for block in reversed(paths.numbers_of(await session.tree.children(parent))):
         if len(rows) >= limit:
             break
-        if before_us is not None and block > before_us // places.BLOCK_US:
+        if before_us is not None and block > before_us // schedule_places.BLOCK_US:
             continue
         listed = paths.numbers_of(await session.tree.children(f"{parent}/{block}"))
         times = [time for time in reversed(listed) if before_us is None or time < before_us]
         wanted = times[: limit - len(rows)]
-        found = await session.tree.get_many([places.row(name, time) for time in wanted])
+        found = await session.tree.get_many([schedule_places.row(name, time) for time in wanted])
         rows += [
-            (time, places.decode_row(name, time, node.data).fire)
+            (time, schedule_places.decode_row(name, time, node.data).fire)
             for time, node in zip(wanted, found, strict=True)
             if node is not None
         ]

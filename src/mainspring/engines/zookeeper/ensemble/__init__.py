@@ -1,1 +1,0 @@
-"""Sessions with a real ensemble: the port ``Tree`` on kazoo."""
