@@ -198,34 +198,38 @@ class Api:
         """Return whether the handler of a request stores its answer in the transaction of its act, if the request has a key."""
         return kind in self._handlers and kind.keeps_answer
 
-    async def answer(self, request: Request[A], caller: Caller, once: IdempotencyKey | None = None) -> A:
-        """Return the answer to a request, for a coroutine of a call."""
+    async def answer(
+        self, request: Request[A], caller: Caller, once: IdempotencyKey | None = None, *, recorded: bool = True
+    ) -> A:
+        """Return the answer to a request, for a coroutine of a call. A refusal is recorded in the audit."""
         try:
-            return await self.answer_unrecorded(request, caller, once)
+            if caller is not LOCAL:
+                named = getattr(request, request.function_field, None)
+                check_permission(type(request), request.namespace, caller, named)
+            if request.namespace != DEFAULT or self.lacks:
+                self.check_store(request)
+            if caller is not LOCAL and type(request) in self._with_objects:
+                await self._check_object(request, caller)
+            handler, call = self._handlers[type(request)], Call(request, caller, once)
+            answer: Any
+            try:
+                if type(request) in self._lists:
+                    # The only place where cursors are made and pages are cut: faces, pages and streams get answers from here.
+                    answer = await page_of(request, lambda placed: handler(placed, Call(placed, caller, once)))
+                else:
+                    answer = await handler(request, call)
+            except NotFoundError:
+                raise call.not_found() from None
         except (ForbiddenError, ApiError) as error:
-            self._record_refusal(request, caller, error)
+            if recorded:
+                self._record_refusal(request, caller, error)
             raise
-
-    async def answer_unrecorded(self, request: Request[A], caller: Caller, once: IdempotencyKey | None = None) -> A:
-        """Return the answer as `answer` does; a refusal is not recorded: for requests that the caller did not make."""
-        if caller is not LOCAL:
-            check_permission(type(request), request.namespace, caller, getattr(request, request.function_field, None))
-        if request.namespace != DEFAULT or self.lacks:
-            self.check_store(request)
-        if caller is not LOCAL and type(request) in self._with_objects:
-            await self._check_object(request, caller)
-        handler, call = self._handlers[type(request)], Call(request, caller, once)
-        answer: Any
-        try:
-            if type(request) in self._lists:
-                # The only place where cursors are made and pages are cut: faces, pages and streams get answers from here.
-                answer = await page_of(request, lambda placed: handler(placed, Call(placed, caller, once)))
-            else:
-                answer = await handler(request, call)
-        except NotFoundError:
-            raise call.not_found() from None
         found: A = answer
         return found
+
+    def answer_unrecorded(self, request: Request[A], caller: Caller) -> Coroutine[Ask, Any, A]:
+        """Return the answer as `answer` does; a refusal is not recorded: for requests that the caller did not make."""
+        return self.answer(request, caller, recorded=False)
 
     def _record_refusal(self, request: Request[Any], caller: Caller, error: ForbiddenError | ApiError) -> None:
         if problem_of(error).code is Code.FORBIDDEN:
