@@ -425,7 +425,7 @@ class ScheduleRequests(OnServers):
     ) -> Previewed:
         """Return what ``add`` or ``edit`` would do, and save nothing."""
         answer: Previewed = self._ask(
-            "schedules.catalogue",
+            "schedules.preview",
             {
                 "count": count,
                 "name": name,
@@ -483,7 +483,7 @@ class ScheduleRequests(OnServers):
     ) -> Previewed:
         """As ``preview``."""
         answer: Previewed = await self._aask(
-            "schedules.catalogue",
+            "schedules.preview",
             {
                 "count": count,
                 "name": name,
