@@ -27,7 +27,7 @@ JOB_KEYS = {
     "handle", "function", "unique", "state", "priority", "attempt", "created_at", "started_at", "ended_at", "error",
 }  # fmt: skip
 SHOWN_KEYS = JOB_KEYS | {
-    "run_at", "expires_at", "input_size", "output_size", "max_attempts", "timeout", "worker", "numerator", "denominator",
+    "run_at", "expires_at", "input_size", "output_size", "max_attempts", "timeout", "worker",
     "done", "total",
     "traceback", "schedule", "fire_time", "concurrency_key", "tags", "text", "run",
 }  # fmt: skip
@@ -351,7 +351,7 @@ def test_jobs_show_describes_a_job(harness: Harness) -> None:
     worker.write(encode(Kind.WORK_STATUS, handle, b"3", b"4"))
     worker.assert_silent()
     job = harness.client.show(handle)
-    assert (job["state"], job["worker"], job["numerator"], job["denominator"]) == ("running", "me", 3, 4)
+    assert (job["state"], job["worker"], job["done"], job["total"]) == ("running", "me", 3, 4)
     assert (job["done"], job["total"]) == (3, 4)
     assert job["attempt"] == 1
     assert worker.settle_as(delivery, b"succeeded", b"1234567") == b"recorded"

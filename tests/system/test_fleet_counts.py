@@ -180,7 +180,7 @@ def test_any_node_shows_the_progress_of_a_running_job(fleet: Fleet, function: by
     with there.extended() as observer:
         assert elsewhere == observer.show(handle)
     assert (elsewhere["state"], elsewhere["attempt"]) == ("running", 1)
-    assert (elsewhere["numerator"], elsewhere["denominator"]) == (1, 3)
+    assert (elsewhere["done"], elsewhere["total"]) == (1, 3)
     assert elsewhere["text"] == "a third"
     assert elsewhere["started_at"] is not None
     assert elsewhere["worker"] is not None

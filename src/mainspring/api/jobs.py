@@ -82,9 +82,6 @@ class JobDetails(JobInfo):
     worker: str | None
     done: int
     total: int
-    numerator: int
-    """The former name of ``done``; ``denominator`` is that of ``total``."""
-    denominator: int
     tags: list[str]
     text: str | None = None
     """That of the progress."""

@@ -204,7 +204,7 @@ FIELD_GROUPS = (
     ("unique", "priority", "concurrency_key", "tags", "schedule", "fire_time", "run", "input_size", "output_size"),
 )
 """The fields of a job that belong together: its state, its attempts, its times, and how it was submitted."""
-_PROGRESS = ("done", "total", "text", "numerator", "denominator")
+_PROGRESS = ("done", "total", "text")
 _NOTHING: tuple[object, ...] = (None, "", [], 0)
 COLUMNS = (
     "handle",

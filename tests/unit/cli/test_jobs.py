@@ -292,8 +292,6 @@ def test_the_details_of_a_job_are_grouped_without_empty_ones(
         "created_at": "2030-01-31T12:00:00Z",
         "done": 0,
         "total": 10,
-        "numerator": 0,
-        "denominator": 10,
         "text": "half",
         "tags": [],
     }

@@ -234,8 +234,6 @@ class JobCalls:
             worker=held.worker_name() if held is not None else running.worker if running is not None else None,
             done=done,
             total=total,
-            numerator=done,
-            denominator=total,
             tags=list(options.tags),
             text=None if attempt is None else service.progress_text(job.id).decode("utf-8", "replace") or None,
             run=self._run(job, options),
@@ -249,8 +247,8 @@ class JobCalls:
 
 
 def _set_progress(details: JobDetails, done: int, total: int, text: str) -> None:
-    details.done = details.numerator = done
-    details.total = details.denominator = total
+    details.done = done
+    details.total = total
     details.text = text or None
 
 
