@@ -141,7 +141,7 @@ class PostgresBulkSlice:
     kind = store.KIND
     follows: Final = frozenset[Any]()
     writes = store.WRITES
-    writer: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {}
+    handlers: Final[Mapping[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {}
     readers: Final[Mapping[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]] = {
         ops.ShowBulk: show,
         ops.ListBulk: list_bulk,
