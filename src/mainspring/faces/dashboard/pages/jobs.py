@@ -260,8 +260,8 @@ SUBMIT: Final = Action(
     command="submit {function} {args} --background",
     then=_to_new_job,
 )
-MADE: Final = made_actions(requests)
-JOB_ACTIONS: Final = (SUBMIT, CANCEL, RETRY, CLONE, DELETE, *(one.action for one in MADE))
+DECLARED: Final = made_actions(requests)
+JOB_ACTIONS: Final = (SUBMIT, CANCEL, RETRY, CLONE, DELETE, *(one.action for one in DECLARED))
 
 
 class Text(NamedTuple):
@@ -329,7 +329,7 @@ def actions_of(visit: Visit, job: JobDetails) -> list[Action]:
     fitting: list[Action] = []
     if job.state not in ENDED:
         fitting.append(CANCEL)
-    fitting += [one.action for one in MADE if one.fits(job.state)]
+    fitting += [one.action for one in DECLARED if one.fits(job.state)]
     is_run = job.run == job.handle  # it ends once, and stays as long as its history
     if job.state in ENDED - {"succeeded"} and not is_run:
         fitting.append(RETRY)
