@@ -345,6 +345,13 @@ def test_pages_about_all_namespaces_are_for_callers_with_all_of_them(grant: Gran
     asyncio.run(test())
 
 
+def without_registered(shown: Any) -> Any:
+    """Return an answer without the fact that a node has only some seconds after its start: which functions have workers."""
+    if isinstance(shown, dict):
+        return {key: without_registered(value) for key, value in shown.items() if key != "registered"}
+    return [without_registered(one) for one in shown] if isinstance(shown, list) else shown
+
+
 def test_jobs_elsewhere_change_no_answer() -> None:
     """Jobs in another namespace change the answer of no GET for callers of one namespace."""
 
@@ -365,7 +372,8 @@ def test_jobs_elsewhere_change_no_answer() -> None:
                     if method == "GET" and "{" not in target and not path.endswith(("/stream", "/timeline", "/live")):
                         answer = await client.get(target, token="own")
                         if answer.status == 200 and not operation.get("x-in-all-namespaces"):
-                            found[path] = answer.json if "json" in answer.headers["content-type"] else answer.body
+                            shown = answer.json if "json" in answer.headers["content-type"] else answer.body
+                            found[path] = without_registered(shown)
                 del found["/api/v1/status"]["uptime"]
                 status = found["/api/v1/namespaces/{namespace}/status"]
                 del status["oldest_waiting"]["seconds"], status["recent"]["since"], status["recent"]["seconds"]
