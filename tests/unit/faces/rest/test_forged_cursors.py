@@ -63,7 +63,7 @@ async def check(client: Client, route: Route, names: dict[str, str]) -> list[tup
     path = route.path
     for name, value in zip(route.parameters, values, strict=True):
         path = path.replace("{" + name + "}", quote(value, safe=":"))
-    query = "schedule=f" if route.path.endswith("/outcomes") else ""
+    query = "schedules=f" if route.path.endswith("/outcomes") else ""
     inputs = Inputs(route).read(values, query.encode(), b"")
     wrong = []
     for place in PLACES:
