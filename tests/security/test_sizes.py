@@ -141,7 +141,7 @@ CHECKED: dict[str, str] = {
     r"jobs\.model\.Retry\.\w+": "check_retry; stored options have it, too",
     r"[\w.]+\.misfire": "catalogue.check",
     r"jobs\.model\.JobFailure\.\w+": "model.fitting",
-    r"faces\.gearman\.extension_json\.SettleDetail\.delay": "settle: clamped",
+    r"faces\.gearman\.worker_reports\.SettleDetail\.delay": "settle: clamped",
     r"faces\.gearman\.worker_reports\.LoggedLines\.(handle|token)": "only compared",
     r"job_logs\.model\.Line\.\w+(\{[kv]\})?": "tidy: shortened and clamped",
 }
