@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from itertools import accumulate
-from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 from msgspec import Meta
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Size(NamedTuple):
@@ -89,6 +92,25 @@ Seconds = Annotated[float, Meta(ge=-1e12, le=1e12, extra={KIND: "duration"})]
 """A duration; the rules of its request have a smaller limit."""
 Time = Annotated[datetime, Meta(tz=True)]
 """A time as RFC 3339 text, with a time zone."""
+
+
+def described(help: str, *names: str, metavar: str = "", label: str = "", choices: tuple[str, ...] = ()) -> Meta:  # noqa: A002 - the field's own term
+    """Return the description of a field, for its annotation.
+
+    For example ``delay: Annotated[Seconds, described("Start the job this long from now, or later.")]``.
+
+    ``help`` is a sentence for the help of the command, for OpenAPI and for forms. ``names`` are the options of the command, such
+    as ``--delay``; by default there is one, of the field's name. ``metavar`` names the value in the help. ``label`` names the
+    input of a form. ``choices`` are values that faces offer, where the type allows others.
+    """
+    return Meta(description=help, extra={key: value for key, value in _extras(names, metavar, label, choices) if value})
+
+
+def _extras(names: tuple[str, ...], metavar: str, label: str, choices: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    yield "names", names
+    yield "metavar", metavar
+    yield "label", label
+    yield "choices", choices
 
 
 def bare(kind: Any) -> Any:

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import delete, described, get, post
+from mainspring.api.declaration import delete, get, post
 from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
 from mainspring.features import Feature
 from mainspring.namespaces import DEFAULT
 from mainspring.sizes import (
-    Text,  # noqa: TC001 - msgspec reads the annotations
+    Text,
+    described,
 )
 
 RoleName = Literal["viewer", "operator", "developer", "admin"]

@@ -109,25 +109,6 @@ def delete(path: str, **more: Any) -> Http:
     return Http(method="DELETE", path=path, **more)
 
 
-def described(help: str, *names: str, metavar: str = "", label: str = "", choices: tuple[str, ...] = ()) -> Meta:  # noqa: A002 - the field's own term
-    """Return the description of a field, for its annotation.
-
-    For example ``delay: Annotated[Seconds, described("Start the job this long from now, or later.")]``.
-
-    ``help`` is a sentence for the help of the command, for OpenAPI and for forms. ``names`` are the options of the command, such
-    as ``--delay``; by default there is one, of the field's name. ``metavar`` names the value in the help. ``label`` names the
-    input of a form. ``choices`` are values that faces offer, where the type allows others.
-    """
-    return Meta(description=help, extra={key: value for key, value in _extras(names, metavar, label, choices) if value})
-
-
-def _extras(names: tuple[str, ...], metavar: str, label: str, choices: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    yield "names", names
-    yield "metavar", metavar
-    yield "label", label
-    yield "choices", choices
-
-
 class FieldKind(StrEnum):
     """How people write a value."""
 
@@ -215,6 +196,8 @@ def _field(one: msgspec.structs.FieldInfo) -> Field:
     parts = [part for part in _parts(one.type) if part is not type(None) and part is not UnsetType]
     default = one.default if one.default is not NODEFAULT else None
     kind = FieldKind(extra[KIND]) if KIND in extra else _kind(parts)
+    if kind is FieldKind.TEXT and "choices" in extra:
+        kind = FieldKind.CHOICE
     return Field(
         name=one.name,
         key=one.encode_name,

@@ -11,13 +11,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import described, get, post
+from mainspring.api.declaration import get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.request import Code, Limit, Page, Request, Touches
 from mainspring.features import Feature
 from mainspring.resources.rules import RateSpec  # noqa: TC001 - msgspec reads the annotation
-from mainspring.sizes import Text, Time  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Text, Time, described
 
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
 

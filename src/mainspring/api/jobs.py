@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import Button, delete, described, get, patch, post
+from mainspring.api.declaration import Button, delete, get, patch, post
 from mainspring.api.request import (
     PAGE_LIMIT,
     Code,
@@ -44,6 +44,7 @@ from mainspring.sizes import (
     TextTuple,
     Time,
     Whole,
+    described,
 )
 
 REASON_LIMIT = 4096

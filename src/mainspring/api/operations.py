@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import described, get, post
+from mainspring.api.declaration import get, post
 from mainspring.api.jobs import REASON_LIMIT, JobInfo
 from mainspring.api.request import PAGE_LIMIT, Code, JobCriteria, Limit, Page, Request, Touches
 from mainspring.features import Feature
-from mainspring.sizes import Text, Time  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Text, Time, described
 
 ActionName = Literal["cancel", "retry", "delete", "reschedule"]
 StateName = Literal["running", "done", "aborted", "stopped"]

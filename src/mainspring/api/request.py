@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Pr
 import msgspec
 
 from mainspring.access.roles import Permission  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.declaration import Button, Http, described
+from mainspring.api.declaration import Button, Http  # noqa: TC001 - msgspec reads the annotations
 from mainspring.errors import ConflictError, ForbiddenError, Kind, MainspringError, RefusedError, UsageError
 from mainspring.features import Feature  # noqa: TC001 - msgspec reads the annotation
 from mainspring.namespaces import Namespaced
 from mainspring.private_data import hide_secrets
-from mainspring.sizes import Text, Texts, Time
+from mainspring.sizes import Text, Texts, Time, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,12 +8,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import delete, described, get, patch, post, put
+from mainspring.api.declaration import delete, get, patch, post, put
 from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.model import ClockNote, ConflictKind, Misfire  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.specification import Specification
-from mainspring.sizes import ENTRIES, Text, Texts, TextTuple, Time, Whole
+from mainspring.sizes import ENTRIES, KIND, Text, Texts, TextTuple, Time, Whole, described
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -395,13 +395,11 @@ class ListFires(Request[Page[FireInfo]]):
     call = "schedules.fires"
     http = get("fires", problems=(Code.SCHEDULE_NOT_FOUND,))
     only_reads = True
-    schedule: Text | None = None
-    state: FireStateName | None = None
-    outcome: OutcomeName | None = None
-    since: Time | None = None
-    """The earliest fire time."""
-    until: Time | None = None
-    """Only fire times before this one."""
+    schedule: Annotated[Text | None, described("Only times of this schedule.")] = None
+    state: Annotated[FireStateName | None, described("Only times in this state.")] = None
+    outcome: Annotated[OutcomeName | None, described("Only times whose job ended so.")] = None
+    since: Annotated[Time | None, described("Only times from this one on.")] = None
+    until: Annotated[Time | None, described("Only times before this one.")] = None
     cursor: Text | None = None
     limit: Limit = 100
 
@@ -429,12 +427,13 @@ class ReadTimeline(Request[Timeline]):
     call = "schedules.timeline"
     http = get("fires/timeline")
     only_reads = True
-    since: Time | None = None
-    """By default the begin of the present day in UTC."""
-    until: Time | None = None
-    """By default a day later, and at most 31 days."""
-    step: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 900.0
-    """Seconds of a bucket."""
+    since: Annotated[Time | None, described("Begin here; by default with the present day in UTC.")] = None
+    until: Annotated[Time | None, described("End here; by default a day later, and at most 31 days.")] = None
+    step: Annotated[
+        float,
+        msgspec.Meta(ge=60, le=86_400, extra={KIND: "duration"}),
+        described("The length of a bucket, from 1m to 1d; of the command by default 1h, else 15m."),
+    ] = 900.0
     cursor: Text | None = None
     limit: Limit = 100
     """Schedules in one answer."""

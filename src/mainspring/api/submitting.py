@@ -8,7 +8,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import described
 from mainspring.api.request import (
     Code,
     Problem,
@@ -32,7 +31,7 @@ from mainspring.jobs.model import (
 from mainspring.jobs.user_data import check_tags
 from mainspring.namespaces import DEFAULT, Namespaced, name_of
 from mainspring.resources.rules import key_of
-from mainspring.sizes import LEVELS, Seconds, Text, TextTuple, Time, is_too_deep
+from mainspring.sizes import LEVELS, Seconds, Text, TextTuple, Time, described, is_too_deep
 from mainspring.workflows.model import decision_function
 
 PriorityName = Literal["high", "normal", "low"]

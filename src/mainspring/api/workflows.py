@@ -12,12 +12,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
-from mainspring.api.declaration import described, get, post
+from mainspring.api.declaration import get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
 from mainspring.api.submitting import Arguments, PriorityName
 from mainspring.features import Feature
-from mainspring.sizes import Seconds, Text, TextTuple, Time  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Seconds, Text, TextTuple, Time, described
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Status
 

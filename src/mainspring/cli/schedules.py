@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Group, Parameter
 from msgspec import UNSET
 
+from mainspring.api.declaration import fields_of
 from mainspring.api.schedules import (
     CLOCK_NOTES,
     AddSchedule,
@@ -27,7 +27,7 @@ from mainspring.api.schedules import (
     TriggerSchedule,
 )
 from mainspring.cli.calls import ListSearch, arguments_of, call, items, name_argument, no_worker, print_answer
-from mainspring.cli.declared import Given, takes
+from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import (
     AS_AGE,
     EXIT_DONE,
@@ -41,20 +41,13 @@ from mainspring.cli.display import (
 )
 from mainspring.cli.operations import backfill
 from mainspring.cli.options import (
-    ARGS_NAMES,
-    DURATION_OPTION,
     LOCAL,
-    TIME_OPTION,
     Cursor,
     Json,
     ServerOptions,
-    args_of,
     plain,
-    reading,
 )
-from mainspring.clock import time_of, to_us
-from mainspring.errors import SettingsError, UsageError
-from mainspring.quantities import parse_duration, parse_time
+from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,205 +58,25 @@ TIMING_GROUP = Group("When it runs", sort_key=0)
 JOB_GROUP = Group("The job", sort_key=1)
 
 
-def parse_misfire(text: str) -> str | int:
-    """Return a misfire policy. Raises SettingsError."""
-    if text in {"skip", "once", "all"}:
-        return text
-    if text.isdecimal():
-        return int(text)
-    raise SettingsError(f"{text!r} is not a policy for missed times: use skip, once, all or a number")
+MaxAttempts = Annotated[
+    int | None,
+    plain(
+        ("--max-attempts", "--attempts"),
+        "How often to run a job, with growing waits between attempts, before it counts as failed.",
+        group=JOB_GROUP,
+    ),
+]
+OF_THE_JOB: Final = ("function", "args", "priority", "timeout", "unique", "expires", "tags")
+takes_schedule: Final = takes(
+    AddSchedule, group=dict.fromkeys(fields_of(AddSchedule), TIMING_GROUP) | dict.fromkeys(OF_THE_JOB, JOB_GROUP)
+)
+"""Gives a command the options of a schedule."""
 
 
-def _or_none(parse: Any) -> Any:
-    """Return a parser that returns None for ``none`` and parses other text with ``parse``."""
-    return lambda text: None if text == "none" else parse(text)
+def with_attempts(given: Given, max_attempts: int | None) -> Given:
+    """Return the fields of a schedule with those of its retry policy that have an option."""
+    return given if max_attempts is None else {**given, "retry": {"max_attempts": max_attempts}}
 
-
-_OPTIONAL_TIME_OPTION: dict[str, Any] = {"converter": reading(_or_none(parse_time)), "metavar": "TIME"}
-_OPTIONAL_DURATION_OPTION: dict[str, Any] = {"converter": reading(_or_none(parse_duration)), "metavar": "DURATION"}
-
-
-def _time(seconds: float | None) -> Any:
-    """Return the time of an option for a request; an option that is not given stays as it is."""
-    return seconds if seconds is None or isinstance(seconds, _NotGiven) else time_of(to_us(seconds))
-
-
-class _NotGiven(float):
-    """The value of an option that is not given: the request leaves its field out.
-
-    It has the type of the options: the parser checks defaults, too, in a process that has imported Pydantic.
-    """
-
-    def __repr__(self) -> str:
-        return ""
-
-
-NOT_GIVEN: Final = _NotGiven("nan")
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleOptions:
-    """The options of ``add``, ``edit`` and ``preview``."""
-
-    cron: Annotated[
-        str | None,
-        plain(
-            "--cron",
-            "Run at the times of a cron expression: five fields, six with the seconds first, or a name such as @daily.",
-            group=TIMING_GROUP,
-        ),
-    ] = None
-    every: Annotated[
-        float | None,
-        plain(
-            "--every",
-            "Run at this interval, counted from --start, or from 1970 without it.",
-            group=TIMING_GROUP,
-            **DURATION_OPTION,
-        ),
-    ] = None
-    at: Annotated[
-        float | None,
-        plain("--at", "Run once, at a time such as 2030-01-31T12:00:00Z.", group=TIMING_GROUP, **TIME_OPTION),
-    ] = None
-    parent: Annotated[
-        list[str] | None,
-        plain(
-            "--parent",
-            "Run when this other schedule has succeeded; if the option is given several times, when all have.",
-            group=TIMING_GROUP,
-            negative="",
-        ),
-    ] = None
-    timezone: Annotated[
-        str | None,
-        plain("--timezone", "The time zone of --cron, by its IANA name; by default UTC.", group=TIMING_GROUP),
-    ] = None
-    start: Annotated[
-        float | None,
-        plain("--start", "Do not run before this time; none removes it.", group=TIMING_GROUP, **_OPTIONAL_TIME_OPTION),
-    ] = NOT_GIVEN
-    end: Annotated[
-        float | None,
-        plain("--end", "Do not run after this time; none removes it.", group=TIMING_GROUP, **_OPTIONAL_TIME_OPTION),
-    ] = NOT_GIVEN
-    exclude: Annotated[
-        list[str] | None,
-        plain(
-            "--exclude",
-            "Do not run on this day, such as 2030-12-24. The option may be given several times.",
-            group=TIMING_GROUP,
-            negative="",
-        ),
-    ] = None
-    jitter: Annotated[
-        float | None,
-        plain("--jitter", "Delay each job by a random time up to this.", group=TIMING_GROUP, **DURATION_OPTION),
-    ] = None
-    misfire: Annotated[
-        str | int | None,
-        plain(
-            "--misfire",
-            "The policy for missed times: skip all, run once for the newest, run all, or run this number of the newest.",
-            group=TIMING_GROUP,
-            converter=reading(parse_misfire),
-            metavar="POLICY",
-        ),
-    ] = None
-    overlap: Annotated[
-        Literal["allow", "forbid", "queue", "replace"] | None,
-        plain("--overlap", "The policy for a time while an earlier run is not finished.", group=TIMING_GROUP),
-    ] = None
-    wait_for_children: Annotated[
-        bool | None,
-        plain(
-            "--wait-for-children",
-            "Count a run as finished only when the runs of its children are finished.",
-            group=TIMING_GROUP,
-            negative="--no-wait",
-        ),
-    ] = None
-    function: Annotated[
-        str | None, plain("--function", "The function to run; by default the schedule's name.", group=JOB_GROUP)
-    ] = None
-    args: Annotated[
-        str | None,
-        plain(
-            ARGS_NAMES,
-            "The arguments of the jobs: text, or - for standard input.",
-            group=JOB_GROUP,
-            metavar="ARGS",
-            allow_leading_hyphen=True,
-        ),
-    ] = None
-    priority: Annotated[
-        Literal["high", "normal", "low"] | None,
-        plain("--priority", "Jobs of a higher priority start first; by default normal.", group=JOB_GROUP),
-    ] = None
-    max_attempts: Annotated[
-        int | None,
-        plain(
-            ("--max-attempts", "--attempts"),
-            "How often to run a job, with growing waits between attempts, before it counts as failed.",
-            group=JOB_GROUP,
-        ),
-    ] = None
-    run_timeout: Annotated[
-        float | None,
-        plain(
-            ("--run-timeout", "--timeout"),
-            "Stop an attempt that runs longer than this; none removes the limit.",
-            group=JOB_GROUP,
-            **_OPTIONAL_DURATION_OPTION,
-        ),
-    ] = NOT_GIVEN
-    unique: Annotated[str | None, plain("--unique", "The unique of the jobs.", group=JOB_GROUP)] = None
-    expires: Annotated[
-        float | None,
-        plain(
-            "--expires",
-            "End a job as expired if it has not started within this time; none removes the limit.",
-            group=JOB_GROUP,
-            **_OPTIONAL_DURATION_OPTION,
-        ),
-    ] = NOT_GIVEN
-
-    tag: Annotated[
-        list[str] | None,
-        plain(
-            "--tag", "A tag of the jobs; may be repeated, and replaces all earlier ones.", group=JOB_GROUP, negative=""
-        ),
-    ] = None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the given options as fields of a request."""
-        fields: dict[str, Any] = {
-            "cron": self.cron,
-            "every": self.every,
-            "at": _time(self.at),
-            "parents": self.parent,
-            "timezone": self.timezone,
-            "exclude": self.exclude,
-            "jitter": self.jitter,
-            "misfire": self.misfire,
-            "overlap": self.overlap,
-            "wait_for_children": self.wait_for_children,
-            "function": self.function,
-            "payload": args_of(None, self.args),
-            "priority": self.priority,
-            "retry": None if self.max_attempts is None else {"max_attempts": self.max_attempts},
-            "unique": self.unique,
-            "tags": self.tag,
-        }
-        times = {name: _time(value) for name, value in (("start", self.start), ("end", self.end))}
-        optional = {**times, "timeout": self.run_timeout, "expires": self.expires}
-        return {key: value for key, value in fields.items() if value is not None} | {
-            key: value for key, value in optional.items() if value is not NOT_GIVEN
-        }
-
-
-NO_OPTIONS = ScheduleOptions()
 
 COLUMNS = ("name", "when", "timezone", "state", "next_at", "last_at", "waiting", "function", "app")
 RUN_COLUMNS = (
@@ -324,8 +137,15 @@ def show(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) ->
 
 
 @schedules.command
+@takes_schedule
 def add(
-    name: Name, /, *, options: ScheduleOptions = NO_OPTIONS, json: Json = False, server: ServerOptions = LOCAL
+    name: Name,
+    /,
+    *,
+    given: Given = NOTHING,
+    max_attempts: MaxAttempts = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
 ) -> int:
     """Add a schedule.
 
@@ -344,7 +164,7 @@ def add(
       0 added, 1 a schedule of this name exists, 2 wrong usage, 3 no server
     """
     client = server.client()
-    request = AddSchedule(name=name, **options.fields())
+    request = AddSchedule(name=name, **with_attempts(given, max_attempts))
     print_answer(client, request, _print_state, json=json)
     _warn_of(client, name if request.function is UNSET else request.function)
     return EXIT_DONE
@@ -357,11 +177,13 @@ def _warn_of(client: Client, function: str) -> None:
 
 
 @schedules.command
+@takes_schedule
 def preview(
     name: Name,
     /,
     *,
-    options: ScheduleOptions = NO_OPTIONS,
+    given: Given = NOTHING,
+    max_attempts: MaxAttempts = None,
     count: Annotated[int, Parameter(name="--count", help="How many times to print, up to 1000.")] = 10,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -377,19 +199,29 @@ def preview(
       0 printed, 2 wrong usage, 3 no server
     """
     return print_answer(
-        server.client(), PreviewSchedule(name=name, count=count, **options.fields()), _print_preview, json=json
+        server.client(),
+        PreviewSchedule(name=name, count=count, **with_attempts(given, max_attempts)),
+        _print_preview,
+        json=json,
     )
 
 
 @schedules.command
+@takes_schedule
 def edit(
-    name: Name, /, *, options: ScheduleOptions = NO_OPTIONS, json: Json = False, server: ServerOptions = LOCAL
+    name: Name,
+    /,
+    *,
+    given: Given = NOTHING,
+    max_attempts: MaxAttempts = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
 ) -> int:
     """Change the given options of a schedule, and keep the others.
 
     The changes apply from now on. If an App's code declares the schedule, the next change in its code replaces them.
     """
-    request = EditSchedule(name=name, **options.fields())
+    request = EditSchedule(name=name, **with_attempts(given, max_attempts))
     if arguments_of(request).keys() == {"name"}:
         raise UsageError("no option to change is given; mainspring schedules edit --help lists them")
     client = server.client()
@@ -538,6 +370,7 @@ def history(
     return EXIT_DONE
 
 
+HOUR: Final = 3600.0
 FIRE_COLUMNS = (
     "fire_time",
     "schedule",
@@ -554,18 +387,10 @@ FIRE_COLUMNS = (
 
 
 @schedules.command
+@takes(ListFires)
 def fires(
     *,
-    schedule: Annotated[str | None, plain("--schedule", "Only times of this schedule.")] = None,
-    state: Annotated[
-        Literal["waiting", "fired", "joined", "skipped"] | None, plain("--state", "Only times in this state.")
-    ] = None,
-    outcome: Annotated[
-        Literal["succeeded", "failed", "cancelled", "expired"] | None,
-        plain("--outcome", "Only times whose job ended so."),
-    ] = None,
-    since: Annotated[float | None, plain("--since", "Only times from this one on.", **TIME_OPTION)] = None,
-    until: Annotated[float | None, plain("--until", "Only times before this one.", **TIME_OPTION)] = None,
+    given: Given = NOTHING,
     limit: Annotated[int, Parameter(name="--limit", help="The most times to show, up to 1000.")] = 100,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -574,23 +399,16 @@ def fires(
 
     The states and reasons are those of history. Times of removed schedules are left out.
     """
-    request = ListFires(schedule, state, outcome, _time(since), _time(until))
+    request = ListFires(**given)
     print_rows(FIRE_COLUMNS, list(items(server.client(), request, limit)), json=json)
     return EXIT_DONE
 
 
 @schedules.command
+@takes(ReadTimeline, "since", "until", "step")
 def timeline(
     *,
-    since: Annotated[
-        float | None, plain("--since", "Begin here; by default with the present day in UTC.", **TIME_OPTION)
-    ] = None,
-    until: Annotated[
-        float | None, plain("--until", "End here; by default a day later, and at most 31 days.", **TIME_OPTION)
-    ] = None,
-    step: Annotated[
-        float, plain("--step", "The length of a bucket, from 1m to 1d; by default 1h.", **DURATION_OPTION)
-    ] = 3600.0,
+    given: Given = NOTHING,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -600,7 +418,7 @@ def timeline(
     many were skipped, and how many are due. Empty buckets are left out. Of a schedule with more than 2,000 past or next times,
     the nearest 2,000 are counted.
     """
-    lines = list(items(server.client(), ReadTimeline(_time(since), _time(until), step)))
+    lines = list(items(server.client(), ReadTimeline(**{"step": HOUR, **given})))
     if json:
         print_json(lines)
     else:

@@ -5,7 +5,7 @@ docs/reference/protocol.md lists the keys. Times are RFC 3339 text, durations se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from mainspring.jobs.model import Priority, Retry
 from mainspring.jobs.user_data import check_tags
 from mainspring.namespaces import Namespaced, name_bytes, name_text
 from mainspring.schedules.model import At, Cron, Every, Misfire, Overlap, Schedule
-from mainspring.sizes import LEVELS, Seconds, Text, Texts, Time, is_too_deep
+from mainspring.sizes import LEVELS, Seconds, Text, Texts, Time, described, is_too_deep
 
 if TYPE_CHECKING:
     from mainspring.schedules.model import Trigger
@@ -30,30 +30,108 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
     """The fields of a schedule. A missing field keeps its value, or has its default in a new schedule."""
 
     name: Text
-    function: Text | UnsetType = UNSET
-    args: Raw | UnsetType = UNSET
-    """The arguments of its jobs: any JSON value."""
+    function: Annotated[Text | UnsetType, described("The function to run; by default the schedule's name.")] = UNSET
+    args: Annotated[
+        Raw | UnsetType, described("The arguments of the jobs: text, or - for standard input.", label="Arguments")
+    ] = UNSET
+    """Any JSON value."""
     payload: bytes | UnsetType = UNSET
     """The arguments as base64 of any bytes, in place of ``args``."""
-    cron: Text | UnsetType = UNSET
-    every: Seconds | UnsetType = UNSET
-    at: Time | UnsetType = UNSET
-    timezone: Text | UnsetType = UNSET
-    start: Time | UnsetType | None = UNSET
-    end: Time | UnsetType | None = UNSET
-    jitter: Seconds | UnsetType = UNSET
-    exclude: Texts | UnsetType = UNSET
-    misfire: Misfire | UnsetType = UNSET
+    cron: Annotated[
+        Text | UnsetType,
+        described(
+            "Run at the times of a cron expression: five fields, six with the seconds first, or a name such as @daily.",
+            label="Cron expression",
+        ),
+    ] = UNSET
+    every: Annotated[
+        Seconds | UnsetType,
+        described("Run at this interval, counted from --start, or from 1970 without it.", label="Or an interval"),
+    ] = UNSET
+    at: Annotated[
+        Time | UnsetType, described("Run once, at a time such as 2030-01-31T12:00:00Z.", label="Or once, at")
+    ] = UNSET
+    timezone: Annotated[
+        Text | UnsetType,
+        described("The time zone of --cron, by its IANA name; by default UTC.", label="Time zone"),
+    ] = UNSET
+    start: Annotated[
+        Time | UnsetType | None, described("Do not run before this time; none removes it.", label="Not before")
+    ] = UNSET
+    end: Annotated[
+        Time | UnsetType | None, described("Do not run after this time; none removes it.", label="Not after")
+    ] = UNSET
+    jitter: Annotated[
+        Seconds | UnsetType, described("Delay each job by a random time up to this.", label="Random delay up to")
+    ] = UNSET
+    exclude: Annotated[
+        Texts | UnsetType,
+        described(
+            "Do not run on this day, such as 2030-12-24. The option may be given several times.",
+            label="Not on these days",
+        ),
+    ] = UNSET
+    misfire: Annotated[
+        Misfire | UnsetType,
+        described(
+            "The policy for missed times: skip all, run once for the newest, run all, or run this number of the newest.",
+            metavar="POLICY",
+            label="Missed times",
+        ),
+    ] = UNSET
     misfire_after: Seconds | UnsetType = UNSET
-    overlap: Text | UnsetType = UNSET
-    parents: Texts | UnsetType = UNSET
-    wait_for_children: bool | UnsetType = UNSET
-    priority: Text | UnsetType = UNSET
+    overlap: Annotated[
+        Text | UnsetType,
+        described(
+            "The policy for a time while an earlier run is not finished.",
+            label="If an earlier run goes on",
+            choices=tuple(one.name.lower() for one in Overlap),
+        ),
+    ] = UNSET
+    parents: Annotated[
+        Texts | UnsetType,
+        described(
+            "Run when this other schedule has succeeded; if the option is given several times, when all have.",
+            "--parent",
+            label="Or after other schedules",
+        ),
+    ] = UNSET
+    wait_for_children: Annotated[
+        bool | UnsetType,
+        described(
+            "Count a run as finished only when the runs of its children are finished.",
+            label="A run is finished only when its children are",
+        ),
+    ] = UNSET
+    priority: Annotated[
+        Text | UnsetType,
+        described(
+            "Jobs of a higher priority start first; by default normal.",
+            choices=tuple(one.name.lower() for one in Priority),
+        ),
+    ] = UNSET
     retry: Retry | UnsetType | None = UNSET
-    timeout: Seconds | UnsetType | None = UNSET
-    unique: Text | UnsetType = UNSET
-    expires: Seconds | UnsetType | None = UNSET
-    tags: Texts | UnsetType = UNSET
+    timeout: Annotated[
+        Seconds | UnsetType | None,
+        described(
+            "Stop an attempt that runs longer than this; none removes the limit.",
+            "--run-timeout",
+            "--timeout",
+            label="Time limit of an attempt",
+        ),
+    ] = UNSET
+    unique: Annotated[Text | UnsetType, described("The unique of the jobs.")] = UNSET
+    expires: Annotated[
+        Seconds | UnsetType | None,
+        described(
+            "End a job as expired if it has not started within this time; none removes the limit.",
+            label="Expires if not started within",
+        ),
+    ] = UNSET
+    tags: Annotated[
+        Texts | UnsetType,
+        described("A tag of the jobs; may be repeated, and replaces all earlier ones.", "--tag"),
+    ] = UNSET
 
     def schedule(self, before: Schedule | None = None) -> Schedule:
         """Return the whole schedule. Raises UsageError if it is invalid by itself.

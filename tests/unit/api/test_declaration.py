@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from msgspec import UNSET, UnsetType
 
-from mainspring.api.declaration import FieldKind, described, field_of, fields_of
+from mainspring.api.declaration import FieldKind, field_of, fields_of
 from mainspring.resources.rules import RateSpec  # noqa: TC001 - msgspec reads the annotation
-from mainspring.sizes import Seconds, Text, Texts, Whole  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Seconds, Text, Texts, Whole, described
 
 
 class Declared(msgspec.Struct, kw_only=True):

@@ -101,7 +101,7 @@ def test_all_options_become_fields(calls: list[tuple[str, dict[str, Any]]], caps
         ("--every 10s", {"every": 10.0}),
         ("--at 2030-01-01T00:00:00Z", {"at": "2030-01-01T00:00:00Z"}),
         ("--parent b --parent c", {"parents": ["b", "c"]}),
-        ("--no-wait --misfire skip", {"wait_for_children": False, "misfire": "skip"}),
+        ("--no-wait-for-children --misfire skip", {"wait_for_children": False, "misfire": "skip"}),
         ("--attempts 3 --timeout 2h", {"retry": {"max_attempts": 3}, "timeout": 7200.0}),
         ("--args -5", {"payload": base64.b64encode(b"-5").decode()}),
     ],

@@ -322,12 +322,12 @@ _KINDS: Final[Mapping[FieldKind, Kind]] = {
 """The inputs of forms for the values of requests."""
 
 
-def declared(kind: type[Request[Any]], name: str, **more: Any) -> Field:
+def declared(request: type[Request[Any]], name: str, /, **more: Any) -> Field:
     """Return the input for a field of a request, as that declares it; ``more`` are differences of this form.
 
     An empty choice leaves the field out.
     """
-    one = field_of(kind, name)
+    one = field_of(request, name)
     given: dict[str, Any] = {
         "name": one.key,
         "label": one.label,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.faces.dashboard.actions import Field, FormError, read_field
+from mainspring.api.schedules import AddSchedule
+from mainspring.faces.dashboard.actions import Field, FormError, declared, read_field
 from mainspring.faces.dashboard.rendering import command_line
 from mainspring.faces.dashboard.words import field_time
 from mainspring.quantities import format_duration
@@ -24,38 +25,32 @@ OVERLAPS: Final = (
 )
 PRIORITIES: Final = (("high", "high"), ("normal", "normal"), ("low", "low"))
 NAME: Final = Field(name="name", label="Name", required=True, longest=200)
-TIMING: Final = (
-    Field(name="cron", label="Cron expression", option="--cron", hint="such as 30 2 * * MON-FRI, or @daily"),
-    Field(name="every", label="Or an interval", kind="duration", option="--every", hint="such as 10s or 1h30m"),
-    Field(name="at", label="Or once, at", kind="time", option="--at"),
-    Field(
-        name="parents", label="Or after other schedules", kind="lines", option="--parent", hint="a name on each line"
-    ),
-    Field(name="timezone", label="Time zone", option="--timezone", hint="such as Europe/Berlin; empty: UTC"),
-    Field(name="start", label="Not before", kind="time", option="--start"),
-    Field(name="end", label="Not after", kind="time", option="--end"),
-    Field(
-        name="exclude", label="Not on these days", kind="lines", option="--exclude", hint="2030-12-24, one on each line"
-    ),
-    Field(name="jitter", label="Random delay up to", kind="duration", option="--jitter", hint="such as 30s"),
-    Field(name="misfire", label="Missed times", option="--misfire", hint="skip, once, all, or how many of the newest"),
-    Field(name="overlap", label="If an earlier run goes on", kind="choice", option="--overlap", choices=OVERLAPS),
-    Field(
-        name="wait_for_children",
-        label="A run is finished only when its children are",
-        kind="flag",
-        option="--wait-for-children",
-    ),
+TIMING: Final = tuple(
+    declared(AddSchedule, name, **more)
+    for name, more in (
+        ("cron", {"hint": "such as 30 2 * * MON-FRI, or @daily"}),
+        ("every", {"hint": "such as 10s or 1h30m"}),
+        ("at", {"hint": ""}),
+        ("parents", {"hint": "a name on each line"}),
+        ("timezone", {"hint": "such as Europe/Berlin; empty: UTC"}),
+        ("start", {"hint": ""}),
+        ("end", {"hint": ""}),
+        ("exclude", {"hint": "2030-12-24, one on each line"}),
+        ("jitter", {"hint": "such as 30s"}),
+        ("misfire", {"kind": "text", "choices": (), "hint": "skip, once, all, or how many of the newest"}),
+        ("overlap", {"choices": OVERLAPS, "hint": ""}),
+        ("wait_for_children", {"hint": ""}),
+    )
 )
 JOB: Final = (
-    Field(name="function", label="Function", option="--function", hint="empty: the schedule's name"),
-    Field(name="args", label="Arguments", kind="json", option="--args", hint="JSON"),
-    Field(name="priority", label="Priority", kind="choice", option="--priority", choices=PRIORITIES),
+    declared(AddSchedule, "function", hint="empty: the schedule's name"),
+    declared(AddSchedule, "args", hint="JSON"),
+    declared(AddSchedule, "priority", choices=PRIORITIES, hint=""),
     Field(name="max_attempts", label="Attempts", kind="number", option="--max-attempts", hint="empty: one"),
-    Field(name="timeout", label="Time limit of an attempt", kind="duration", option="--run-timeout", hint="such as 5m"),
-    Field(name="unique", label="Unique", option="--unique"),
-    Field(name="expires", label="Expires if not started within", kind="duration", option="--expires"),
-    Field(name="tags", label="Tags", kind="lines", option="--tag", hint="one on each line"),
+    declared(AddSchedule, "timeout", hint="such as 5m"),
+    declared(AddSchedule, "unique", hint=""),
+    declared(AddSchedule, "expires", hint=""),
+    declared(AddSchedule, "tags", hint="one on each line"),
 )
 FIELDS: Final = TIMING + JOB
 DEFAULTS: Final = {"misfire": "once", "overlap": "allow", "priority": "normal"}
@@ -185,7 +180,7 @@ def command(namespace: str, verb: str, name: str, values: Mapping[str, Any]) -> 
         if value == [] or (value is None and one.name not in _NONE):
             return ""
         if one.kind == "flag":
-            options.append((one.option if value else "--no-wait", None))
+            options.append((one.option if value else "--no-wait-for-children", None))
         elif isinstance(value, list):
             options += [(one.option, item) for item in value]
         elif value is None:

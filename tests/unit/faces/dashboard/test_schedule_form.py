@@ -91,7 +91,7 @@ def test_clock_changes_and_conflicts_are_shown_before_saving() -> None:
     ("fields", "wrong"),
     [
         ({"cron": "61 2 * * *"}, ["cron"]),
-        ({"every": "soon", "jitter": "2"}, ["every", "jitter"]),
+        ({"every": "soon", "jitter": "2 soon"}, ["every", "jitter"]),
         ({"timezone": "Mars"}, ["timezone"]),
         ({"args": "{"}, ["args"]),
         ({"exclude": "tomorrow"}, ["exclude"]),
