@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.assignment import Assigner
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.roots import RootJobs
-    from mainspring.jobs.table import Context, Listener
+    from mainspring.jobs.table import Listener
 
     Accepted = Callable[[list[int], "dict[int, Found]"], None]
     """Is called with the ids of a batch's jobs, in order, and with the jobs that were joined."""

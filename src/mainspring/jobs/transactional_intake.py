@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mainspring.callbacks import Done, Failed
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.assignment import Assigner
+    from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
     from mainspring.jobs.intake import Intake
     from mainspring.jobs.model import Job
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.settlement import Ends
     from mainspring.jobs.store import Found, Withdrawn
-    from mainspring.jobs.table import Context
     from mainspring.storage.commit_queue import OperationWithCallbacks
 
 

@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mainspring.jobs.assignment import Assigner
+    from mainspring.jobs.context import Context
     from mainspring.jobs.foreground import Foreground
     from mainspring.jobs.function_limits import Functions
     from mainspring.jobs.held import Ability, FunctionQueue, Worker
     from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.settlement import Settling
-    from mainspring.jobs.table import Context
 
 FUNCTIONS_AT_ONCE: Final = 100
 """The most functions that a worker leaves at once; more are left in steps."""
