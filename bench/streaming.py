@@ -27,7 +27,7 @@ class Peer:
     def __init__(self, port: int) -> None:
         self._connection = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._received = bytearray()
-        self.send(OPTION_REQ, b"mainspring/1")
+        self.send(OPTION_REQ, b"mainspring/2")
 
     def send(self, kind: int, *arguments: bytes) -> None:
         """Send a packet."""

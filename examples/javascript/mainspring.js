@@ -58,7 +58,7 @@ class Server {
   negotiate() {
     return new Promise((resolve, reject) => {
       this.negotiated = { resolve, reject };
-      this.send(OPTION_REQ, 'mainspring/1');
+      this.send(OPTION_REQ, 'mainspring/2');
     });
   }
 

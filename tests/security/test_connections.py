@@ -25,7 +25,7 @@ def port(node: Node, role: Role = Role.DEVELOPER) -> Peer:
     """Return a connection of the extension to a port of the namespace ``team``."""
     peer = node.connect(namespace="team", caller=caller_of_port("team", role))
     peer.request(Type.OPTION_REQ, EXTENSION)
-    assert peer.received() == [("OPTION_RES", ["mainspring/1"])]
+    assert peer.received() == [("OPTION_RES", ["mainspring/2"])]
     return peer
 
 
@@ -33,7 +33,7 @@ def signed_in(node: Node, access: Access, token: str) -> Peer:
     node.face.access = access
     peer = node.connect()
     peer.request(Type.OPTION_REQ, EXTENSION + b" " + token.encode())
-    assert peer.received() == [("OPTION_RES", ["mainspring/1"])]
+    assert peer.received() == [("OPTION_RES", ["mainspring/2"])]
     return peer
 
 

@@ -69,7 +69,7 @@ def node(addresses: list[str], monkeypatch: pytest.MonkeyPatch) -> Node:
 def signed_in(node: Node) -> Peer:
     peer = node.connect()
     peer.request(Type.OPTION_REQ, EXTENSION + b" dev")
-    assert peer.received() == [("OPTION_RES", ["mainspring/1"])]
+    assert peer.received() == [("OPTION_RES", ["mainspring/2"])]
     return peer
 
 
@@ -113,7 +113,7 @@ def test_a_peer_whose_token_the_store_looks_up_is_not_late(node: Node) -> None:
     pass_time(node, 2 * TIMEOUT)
     (answer,) = access.waiting
     answer()
-    assert peer.received() == [("OPTION_RES", ["mainspring/1"])]
+    assert peer.received() == [("OPTION_RES", ["mainspring/2"])]
     assert not peer.closed
 
 

@@ -102,12 +102,15 @@ def encode_json(value: dict[str, Any] | None) -> bytes:
     return json.dumps(value).encode() if value else b""
 
 
+EXTENSION = b"mainspring/2"
+
+
 class ExtensionPeer(Peer):
     """A connection that may use both protocols."""
 
-    def extend(self) -> None:
+    def extend(self, option: bytes = EXTENSION) -> None:
         """Negotiate the extension."""
-        self.option(b"mainspring/1")
+        self.option(option)
 
     def next(self) -> Packet | Reply:
         """Return the server's next packet, of either protocol."""

@@ -72,7 +72,7 @@ KEYS = [
     "error", "final", "type", "message", "traceback", "jobs",
 ]  # fmt: skip
 WORDS = [
-    b"succeeded", b"failed", b"released", b"snoozed", b"cancelled", b"mainspring/1", b"exceptions", b"jobs.list",
+    b"succeeded", b"failed", b"released", b"snoozed", b"cancelled", b"mainspring/2", b"exceptions", b"jobs.list",
     b"jobs.show", b"jobs.cancel", b"jobs.retry", b"jobs.watch", b"node.status",
 ]  # fmt: skip
 ADMIN_LINES = [
@@ -116,7 +116,7 @@ conversations = st.tuples(st.booleans(), st.lists(chunks, min_size=1, max_size=1
 
 def converse(server: Server, extended: bool, messages: list[bytes], cut: int) -> None:
     """Send messages on one connection, in pieces, and read until the server closes it."""
-    data = (encode(Kind.OPTION_REQ, b"mainspring/1") if extended else b"") + b"".join(messages)
+    data = (encode(Kind.OPTION_REQ, b"mainspring/2") if extended else b"") + b"".join(messages)
     with socket.create_connection(("127.0.0.1", server.port), 10) as peer, contextlib.suppress(OSError):
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for start in range(0, len(data), cut):
@@ -226,7 +226,7 @@ def test_a_job_that_the_store_cannot_hold_is_refused_by_its_header(tmp_path: Pat
 def test_a_peer_may_send_one_byte_at_a_time(healthy: Server, honest: Honest) -> None:
     function, payload = b"slow", b"p" * 50
     packets = [
-        encode(Kind.OPTION_REQ, b"mainspring/1"),
+        encode(Kind.OPTION_REQ, b"mainspring/2"),
         encode(ExtensionKind.SUBMIT, function, b"", b'{"wait": true}', payload),
         encode(ExtensionKind.REGISTER, function, b""),
         encode(ExtensionKind.READY, b"1"),
@@ -236,7 +236,7 @@ def test_a_peer_may_send_one_byte_at_a_time(healthy: Server, honest: Honest) -> 
             peer.write(bytes([byte]))
             if number % 20 == 0:
                 honest.round_trip()
-        assert peer.next() == packet_of(Kind.OPTION_RES, b"mainspring/1")
+        assert peer.next() == packet_of(Kind.OPTION_RES, b"mainspring/2")
         peer.expect(ExtensionKind.SUBMITTED)
         job = peer.job()
         assert job.payload == payload

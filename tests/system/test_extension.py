@@ -89,7 +89,7 @@ def test_the_extension_must_be_negotiated(harness: Harness) -> None:
     plain.write(encode(ExtensionKind.SUBMIT, b"f", b"", b"", b""))
     code, message = plain.expect(Kind.ERROR)
     assert code == b"INVALID_COMMAND"
-    assert b"mainspring/1" in message
+    assert b"mainspring/2" in message
 
 
 def test_another_version_is_an_unknown_option(harness: Harness) -> None:

@@ -66,7 +66,7 @@ def test_a_token_that_one_node_revokes_ends_at_another(
     ]
     of_session, going_on = streams.open("/stream", Cookie=left), streams.open("/stream", **bearer(kept))
     connection = stack.enter_context(second.peer())
-    connection.send(Kind.OPTION_REQ, b"mainspring/1 " + stolen.encode())
+    connection.send(Kind.OPTION_REQ, b"mainspring/2 " + stolen.encode())
     connection.expect(Kind.OPTION_RES)
     assert connection.call("whoami")["name"] == "stolen"
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.upgrades.old import with_source
 
-from mainspring import App, RefusedError, ServerError, UsageError
-from mainspring.client.outcomes import Progress
+from mainspring import App, ServerError
+from mainspring.api.handlers.text import rfc3339
+from mainspring.clock import to_us
 
 from . import processes
 from .fleet import Fleet, ForkServer
@@ -45,7 +46,10 @@ class Pair:
     def start(self, version: str) -> FleetNode:
         """Start a node of a version."""
         self._fleet.fork_server = self._versions[version]
-        return self._fleet.start(version)
+        node = self._fleet.start(version)
+        if version == "old":
+            node.extension = b"mainspring/1"
+        return node
 
     def worker(self, node: FleetNode, *functions: bytes, namespace: str = "", places: int = 1) -> ExtensionPeer:
         """Connect a worker."""
@@ -86,11 +90,11 @@ def test_an_old_node_keeps_the_jobs_of_namespaces_and_runs_none(pair: Pair) -> N
     old_worker = pair.worker(pair.old, b"f")
     assert set(end_all(old_worker, 2)) == default
     assert handles_of(old.call("jobs.list", function="f")) == default
-    of_team.call("schedules.add", name="once", function="f", at=time.time() + 1)
+    of_team.call("schedules.add", name="once", function="f", at=rfc3339(to_us(time.time() + 1)))
 
     pair.worker(pair.new, b"f", namespace="team").job()
     pair.new.kill()
-    eventually(lambda: old.call("schedules.list")["items"][0]["last_at"], "the old node fires the schedule")
+    eventually(lambda: old.call("schedules.list")["schedules"][0]["last_at"], "the old node fires the schedule")
     pair.new = pair.start("new")
     of_team = pair.client(pair.new, "team")
     ended = end_all(pair.worker(pair.new, b"f", namespace="team"), 4)
@@ -100,13 +104,13 @@ def test_an_old_node_keeps_the_jobs_of_namespaces_and_runs_none(pair: Pair) -> N
     assert run["handle"] == fired.decode()
     listed = of_team.call("jobs.list", function="f")
     assert handles_of(listed) == set(ended)
-    assert {job["state"] for job in listed["jobs"]} == {"succeeded"}
+    assert {job["state"] for job in listed["items"]} == {"succeeded"}
     old_worker.assert_silent()
 
 
 def handles_of(listed: dict[str, Any]) -> set[bytes]:
     """Return the handles of listed jobs."""
-    return {job["handle"].encode() for job in listed["jobs"]}
+    return {job["handle"].encode() for job in listed.get("items") or listed["jobs"]}
 
 
 def test_jobs_remember_what_nodes_of_this_version_have_seen(pair: Pair) -> None:
@@ -124,7 +128,7 @@ def test_jobs_remember_what_nodes_of_this_version_have_seen(pair: Pair) -> None:
         assert new.call("jobs.arguments", handle=handle)["kept"] == (nodes[1] is pair.new)
         assert old.call("jobs.show", handle=handle)["state"] == "succeeded"
     tagged = new.call("jobs.list", tag="seen")
-    assert [job["function"].encode() for job in tagged["jobs"]] == list(reversed(courses))
+    assert [job["function"].encode() for job in tagged["items"]] == list(reversed(courses))
 
 
 def run_twice(pair: Pair, function: bytes, nodes: Sequence[FleetNode]) -> tuple[str, list[str]]:
@@ -208,43 +212,20 @@ def server(request: pytest.FixtureRequest, last_source: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("server", ["old node"], indirect=True)
-def test_a_new_worker_and_clients_at_an_old_node_do_without_or_say_so(
-    server: tuple[Node, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lines are in the log of the worker alone, the text of a progress is left out, and a token is not needed."""
+def test_a_new_worker_and_clients_at_an_old_node_say_that_it_needs_an_update(server: tuple[Node, Path]) -> None:
     running, log = server
-    with contextlib.closing(App(running.address)) as app:
-        chat = app.function("chat")
-        job = chat.submit()
-        assert list(job.stream()) == [Progress(1, 2)]
-        assert job.result() == b'"done"'
-        assert [log.read_text().count(text) for text in ("by logging", "by its log")] == [1, 1]
-        with pytest.raises(UsageError, match=r"there is no method 'jobs\.logs'"):
-            job.logs()
-        with pytest.raises(UsageError, match=r"there is no method 'jobs\.logs'"):
-            next(job.follow())
-        with pytest.raises(RefusedError, match="unknown field `tags`"):
-            chat.options(tags=["t"]).submit()
     with (
-        contextlib.closing(App(running.address, namespace="team")) as app,
-        pytest.raises(
-            ServerError, match="the server has no namespaces, and the namespace is 'team': update the server"
-        ),
+        contextlib.closing(App(running.address)) as app,
+        pytest.raises(ServerError, match="earlier version of Mainspring, update it: this one speaks mainspring/2"),
     ):
         app.function("chat").submit()
-    monkeypatch.setenv("MAINSPRING_TOKEN", f"ms_{'x' * 48}")
-    with contextlib.closing(App(running.address)) as app:
-        assert app.function("chat").submit().result() == b'"done"'
+    eventually(lambda: "this one speaks mainspring/2" in log.read_text(), "the worker says why it does not start")
 
 
 @pytest.mark.parametrize("server", ["new node"], indirect=True)
-def test_an_old_worker_runs_jobs_of_a_new_node(server: tuple[Node, Path]) -> None:
+def test_an_old_worker_at_a_new_node_is_told_which_version_it_needs(server: tuple[Node, Path]) -> None:
     running, log = server
+    eventually(lambda: "this node speaks mainspring/2" in log.read_text(), "the worker shows the refusal")
     with contextlib.closing(App(running.address)) as app:
-        job = app.function("chat").options(tags=["t"]).submit()
-        assert list(job.stream()) == [Progress(1, 2)]
-        assert job.result() == b'"done"'
-        assert (job.logs(), list(job.follow())) == ([], [])
-        attempts = app.connections.blocking().call("jobs.attempts", {"handle": job.handle})["attempts"]
-        assert [(one["number"], one["outcome"]) for one in attempts] == [(1, "succeeded")]
-    assert "by logging" in log.read_text()
+        job = app.function("chat").submit()
+        assert app.connections.blocking().call("jobs.show", {"handle": job.handle})["state"] == "pending"

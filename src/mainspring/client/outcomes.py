@@ -29,6 +29,7 @@ from mainspring.errors import (
     UsageError,
 )
 from mainspring.quantities import format_duration
+from mainspring.wire.gearman_protocol import EXTENSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ _CERTIFICATE_OPTIONS: Final = "--tls-cert and --tls-key (MAINSPRING_TLS_CERT, MA
 
 _TOKEN_REQUIRED: Final = "TOKEN_REQUIRED"  # noqa: S105 - a code
 _TOKEN_REFUSED: Final = "TOKEN_REFUSED"  # noqa: S105 - a code
+_OTHER_VERSION: Final = "OTHER_VERSION"
 """The error codes for a connection without a token, and with a wrong one."""
 _TLS_REQUIRED: Final = "TLS_REQUIRED"
 """The error code of a TLS port's answer to a client without TLS."""
@@ -107,7 +109,12 @@ def no_extension_error(code: str, message: str) -> ServerError:
         )
     if code == _TOKEN_REFUSED:
         return ForbiddenError("the server refuses the token in MAINSPRING_TOKEN: it is wrong, revoked or expired")
-    return ServerError(f"the server does not support Mainspring's extension: it answers {message!r}")
+    if code == _OTHER_VERSION:
+        return ServerError(f"the server speaks another version of Mainspring's extension: {message}")
+    return ServerError(
+        f"the server does not support Mainspring's extension: it answers {message!r}; if it is an earlier version of Mainspring,"
+        f" update it: this one speaks {EXTENSION.decode()}"
+    )
 
 
 def _explain_mistrust(error: ssl.SSLCertVerificationError) -> str:

@@ -58,11 +58,6 @@ def extension_request(token: str | None) -> bytes:
     return gearman_protocol.request(Type.OPTION_REQ, EXTENSION if token is None else EXTENSION + b" " + token.encode())
 
 
-def is_unaware_of_tokens(code: str, token: str | None) -> bool:
-    """Return whether a server of an earlier version has refused a token: it takes the request without one."""
-    return token is not None and code == "UNKNOWN_OPTION"
-
-
 def namespace_or_default(given: str | None) -> str:
     """Return a namespace; if it is None or empty, MAINSPRING_NAMESPACE; if that is empty, ``default``.
 
@@ -444,9 +439,6 @@ class Session:
         if not self.ready:
             if self._connection is not None and self._connection.extended:
                 raise namespace_error(code, message, self._namespace)
-            if is_unaware_of_tokens(code, self._token):
-                self._output.append(extension_request(None))
-                return
             raise no_extension_error(code, message)
         self._answer(RefusedError(code, message))
 

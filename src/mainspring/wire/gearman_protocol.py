@@ -31,7 +31,9 @@ RES: Final = b"\0RES"
 HEADER: Final = struct.Struct(">4sII")
 HEADER_SIZE: Final = HEADER.size
 
-EXTENSION: Final = b"mainspring/1"
+EXTENSION_NAME: Final = b"mainspring/"
+"""The first bytes of the option with which a peer requests some version of the extension."""
+EXTENSION: Final = EXTENSION_NAME + b"2"
 """The option with which a peer requests the extension: the packet types from 1000 on."""
 NAMESPACE_OPTION: Final = b"namespace="
 """The first bytes of the option with which a peer of the extension chooses the namespace of all names in its messages."""
@@ -507,7 +509,7 @@ class Connection:
         if magic not in {REQ, RES}:
             return self._fatal("INVALID_MAGIC", "Neither a packet nor a text command")
         if kind not in PLAIN and not (self._extended and kind in EXTENDED):
-            hint = " without the option mainspring/1" if kind in EXTENDED else ""
+            hint = " without the option mainspring/2" if kind in EXTENDED else ""
             return self._fatal("INVALID_COMMAND", f"Packet type {kind} is unknown{hint}")
         if length > self._max_body * SKIP_FACTOR:
             return self._fatal("ARGUMENT_TOO_LARGE", self._limit(length))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 
 from mainspring.client.outcomes import no_extension_error
-from mainspring.client.session import extension_request, is_unaware_of_tokens, namespace_error, namespace_request
+from mainspring.client.session import extension_request, namespace_error, namespace_request
 from mainspring.errors import ServerError
 from mainspring.namespaces import DEFAULT
 from mainspring.version import version
@@ -388,9 +388,6 @@ class WorkerSession:
                 if not self.agreed:
                     if connection.extended:
                         raise namespace_error(code, message, self._namespace)
-                    if is_unaware_of_tokens(code, self._token):
-                        self._output.append(extension_request(None))
-                        continue
                     raise no_extension_error(code, message)
                 unserved = self._unserved(args[1]) if code == "UNSUPPORTED" else None
                 events.append(Refused(code, message) if unserved is None else Unserved(unserved, message))

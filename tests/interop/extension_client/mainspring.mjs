@@ -57,7 +57,7 @@ class Connection {
         resolve(connection);
       };
       connection.socket.on("error", reject);
-      connection.send(OPTION_REQ, "mainspring/1");
+      connection.send(OPTION_REQ, "mainspring/2");
     });
   }
 

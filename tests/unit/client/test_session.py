@@ -23,8 +23,8 @@ def sent(session: Session) -> list[tuple[int, list[bytes]]]:
 
 def agree(session: Session) -> None:
     session.connected()
-    assert sent(session) == [(Type.OPTION_REQ, [b"mainspring/1"])]
-    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    assert sent(session) == [(Type.OPTION_REQ, [b"mainspring/2"])]
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
 
 
 def test_requests_before_a_connection_are_sent_on_it() -> None:
@@ -168,7 +168,7 @@ def test_other_servers_are_refused() -> None:
     with pytest.raises(ServerError, match=r"does not support Mainspring's extension, nor Gearman: b'HTTP/1\.1 400 Bad"):
         session.receive(b"HTTP/1.1 400 Bad Request\r\n")
     session.connected()
-    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
     with pytest.raises(ServerError, match="sent an invalid packet"):
         session.receive(b"HTTP/1.1 400 Bad Request\r\n")
 

@@ -170,7 +170,7 @@ CASES: dict[str, tuple[bytes, list[Message]]] = {
     ),
     "result absurdly long, not agreed": (
         packet(REQ, Type.SETTLE, b"H:n1:7\0" + b"1.1.1\0", length=2**32 - 1),
-        [fatal("INVALID_COMMAND", "Packet type 1013 is unknown without the option mainspring/1")],
+        [fatal("INVALID_COMMAND", "Packet type 1013 is unknown without the option mainspring/2")],
     ),
     "a POST": (
         b"version\r\nPOST / HTTP/1.1\r\nHost: x\r\n\r\nshutdown\n" + request(Type.SUBMIT_JOB_BG, b"f", b"", b""),
@@ -192,7 +192,7 @@ CASES: dict[str, tuple[bytes, list[Message]]] = {
     "unknown in a response": (packet(RES, 43), [fatal("INVALID_COMMAND", "Packet type 43 is unknown")]),
     "extension, not agreed": (
         request(Type.READY, b"1"),
-        [fatal("INVALID_COMMAND", "Packet type 1011 is unknown without the option mainspring/1")],
+        [fatal("INVALID_COMMAND", "Packet type 1011 is unknown without the option mainspring/2")],
     ),
     "wrong magic": (packet(b"\0ABC", 1, b"f"), [GARBAGE]),
     "NULs": (b"\0" * 40, [GARBAGE]),
@@ -284,7 +284,7 @@ def test_a_settlement_too_long_to_be_dropped_names_its_delivery_first() -> None:
 def test_extension_types_are_accepted_once_agreed() -> None:
     connection = server()
     assert not connection.extended
-    assert feed(connection, request(Type.OPTION_REQ, b"mainspring/1")) == [(26, [b"mainspring/1"])]
+    assert feed(connection, request(Type.OPTION_REQ, b"mainspring/2")) == [(26, [b"mainspring/2"])]
     connection.extended = True
     assert connection.extended
     assert feed(connection, request(Type.READY, b"4"), request(Type.PAUSED)) == [(1011, [b"4"]), NOT_EXPECTED]
@@ -300,8 +300,8 @@ def test_a_read_takes_linear_time(message: bytes) -> None:
 
 
 def test_the_extension_may_be_requested_and_used_in_one_read() -> None:
-    data = request(Type.OPTION_REQ, b"mainspring/1") + request(Type.READY, b"4") + request(Type.READY, b"5")
-    expected = [(26, [b"mainspring/1"]), (1011, [b"4"]), (1011, [b"5"])]
+    data = request(Type.OPTION_REQ, b"mainspring/2") + request(Type.READY, b"4") + request(Type.READY, b"5")
+    expected = [(26, [b"mainspring/2"]), (1011, [b"4"]), (1011, [b"5"])]
     assert feed(server(), data) == expected
     other = request(Type.OPTION_REQ, b"exceptions") + request(Type.READY, b"4")
     assert [kind for kind, _ in feed(server(), other)] == [26, FATAL]

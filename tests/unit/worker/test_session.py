@@ -29,8 +29,8 @@ def key(number: int) -> tuple[bytes, bytes]:
 def session() -> WorkerSession:
     session = WorkerSession([(b"f", b""), (b"g", b'{"timeout":1}')], "w1", 16)
     session.connected()
-    assert sent(session) == [(Type.OPTION_REQ, [b"mainspring/1"])]
-    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    assert sent(session) == [(Type.OPTION_REQ, [b"mainspring/2"])]
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
     assert sent(session) == [
         (Type.SET_CLIENT_ID, [b"w1"]),
         (Type.REGISTER, [b"f", b""]),
@@ -45,7 +45,7 @@ def session() -> WorkerSession:
 def reconnect(session: WorkerSession) -> list[tuple[int, list[bytes]]]:
     session.connected()
     sent(session)
-    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
     return sent(session)[6:]
 
 
@@ -71,7 +71,7 @@ def test_isolation_is_declared_and_older_servers_may_refuse_it() -> None:
     session = WorkerSession([], "w1", isolates=True)
     session.connected()
     sent(session)
-    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
     assert (Type.CALL, [b"isolates", b"worker.isolates", b"{}"]) in sent(session)
     assert session.receive(gearman_protocol.response(Type.FAULT, b"isolates", b"usage", b"there is no method")) == []
 
@@ -80,12 +80,12 @@ def test_heartbeats_are_announced_and_older_servers_may_refuse_it() -> None:
     session = WorkerSession([], "w1", beats=5.0)
     session.connected()
     sent(session)
-    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
     assert (Type.CALL, [b"beats", b"worker.beats", b'{"seconds":5}']) in sent(session)
     assert session.receive(gearman_protocol.response(Type.FAULT, b"beats", b"usage", b"there is no method")) == []
     session.connected()
     sent(session)
-    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
     assert (Type.CALL, [b"beats", b"worker.beats", b'{"seconds":5}']) in sent(session)
 
 
@@ -93,7 +93,7 @@ def test_kept_arguments_are_declared_after_each_registration_and_older_servers_m
     session = WorkerSession([(b"f", b"")], "w1", keeps={"f": 7})
     session.connected()
     sent(session)
-    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
     declared = (Type.CALL, [b"keeps", b"worker.keeps", b'{"arguments":{"f":7}}'])
     packets_sent = sent(session)
     assert packets_sent.index(declared) > packets_sent.index((Type.REGISTER, [b"f", b""]))
@@ -106,7 +106,7 @@ def test_kept_results_are_declared_after_kept_arguments_which_end_earlier_declar
     session = WorkerSession([(b"f", b"")], "w1", keeps={}, keeps_results={"f": 60.0})
     session.connected()
     sent(session)
-    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
     packets_sent = sent(session)
     place = packets_sent.index((Type.CALL, [b"keeps", b"worker.keeps", b'{"arguments":{}}']))
     assert packets_sent[place + 1] == (Type.CALL, [b"keeps", b"worker.results", b'{"results":{"f":60.0}}'])
@@ -116,7 +116,7 @@ def test_a_worker_that_stops_on_request_says_so_and_older_servers_may_refuse_it(
     session = WorkerSession([], "w1", stops=True)
     session.connected()
     sent(session)
-    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
     ((method, about),) = [rest for kind, (name, *rest) in sent(session) if kind == Type.CALL and name == b"describe"]
     assert method == b"worker.describe"
     assert b'"stops":true' in about
@@ -156,7 +156,7 @@ def test_packets_about_runs_are_passed_on_and_sent_as_they_are(session: WorkerSe
     session.disconnected()
     assert not session.send(Type.DECIDE, b"3", b"")
     session.connected()
-    assert sent(session) == [(Type.OPTION_REQ, [b"mainspring/1"])]
+    assert sent(session) == [(Type.OPTION_REQ, [b"mainspring/2"])]
 
 
 def test_a_pause_counts_earlier_arrivals_and_later_requests(session: WorkerSession) -> None:
@@ -255,7 +255,7 @@ def test_later_registrations_are_repeated_on_the_next_connection(session: Worker
     session.register(b"f", b"")  # already registered
     assert sent(session) == [(Type.REGISTER, [b"h", b"{}"])]
     session.connected()
-    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
     assert [args[0] for kind, args in sent(session) if kind == Type.REGISTER] == [b"f", b"g", b"h"]
     assert session.functions == 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cronsim import CronSim, CronSimError
 
@@ -18,7 +18,7 @@ from mainspring.features import Feature
 from mainspring.jobs.model import DECISIONS, Job, Options, Priority, State
 from mainspring.namespaces import namespace_of
 from mainspring.sizes import CANNOT_READ
-from mainspring.wire.gearman_protocol import EXTENSION, NAMESPACE_OPTION, Type, response
+from mainspring.wire.gearman_protocol import EXTENSION, EXTENSION_NAME, NAMESPACE_OPTION, Type, response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,6 +210,19 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
     service.when_settled(settled)
 
 
+def other_version(option: bytes) -> bytes:
+    """Return the refusal of another version of the extension; the option may end with a token."""
+    asked = option.partition(b" ")[0][:SHOWN_VERSION]
+    return (
+        b"this node speaks %s, and the peer asks for %s: update the older one of the two, which is the peer if its number is"
+        b" smaller" % (EXTENSION, asked)
+    )
+
+
+SHOWN_VERSION: Final = 40
+"""Bytes of a version in a refusal."""
+
+
 def _option(peer: Peer, args: list[bytes]) -> None:
     option = args[0]
     if option.lower() == b"exceptions":  # in upper or lower case, as in gearmand
@@ -222,6 +235,9 @@ def _option(peer: Peer, args: list[bytes]) -> None:
     elif option.startswith(NAMESPACE_OPTION):
         if not _enter_namespace(peer, option[len(NAMESPACE_OPTION) :].decode("utf-8", "backslashreplace")):
             return
+    elif option.startswith(EXTENSION_NAME):
+        peer.outbox.send(response(Type.ERROR, b"OTHER_VERSION", other_version(option)))
+        return
     else:
         peer.outbox.send(response(Type.ERROR, b"UNKNOWN_OPTION", b"Server does not recognize given option"))
         return

@@ -5,7 +5,7 @@ what is checked for each kind of message: here, if the message itself names the 
 message that is not declared there is a defect at the import of `protocol`. `LOCAL`, the caller on a port without a namespace that
 demands no token, may do everything, and has no guard.
 
-A peer signs in with the option ``mainspring/1 TOKEN``. Connections over Unix sockets and with client certificates need no token.
+A peer signs in with the option ``mainspring/2 TOKEN``. Connections over Unix sockets and with client certificates need no token.
 
 A decider has the permission ``develop`` for the workflow, since it has registered for it. So it may do everything to the run
 itself. A command about something else needs the same permission for that, as a client would. Otherwise, a token for one workflow

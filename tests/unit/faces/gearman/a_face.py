@@ -42,7 +42,7 @@ class Node:
         peer = Peer(self, namespace, caller)
         if extended:
             peer.request(Type.OPTION_REQ, EXTENSION)
-            assert peer.received() == [("OPTION_RES", ["mainspring/1"])]
+            assert peer.received() == [("OPTION_RES", ["mainspring/2"])]
         return peer
 
     def worker(self, *functions: bytes) -> Peer:

@@ -632,3 +632,14 @@ def test_a_node_that_keeps_no_request_keys_takes_no_submit_with_one(node: Node, 
     assert (name, args[0]) == ("ERROR", "UNSUPPORTED")
     assert "leave out request_key" in args[1]
     assert F not in node.service.dispatch.queues
+
+
+@pytest.mark.parametrize("option", [b"mainspring/1", b"mainspring/1 secret", b"mainspring/3"])
+def test_a_peer_of_another_version_is_refused_with_both_versions(node: Node, option: bytes) -> None:
+    peer = node.connect()
+    peer.send(request(Type.OPTION_REQ, option))
+    ((name, (code, message)),) = peer.received()
+    assert (name, code) == ("ERROR", "OTHER_VERSION")
+    assert "mainspring/2" in message
+    assert option.partition(b" ")[0].decode() in message
+    assert "secret" not in message

@@ -92,7 +92,7 @@ def guarded(access: Access, monkeypatch: pytest.MonkeyPatch) -> Node:
 def signed_in(node: Node, token: str) -> Peer:
     peer = node.connect()
     peer.request(Type.OPTION_REQ, EXTENSION + b" " + token.encode())
-    assert peer.received() == [("OPTION_RES", ["mainspring/1"])]
+    assert peer.received() == [("OPTION_RES", ["mainspring/2"])]
     return peer
 
 
