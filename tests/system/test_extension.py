@@ -372,7 +372,8 @@ def test_jobs_list_filters_and_pages(harness: Harness) -> None:
 
     assert listed() == newest_first
     assert listed(limit=2) == newest_first[:2]
-    assert listed(limit=2, before=newest_first[1]) == newest_first[2:4]
+    cursor = harness.client.call("jobs.list", function=name, limit=2)["next"]
+    assert listed(limit=2, cursor=cursor) == newest_first[2:4]
     assert listed(unique="u3") == [handles[3]]
     assert listed(state="pending") == newest_first
     assert listed(state="running") == []
