@@ -33,7 +33,10 @@ class Feature(StrEnum):
     """Functions of other namespaces than ``default``."""
     OPERATIONS = (
         "operations",
-        "this node's store keeps no operations on many jobs, nor backfills: use one request for each job, and trigger schedules",
+        (
+            "this node's store is on ZooKeeper, which keeps no operations on many jobs, nor backfills: use one request for"
+            " each job, and trigger schedules"
+        ),
     )
     """Operations on many jobs, and backfills (`bulk.store`)."""
     RECORDS = "records", "this node's store is on ZooKeeper, and shows arguments only of jobs in the node's memory"

@@ -87,7 +87,7 @@ def full_site(directory: Path, *options: str) -> Iterator[Site]:
         site.call("POST", "namespaces/default/schedules", {**schedule, "name": HOSTILE[0]})
         site.call("POST", f"namespaces/default/schedules/{quote(HOSTILE[0], safe='')}/trigger", {})
         for name, paths in (("done", ["a", "b"]), ("waiting", ["c"]), ("failed", ["broken.png"]), (HOSTILE[1], ["d"])):
-            run = {"function": "album", "unique": name, "input": [name, paths]}
+            run = {"function": "album", "id": name, "args": [name, paths]}
             site.call("POST", "namespaces/default/workflows", run)
         eventually(lambda: _are_settled(site), "all runs but one have ended, and that one waits for its signal")
         change = {"action": "retry", "filter": {"function": "resize", "state": "cancelled"}, "reason": HOSTILE[0]}
@@ -109,7 +109,7 @@ def shown_site(directory: Path) -> Iterator[Site]:
         site.call("POST", "namespaces/default/schedules", report)
         site.call("POST", "namespaces/default/schedules/report/trigger", {})
         for name, paths in (("done", ["a.png", "b.png"]), ("failed", ["broken.png"]), ("waiting", ["c.png", "d.png"])):
-            run = {"function": "album", "unique": name, "input": [name, paths]}
+            run = {"function": "album", "id": name, "args": [name, paths]}
             site.call("POST", "namespaces/default/workflows", run)
         eventually(lambda: _are_settled(site), "all runs but one have ended, and that one waits for its signal")
         site.call("POST", "namespaces/default/marks", {"label": "web 4.2"})

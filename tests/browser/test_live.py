@@ -253,7 +253,7 @@ def test_a_part_that_stays_the_same_keeps_what_is_typed(chromium: Browser, full:
 def test_an_operation_shows_its_outcomes(chromium: Browser, empty: Site) -> None:
     for _ in range(3):
         empty.submit("operated")
-    change = {"action": "cancel", "filter": {"function": "operated"}, "reason": "test", "rate": 1}
+    change = {"action": "cancel", "filter": {"function": "operated"}, "reason": "test", "rate": 0.5}
     operation = empty.call("POST", "namespaces/default/operations", change)["id"]
     with signed_in(chromium, empty) as tab:
         tab.open_live(f"/operations/{operation}")

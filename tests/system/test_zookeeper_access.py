@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 N = "/api/v1/namespaces/default"
 NOT_KEPT = {
     "GET /api/v1/tokens": "tokens",
-    f"GET {N}/audit": "audit",
+    f"GET {N}/audit": "acts",
     f"GET {N}/operations": "operations",
     "GET /api/v1/namespaces/team/jobs": "namespace",
 }

@@ -95,9 +95,9 @@ class RunClient(Actor):
         if len(self.world.accounts.runs) >= self.world.most_runs:
             return
         unique = chance.choice(UNIQUES)
-        params: dict[str, Any] = {"function": chance.choice(self.world.kinds), "input": [chance.randint(1, 4)]}
+        params: dict[str, Any] = {"function": chance.choice(self.world.kinds), "args": [chance.randint(1, 4)]}
         # A start without a unique is a new run each time that it is repeated.
-        params["unique"] = f"{self.name} {next(self._keys)}" if not unique else f"{params['function']} {unique}"
+        params["id"] = f"{self.name} {next(self._keys)}" if not unique else f"{params['function']} {unique}"
         if chance.random() < 0.1:
             params["timeout"] = chance.uniform(1, 10)
         self.ask(Asked("workflows.start", params))
@@ -118,7 +118,7 @@ class RunClient(Actor):
         if number < 0.75:
             value = self.world.signal_value()
             for _ in range(self.chance.choice((1, 1, 2))):  # a client may repeat a request without need
-                params = {"key": key, "name": "mail", "input": value, "request": request}
+                params = {"key": key, "name": "mail", "value": value, "request": request}
                 self.ask(Asked("workflows.signal", params))
         elif number < 0.77:
             self.ask(Asked("workflows.cancel", {"key": key, "request": request}))
@@ -197,5 +197,5 @@ class Closer(RunClient):
             if account.close is None and account.kind in {"inbox", "until", "relay"} and run not in self.asked_to_end:
                 self.asked_to_end.add(run)
                 key = self.world.handle_of(account.root)
-                self.ask(Asked("workflows.signal", {"key": key, "name": "mail", "input": DONE, "request": "the end"}))
+                self.ask(Asked("workflows.signal", {"key": key, "name": "mail", "value": DONE, "request": "the end"}))
         self.ask(Asked("workflows.unpark_all", {}))

@@ -186,9 +186,9 @@ class FlowStage:
             assert not self.waiting_job(run), f"{params} is acknowledged, and its run has not begun"
             return
         chain = self.accounts.chain(account.root)
-        if "input" in params:
+        if "value" in params:
             values = [[_json(event.input) for event in one.of(history.WorkflowExecutionSignaled)] for one in chain]
-            counts = [of_run.count(params["input"]) for of_run in values]
+            counts = [of_run.count(params["value"]) for of_run in values]
             assert max(counts) == 1, f"signal {params} is {counts} times there"
         else:
             asked = [one for one in chain if one.of(history.WorkflowExecutionCancelRequested)]
