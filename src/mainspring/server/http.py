@@ -21,7 +21,7 @@ from mainspring.version import version
 if TYPE_CHECKING:
     import asyncio
 
-    from mainspring.faces.http.listener import Connection
+    from mainspring.faces.http.connections import Connection
     from mainspring.server.build import Built
 
 ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, not listened on

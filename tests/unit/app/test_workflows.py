@@ -332,7 +332,7 @@ def test_signals_are_checked_and_encoded(runs: Runs, app: App) -> None:
         run.signal(approved, "eva")
     with pytest.raises(UsageError, match="a signal must be"):
         run.signal(5, "eva")
-    sent = [(params["name"], b64decode(params["payload_base64"]), params.get("request")) for _, params in runs.calls]
+    sent = [(params["name"], b64decode(params["payload"]), params.get("request")) for _, params in runs.calls]
     assert sent == [
         ("approved", b'{"by":"eva"}', "r1"),
         ("plain", b'[1,"two"]', None),

@@ -145,7 +145,7 @@ def test_a_job_is_shown_with_its_progress(node: Node) -> None:
     worker.ask(Type.GRAB_JOB)
     worker.request(Type.WORK_STATUS, handle.encode(), b"1", b"many")
     shown = tool.call("jobs.show", handle=handle)
-    assert (shown["state"], shown["worker"], shown["numerator"], shown["denominator"]) == ("running", "me", 1, 0)
+    assert (shown["state"], shown["worker"], shown["done"], shown["total"]) == ("running", "me", 1, 0)
     assert (shown["done"], shown["total"]) == (1, 0)
     worker.request(Type.WORK_COMPLETE, handle.encode(), b"done")
     node.commit()

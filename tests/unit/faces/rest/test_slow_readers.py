@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.faces.http.listener import HEALTH, Connections, HttpListener
+from mainspring.faces.http.connections import Connections
+from mainspring.faces.http.listener import HEALTH, HttpListener
 from mainspring.faces.rest.streams import Streams
 from mainspring.server.ports import Listener
 from mainspring.worker.processes import resident_bytes
