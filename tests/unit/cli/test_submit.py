@@ -34,8 +34,8 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     [
         ("--delay 1h30m", {"delay": 5400}),
         ("--in 1h30m", {"delay": 5400}),
-        ("--run-at 2030-01-01T00:00:00Z", {"run_at": 1_893_456_000}),
-        ("--at 2030-01-01T00:00:00Z", {"run_at": 1_893_456_000}),
+        ("--run-at 2030-01-01T00:00:00Z", {"run_at": "2030-01-01T00:00:00Z"}),
+        ("--at 2030-01-01T00:00:00Z", {"run_at": "2030-01-01T00:00:00Z"}),
         ("--run-timeout 2m", {"timeout": 120}),
         ("--expires 1d", {"expires": 86_400}),
         ("--priority low", {"priority": "low"}),
