@@ -20,6 +20,7 @@ from mainspring import (
     UsageError,
     workflow,
 )
+from mainspring.callbacks import Callback
 from mainspring.testing import in_memory
 from mainspring.workflows.model import PART_TAG
 from mainspring.workflows.service import WorkflowService
@@ -106,8 +107,9 @@ def test_a_run_from_its_start_to_its_result(fleet: InMemory) -> None:
 def test_a_submission_right_after_the_start_begins_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     define = WorkflowService.define
 
-    def define_later(*args: Any) -> None:
-        asyncio.get_running_loop().call_later(0.05, define, *args)
+    async def define_later(*args: Any) -> None:
+        await Callback[None](lambda done, _: asyncio.get_running_loop().call_later(0.05, done, None))
+        await define(*args)
 
     monkeypatch.setattr(WorkflowService, "define", define_later)
     with in_memory(app):
