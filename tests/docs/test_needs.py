@@ -10,6 +10,7 @@ import pytest
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
+from mainspring.features import Feature
 
 from .pages import DOCS, blocks
 from .test_pages import name
@@ -27,13 +28,13 @@ ENGINES: Final[dict[str, type[Engine]]] = {
 """The engines by the names that pages use, in the order in which pages list them."""
 
 PARTS: Final = {
-    "backfills": "changes_jobs",
-    "changes of waiting jobs": "changes_jobs",
+    "backfills": "job_changes",
+    "changes of waiting jobs": "job_changes",
     "histories of real runs": "workflows",
     "limits": "limits",
     "logs": "logs",
     "namespaces": "namespaces",
-    "operations": "changes_jobs",
+    "operations": "job_changes",
     "tokens": "access",
     "workflows": "workflows",
 }
@@ -41,7 +42,7 @@ PARTS: Final = {
 
 USES: Final = {
     "access": r"mainspring (tokens|audit) ",
-    "changes_jobs": r"mainspring (operations|jobs (delete|snooze|update)|schedules backfill) |--dry-run",
+    "job_changes": r"mainspring (operations|jobs (delete|snooze|update)|schedules backfill) |--dry-run",
     "limits": r"\b(concurrency|concurrency_per_key|rate|rate_per_key)=|mainspring functions (limit|pause|resume) ",
     "logs": r"mainspring jobs logs? ",
     "namespaces": r"\bnamespace=|--namespace ",
@@ -92,8 +93,10 @@ def _stores(text: str) -> frozenset[str]:
 
 
 def having(attribute: str) -> frozenset[str]:
-    """Return the names of the engines that have this attribute."""
-    return frozenset(one for one, engine in ENGINES.items() if getattr(engine, attribute))
+    """Return the names of the engines that nodes share, or that have a feature."""
+    if attribute == "shared":
+        return frozenset(one for one, engine in ENGINES.items() if engine.shared)
+    return frozenset(one for one, engine in ENGINES.items() if Feature(attribute) not in engine.lacks)
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=name)

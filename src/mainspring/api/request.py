@@ -325,7 +325,7 @@ OfWorkflow = Annotated[
 ]
 OfError = Annotated[
     Text | None,
-    described("Only jobs whose last failure has this type, such as ValueError.", "--error", label="Error"),
+    described("Only jobs whose last failure has this type, such as ValueError.", "--error", label="Error type"),
 ]
 OfTag = Annotated[Text | None, described("Only jobs with this tag.")]
 CreatedFrom = Annotated[
@@ -333,12 +333,12 @@ CreatedFrom = Annotated[
     described(
         "Only jobs that were submitted at this time or later, such as 2030-01-31T12:00:00Z.",
         "--created-after",
-        label="Submitted from",
+        label="Created from",
     ),
 ]
 CreatedTo = Annotated[
     Time | None,
-    described("Only jobs that were submitted before this time.", "--created-before", label="Submitted before"),
+    described("Only jobs that were submitted before this time.", "--created-before", label="Created before"),
 ]
 
 

@@ -10,6 +10,7 @@ from mainspring.access.caller import Act
 from mainspring.access.roles import EVERY_NAMESPACE, Permission
 from mainspring.callbacks import awaited
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.features import Feature
 from mainspring.ids import NodeId
 from mainspring.server.build import build_access
 from mainspring.storage.commit_queue import CommitQueue
@@ -18,7 +19,7 @@ from mainspring.testing import ManualClock
 
 
 class WithoutAccess(MemoryEngine):
-    access = False
+    lacks = frozenset({Feature.ACCESS})
 
 
 def test_a_store_without_tokens_has_those_of_the_start_in_the_nodes_memory() -> None:

@@ -322,7 +322,7 @@ _KINDS: Final[Mapping[FieldKind, Kind]] = {
 """The inputs of forms for the values of requests."""
 
 
-def declared(request: type[Request[Any]], name: str, /, **more: Any) -> Field:
+def declared(request: type[msgspec.Struct], name: str, /, **more: Any) -> Field:
     """Return the input for a field of a request, as that declares it; ``more`` are differences of this form.
 
     An empty choice leaves the field out.

@@ -24,7 +24,7 @@ def at(seconds: float | None) -> str | None:
 
 def job(state: str, **given: Any) -> JobDetails:
     values: dict[str, Any] = dict.fromkeys(JobDetails.__struct_fields__) | dict.fromkeys(
-        ("attempt", "input_size", "output_size", "done", "total", "numerator", "denominator"), 0
+        ("attempt", "input_size", "output_size", "done", "total"), 0
     )
     texts: dict[str, Any] = {
         "handle": "H:n:1",

@@ -45,7 +45,7 @@ def _browser(jobs: list[JobInfo], asked: list[dict[str, list[str]]] | None = Non
 def test_the_list_asks_for_all_that_its_filter_has() -> None:
     async def test() -> None:
         assert {one.name for one in FILTERS} == set(ListJobs.__struct_fields__) - {
-            *("namespace", "state", "before", "limit", "partial")
+            *("namespace", "state", "cursor", "limit")
         }
         asked: list[dict[str, list[str]]] = []
         query = {**GIVEN, "state": ["failed", "expired"], "cursor": "c"}
@@ -157,7 +157,7 @@ def test_an_error_is_one_short_line_of_the_list() -> None:
 
 
 def _details(state: str, **given: Any) -> JobDetails:
-    zeros = dict.fromkeys(("attempt", "input_size", "output_size", "done", "total", "numerator", "denominator"), 0)
+    zeros = dict.fromkeys(("attempt", "input_size", "output_size", "done", "total"), 0)
     values: dict[str, Any] = dict.fromkeys(JobDetails.__struct_fields__) | zeros
     values |= {
         "handle": "H:n:1",

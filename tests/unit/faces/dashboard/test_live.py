@@ -122,12 +122,12 @@ def test_a_page_has_the_version_that_its_stream_sends_until_something_changes(ca
             await browser.call("POST", "schedules", {"name": "letters", "function": "mail", "every": 3600})
             fired = await browser.call("POST", "schedules/wages/trigger")
             await browser.call("POST", f"jobs/{fired['handle']}/cancel", {"reason": "test"})
-            await browser.call("POST", "workflows", {"function": "payroll", "unique": "may", "input": []})
+            await browser.call("POST", "workflows", {"function": "payroll", "id": "may", "args": []})
             changes = {
                 "/": ("schedules/wages/pause", {}),
                 "/schedules": ("schedules/wages/resume", {}),
                 "/schedules/wages": ("schedules/wages/pause", {}),
-                "/workflows": ("workflows", {"function": "payroll", "unique": "june", "input": []}),
+                "/workflows": ("workflows", {"function": "payroll", "id": "june", "args": []}),
                 "/workflows/may": ("workflows/may/cancel", {"reason": "test"}),
                 "/workers": None,
                 "/nodes": None,

@@ -297,7 +297,7 @@ def test_no_echo_is_answered_after_a_settlement_that_a_broken_disk_refused(
 def test_known_options_are_set_and_others_refused(node: Node) -> None:
     client = node.connect()
     assert client.ask(Type.OPTION_REQ, b"exceptions") == ("OPTION_RES", ["exceptions"])
-    name, args = client.ask(Type.OPTION_REQ, b"mainspring/2")
+    name, args = client.ask(Type.OPTION_REQ, b"colours")
     assert (name, args[0]) == ("ERROR", "UNKNOWN_OPTION")
 
 

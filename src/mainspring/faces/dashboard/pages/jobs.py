@@ -14,6 +14,7 @@ import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api import jobs as requests
+from mainspring.api.declaration import fields_of
 from mainspring.api.jobs import (
     Attempts,
     CancelJob,
@@ -26,6 +27,7 @@ from mainspring.api.jobs import (
     RetryJob,
 )
 from mainspring.api.namespaces import NamespaceStatus
+from mainspring.api.request import JobCriteria
 from mainspring.faces.dashboard.actions import (
     ARGUMENTS,
     JOB,
@@ -59,17 +61,7 @@ MOST_SELECTED: Final = 100
 HANDLE: Final = "H:"
 """Handles begin so."""
 WORKER: Final = "worker"
-FILTERS: Final = (
-    Field(name="function", label="Function"),
-    Field(name="unique", label="Unique"),
-    Field(name="error_type", label="Error type"),
-    Field(name="tag", label="Tag"),
-    Field(name="key", label="Concurrency key"),
-    Field(name="schedule", label="Schedule"),
-    Field(name="workflow", label="Workflow"),
-    Field(name="created_from", label="Created from", kind="time"),
-    Field(name="created_to", label="Created before", kind="time"),
-)
+FILTERS: Final = tuple(declared(JobCriteria, name, hint="") for name in fields_of(JobCriteria) if name != "state")
 """Fields of the form, and of the address. All that are given must match."""
 NAMES: Final = {one.name: one.name for one in FILTERS} | {"state": "state", "error": "error_type"}
 """The fields by their names in the field "Find"."""
