@@ -92,9 +92,9 @@ def _fill(site: Site, text: str) -> None:
     site.call("POST", f"{N}/schedules", schedule)
     site.call("POST", f"{N}/schedules/{quote('all ' + printable, safe='')}/trigger", {})
     for key, name, path in (("open", "waiting", text), ("over", "over", f"strange {text}")):
-        run = {"function": "album", "unique": f"{key} {text}", "input": [f"{name} {text}", [path]]}
+        run = {"function": "album", "id": f"{key} {text}", "args": [f"{name} {text}", [path]]}
         site.call("POST", f"{N}/workflows", run)
-    site.call("POST", f"{N}/workflows/{quote('open ' + text, safe='')}/signal", {"name": text, "input": text})
+    site.call("POST", f"{N}/workflows/{quote('open ' + text, safe='')}/signal", {"name": text, "value": text})
     grant = {"role": "viewer", "functions": [re.sub("[*?]", "", printable)]}  # these would be a pattern
     site.call("POST", "tokens", {"name": printable, "grants": [grant]})
     site.call("POST", f"{N}/marks", {"label": printable})

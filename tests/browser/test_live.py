@@ -308,7 +308,7 @@ def test_workers_come_and_go(chromium: Browser, full: Site) -> None:
 def test_the_open_work_of_a_run_follows_it(chromium: Browser, full: Site) -> None:
     full.call("POST", "namespaces/default/functions/resize/pause", {"reason": "test"})
     try:
-        run = {"function": "album", "unique": "waiting live", "input": ["waiting live", ["live.png"]]}
+        run = {"function": "album", "id": "waiting live", "args": ["waiting live", ["live.png"]]}
         full.call("POST", "namespaces/default/workflows", run)
         with signed_in(chromium, full) as tab:
             tab.open_live("/workflows/waiting%20live")

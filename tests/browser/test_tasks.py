@@ -262,7 +262,7 @@ def test_run_a_schedule_now(full: Site, user: User) -> None:
 
 def test_signal_a_workflow(full: Site, user: User) -> None:
     key = f"waiting-{user.name}"
-    full.call("POST", "namespaces/default/workflows", {"function": "album", "unique": key, "input": [key, []]})
+    full.call("POST", "namespaces/default/workflows", {"function": "album", "id": key, "args": [key, []]})
     user.go("Workflows")
     user.open_row(key)
     act(user, "Signal", {"Name": "approved", "Value": '{"by": "me"}'})

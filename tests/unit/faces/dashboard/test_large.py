@@ -60,7 +60,7 @@ def test_the_day_of_a_thousand_schedules_is_a_light_page() -> None:
             step = int(query["step"][0])
             buckets = [TimelineBucket(at(begin), 60, 59, 1, 0, 0) for begin in range(0, 86_400, step)]
             lines = [
-                ScheduleLine(name, "report", "active", complete=True, buckets=buckets) for name in query["schedule"]
+                ScheduleLine(name, "report", "active", complete=True, buckets=buckets) for name in query["schedules"]
             ]
             return Timeline(lines, since=at(0), until=at(86_400), step=step)
 

@@ -930,7 +930,7 @@ def test_a_client_has_many_signals_under_way_but_few_requests_with_long_answers(
 def test_large_signals_of_a_client_under_way_are_limited(node: Node) -> None:
     configure(node, queued_bytes=1000)
     client = node.connect(extended=True)
-    params = json.dumps({"key": start(node), "name": "go", "input": "x" * 600}).encode()
+    params = json.dumps({"key": start(node), "name": "go", "value": "x" * 600}).encode()
     client.send(request(Type.CALL, b"1", b"workflows.signal", params) * 2)
     assert client.wire.paused
     node.commit()
