@@ -126,7 +126,7 @@ def long_history(server: Server, scale: Scale) -> dict[str, Any]:
     http = Http(server)
     with worker_processes(server):
         given = [scale.count(STEPS, 2_000), ROUNDS]
-        http.fetch(f"{_API}/workflows", {"function": "long_and_wide", "unique": "long", "input": given})
+        http.fetch(f"{_API}/workflows", {"function": "long_and_wide", "id": "long", "args": given})
         run = _asleep(http)
     found = http.run("pages", scale.count(10, 2), 1, 50, "/workflows/long")
     drawing = "".join(_DRAWING.findall(http.fetch("/workflows/long").decode()))

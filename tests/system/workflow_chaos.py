@@ -141,7 +141,7 @@ class AccountingClient(threading.Thread):
             self._ledger.note("requests repeated")
 
     def _start(self, account: Account) -> None:
-        params = {"function": "account", "input": [account.name, account.plan], "unique": account.name}
+        params = {"function": "account", "args": [account.name, account.plan], "id": account.name}
         end = time.monotonic() + TIMEOUT
         while True:
             assert time.monotonic() < end
