@@ -92,10 +92,10 @@ def test_the_extension_must_be_negotiated(harness: Harness) -> None:
     assert b"mainspring/2" in message
 
 
-def test_another_version_is_an_unknown_option(harness: Harness) -> None:
+def test_another_version_is_refused(harness: Harness) -> None:
     plain = harness.connect_plain()
-    plain.send(Kind.OPTION_REQ, b"mainspring/2")
-    assert plain.expect(Kind.ERROR)[0] == b"UNKNOWN_OPTION"
+    plain.send(Kind.OPTION_REQ, b"mainspring/1")
+    assert plain.expect(Kind.ERROR)[0] == b"OTHER_VERSION"
     plain.assert_silent()
 
 

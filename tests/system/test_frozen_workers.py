@@ -216,4 +216,4 @@ def test_a_silent_worker_gets_nothing_and_is_disconnected_in_the_end(fleet: Flee
 
 
 def _states(answer: dict[str, Any]) -> list[str]:
-    return [worker["state"] for worker in answer["workers"]]
+    return [worker["state"] for worker in answer["items"]]

@@ -815,7 +815,7 @@ def test_parked_and_stranded_runs_are_counted_and_reported(tmp_path: Path, monke
             }
             await eventually(lambda: measured(fleet) == expected)
             stranded = await fleet.call(app, "workflows.list", stranded=True)
-            assert [run["handle"] for run in stranded["runs"]] == [second.handle]
+            assert [run["handle"] for run in stranded["items"]] == [second.handle]
             await eventually(lambda: any("no worker of their version" in line["event"] for line in lines))
 
     with capture_logs() as lines:
