@@ -103,14 +103,23 @@ def encode_json(value: dict[str, Any] | None) -> bytes:
 
 
 EXTENSION = b"mainspring/2"
+LAST_EXTENSION = b"mainspring/1"
 
 
 class ExtensionPeer(Peer):
     """A connection that may use both protocols."""
 
-    def extend(self, option: bytes = EXTENSION) -> None:
-        """Negotiate the extension."""
-        self.option(option)
+    def extend(self) -> None:
+        """Negotiate the extension: the version of today, or the last one with a node of the last version.
+
+        Packets other than calls are the same in both.
+        """
+        for option in (EXTENSION, LAST_EXTENSION):
+            self.send(Kind.OPTION_REQ, option)
+            packet = self.next()
+            if packet.kind is Kind.OPTION_RES:
+                return
+        raise AssertionError(f"the server speaks neither version: {packet.arguments!r}")
 
     def next(self) -> Packet | Reply:
         """Return the server's next packet, of either protocol."""

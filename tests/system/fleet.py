@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tests.upgrades.old import with_source
 
-from .extension import EXTENSION, ExtensionPeer
+from .extension import ExtensionPeer
 from .servers import assert_no_defect, environment, eventually, listening_port
 
 if TYPE_CHECKING:
@@ -141,9 +141,6 @@ class FleetNode:
 
     # ---- its connections
 
-    extension = EXTENSION
-    """The version of the extension that it speaks."""
-
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
@@ -155,7 +152,7 @@ class FleetNode:
     def extended(self) -> ExtensionPeer:
         """Connect a client of the extension."""
         peer = self.peer()
-        peer.extend(self.extension)
+        peer.extend()
         return peer
 
     def worker(self, *functions: bytes, places: int = 1) -> ExtensionPeer:

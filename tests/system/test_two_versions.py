@@ -46,10 +46,7 @@ class Pair:
     def start(self, version: str) -> FleetNode:
         """Start a node of a version."""
         self._fleet.fork_server = self._versions[version]
-        node = self._fleet.start(version)
-        if version == "old":
-            node.extension = b"mainspring/1"
-        return node
+        return self._fleet.start(version)
 
     def worker(self, node: FleetNode, *functions: bytes, namespace: str = "", places: int = 1) -> ExtensionPeer:
         """Connect a worker."""

@@ -159,7 +159,9 @@ def test_schedules_fire_once_on_nodes_of_two_versions(
 
 
 @pytest.mark.parametrize("which", ["node", "worker"])
-def test_workers_and_commands_of_one_version_use_a_node_of_the_other(source: Path, tmp_path: Path, which: str) -> None:
+def test_workers_and_commands_of_one_version_are_told_that_a_node_has_the_other(
+    source: Path, tmp_path: Path, which: str
+) -> None:
     (tmp_path / "app.py").write_text(APP)
     old = with_source(source, {})
     of_node: dict[str, Any]
@@ -170,9 +172,8 @@ def test_workers_and_commands_of_one_version_use_a_node_of_the_other(source: Pat
         node("worker", "app.py", "--server", server.address, cwd=tmp_path, faces=(), **of_worker),
     ):
         done = mainspring("submit", "add", "[1, 2]", "--server", server.address, cwd=tmp_path, **of_worker)
-        assert (done.returncode, done.stdout) == (0, b"3"), done
-        failed = mainspring("submit", "fail", "--server", server.address, cwd=tmp_path, **of_worker)
-        assert b"ValueError: twice" in failed.stderr, failed
+        assert done.returncode != 0
+        assert b"speaks mainspring/2" in done.stderr, done
 
 
 UNDER_WAY = {b"held": 1, b"runs": 2, b"queues": 1, b"waiting": 3}
