@@ -96,7 +96,8 @@ def having(attribute: str) -> frozenset[str]:
     """Return the names of the engines that nodes share, or that have a feature."""
     if attribute == "shared":
         return frozenset(one for one, engine in ENGINES.items() if engine.shared)
-    return frozenset(one for one, engine in ENGINES.items() if Feature(attribute) not in engine.lacks)
+    feature = next(one for one in Feature if one.value == attribute)
+    return frozenset(one for one, engine in ENGINES.items() if feature not in engine.lacks)
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=name)
