@@ -220,7 +220,7 @@ def test_a_new_worker_and_clients_at_an_old_node_say_that_it_needs_an_update(ser
 
 
 @pytest.mark.parametrize("server", ["new node"], indirect=True)
-def test_an_old_worker_at_a_new_node_is_told_which_version_it_needs(server: tuple[Node, Path]) -> None:
+def test_an_old_worker_at_a_new_node_shows_which_version_it_needs(server: tuple[Node, Path]) -> None:
     running, log = server
     eventually(lambda: "this node speaks mainspring/2" in log.read_text(), "the worker shows the refusal")
     with contextlib.closing(App(running.address)) as app:

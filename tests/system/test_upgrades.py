@@ -159,9 +159,7 @@ def test_schedules_fire_once_on_nodes_of_two_versions(
 
 
 @pytest.mark.parametrize("which", ["node", "worker"])
-def test_workers_and_commands_of_one_version_are_told_that_a_node_has_the_other(
-    source: Path, tmp_path: Path, which: str
-) -> None:
+def test_commands_of_one_version_show_that_a_node_has_the_other(source: Path, tmp_path: Path, which: str) -> None:
     (tmp_path / "app.py").write_text(APP)
     old = with_source(source, {})
     of_node: dict[str, Any]
