@@ -120,7 +120,7 @@ def test_nothing_is_replaced_while_text_is_selected(chromium: Browser, full: Sit
         tab.open_live("/schedules/text")
         tab.page.evaluate("getSelection().selectAllChildren(document.getElementById('details'))")
         with tab.page.expect_response(lambda one: one.request.resource_type == "fetch") as loaded:
-            full.call("POST", "namespaces/default/schedules/text/pause", {"reason": "test"})
+            full.call("POST", "namespaces/default/schedules/text/pause", {})
         loaded.value.finished()
         tab.page.evaluate("new Promise((done) => setTimeout(done))")
         assert "active" in tab.page.locator("#state").inner_text()
@@ -134,7 +134,7 @@ def test_a_part_stays_while_the_pointer_is_on_its_link(chromium: Browser, full: 
         tab.open_live("/schedules/link")
         details = tab.page.locator("#details")
         details.get_by_role("link", name="nightly").hover()
-        full.call("POST", "namespaces/default/schedules/link/pause", {"reason": "test"})
+        full.call("POST", "namespaces/default/schedules/link/pause", {})
         expect(tab.page.locator("#state")).to_contain_text("paused")
         expect(details).not_to_contain_text("Paused")
         tab.page.get_by_role("heading", level=1).hover()
@@ -245,7 +245,7 @@ def test_a_part_that_stays_the_same_keeps_what_is_typed(chromium: Browser, full:
         field = tab.page.get_by_label("Part of the name")
         field.fill("half a na")
         field.blur()
-        full.call("POST", "namespaces/default/schedules/typed/pause", {"reason": "test"})
+        full.call("POST", "namespaces/default/schedules/typed/pause", {})
         expect(tab.page.locator("#work tbody tr", has_text="typed")).to_contain_text("paused")
         expect(field).to_have_value("half a na")
 
