@@ -48,17 +48,13 @@ def takes(
     *names: str,
     into: str = "given",
     group: Group | Mapping[str, Group] | None = None,
-    positional: str = "",
-    required: bool = True,
 ) -> Callable[[F], F]:
     """Replace a command's parameter ``into`` by the options of the fields of a request: those named, or all with a description.
 
-    ``group`` is that of the help, or the one of each field. ``positional`` is a field that the command takes as an argument
-    without a name. With ``required=False``, no option has to be given: the command decides.
+    ``group`` is that of the help, or the one of each field.
     """
     declared = fields_of(kind)
     chosen = [declared[name] for name in names] if names else [one for one in declared.values() if one.help]
-    chosen = [one for one in chosen if one.name != positional]
     options = {f"{into}_{one.name}": one for one in chosen}  # a command may have a parameter of the same name
 
     def decorate(function: F) -> F:
@@ -66,9 +62,7 @@ def takes(
         parameters: list[inspect.Parameter] = []
         for own in inspect.signature(function).parameters.values():
             if own.name == into:
-                parameters += [
-                    _option(name, one, _group_of(group, one), required=required) for name, one in options.items()
-                ]
+                parameters += [_option(name, one, _group_of(group, one)) for name, one in options.items()]
             else:
                 parameters.append(own.replace(annotation=hints.get(own.name, own.annotation)))
 
@@ -85,7 +79,7 @@ def takes(
     return decorate
 
 
-def option_of(one: Field, *, group: Group | None = None, **more: Any) -> Parameter:
+def option_of(one: Field, group: Group | None) -> Parameter:
     """Return the option of a declared field."""
     names = ARGS_NAMES if one.name == ARGUMENTS else one.names
     return Parameter(
@@ -96,13 +90,11 @@ def option_of(one: Field, *, group: Group | None = None, **more: Any) -> Paramet
             **_READ[one.kind](one),
             **({} if group is None else {"group": group}),
             **({"metavar": one.metavar} if one.metavar else {}),
-            **more,
         },
     )
 
 
-def _option(name: str, one: Field, group: Group | None, *, required: bool) -> inspect.Parameter:
-    is_required = one.required and required
+def _option(name: str, one: Field, group: Group | None) -> inspect.Parameter:
     kind: Any = _TYPES.get(one.kind, str)
     if one.kind is FieldKind.CHOICE and not one.takes_number:
         kind = Literal.__getitem__(one.choices)
@@ -113,8 +105,8 @@ def _option(name: str, one: Field, group: Group | None, *, required: bool) -> in
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if is_required else None,
-        annotation=Annotated[kind if is_required else kind | None, option_of(one, group=group)],
+        default=inspect.Parameter.empty if one.required else None,
+        annotation=Annotated[kind if one.required else kind | None, option_of(one, group)],
     )
 
 

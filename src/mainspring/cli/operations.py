@@ -57,7 +57,7 @@ Yes = Annotated[bool, plain("--yes", "Do not ask for confirmation at a terminal.
 takes_operation: Final = takes(StartOperation, "dry_run", "expect", "rate", into="options", group=OPERATION_GROUP)
 """Gives a command the options of operations, in its argument ``options``."""
 takes_selection: Final = takes(JobCriteria, into="selection", group=FILTER_GROUP)
-"""Gives a command criteria for jobs, all of which a job has to meet, in its argument ``selection``."""
+"""Gives a command the criteria that select jobs, in its argument ``selection``. A job has to meet all of them."""
 
 POLL_DELAY: Final = 0.3
 """Seconds between two requests for the progress of an operation."""

@@ -52,7 +52,7 @@ class ScheduleChanges:
         self.fires: dict[str, dict[int, Fire | None]] = {}
         """Rows that were read, by schedule and fire time; None for one that does not exist."""
         self._complete: set[str] = set()
-        """Schedules of which all unfinished rows have been read."""
+        """Schedules whose unfinished rows have all been read."""
         self.joins: dict[Key, Join] = {}
         self._saved: dict[str, None] = {}
         self._put_keys: dict[Key, None] = {}

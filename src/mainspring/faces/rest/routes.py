@@ -17,7 +17,7 @@ from mainspring.api import (
     submitting,
     workflows,
 )
-from mainspring.api.request import Code, Touches, answer_type, summary_of
+from mainspring.api.request import Code, Touches, answer_type, requests_of, summary_of
 from mainspring.faces.rest import special_routes
 from mainspring.faces.rest.idempotency import version_of
 from mainspring.faces.rest.registry import BODY_LIMIT, ROOT, N, Route, path_in
@@ -38,10 +38,8 @@ _FIELD: Final = re.compile(r"\{([a-z_]+)\}")
 
 
 def routes_of(subject: ModuleType) -> Iterator[Route]:
-    """Yield the routes of the requests of a module, in their order."""
-    for kind in vars(subject).values():
-        if isinstance(kind, type) and kind.__module__ == subject.__name__ and getattr(kind, "http", None) is not None:
-            yield route_of(kind)
+    """Return the routes of the requests of a module, in their order."""
+    return (route_of(kind) for kind in requests_of(subject) if kind.http is not None)
 
 
 def route_of(kind: type[Request[Any]]) -> Route:
