@@ -321,7 +321,6 @@ class App(AppClient):
         retry: Retry | None = None,
         priority: Priority | None = None,
         id: Unique | None = None,
-        unique: Unique | None = None,
     ) -> DefineWorkflow: ...
     def workflow(
         self,
@@ -335,7 +334,6 @@ class App(AppClient):
         retry: Retry | None = None,
         priority: Priority | None = None,
         id: Unique | None = None,  # noqa: A002 - the option's name everywhere
-        unique: Unique | None = None,
     ) -> Any:
         """Define a workflow: a coroutine function whose runs survive the ends of processes.
 
@@ -356,7 +354,7 @@ class App(AppClient):
         errors = check_park_on(park_on)
         options = build_options(priority=priority)
         check_retry(retry)
-        chosen = workflow_id(id, unique) or ""
+        chosen = "" if id is None else workflow_id(id)
 
         def define(call: Callable[..., Any]) -> Any:
             return self._definitions.workflow(call, name, version, limit, errors, options, chosen, retry)

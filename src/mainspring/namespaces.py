@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import Final, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
 
 import msgspec
 
 from mainspring.errors import UsageError
-from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotation
+from mainspring.sizes import Text, about
 
 DEFAULT: Final = "default"
 SEPARATOR: Final = b"\x1f"
@@ -33,10 +33,13 @@ T = TypeVar("T")
 _NAMESPACE: Final = re.compile(rf"[a-z0-9][a-z0-9_.-]{{0,{LIMIT - 1}}}")
 
 
+NamespaceName = Annotated[Text, about("The namespace.")]
+
+
 class Namespaced(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The base of everything in JSON that names functions, schedules or runs of one namespace."""
 
-    namespace: Text = DEFAULT
+    namespace: NamespaceName = DEFAULT
 
 
 def places_left(most: int, taken: int, mine: int, *, spans: bool) -> int:

@@ -88,6 +88,8 @@ Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """A number that each store can keep."""
 KIND: Final = "kind"
 """The key under which a type says how people write its values, if Python's type does not: see `api.declaration.FieldKind`."""
+IS_OPTION: Final = "is_option"
+"""The key of a description for False where commands and forms do not have the field by themselves: see `about`."""
 Seconds = Annotated[float, Meta(ge=-1e12, le=1e12, extra={KIND: "duration"})]
 """A duration; the rules of its request have a smaller limit."""
 Time = Annotated[datetime, Meta(tz=True)]
@@ -104,6 +106,11 @@ def described(help: str, *names: str, metavar: str = "", label: str = "", choice
     input of a form. ``choices`` are values that faces offer, where the type allows others.
     """
     return Meta(description=help, extra={key: value for key, value in _extras(names, metavar, label, choices) if value})
+
+
+def about(help: str) -> Meta:  # noqa: A002 - the field's own term
+    """Return the description of a field that is no option of a command and no input of a form by itself, such as a handle."""
+    return Meta(description=help, extra={IS_OPTION: False})
 
 
 def _extras(names: tuple[str, ...], metavar: str, label: str, choices: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

@@ -64,7 +64,8 @@ class Info(NamedTuple):
     """The run whose code asks."""
 
     run: int
-    workflow_id: str
+    id: str
+    """The workflow id."""
     type: str
     version: str
     started_at: datetime
@@ -72,11 +73,6 @@ class Info(NamedTuple):
     """Events of the history that the code has been given."""
     attempt: int
     """The number of the attempt, from 1 on: see ``retry`` of ``app.workflow``."""
-
-    @property
-    def id(self) -> str:
-        """Return the workflow id. ``workflow_id`` is the former name."""
-        return self.workflow_id
 
 
 def info() -> Info:

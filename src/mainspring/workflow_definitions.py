@@ -126,7 +126,6 @@ class Workflow(Submission[P, R]):
         self,
         *,
         id: str | Callable[P, str] | None = None,  # noqa: A002 - the option's name everywhere
-        unique: str | Callable[P, str] | None = None,
         priority: Priority | None = None,
         delay: Duration | None = None,
         run_at: datetime | None = None,
@@ -137,7 +136,7 @@ class Workflow(Submission[P, R]):
     ) -> Workflow[P, R]:
         """Return the same workflow with other options for its runs; omitted options stay the same.
 
-        ``id`` is the workflow id, or a function that computes it from the arguments; ``unique`` is its former name. A workflow id
+        ``id`` is the workflow id, or a function that computes it from the arguments. A workflow id
         has one open run, which a submit joins. ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime)
         sets the earliest start. ``timeout`` limits the whole run, to at most 366 days. ``version`` states the version of the run,
         by default the newest that has workers; the server refuses one that no worker has registered.
@@ -161,9 +160,7 @@ class Workflow(Submission[P, R]):
             cancel=cancel,
             child_policy=child_policy,
         )
-        chosen = workflow_id(id, unique)
-        if chosen is None:
-            chosen = self._unique
+        chosen = self._unique if id is None else workflow_id(id)
         return Workflow(self.function, self._connections, self._options.merged(newer), chosen, self._check, self._add)
 
     def version(
@@ -277,16 +274,9 @@ def no_activity(name: str) -> WorkflowUsageError:
     )
 
 
-def workflow_id(given: Unique | None, unique: Unique | None) -> Unique | None:
-    """Return a workflow id, or the function that computes it, from the options ``id`` and ``unique``, its former name.
-
-    Raises UsageError if both are given, or it is invalid.
-    """
-    if given is not None and unique is not None:
-        raise UsageError("unique is the former name of id, the workflow id: give only id")
-    if given is not None:
-        return check_text_or_function(given, "id", check_unique)
-    return None if unique is None else check_text_or_function(unique, "unique", check_unique)
+def workflow_id(given: Unique) -> Unique:
+    """Return a workflow id, or the function that computes it. Raises UsageError for an invalid one."""
+    return check_text_or_function(given, "id", check_unique)
 
 
 def run_limit(timeout: Duration) -> float:

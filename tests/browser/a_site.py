@@ -123,7 +123,7 @@ def shown_site(directory: Path) -> Iterator[Site]:
 def _are_settled(site: Site) -> bool:
     """Return whether no job of a run comes or goes any more."""
     runs = site.call("GET", "namespaces/default/workflows?open=true")["items"]
-    return [run["workflow_id"] for run in runs] == ["waiting"] and bool(
+    return [run["id"] for run in runs] == ["waiting"] and bool(
         site.call("GET", "namespaces/default/workflows/waiting")["receives"]
     )
 

@@ -48,7 +48,7 @@ TOUR: Final[Mapping[str, Stop]] = {
     "/schedules/new": Stop("new-schedule"),
     "/schedules/{name}/edit": Stop("edit-schedule", "schedules", "name"),
     "/workflows": Stop("workflows"),
-    "/workflows/{key}": Stop("workflow", "workflows", "workflow_id"),
+    "/workflows/{key}": Stop("workflow", "workflows", "id"),
     "/workers": Stop("workers"),
     "/workers/{worker}": Stop("worker", "workers", "id"),
     "/nodes": Stop("nodes"),

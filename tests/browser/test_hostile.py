@@ -111,7 +111,7 @@ def _items(site: Site, path: str) -> list[Any]:
 
 def _are_settled(site: Site) -> bool:
     """Return whether the runs that wait for a signal are the only open ones."""
-    return all(run["workflow_id"].startswith(("open ", "waiting")) for run in _items(site, "workflows?open=true"))
+    return all(run["id"].startswith(("open ", "waiting")) for run in _items(site, "workflows?open=true"))
 
 
 def test_no_text_becomes_an_element_or_a_handler(chromium: Browser, hostile: Site) -> None:

@@ -322,7 +322,7 @@ def send_late(fleet: InMemory, job: Any) -> None:
 
 @golden(drive=send_late)
 async def external() -> None:
-    other = child.options(unique="other-run").submit(86_400)
+    other = child.options(id="other-run").submit(86_400)
     await numbers.receive()
     await workflow.external("other-run").signal(letters, "a")
     await workflow.external("other-run").cancel("enough")

@@ -86,7 +86,7 @@ def test_no_job_starts_during_a_drain(tmp_path: Path) -> None:
 
 def test_jobs_that_do_not_end_in_time_are_released_without_counting(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        server = stack.enter_context(serving(tmp_path, "--drain", "300ms"))
+        server = stack.enter_context(serving(tmp_path, "--grace", "300ms"))
         client = stack.enter_context(server.extended())
         streaming = stack.enter_context(server.worker(b"streaming"))
         plain = stack.enter_context(server.peer())
@@ -102,7 +102,7 @@ def test_jobs_that_do_not_end_in_time_are_released_without_counting(tmp_path: Pa
 
 
 def test_usr1_waits_for_running_jobs_without_limit_and_term_ends_the_wait(tmp_path: Path) -> None:
-    with serving(tmp_path, "--drain", "200ms") as server, server.extended() as client, server.worker(b"f") as worker:
+    with serving(tmp_path, "--grace", "200ms") as server, server.extended() as client, server.worker(b"f") as worker:
         client.submit_new(b"f", wait=True)
         job = worker.job()
         begin_drain(server, signal.SIGUSR1)
@@ -112,7 +112,7 @@ def test_usr1_waits_for_running_jobs_without_limit_and_term_ends_the_wait(tmp_pa
         worker.socket.settimeout(10)
         assert worker.settle_as(job, b"succeeded") == b"recorded"
         assert_clean_exit(server)
-    with serving(tmp_path, "--drain", "200ms") as server, server.extended() as client, server.worker(b"f") as worker:
+    with serving(tmp_path, "--grace", "200ms") as server, server.extended() as client, server.worker(b"f") as worker:
         client.submit_new(b"f")
         worker.job()
         begin_drain(server, signal.SIGUSR1)
@@ -122,7 +122,7 @@ def test_usr1_waits_for_running_jobs_without_limit_and_term_ends_the_wait(tmp_pa
 
 @pytest.mark.parametrize("command", [b"shutdown", b"shutdown graceful"])
 def test_the_shutdown_command_from_this_machine_stops_the_server(tmp_path: Path, command: bytes) -> None:
-    with serving(tmp_path, "--drain", "200ms", "--allow-shutdown") as server:
+    with serving(tmp_path, "--grace", "200ms", "--allow-shutdown") as server:
         with server.peer() as administrator, server.extended() as client, server.worker(b"f") as worker:
             client.submit_new(b"f")
             job = worker.job()

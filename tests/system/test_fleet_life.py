@@ -105,7 +105,7 @@ def test_two_nodes_of_one_name_are_two_nodes(fleet: Fleet, stack: ExitStack) -> 
 def test_the_command_lists_and_shows_nodes(fleet: Fleet, tmp_path: Path) -> None:
     n1, n2 = fleet.start_many("n1", "n2")
     with n2.worker(b"f"):
-        eventually(lambda: n1.ask("nodes.show", node="n2")["capacity"] == 1, "n2 has reported its worker")
+        eventually(lambda: n1.ask("nodes.show", node="n2")["prefetch"] == 1, "n2 has reported its worker")
         listed = mainspring("nodes", "list", "--server", n1.address, cwd=tmp_path)
         shown = mainspring("nodes", "show", "n2", "--server", n1.address, cwd=tmp_path)
     assert listed.returncode == shown.returncode == 0

@@ -88,7 +88,7 @@ async def lead_to_the_limit(directory: Path, each: int) -> None:
     async with node(directory) as fleet:
         warm = counting_app(each)
         async with fleet.worker(warm.app):
-            await warm.workflow.options(unique="long").asubmit()
+            await warm.workflow.options(id="long").asubmit()
             await until_it_receives(fleet, warm.app)
         assert warm.taken == list(range(FIRST))
         cold = counting_app(each)

@@ -348,7 +348,7 @@ def test_runs_of_workflows_take_signals_and_use_several_workers(fleet: Fleet, ta
     fleet.work("--functions", "order,short,add,square")
     fleet.work("--functions", "order,short,buy,square")
     assert waiting.result(20) == "done", "it was submitted before the workflow was known"
-    first = tasks.order.options(unique="order-2").submit(2)
+    first = tasks.order.options(id="order-2").submit(2)
     second = tasks.order.submit(3)
     tasks.order.get("order-2").signal(tasks.approved, {"by": "eva"})
     assert first.result(20) == "5 2 eva"

@@ -39,7 +39,7 @@ def test_no_signal_is_lost_while_a_run_continues_as_new(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with node(tmp_path) as fleet, fleet.worker(app), fleet.worker(app):
-            run = await total.options(unique="t").asubmit()
+            run = await total.options(id="t").asubmit()
             by_id = total.get("t")
             await asyncio.gather(
                 *((run if n % 2 else by_id).asignal(added, n, request=f"r{n % 300}") for n in range(number))
@@ -72,7 +72,7 @@ def test_jobs_lead_to_their_runs(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with node(tmp_path) as fleet, fleet.worker(app):
-            run = await noted.options(unique="n").asubmit()
+            run = await noted.options(id="n").asubmit()
             await run.aresult(TIMEOUT)
             last = await noted.get("n").adetails()
             assert [one["run"] for one in found] == [last["previous_run"], last["run"]]
@@ -130,7 +130,7 @@ def test_a_failed_run_is_begun_again_with_its_signals(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with node(tmp_path) as fleet, fleet.worker(app):
-            run = await order.options(unique="o").asubmit()
+            run = await order.options(id="o").asubmit()
             await run.asignal(paid, 50)
             await run.asignal(later, 7)
             assert await run.aresult(TIMEOUT) == [50, 7]
@@ -160,7 +160,7 @@ def test_a_run_that_waits_for_its_next_attempt_is_shown_and_cancelled(tmp_path: 
 
     async def main() -> None:
         async with node(tmp_path) as fleet, fleet.worker(app):
-            runs = [await order.options(unique=name).asubmit() for name in "abc"]
+            runs = [await order.options(id=name).asubmit() for name in "abc"]
             *_, shown = [await fleet.until(app, name, attempt=2) for name in "abc"]
             assert (shown["status"], shown["waits_for"]) == ("open", "attempt 2 in 1h59m")
             assert (shown["failure"], shown["begins_at"][:2]) == ("OSError: the disk is full", "20")

@@ -275,7 +275,7 @@ def test_signals_before_the_first_worker_survive_kills(tmp_path: Path) -> None:
     """A client starts a run and signals it before any worker has registered its workflow; the node is killed after each."""
     with fleet_in(tmp_path, roles=("node",)) as fleet:
         fleet.patiently("workflows.list")
-        collects.options(unique="early").submit(4)
+        collects.options(id="early").submit(4)
         for number in range(3):
             fleet.patiently("workflows.signal", key="early", name=go.name, value=number, request=str(number))
             assert fleet.call("workflows.show", key="early")["status"] == "pending"

@@ -165,7 +165,7 @@ def test_a_run_with_a_step_an_activity_a_signal_and_a_timer(tmp_path: Path) -> N
 
     async def main() -> None:
         async with node(tmp_path) as fleet, fleet.worker(app):
-            run = await order.options(unique="order-17").asubmit(17)
+            run = await order.options(id="order-17").asubmit(17)
             await order.get("order-17").asignal(approved, {"by": "eva"})
             result = await run.aresult(TIMEOUT)
             assert result == {"payment": "order 17 paid 51", "by": "eva"}
@@ -178,7 +178,7 @@ def test_a_run_whose_code_has_changed_is_parked_until_the_code_fits(tmp_path: Pa
     async def begin() -> None:
         app, order, _, did = order_app()
         async with node(tmp_path) as fleet, fleet.worker(app):
-            await order.options(unique="order-17").asubmit(17)
+            await order.options(id="order-17").asubmit(17)
             await waits_for(order, "approved")
             assert did == ["price", "charge"]
 
@@ -207,7 +207,7 @@ def test_a_run_with_a_long_history_is_logged_once(tmp_path: Path) -> None:
     async def main() -> None:
         app, order, approved, _ = order_app()
         async with node(tmp_path, events=30) as fleet, fleet.worker(app):
-            run = await order.options(unique="order-17").asubmit(17)
+            run = await order.options(id="order-17").asubmit(17)
             await run.asignal(approved, {"by": "eva"})
             await run.aresult(TIMEOUT)
             (line,) = (line for line in lines if line["event"] == "the history of a run is long")
@@ -223,7 +223,7 @@ def test_a_run_is_signalled_and_shown_before_the_first_worker(tmp_path: Path) ->
     async def main() -> None:
         async with node(tmp_path) as fleet:
             app.connect_to(fleet.address)
-            job = await order.options(unique="order-17").asubmit(17)
+            job = await order.options(id="order-17").asubmit(17)
             run = order.get("order-17")
             await run.asignal(approved, {"by": "eva"})
             details = await run.adetails()
@@ -231,7 +231,7 @@ def test_a_run_is_signalled_and_shown_before_the_first_worker(tmp_path: Path) ->
             assert details["waits_for"] == "a first worker with the workflow order"
             assert (await run.ainfo())["state"] == await run.astate() == "pending"
             assert await fleet.history(app, "order-17") == []
-            delayed = await order.options(unique="order-18", delay=60).asubmit(18)
+            delayed = await order.options(id="order-18", delay=60).asubmit(18)
             later = await order.get("order-18").adetails()
             assert (later["status"], later["handle"]) == ("scheduled", delayed.handle)
             assert later["begins_at"] == (await delayed.ainfo())["run_at"]
@@ -313,10 +313,10 @@ def test_runs_of_a_paused_workflow_begin_when_it_is_resumed(tmp_path: Path) -> N
 
     async def main() -> None:
         async with node(tmp_path) as fleet, fleet.worker(app):
-            first = await order.options(unique="order-1").asubmit(1)
+            first = await order.options(id="order-1").asubmit(1)
             await fleet.until(app, "order-1", receives=["approved"])
             await fleet.call(app, "functions.pause", function="order")
-            await order.options(unique="order-2").asubmit(2)
+            await order.options(id="order-2").asubmit(2)
             started = await fleet.call(app, "workflows.start", function="order", args=[3], id="order-3", timeout=600.0)
             with pytest.raises(
                 NotFoundError, match="no worker has registered version 2 of the workflow order; registered: 1"
@@ -327,7 +327,7 @@ def test_runs_of_a_paused_workflow_begin_when_it_is_resumed(tmp_path: Path) -> N
             await order.get("order-1").asignal(approved, {"by": "ann"})
             assert (await first.aresult(TIMEOUT))["by"] == "ann"
             listed = (await fleet.call(app, "workflows.list"))["items"]
-            assert [(one["workflow_id"], one["status"]) for one in listed] == [
+            assert [(one["id"], one["status"]) for one in listed] == [
                 ("order-4", "pending"),
                 ("order-3", "pending"),
                 ("order-2", "pending"),
@@ -358,9 +358,9 @@ def test_runs_of_several_versions_stay_with_theirs(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with node(tmp_path) as fleet, fleet.worker(app):
-            newest = await order.options(unique="newest").asubmit(1)
-            first = await order_2.options(unique="first", version="1").asubmit(1)
-            later = await order.options(unique="later", version="1", delay=0.05).asubmit(1)
+            newest = await order.options(id="newest").asubmit(1)
+            first = await order_2.options(id="first", version="1").asubmit(1)
+            later = await order.options(id="later", version="1", delay=0.05).asubmit(1)
             for delay in (None, 60):
                 with pytest.raises(RefusedError, match="version 3 of the workflow order; registered: 1, 2"):
                     await order.options(version="3", delay=delay).asubmit(1)
@@ -393,7 +393,7 @@ def test_versions_are_shown_and_removed_once_nothing_needs_them(tmp_path: Path) 
             with pytest.raises(NotFoundError, match="no worker has registered a workflow named order"):
                 await rows(fleet)
             async with fleet.worker(old):
-                run = await old_order.options(unique="order-1").asubmit(1)
+                run = await old_order.options(id="order-1").asubmit(1)
                 await fleet.until(old, "order-1", receives=["approved"])
                 assert await rows(fleet) == [("1", 1, 1, True, True)]
                 async with fleet.worker(app):

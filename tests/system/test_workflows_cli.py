@@ -130,7 +130,7 @@ def test_a_run_is_started_shown_signalled_and_followed(tool: Tool) -> None:
     details = tool.wait_for("order-17", "approved")
     assert (details["handle"], details["type"], details["version"]) == (handle, "order", "1")
     assert (details["receives"], len(details["timers"]), details["input_size"]) == (["approved"], 1, 4)
-    row = next(row for row in tool.json("workflows", "list", "--open") if row["workflow_id"] == "order-17")
+    row = next(row for row in tool.json("workflows", "list", "--open") if row["id"] == "order-17")
     assert row["waits_for"] == "timer 2d23h, approved"
     assert tool.lines("workflows", "signal", "order-17", "approved", '{"by": "eva"}') == []
     events = [

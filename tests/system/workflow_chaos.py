@@ -270,7 +270,7 @@ class Followers:
             while True:
                 page = client.call("workflows.list", {"limit": PAGE, "cursor": after})
                 for run in page["items"]:
-                    runs[run["workflow_id"]].append(run)
+                    runs[run["id"]].append(run)
                 after = page["next"]
                 if after is None:
                     break

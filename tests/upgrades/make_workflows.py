@@ -76,8 +76,8 @@ async def play(directory: Path) -> None:
         await asyncio.sleep(0.01)
     for name in ("receives", "sleeps", "waits", "breaks_off", "has_defect", "is_long", "is_cancelled", "closed"):
         flow = program.receives if name == "closed" else getattr(program, name)
-        await flow.options(unique=name).asubmit(1)
-    await program.comes_later.options(unique="comes_later").asubmit(1)
+        await flow.options(id=name).asubmit(1)
+    await program.comes_later.options(id="comes_later").asubmit(1)
     for number in range(2):
         await call("workflows.signal", key="comes_later", name="go", input=7, request=str(number))
     await call("workflows.signal", key="closed", name="go", input=7)

@@ -93,7 +93,7 @@ def test_runs_in_flight_end_in_the_new_version(
     outcomes = asyncio.run(end_all(tmp_path))
     assert {name: outcomes[name] for name in program.RESULTS} == program.RESULTS
     assert outcomes["closed"] == program.RESULTS["receives"]
-    statuses = {run["workflow_id"]: run["status"] for run in outcomes["runs"]}
+    statuses = {run["id"]: run["status"] for run in outcomes["runs"]}
     assert statuses == {**dict.fromkeys([*program.RESULTS, "closed"], "completed"), "is_cancelled": "cancelled"}
     assert {run["version"] for run in outcomes["runs"]} == {"1"}
     assert sorted(did) == program.EXECUTIONS, "nothing that was recorded runs again"

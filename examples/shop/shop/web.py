@@ -52,7 +52,7 @@ def run_of(number: int) -> Run[Receipt]:
 async def order(order: Order, partner: str | None = None) -> dict[str, str]:
     """Take an order. It is on disk when this answers; the same number again joins it."""
     database.add_customer(order.email)
-    run = await checkout.options(unique=f"order-{order.number}").asubmit(order, partner)
+    run = await checkout.options(id=f"order-{order.number}").asubmit(order, partner)
     return {"order": f"/orders/{order.number}", "handle": run.handle}
 
 
@@ -92,7 +92,7 @@ async def cancel(number: int, reason: str = "the customer cancelled") -> dict[st
 @api.post("/returns/{number}", status_code=202)
 async def give_back(number: int, email: str, items: list[Item]) -> dict[str, str]:
     """Begin a return."""
-    run = await return_goods.options(unique=f"return-{number}").asubmit(number, email, items)
+    run = await return_goods.options(id=f"return-{number}").asubmit(number, email, items)
     return {"return": run.handle}
 
 

@@ -74,7 +74,7 @@ async def subscription(order: Order, month: int = 0) -> int:
     except TimeoutError:
         number = order.number * 1000 + month
         # The parcel goes on if the subscription is ended meanwhile.
-        child = checkout.options(unique=f"order-{number}", child_policy="abandon")
+        child = checkout.options(id=f"order-{number}", child_policy="abandon")
         sent = await child.submit(order.model_copy(update={"number": number})).outcome()
         if not sent.ok:
             await mail.send.submit(order.email, f"order {number} could not be sent; we try again next month")

@@ -34,7 +34,7 @@ ORDER = Order(number=17, email="ada@example.org", items=[Item(product="cat", pie
 def test_an_order_is_delivered_after_days_and_survives_its_worker(fleet: InMemory) -> None:
     begun, asked = fleet.now, count(1)
     fleet.mock(parcels.state, lambda _parcel: "delivered" if next(asked) > 6 else "on_its_way")
-    run = checkout.options(unique="order-17").submit(ORDER)
+    run = checkout.options(id="order-17").submit(ORDER)
     fleet.advance("1d")
     fleet.crash_worker()
     run.signal(packed, Packed(by="eva"))
@@ -108,7 +108,7 @@ def test_a_subscription_orders_each_month_until_it_is_stopped(fleet: InMemory) -
 
 def test_payments_without_an_open_order_are_refunded(fleet: InMemory) -> None:
     fleet.result(payments.authorize.submit(3, 100))
-    run = checkout.options(unique="order-17").submit(ORDER)
+    run = checkout.options(id="order-17").submit(ORDER)
     fleet.advance("1h")
     assert run.state == "running"
     assert fleet.result(reconcile.submit()) == 1

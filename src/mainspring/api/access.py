@@ -5,18 +5,19 @@ Marks are lines in charts for events such as deployments.
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 - msgspec reads the annotation
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import delete, get, post
-from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, Page, Request, TokenName, Touches
 from mainspring.features import Feature
 from mainspring.namespaces import DEFAULT
 from mainspring.sizes import (
     Text,
+    Time,
+    about,
     described,
 )
 
@@ -31,13 +32,14 @@ MOST_FUNCTIONS = 20
 class GrantSpec(msgspec.Struct, forbid_unknown_fields=True):
     """A role in a namespace, optionally for some functions alone."""
 
-    role: RoleName
-    namespace: Text = DEFAULT
-    """A namespace, or ``*`` for all of them."""
-    functions: Annotated[list[Text], msgspec.Meta(max_length=MOST_FUNCTIONS)] = []
-    """Names, or beginnings of names with a final ``*``; none: all functions."""
-    payloads: bool = False
-    """Whether it also permits to see arguments, results and logs."""
+    role: Annotated[RoleName, about("The role.")]
+    namespace: Annotated[Text, about("A namespace, or `*` for all of them.")] = DEFAULT
+    functions: Annotated[
+        list[Text],
+        msgspec.Meta(max_length=MOST_FUNCTIONS),
+        about("Names, or beginnings of names with a final `*`; none: all functions."),
+    ] = []
+    payloads: Annotated[bool, about("Whether it also permits to see arguments, results and logs.")] = False
 
 
 class TokenInfo(msgspec.Struct):
@@ -74,10 +76,11 @@ class CreateToken(Request[CreatedToken]):
         secret=True,
         example={"name": "ci", "grants": [{"role": "developer", "functions": ["pay*"]}]},
     )
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LIMIT)]
-    grants: Annotated[list[GrantSpec], msgspec.Meta(min_length=1, max_length=MOST_GRANTS)]
-    expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    """None: it does not expire."""
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LIMIT), about("The name of the token, for people.")]
+    grants: Annotated[
+        list[GrantSpec], msgspec.Meta(min_length=1, max_length=MOST_GRANTS), about("The roles of the token.")
+    ]
+    expires_at: Annotated[Time | None, about("When it ends. By default it does not.")] = None
 
 
 class ListTokens(Request[Page[TokenInfo]]):
@@ -89,7 +92,7 @@ class ListTokens(Request[Page[TokenInfo]]):
     in_any_namespace = True
     call = "tokens.list"
     http = get("/tokens")
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = 100
 
 
@@ -106,8 +109,7 @@ class ShowToken(Request[TokenInfo]):
     in_any_namespace = True
     call = "tokens.show"
     http = get("/tokens/{token}", problems=ONE_TOKEN)
-    token: Text
-    """Its id; or its name, if no other token has the name."""
+    token: TokenName
 
 
 class RevokeToken(Request[TokenInfo]):
@@ -119,7 +121,7 @@ class RevokeToken(Request[TokenInfo]):
     in_any_namespace = True
     call = "tokens.revoke"
     http = delete("/tokens/{token}", problems=ONE_TOKEN)
-    token: Text
+    token: TokenName
     reason: Annotated[Text, described("Why, for the audit.")] = ""
 
 
@@ -132,7 +134,7 @@ class RotateToken(Request[CreatedToken]):
     in_any_namespace = True
     call = "tokens.rotate"
     http = post("/tokens/{token}/rotate", secret=True, problems=ONE_TOKEN)
-    token: Text
+    token: TokenName
     reason: Annotated[Text, described("Why, for the audit.")] = ""
 
 
@@ -184,7 +186,7 @@ class ListNamespaces(Request[Page[str]]):
     about_nodes = True
     call = "namespaces.list"
     http = get("/namespaces")
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = PAGE_LIMIT
 
 
@@ -226,7 +228,7 @@ class ListActs(Request[Page[ActInfo]]):
     who: Annotated[Text | None, described("Only acts of the token or user with this name.")] = None
     what: Annotated[Text | None, described("Only acts of this kind, such as jobs.cancel.")] = None
     object: Annotated[Text | None, described("Only acts on this object, such as the handle of a job.")] = None
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = 100
 
 
@@ -246,7 +248,7 @@ class ListMarks(Request[Page[MarkInfo]]):
     call = "marks.list"
     http = get("marks")
     only_reads = True
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = 100
 
 
@@ -258,4 +260,6 @@ class AddMark(Request[MarkInfo]):
     touches = Touches.NONE
     call = MARK
     http = post("marks", status=201, example={"label": "web 4.2"})
-    label: Annotated[str, msgspec.Meta(min_length=1, max_length=LABEL_LIMIT)]
+    label: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=LABEL_LIMIT), about("The text beside the line in charts.")
+    ]

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import NODEFAULT, Meta, UnsetType
 
 from mainspring.resources.rules import RateSpec
-from mainspring.sizes import KIND
+from mainspring.sizes import IS_OPTION, KIND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -150,6 +150,8 @@ class Field:
     """None for a required field."""
     choices: tuple[str, ...]
     """The values of a `FieldKind.CHOICE`, or of the entries of a list."""
+    is_option: bool
+    """Whether commands and forms have it without naming it: see `sizes.about`."""
     takes_number: bool
     """Whether a number is possible beside the choices."""
     number: type[int | float]
@@ -209,6 +211,7 @@ def _field(one: msgspec.structs.FieldInfo) -> Field:
         required=one.required,
         default=default,
         choices=extra.get("choices") or tuple(choice for part in parts for choice in _choices(part)),
+        is_option=any(meta.description for meta in metas) and extra.get(IS_OPTION, True),
         takes_number=kind is FieldKind.CHOICE and int in parts,
         number=int if int in parts else float,
         least=next((meta.ge for meta in metas if meta.ge is not None), None),

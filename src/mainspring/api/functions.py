@@ -14,10 +14,10 @@ from mainspring.access.roles import Permission
 from mainspring.api.declaration import get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.request import Code, Limit, Page, Request, Touches
+from mainspring.api.request import Code, Cursor, FunctionName, Limit, Page, Request, Revision, Touches
 from mainspring.features import Feature
 from mainspring.resources.rules import RateSpec  # noqa: TC001 - msgspec reads the annotation
-from mainspring.sizes import Text, Time, described
+from mainspring.sizes import Time, about, described
 
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
 
@@ -70,10 +70,13 @@ class ListFunctions(Request[Page[FunctionInfo]]):
     permission = Permission.READ
     call = "functions.list"
     http = get("functions")
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = 100
-    name: Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)] = ""
-    """A part of the names; capital and small letters are the same."""
+    name: Annotated[
+        str,
+        msgspec.Meta(max_length=NAME_LIMIT),
+        about("Only functions with this part in their names; capital and small letters are the same."),
+    ] = ""
 
 
 class ShowFunction(Request[FunctionInfo]):
@@ -83,7 +86,7 @@ class ShowFunction(Request[FunctionInfo]):
     touches = Touches.FUNCTION
     call = "functions.show"
     http = get("functions/{function}", problems=(Code.FUNCTION_NOT_FOUND,))
-    function: Text
+    function: FunctionName
 
 
 class IsRegistered(Request[Registration]):
@@ -92,7 +95,7 @@ class IsRegistered(Request[Registration]):
     permission = Permission.READ
     touches = Touches.FUNCTION
     call = "functions.registered"
-    function: Text
+    function: FunctionName
 
 
 Places = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -107,7 +110,7 @@ class LimitFunction(Request[FunctionInfo]):
     requires = Feature.LIMITS
     touches = Touches.FUNCTION
     call = "functions.limit"
-    function: Text
+    function: FunctionName
     concurrency: Annotated[
         Places | UnsetType | None, described("The most jobs to run at a time, or none.", metavar="JOBS")
     ] = UNSET
@@ -127,8 +130,7 @@ class LimitFunction(Request[FunctionInfo]):
     ] = UNSET
     unlimited: Annotated[bool, described("Set no limits, even if its workers declare some.")] = False
     declared: Annotated[bool, described("Use the limits that its workers declare: undo this command.")] = False
-    revision: Text | None = None
-    """Of the last answer: if another command has changed the function since, the request fails."""
+    revision: Revision = None
 
 
 class PauseFunction(Request[FunctionInfo]):
@@ -143,10 +145,10 @@ class PauseFunction(Request[FunctionInfo]):
         problems=CHANGES,
         example={"reason": "the bank is down", "until": "2030-01-31T12:00:00Z"},
     )
-    function: Text
+    function: FunctionName
     reason: Annotated[Reason, described("Why, for those who see the pause.")] = ""
     until: Annotated[Time | None, described("Start its jobs again at this time, such as 2030-01-31T12:00:00Z.")] = None
-    revision: Text | None = None
+    revision: Revision = None
 
 
 class Acknowledged(msgspec.Struct):
@@ -171,7 +173,7 @@ class Acknowledge(Request[Acknowledged]):
         problems=(Code.FUNCTION_NOT_FOUND,),
         example={"reason": "the bank was down"},
     )
-    function: Text
+    function: FunctionName
     reason: Annotated[Reason, described("Why, for the audit.")] = ""
 
 
@@ -183,8 +185,8 @@ class ResumeFunction(Request[FunctionInfo]):
     touches = Touches.FUNCTION
     call = "functions.resume"
     http = post("functions/{function}/resume", problems=CHANGES)
-    function: Text
-    revision: Text | None = None
+    function: FunctionName
+    revision: Revision = None
 
 
 StepName = Literal["minute", "half_hour"]
@@ -263,12 +265,10 @@ class ReadFunctionSeries(Request[Series]):
     call = "functions.series"
     http = get("functions/{function}/series")
     only_reads = True
-    function: Text
-    step: StepName = "minute"
-    since: Time | None = None
-    """Only buckets that begin at this time or later."""
-    until: Time | None = None
-    """Only buckets that begin before this time."""
+    function: FunctionName
+    step: Annotated[StepName, about("The length of a bucket.")] = "minute"
+    since: Annotated[Time | None, about("Only buckets that begin at this time or later.")] = None
+    until: Annotated[Time | None, about("Only buckets that begin before this time.")] = None
 
 
 class ReadErrors(Request[Errors]):
@@ -280,4 +280,4 @@ class ReadErrors(Request[Errors]):
     call = "functions.errors"
     http = get("functions/{function}/errors")
     only_reads = True
-    function: Text
+    function: FunctionName

@@ -14,6 +14,8 @@ from mainspring.api.request import (
     Code,
     CreatedFrom,
     CreatedTo,
+    Cursor,
+    Handle,
     Limit,
     OfError,
     OfFunction,
@@ -25,6 +27,7 @@ from mainspring.api.request import (
     OfWorkflow,
     Page,
     Request,
+    Rows,
     Touches,
 )
 from mainspring.api.submitting import (
@@ -44,6 +47,7 @@ from mainspring.sizes import (
     TextTuple,
     Time,
     Whole,
+    about,
     described,
 )
 
@@ -122,7 +126,7 @@ class ListJobs(Request[Page[JobInfo]], kw_only=True):
     tag: OfTag = None
     created_from: CreatedFrom = None
     created_to: CreatedTo = None
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = 100
 
 
@@ -133,7 +137,7 @@ class ShowJob(Request[JobDetails]):
     touches = Touches.JOB
     reads_object = True
     call = "jobs.show"
-    handle: Text
+    handle: Handle
 
 
 class CancelJob(Request[CancelledJob]):
@@ -143,7 +147,7 @@ class CancelJob(Request[CancelledJob]):
     touches = Touches.JOB
     call = "jobs.cancel"
     http = post("jobs/{handle}/cancel", example={"reason": "not needed any more"})
-    handle: Text
+    handle: Handle
     reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT), described("A text to store with the job.")] = (
         "cancelled on request"
     )
@@ -165,7 +169,7 @@ class RetryJob(Arguments, Request[JobInfo]):
         problems=(Code.CONFLICT, Code.TOO_LARGE, Code.UNSUPPORTED),
         example={"delay": 60, "args": [17]},
     )
-    handle: Text
+    handle: Handle
     delay: Annotated[Seconds | None, described("Start this long from now, or later.")] = None
 
     def needed_feature(self) -> Feature | None:
@@ -182,8 +186,10 @@ class WatchJobs(Request[None]):
 
     permission = Permission.READ
     call = "jobs.watch"
-    function: Annotated[str, msgspec.Meta(max_length=FUNCTION_LIMIT)] | None = None
-    handle: Text | None = None
+    function: Annotated[
+        Annotated[str, msgspec.Meta(max_length=FUNCTION_LIMIT)] | None, about("Only jobs of this function.")
+    ] = None
+    handle: Annotated[Text | None, about("Only this job.")] = None
 
 
 FutureSeconds = Annotated[float, msgspec.Meta(ge=0, le=1e12, extra={KIND: "duration"})]
@@ -206,7 +212,7 @@ class UpdateJob(Request[JobInfo]):
     http = patch(
         "jobs/{handle}", problems=(Code.CONFLICT,), example={"priority": "high", "run_at": "2030-01-31T12:00:00Z"}
     )
-    handle: Text
+    handle: Handle
     run_at: Annotated[
         Time | UnsetType,
         described(
@@ -229,7 +235,7 @@ class SnoozeJob(Request[JobInfo]):
     http = post("jobs/{handle}/snooze", problems=(Code.CONFLICT,), example={"delay": 3600})
     command = "EXAMPLES\n  mainspring jobs snooze H:node:1000000000001 --delay 2h"
     button = Button(label="Snooze", done="The job was postponed.", states=("pending", "leased", "scheduled"))
-    handle: Text
+    handle: Handle
     delay: Annotated[FutureSeconds, described("Start the job this long from now, or later.")]
 
 
@@ -241,7 +247,7 @@ class DeleteJob(Request[DeletedJob]):
     touches = Touches.JOB
     call = "jobs.delete"
     http = delete("jobs/{handle}", problems=(Code.CONFLICT,))
-    handle: Text
+    handle: Handle
 
 
 class CloneJob(Arguments, Request[Submission]):
@@ -266,7 +272,7 @@ class CloneJob(Arguments, Request[Submission]):
         answered={"handle": "H:node:1000000000002", "joined": False},
         limit=SUBMISSION_LIMIT,
     )
-    handle: Text
+    handle: Handle
     unique: Annotated[Text, described("A unique for the new job. By default it has none.")] = ""
     priority: Annotated[PriorityName | None, described("The priority. By default it is that of the other job.")] = None
     delay: Annotated[FutureSeconds | None, described("Start this long from now, or later.")] = None
@@ -342,7 +348,7 @@ class ListAttempts(Request[Attempts]):
     reads_object = True
     call = "jobs.attempts"
     http = get("jobs/{handle}/attempts")
-    handle: Text
+    handle: Handle
 
 
 class ShowArguments(Request[KeptArguments]):
@@ -353,7 +359,7 @@ class ShowArguments(Request[KeptArguments]):
     reads_object = True
     call = "jobs.arguments"
     http = get("jobs/{handle}/arguments", problems=(Code.UNSUPPORTED,))
-    handle: Text
+    handle: Handle
 
 
 class UserData(msgspec.Struct):
@@ -382,7 +388,7 @@ class ReadPayload(Request[UserData]):
     touches = Touches.JOB
     reads_object = True
     name_in_audit = "jobs.payload"
-    handle: Text
+    handle: Handle
 
 
 class ReadResult(Request[UserData]):
@@ -392,7 +398,7 @@ class ReadResult(Request[UserData]):
     touches = Touches.JOB
     reads_object = True
     name_in_audit = "jobs.result"
-    handle: Text
+    handle: Handle
 
 
 class AwaitJob(Request[JobOutcome]):
@@ -403,7 +409,7 @@ class AwaitJob(Request[JobOutcome]):
     reads_object = True
     name_in_audit = "jobs.wait"
     only_reads = True
-    handle: Text
+    handle: Handle
 
 
 class JobProgress(msgspec.Struct):
@@ -424,12 +430,17 @@ class FollowJob(Request[JobInfo]):
     reads_object = True
     name_in_audit = "jobs.follow"
     http = get("jobs/{handle}/stream", name="jobs_stream", stream=True, problems=(Code.JOB_NOT_FOUND,))
-    handle: Text
+    handle: Handle
 
 
 LONGEST_WAIT = 30.0
 """Seconds that a call may wait for lines."""
-Level = Literal["debug", "info", "warning", "error", "critical"]
+LevelName = Literal["debug", "info", "warning", "error", "critical"]
+Level = Annotated[LevelName, described("Only lines of this level and above.")]
+AttemptNumber = Annotated[
+    Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None,
+    described("Only lines of this attempt: 1 is the first.", metavar="NUMBER"),
+]
 
 
 class LogLine(msgspec.Struct):
@@ -477,13 +488,11 @@ class FollowLogs(Request[None]):
         resume="after",
         problems=(Code.JOB_NOT_FOUND,),
     )
-    handle: Text
-    tail: Whole = 200
-    """The number of earlier lines with which the stream begins, the newest ones."""
-    after: Text | None = None
-    """The place where another stream ended; instead of ``tail``."""
+    handle: Handle
+    tail: Annotated[Whole, about("With how many earlier lines the stream begins, the newest ones.")] = 200
+    after: Annotated[Text | None, about("The place where another stream ended, in place of `tail`.")] = None
     level: Level = "debug"
-    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    attempt: AttemptNumber = None
 
 
 class ReadJobLogs(Request[Logged]):
@@ -498,16 +507,15 @@ class ReadJobLogs(Request[Logged]):
     of_page = ("limit", "tail", "whole", "wait")
     only_reads = True
     bounds_pages = True
-    handle: Text
-    tail: Limit = 200
-    """On the first page: so many lines, the newest ones."""
-    whole: bool = False
-    """Whether the first page begins with the first line, and has no ``tail``."""
-    cursor: Text | None = None
-    limit: Limit = PAGE_LIMIT
-    """With ``whole`` or ``cursor``: the largest number of lines."""
+    handle: Handle
+    tail: Annotated[Rows, about("The number of lines on the first page, the newest ones.")] = 200
+    whole: Annotated[bool, about("Whether the first page begins with the first line, and has no `tail`.")] = False
+    cursor: Cursor = None
+    limit: Annotated[Rows, about("With `whole` or `cursor`: the most lines of a page.")] = PAGE_LIMIT
     level: Level = "debug"
-    """The lowest level."""
-    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
-    wait: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT)] = 0.0
-    """With ``whole`` or ``cursor``: seconds to wait for a line if there is none, and the job has not ended."""
+    attempt: AttemptNumber = None
+    wait: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=LONGEST_WAIT),
+        about("With `whole` or `cursor`: seconds to wait for a line if there is none, and the job has not ended."),
+    ] = 0.0

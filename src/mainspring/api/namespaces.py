@@ -5,15 +5,15 @@ The figures are those of the namespace alone, so that callers with rights in it 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import get
 from mainspring.api.functions import Acknowledged  # noqa: TC001 - msgspec reads the annotation
-from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
-from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
+from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, NodeName, Page, Request, Touches
+from mainspring.sizes import Text, about
 
 
 class JobCounts(msgspec.Struct):
@@ -160,7 +160,7 @@ class ListNamespaceNodes(Request[Page[NamespaceNode]]):
     permission = Permission.READ
     call = "namespaces.nodes"
     http = get("nodes")
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = PAGE_LIMIT
 
 
@@ -172,8 +172,7 @@ class ShowNamespaceNode(Request[NamespaceNode]):
     reads_object = True
     call = "namespaces.node"
     http = get("nodes/{node}", problems=(Code.AMBIGUOUS_NODE,))
-    node: Text
-    """A name, or the number of a term."""
+    node: NodeName
 
 
 class Numbers(msgspec.Struct):
@@ -222,10 +221,11 @@ class FollowNumbers(Request[Numbers]):
 
     permission = Permission.READ
     name_in_audit = "live.follow"
-    functions: bool = False
-    """Whether to send the numbers of functions, too."""
-    troubled: bool = False
-    """Whether to send those of the functions that ``namespaces.status`` has named as troubled in the last answers."""
+    functions: Annotated[bool, about("Whether to send the numbers of functions, too.")] = False
+    troubled: Annotated[
+        bool,
+        about("Whether to send those of the functions that the last answers of `namespaces.status` named as troubled."),
+    ] = False
 
 
 VersionedSubject = Literal["schedules", "schedule", "workers", "worker", "nodes", "runs", "run", "troubles"]
@@ -249,6 +249,5 @@ class FollowVersion(Request[Version]):
 
     permission = Permission.READ
     name_in_audit = "live.follow"
-    subject: VersionedSubject
-    name: Text = ""
-    """The name of the schedule, the id of the worker, or the key of the run."""
+    subject: Annotated[VersionedSubject, about("The list or the object.")]
+    name: Annotated[Text, about("The name of the schedule, the id of the worker, or the key of the run.")] = ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import delete, get, post
-from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
-from mainspring.sizes import Text  # noqa: TC001 - msgspec reads the annotations
+from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, NodeName, Page, Request, Touches, WorkerId
+from mainspring.sizes import about
 
 
 class WaitingJobs(msgspec.Struct):
@@ -115,8 +117,6 @@ class NodeInfo(msgspec.Struct):
     slots: int | None
     prefetch: int | None
     """None, as ``slots``, for callers who may not see all namespaces. ``jobs`` has the running ones of theirs then."""
-    capacity: int | None
-    """The former name of ``prefetch``."""
     jobs: int
     weight: int
     functions: list[str]
@@ -137,7 +137,7 @@ class ListNodes(Request[Page[NodeInfo]]):
     about_nodes = True
     call = "nodes.list"
     http = get("/nodes")
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = PAGE_LIMIT
 
 
@@ -154,8 +154,7 @@ class ShowNode(Request[NodeInfo]):
     about_nodes = True
     call = "nodes.show"
     http = get("/nodes/{node}", problems=ONE_NODE)
-    node: Text
-    """A name, or the number of a term."""
+    node: NodeName
 
 
 class DrainNode(Request[NodeInfo]):
@@ -166,7 +165,7 @@ class DrainNode(Request[NodeInfo]):
     in_all_namespaces = True
     call = "nodes.drain"
     http = post("/nodes/{node}/drain", problems=(*ONE_NODE, Code.ONLY_NODE))
-    node: Text
+    node: NodeName
 
 
 class UndrainNode(Request[NodeInfo]):
@@ -177,7 +176,7 @@ class UndrainNode(Request[NodeInfo]):
     in_all_namespaces = True
     call = "nodes.undrain"
     http = post("/nodes/{node}/undrain", problems=(*ONE_NODE, Code.ONLY_NODE))
-    node: Text
+    node: NodeName
 
 
 class RemoveNode(Request[NodeInfo]):
@@ -188,8 +187,8 @@ class RemoveNode(Request[NodeInfo]):
     in_all_namespaces = True
     call = "nodes.remove"
     http = delete("/nodes/{node}", problems=(*ONE_NODE, Code.NODE_LIVES, Code.ONLY_NODE))
-    node: Text
-    force: bool = False
+    node: NodeName
+    force: Annotated[bool, about("Remove it although it lives: it ends itself.")] = False
 
 
 class WorkerInfo(msgspec.Struct):
@@ -248,7 +247,7 @@ class ListWorkers(Request[Page[WorkerInfo]]):
     permission = Permission.READ
     call = "workers.list"
     http = get("workers")
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = 100
 
 
@@ -260,8 +259,7 @@ class ShowWorker(Request[WorkerDetails]):
     reads_object = True
     call = "workers.show"
     http = get("workers/{worker}")
-    worker: Text
-    """Its id."""
+    worker: WorkerId
 
 
 class DrainWorker(Request[WorkerInfo]):
@@ -271,7 +269,7 @@ class DrainWorker(Request[WorkerInfo]):
     touches = Touches.WORKER
     call = "workers.drain"
     http = post("workers/{worker}/drain", status=202)
-    worker: Text
+    worker: WorkerId
 
 
 class UndrainWorker(Request[WorkerInfo]):
@@ -281,7 +279,7 @@ class UndrainWorker(Request[WorkerInfo]):
     touches = Touches.WORKER
     call = "workers.undrain"
     http = post("workers/{worker}/undrain", status=202)
-    worker: Text
+    worker: WorkerId
 
 
 class StopWorker(Request[WorkerInfo]):
@@ -291,4 +289,4 @@ class StopWorker(Request[WorkerInfo]):
     touches = Touches.WORKER
     call = "workers.stop"
     http = post("workers/{worker}/stop", status=202, problems=(Code.CONFLICT,))
-    worker: Text
+    worker: WorkerId

@@ -9,9 +9,20 @@ import msgspec
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import get, post
 from mainspring.api.jobs import REASON_LIMIT, JobInfo
-from mainspring.api.request import PAGE_LIMIT, Code, JobCriteria, Limit, Page, Request, Touches
+from mainspring.api.request import (
+    PAGE_LIMIT,
+    Code,
+    Cursor,
+    JobCriteria,
+    Limit,
+    OperationId,
+    Page,
+    Request,
+    ScheduleName,
+    Touches,
+)
 from mainspring.features import Feature
-from mainspring.sizes import Text, Time, described
+from mainspring.sizes import Text, Time, about, described
 
 ActionName = Literal["cancel", "retry", "delete", "reschedule"]
 StateName = Literal["running", "done", "aborted", "stopped"]
@@ -104,9 +115,12 @@ class StartOperation(Request[StartedOperation]):
         problems=(Code.CONFLICT, Code.RUN_NOT_FOUND),
         example={"action": "retry", "filter": {"state": "failed", "function": "pay"}, "reason": "the bank is back"},
     )
-    action: ActionName
-    filter: JobCriteria | None = None
-    handles: Annotated[list[Text], msgspec.Meta(max_length=HANDLES_LIMIT)] | None = None
+    action: Annotated[ActionName, about("The change.")]
+    filter: Annotated[JobCriteria | None, about("All jobs that meet these criteria.")] = None
+    handles: Annotated[
+        Annotated[list[Text], msgspec.Meta(max_length=HANDLES_LIMIT)] | None,
+        about("The jobs with these handles, in place of `filter`."),
+    ] = None
     dry_run: Annotated[bool, described("Only count the jobs that match, and show five.")] = False
     expect: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None,
@@ -129,7 +143,7 @@ class ListOperations(Request[Page[OperationInfo]]):
     requires = Feature.OPERATIONS
     call = "operations.list"
     http = get("operations")
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = 100
 
 
@@ -141,7 +155,7 @@ class ShowOperation(Request[OperationDetails]):
     touches = Touches.OPERATION
     reads_object = True
     call = "operations.show"
-    id: Text
+    id: OperationId
 
 
 class FollowOperation(Request[OperationInfo]):
@@ -152,7 +166,7 @@ class FollowOperation(Request[OperationInfo]):
     touches = Touches.OPERATION
     reads_object = True
     name_in_audit = "operations.follow"
-    id: Text
+    id: OperationId
 
 
 class ListOperationJobs(Request[Page[TouchedJob]]):
@@ -164,8 +178,8 @@ class ListOperationJobs(Request[Page[TouchedJob]]):
     reads_object = True
     call = "operations.jobs"
     http = get("operations/{id}/jobs", problems=(Code.OPERATION_NOT_FOUND,))
-    id: Text
-    cursor: Text | None = None
+    id: OperationId
+    cursor: Cursor = None
     limit: Limit = PAGE_LIMIT
 
 
@@ -178,7 +192,7 @@ class AbortOperation(Request[OperationInfo]):
     call = "operations.abort"
     http = post("operations/{id}/abort")
     is_small = True
-    id: Text
+    id: OperationId
     reason: Annotated[Reason, described("A text to store with the operation.")] = ""
 
 
@@ -216,7 +230,7 @@ class Backfill(Request[StartedBackfill], kw_only=True):
             "reason": "the bank was down",
         },
     )
-    name: Text
+    name: ScheduleName
     from_: Annotated[Time, described("The first time that may run, such as 2030-01-31T12:00:00Z.", label="From")] = (
         msgspec.field(name="from")
     )

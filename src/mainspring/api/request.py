@@ -22,7 +22,7 @@ from mainspring.errors import ConflictError, ForbiddenError, Kind, MainspringErr
 from mainspring.features import Feature  # noqa: TC001 - msgspec reads the annotation
 from mainspring.namespaces import Namespaced
 from mainspring.private_data import hide_secrets
-from mainspring.sizes import Text, Texts, Time, described
+from mainspring.sizes import Text, Texts, Time, about, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +31,26 @@ if TYPE_CHECKING:
 
 PAGE_LIMIT = 1000
 """The largest number of jobs, functions, times or runs in one answer."""
-Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)]
-"""The most rows of a part of a list."""
+Rows = Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)]
+"""A number of rows in a part of a list."""
+
+# ---- fields that many requests have ----
+
+Handle = Annotated[Text, about("The handle of a job.")]
+FunctionName = Annotated[Text, about("The name of a function.")]
+ScheduleName = Annotated[Text, about("The name of a schedule.")]
+OperationId = Annotated[Text, about("The id of an operation.")]
+RunKey = Annotated[
+    Text, about("The run: the handle of its root job, the same with @ and a number, or its workflow id.")
+]
+NodeName = Annotated[Text, about("The name of a node, or the number of its term.")]
+WorkerId = Annotated[Text, about("The id of a connected worker.")]
+TokenName = Annotated[Text, about("The id of a token, or its name if no other token has it.")]
+Cursor = Annotated[Text | None, about("Where to continue: `next` of the page before. Without it, the list begins.")]
+Limit = Annotated[Rows, about("The most rows of a page. A page may have fewer although more follow.")]
+Revision = Annotated[
+    Text | None, about("`revision` of the last answer: if the object was changed since, the request fails.")
+]
 
 
 class Code(StrEnum):

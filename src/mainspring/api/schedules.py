@@ -9,11 +9,11 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import delete, get, patch, post, put
-from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, Page, Request, Revision, ScheduleName, Touches
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.model import ClockNote, ConflictKind, Misfire  # noqa: TC001 - msgspec reads the annotation
 from mainspring.schedules.specification import Specification
-from mainspring.sizes import ENTRIES, KIND, Text, Texts, TextTuple, Time, Whole, described
+from mainspring.sizes import ENTRIES, KIND, Text, Texts, TextTuple, Time, Whole, about, described
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -177,7 +177,7 @@ class ListAllSchedules(Request[Page[ScheduleInfo]]):
     call = "schedules.list"
     http = get("schedules")
     only_reads = True
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = PAGE_LIMIT
 
 
@@ -189,7 +189,7 @@ class ShowSchedule(Request[ScheduleDetails]):
     reads_object = True
     call = "schedules.show"
     http = get("schedules/{name}")
-    name: Text
+    name: ScheduleName
 
 
 EXAMPLE: Final = {"function": "report", "cron": "30 2 * * *", "timezone": "Europe/Berlin", "args": {"full": True}}
@@ -217,8 +217,7 @@ class EditSchedule(Specification, Request[ScheduleInfo]):
     touches = Touches.SCHEDULE
     call = "schedules.edit"
     http = patch("schedules/{name}", problems=(Code.CONFLICT,), example={"cron": "0 3 * * *"})
-    revision: Text | None = None
-    """Of the last answer: if the schedule was changed since, the request fails with ``changed``."""
+    revision: Revision = None
 
 
 class ReplaceSchedule(Specification, Request[ScheduleInfo]):
@@ -228,7 +227,7 @@ class ReplaceSchedule(Specification, Request[ScheduleInfo]):
     touches = Touches.SCHEDULE
     call = "schedules.replace"
     http = put("schedules/{name}", problems=(Code.CONFLICT,), example=EXAMPLE)
-    revision: Text | None = None
+    revision: Revision = None
 
 
 class PreviewSchedule(Specification, Request[Previewed]):
@@ -242,7 +241,7 @@ class PreviewSchedule(Specification, Request[Previewed]):
     call = "schedules.preview"
     http = post("schedules/preview", example={"name": "nightly", **EXAMPLE, "count": 3})
     only_reads = True
-    count: Whole = 10
+    count: Annotated[Whole, about("The number of times.")] = 10
 
 
 class PauseSchedule(Request[ScheduleInfo]):
@@ -252,8 +251,8 @@ class PauseSchedule(Request[ScheduleInfo]):
     touches = Touches.SCHEDULE
     call = "schedules.pause"
     http = post("schedules/{name}/pause", problems=(Code.CHANGED,))
-    name: Text
-    revision: Text | None = None
+    name: ScheduleName
+    revision: Revision = None
 
 
 class ResumeSchedule(Request[ScheduleInfo]):
@@ -263,8 +262,8 @@ class ResumeSchedule(Request[ScheduleInfo]):
     touches = Touches.SCHEDULE
     call = "schedules.resume"
     http = post("schedules/{name}/resume", problems=(Code.CHANGED,))
-    name: Text
-    revision: Text | None = None
+    name: ScheduleName
+    revision: Revision = None
 
 
 class RemoveSchedule(Request[RemovedSchedule]):
@@ -274,10 +273,11 @@ class RemoveSchedule(Request[RemovedSchedule]):
     touches = Touches.SCHEDULE
     call = "schedules.remove"
     http = delete("schedules/{name}")
-    name: Text
-    revision: Text | None = None
-    children: bool = False
-    """Whether to remove all schedules that run after it, too, and those after them."""
+    name: ScheduleName
+    revision: Revision = None
+    children: Annotated[
+        bool, about("Whether to remove all schedules that run after it, too, and those after them.")
+    ] = False
 
 
 class AdoptSchedule(Request[ScheduleInfo]):
@@ -290,9 +290,9 @@ class AdoptSchedule(Request[ScheduleInfo]):
     touches = Touches.SCHEDULE
     call = "schedules.adopt"
     http = post("schedules/{name}/adopt", problems=(Code.CHANGED,), example={"app": "shop"})
-    name: Text
+    name: ScheduleName
     app: Annotated[Text, described("The name of the App, as the list of schedules shows it.", label="Name of the App")]
-    revision: Text | None = None
+    revision: Revision = None
 
 
 class TriggerSchedule(Request[FireInfo]):
@@ -303,7 +303,7 @@ class TriggerSchedule(Request[FireInfo]):
     keeps_answer = True
     call = "schedules.trigger"
     http = post("schedules/{name}/trigger")
-    name: Text
+    name: ScheduleName
 
 
 class NextTimes(Request[Times]):
@@ -314,8 +314,8 @@ class NextTimes(Request[Times]):
     call = "schedules.next"
     http = get("schedules/{name}/next")
     only_reads = True
-    name: Text
-    count: Whole = 10
+    name: ScheduleName
+    count: Annotated[Whole, about("The number of times.")] = 10
 
 
 class ScheduleHistory(Request[Page[FireInfo]]):
@@ -325,8 +325,8 @@ class ScheduleHistory(Request[Page[FireInfo]]):
     touches = Touches.SCHEDULE
     call = "schedules.history"
     only_reads = True
-    name: Text
-    cursor: Text | None = None
+    name: ScheduleName
+    cursor: Cursor = None
     limit: Limit = 100
 
 
@@ -336,16 +336,19 @@ class DeclareSchedules(Request[Declared]):
     permission = Permission.DEVELOP
     touches = Touches.EACH
     call = "schedules.declare"
-    app: Text
-    schedules: Annotated[list[Specification], msgspec.Meta(max_length=ENTRIES.most)]
-    functions: Texts | None = None
-    """All functions that the code defines; None: unknown."""
-    workflows: TextTuple = ()
-    """Those of them that are workflows: a node without workflows leaves out their schedules."""
-    left_out: TextTuple = ()
-    """Functions that the worker does not run: their schedules stay as they are."""
-    is_named: bool = True
-    """Whether the code chooses the name of the App."""
+    app: Annotated[Text, about("The name of the App.")]
+    schedules: Annotated[
+        list[Specification], msgspec.Meta(max_length=ENTRIES.most), about("All schedules that its code declares.")
+    ]
+    functions: Annotated[Texts | None, about("All functions that the code defines; null: unknown.")] = None
+    workflows: Annotated[
+        TextTuple,
+        about("Those of them that are workflows: a node without workflows leaves out their schedules."),
+    ] = ()
+    left_out: Annotated[
+        TextTuple, about("Functions that the worker does not run: their schedules stay as they are.")
+    ] = ()
+    is_named: Annotated[bool, about("Whether the code chooses the name of the App.")] = True
 
 
 FireStateName = Literal["waiting", "fired", "joined", "skipped"]
@@ -400,7 +403,7 @@ class ListFires(Request[Page[FireInfo]]):
     outcome: Annotated[OutcomeName | None, described("Only times whose job ended so.")] = None
     since: Annotated[Time | None, described("Only times from this one on.")] = None
     until: Annotated[Time | None, described("Only times before this one.")] = None
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = 100
 
 
@@ -415,8 +418,10 @@ class ReadOutcomes(Request[Page[FireInfo]]):
     call = "schedules.outcomes"
     http = get("fires/outcomes")
     only_reads = True
-    schedules: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)]
-    cursor: Text | None = None
+    schedules: Annotated[
+        list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT), about("The names of schedules.")
+    ]
+    cursor: Cursor = None
     limit: Limit = PAGE_LIMIT
 
 
@@ -434,8 +439,11 @@ class ReadTimeline(Request[Timeline]):
         msgspec.Meta(ge=60, le=86_400, extra={KIND: "duration"}),
         described("The length of a bucket, from 1m to 1d; of the command by default 1h, else 15m."),
     ] = 900.0
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = 100
     """Schedules in one answer."""
-    schedules: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)] | None = None
+    schedules: Annotated[
+        Annotated[list[Text], msgspec.Meta(min_length=1, max_length=PAGE_LIMIT)] | None,
+        about("The names of schedules. By default all."),
+    ] = None
     """Only these."""

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.access.roles import Permission
 from mainspring.api.request import (
     Code,
+    FunctionName,
     Problem,
     Request,
     Touches,
@@ -32,7 +33,7 @@ from mainspring.jobs.model import (
 from mainspring.jobs.user_data import check_tags
 from mainspring.namespaces import DEFAULT, Namespaced, name_of
 from mainspring.resources.rules import key_of
-from mainspring.sizes import LEVELS, Seconds, Text, TextTuple, Time, described, is_too_deep
+from mainspring.sizes import LEVELS, Seconds, Text, TextTuple, Time, about, described, is_too_deep
 from mainspring.workflows.model import decision_function
 
 PriorityName = Literal["high", "normal", "low"]
@@ -67,15 +68,16 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     timeout: Annotated[
         Seconds | None, described("Stop an attempt that runs longer than this.", "--run-timeout", label="Time limit")
     ] = None
-    heartbeat: Seconds | None = None
+    heartbeat: Annotated[Seconds | None, about("End an attempt whose worker reports nothing for this long.")] = None
     expires: Annotated[Seconds | None, described("End the job as expired if it has not started within this time.")] = (
         None
     )
-    retry: Retry | None = None
-    keep_unique: Seconds | None = None
-    concurrency_key: Text = ""
-    version: Text | None = None
-    """Of a run. Empty: the submission starts a run of the newest version."""
+    retry: Annotated[Retry | None, about("When to try again. By default as the task says.")] = None
+    keep_unique: Annotated[Seconds | None, about("Keep the unique taken for this long after the end.")] = None
+    concurrency_key: Annotated[Text, about("The key for the limits of one concurrency key.")] = ""
+    version: Annotated[
+        Text | None, about("The version of a run. Empty: the submission starts a run of the newest version.")
+    ] = None
     tags: Annotated[
         TextTuple,
         described("A tag of the job, by which mainspring jobs list --tag finds it; may be repeated.", "--tag"),
@@ -111,13 +113,16 @@ NO_OPTIONS = JobOptions()
 """The options of most jobs, which need not be applied."""
 
 
+Payload = Annotated[bytes | UnsetType, about("The arguments as base64 of any bytes, in place of `args`.")]
+
+
 class Arguments(Namespaced, kw_only=True, omit_defaults=True):
     """The arguments of a job: JSON, or base64 of any bytes."""
 
     args: Annotated[
         msgspec.Raw | UnsetType, described("Other arguments: text, or - for standard input.", label="Arguments")
     ] = UNSET
-    payload: bytes | UnsetType = UNSET
+    payload: Payload = UNSET
 
 
 def has_arguments(arguments: Arguments) -> bool:
@@ -196,12 +201,10 @@ class Submitted(msgspec.Struct):
 class NewJob(JobOptions, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A job to submit, in JSON: its options (`JobOptions`), and these."""
 
-    function: Text
-    args: msgspec.Raw | UnsetType = UNSET
-    """The arguments: any JSON value."""
-    payload: bytes | UnsetType = UNSET
-    """The arguments as base64 of any bytes, in place of ``args``."""
-    unique: Text = ""
+    function: FunctionName
+    args: Annotated[msgspec.Raw | UnsetType, about("The arguments: any JSON value.")] = UNSET
+    payload: Payload = UNSET
+    unique: Annotated[Text, about("A name: while a job of it is open, a second one joins it.")] = ""
 
     def options(self) -> JobOptions:
         """Return the options: `NO_OPTIONS` if the client has set none."""

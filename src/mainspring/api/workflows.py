@@ -14,10 +14,10 @@ from msgspec import UNSET, UnsetType
 from mainspring.access.roles import Permission
 from mainspring.api.declaration import get, post
 from mainspring.api.jobs import REASON_LIMIT
-from mainspring.api.request import PAGE_LIMIT, Code, Limit, Page, Request, Touches
+from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, Page, Request, RunKey, Touches
 from mainspring.api.submitting import Arguments, PriorityName
 from mainspring.features import Feature
-from mainspring.sizes import Seconds, Text, TextTuple, Time, described
+from mainspring.sizes import Seconds, Text, TextTuple, Time, about, described
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Status
 
@@ -32,8 +32,6 @@ STATUS_NAMES: dict[Status, StatusName] = {
     Status.TIMED_OUT: "timed_out",
 }
 STATUS_BY_NAME: dict[str, Status] = {name: status for status, name in STATUS_NAMES.items()}
-STATUS_BY_NAME["canceled"] = Status.CANCELED
-"""``canceled`` is Amazon's spelling and that of earlier versions."""
 ChildPolicyName = Literal["terminate", "cancel", "abandon"]
 CHILD_POLICIES: dict[ChildPolicyName, ChildPolicy] = {
     "terminate": ChildPolicy.TERMINATE,
@@ -43,15 +41,16 @@ CHILD_POLICIES: dict[ChildPolicyName, ChildPolicy] = {
 UnbegunStatus = Literal["scheduled", "pending"]
 """The state of a job whose run has not begun."""
 AnyStatus = Literal[StatusName, UnbegunStatus]
-GivenStatus = Literal[AnyStatus, "canceled"]
-"""A status in a request: the keys of `STATUS_BY_NAME`, and those of runs that have not begun."""
 SIGNAL_NAME_LIMIT = 256
 """Characters in the name of a signal, as in Amazon SWF."""
 REQUEST_LIMIT = 256
 """Characters in the key of a request."""
 
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
-RequestKey = Annotated[str, msgspec.Meta(max_length=REQUEST_LIMIT)]
+RequestKey = Annotated[
+    Annotated[str, msgspec.Meta(max_length=REQUEST_LIMIT)] | None,
+    about("A name of this request: while the run is open, a second one with it does nothing."),
+]
 """A text of the caller that identifies a request: the run takes a repeated one once."""
 
 
@@ -71,8 +70,6 @@ class RunInfo(msgspec.Struct):
     waits_for: str | None
     run: str
     parked_at: str | None
-    workflow_id: str
-    """The former name of ``id``."""
 
 
 class ActivityInfo(msgspec.Struct):
@@ -116,8 +113,6 @@ class ChildInfo(msgspec.Struct):
     """Of the child's root job."""
     policy: ChildPolicyName
     """Its fate if the run is terminated or times out."""
-    workflow_id: str
-    """The former name of ``id``."""
 
 
 class ParkingInfo(msgspec.Struct):
@@ -189,8 +184,6 @@ class StartedRun(msgspec.Struct):
     id: str
     """The workflow id."""
     joined: bool
-    workflow_id: str
-    """The former name of ``id``."""
 
 
 class ReachedRun(msgspec.Struct):
@@ -240,7 +233,7 @@ class StartRun(Arguments, Request[StartedRun]):
         problems=(Code.WORKFLOW_NOT_FOUND, Code.TOO_LARGE, Code.REFUSED),
         example={"function": "order", "id": "order-17", "args": {"amount": 100}},
     )
-    function: Text
+    function: Annotated[Text, about("The name of a workflow.")]
     id: Annotated[
         Text,
         described(
@@ -265,16 +258,26 @@ class ListWorkflowRuns(Request[Page[RunInfo]]):
     call = "workflows.list"
     http = get("workflows")
     only_reads = True
-    open: bool = False
-    closed: bool = False
-    parked: bool = False
-    stranded: bool = False
-    type: Text | None = None
-    id: Text | None = None
-    status: GivenStatus | None = None
-    since: Time | None = None
-    """The earliest start."""
-    cursor: Text | None = None
+    open: Annotated[bool, described("Only runs that have not ended.")] = False
+    closed: Annotated[bool, described("Only runs that have ended.")] = False
+    parked: Annotated[bool, described("Only parked runs: their code cannot make the next decision.")] = False
+    stranded: Annotated[
+        bool,
+        described("Only runs that have waited for a minute because no worker with their version is connected."),
+    ] = False
+    type: Annotated[Text | None, described("Only runs of this workflow.")] = None
+    id: Annotated[Text | None, described("Only runs with this workflow id.", label="Workflow id")] = None
+    status: Annotated[
+        AnyStatus | None,
+        described(
+            "Only runs in this status; scheduled and pending runs have not begun, because their start is delayed or the workflow"
+            " is paused."
+        ),
+    ] = None
+    since: Annotated[
+        Time | None, described("Only runs that started at this time or later, such as 2030-01-31T12:00:00Z.")
+    ] = None
+    cursor: Cursor = None
     limit: Limit = 100
 
 
@@ -287,7 +290,7 @@ class ShowRun(Request[RunDetails]):
     reads_object = True
     call = "workflows.show"
     http = get("workflows/{key}")
-    key: Text
+    key: RunKey
 
 
 class ReadHistory(Request[HistoryPage], rename={"first": "from"}):
@@ -301,19 +304,19 @@ class ReadHistory(Request[HistoryPage], rename={"first": "from"}):
     http = get("workflows/{key}/history", problems=(Code.RUN_NOT_FOUND,))
     only_reads = True
     bounds_pages = True
-    key: Text
-    first: Annotated[int, msgspec.Meta(ge=1, le=2**53)] = 1
-    """In JSON ``from``: the number of the first event."""
-    cursor: Text | None = None
+    key: RunKey
+    first: Annotated[int, msgspec.Meta(ge=1, le=2**53), about("The number of the first event.")] = 1
+    cursor: Cursor = None
     limit: Limit = 100
-    native: bool = False
-    """Whether to add the attributes that Amazon SWF does not have."""
-    reverse: bool = False
-    """Whether to begin with the newest event."""
-    kinds: TextTuple = ()
-    """Only events of these types, such as ``ActivityTaskFailed``."""
-    exact: bool = False
-    """Whether to answer with all attributes as they are stored, as in the files of ``mainspring workflows export``."""
+    native: Annotated[bool, about("Whether to add the attributes that Amazon SWF does not have.")] = False
+    reverse: Annotated[bool, about("Whether to begin with the newest event.")] = False
+    kinds: Annotated[TextTuple, about("Only events of these types, such as `ActivityTaskFailed`.")] = ()
+    exact: Annotated[
+        bool,
+        about(
+            "Whether to answer with all attributes as they are stored, as in the files of `mainspring workflows export`."
+        ),
+    ] = False
 
 
 class SignalRun(Request[ReachedRun]):
@@ -330,13 +333,11 @@ class SignalRun(Request[ReachedRun]):
         example={"name": "approve", "value": {"by": "ada"}},
     )
     is_small = True
-    key: Text
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=SIGNAL_NAME_LIMIT)]
-    request: RequestKey | None = None
-    value: msgspec.Raw | UnsetType = UNSET
-    """Any JSON value."""
-    payload: bytes | UnsetType = UNSET
-    """The value as base64 of any bytes, in place of ``value``."""
+    key: RunKey
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=SIGNAL_NAME_LIMIT), about("The name of the signal.")]
+    request: RequestKey = None
+    value: Annotated[msgspec.Raw | UnsetType, about("Any JSON value.")] = UNSET
+    payload: Annotated[bytes | UnsetType, about("The value as base64 of any bytes, in place of `value`.")] = UNSET
 
 
 class CancelRun(Request[ReachedRun]):
@@ -349,9 +350,9 @@ class CancelRun(Request[ReachedRun]):
     http = post(
         "workflows/{key}/cancel", status=202, problems=(Code.CONFLICT,), example={"reason": "the customer called"}
     )
-    key: Text
+    key: RunKey
     reason: Annotated[Reason, described("A text to store in the history.")] = ""
-    request: RequestKey | None = None
+    request: RequestKey = None
 
 
 class TerminateRun(Request[ReachedRun]):
@@ -366,7 +367,7 @@ class TerminateRun(Request[ReachedRun]):
         problems=(Code.CONFLICT,),
         example={"reason": "it does not end", "children": "cancel"},
     )
-    key: Text
+    key: RunKey
     reason: Annotated[Reason, described("A text to store in the history.")] = ""
     children: Annotated[
         ChildPolicyName | None,
@@ -386,7 +387,7 @@ class MoveRun(Request[ReachedRun]):
     touches = Touches.RUN
     call = "workflows.move"
     http = post("workflows/{key}/move", problems=(Code.CONFLICT, Code.WORKFLOW_NOT_FOUND), example={"version": "1"})
-    key: Text
+    key: RunKey
     version: Annotated[Text, described("A version that a worker has registered.")]
 
 
@@ -398,7 +399,7 @@ class UnparkRun(Request[ChangedRuns]):
     touches = Touches.RUN
     call = "workflows.unpark"
     http = post("workflows/{key}/unpark", problems=(Code.CONFLICT,))
-    key: Text
+    key: RunKey
 
 
 class UnparkAllRuns(Request[ChangedRuns]):
@@ -476,8 +477,8 @@ class ListVersions(Request[Page[VersionInfo]]):
     requires = Feature.WORKFLOWS
     call = "workflows.versions"
     http = get("workflow-types", problems=(Code.WORKFLOW_NOT_FOUND,))
-    type: Text | None = None
-    cursor: Text | None = None
+    type: Annotated[Text | None, about("The name of a workflow. By default all.")] = None
+    cursor: Cursor = None
     limit: Limit = PAGE_LIMIT
 
 
@@ -489,8 +490,8 @@ class RemoveVersion(Request[RemovedVersion]):
     touches = Touches.FUNCTION
     function_field = "type"
     call = "workflows.remove"
-    type: Text
-    version: Text
+    type: Annotated[Text, about("The name of a workflow.")]
+    version: Annotated[Text, about("The version.")]
 
 
 class ListDeciders(Request[Page[DeciderInfo]]):
@@ -499,5 +500,5 @@ class ListDeciders(Request[Page[DeciderInfo]]):
     permission = Permission.READ
     requires = Feature.WORKFLOWS
     call = "workflows.workers"
-    cursor: Text | None = None
+    cursor: Cursor = None
     limit: Limit = PAGE_LIMIT

@@ -18,7 +18,7 @@ from mainspring.api.declaration import FieldKind, fields_of
 from mainspring.api.request import Request, requests_of
 from mainspring.cli.calls import call
 from mainspring.cli.display import EXIT_DONE, exit_code, explain, print_error, print_json
-from mainspring.cli.options import ARGS_NAMES, LOCAL, Json, ServerOptions, args_of, reading
+from mainspring.cli.options import LOCAL, Json, ServerOptions, args_of, reading
 from mainspring.errors import MainspringError, SettingsError, UsageError
 from mainspring.quantities import parse_duration, parse_rate, parse_time
 
@@ -54,7 +54,7 @@ def takes(
     ``group`` is that of the help, or the one of each field.
     """
     declared = fields_of(kind)
-    chosen = [declared[name] for name in names] if names else [one for one in declared.values() if one.help]
+    chosen = [declared[name] for name in names] if names else [one for one in declared.values() if one.is_option]
     options = {f"{into}_{one.name}": one for one in chosen}  # a command may have a parameter of the same name
 
     def decorate(function: F) -> F:
@@ -81,9 +81,8 @@ def takes(
 
 def option_of(one: Field, group: Group | None) -> Parameter:
     """Return the option of a declared field."""
-    names = ARGS_NAMES if one.name == ARGUMENTS else one.names
     return Parameter(
-        name=names if len(names) > 1 else names[0],
+        name=one.names if len(one.names) > 1 else one.names[0],
         help=one.help,
         show_default=False,
         **{

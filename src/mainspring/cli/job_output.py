@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
-from mainspring.api.jobs import ReadJobLogs
+from mainspring.api.jobs import FollowLogs, ReadJobLogs
 from mainspring.api.workflows import ShowRun
 from mainspring.cli.calls import call
+from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
 from mainspring.cli.operations import Handle  # noqa: TC001 - cyclopts reads the annotations
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
@@ -104,19 +105,17 @@ def _continues(handle: str) -> str:
     return f"it continues; wait for it with: mainspring jobs result {handle}"
 
 
-Level = Literal["debug", "info", "warning", "error", "critical"]
-LevelOption = Annotated[Level, Parameter(name="--level", help="Leave out lines below this level.")]
 COLOURS = {"debug": "2", "info": "0", "warning": "33", "error": "31", "critical": "1;31"}
 
 
+@takes(ReadJobLogs)
 def logs(
     handle: Handle,
     /,
     *,
+    given: Given = NOTHING,
     tail: Annotated[int, Parameter(name="--tail", help="Print this many lines, the newest ones, up to 1000.")] = 200,
     whole: Annotated[bool, plain("--all", "Print all lines.", negative="")] = False,
-    level: LevelOption = "debug",
-    attempt: Annotated[int | None, plain("--attempt", "Print only lines of this attempt.")] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
@@ -131,7 +130,7 @@ def logs(
     EXIT CODES
       0 printed, 3 no server, 4 no such job
     """
-    request = ReadJobLogs(handle, tail=tail, level=level, attempt=attempt, whole=whole)
+    request = ReadJobLogs(handle, tail=tail, whole=whole, **given)
     client = server.client()
     for lines in _pages(client, request) if whole else [call(client, request)["items"]]:
         print_lines(lines, json=json)
@@ -175,11 +174,12 @@ def _safe(text: str) -> str:
     return printable(text.replace("\t", "    ")) if text else ""
 
 
+@takes(FollowLogs, "level")
 def follow(
     handle: Handle,
     /,
     *,
-    level: LevelOption = "debug",
+    given: Given = NOTHING,
     timeout: Annotated[float | None, plain("--timeout", "Follow the job at most this long.", **DURATION_OPTION)] = None,
     json: Json = False,
     server: ServerOptions = LOCAL,
@@ -197,7 +197,7 @@ def follow(
       5 --timeout is over; the job continues
     """
     with waiting_for(handle, timeout, {} if json else None), view_of(handle, sys.stdout, json=json) as view:
-        outcome = follow_job(server.aio(), handle, view, timeout, level)
+        outcome = follow_job(server.aio(), handle, view, timeout, **given)
     if json:
         print_json(describe(handle, outcome))
     error = failure(outcome)

@@ -65,8 +65,6 @@ def _once(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 NODE_COLUMNS = ("name", "term", "state", "address", "slots", "prefetch", "jobs", "weight", "version")
-FORMER_PREFETCH_KEY = "capacity"
-"""The former name of ``prefetch``, which stays in JSON output."""
 
 NodeName = Annotated[str, Parameter(help="The node's name, or the number of its term.")]
 
@@ -137,7 +135,7 @@ def _print_node(node: dict[str, Any]) -> None:
         "functions": " ".join(node["functions"]),
         "recoveries": recoveries,
     }
-    print_fields({name: value for name, value in fields.items() if name != FORMER_PREFETCH_KEY})
+    print_fields(fields)
 
 
 def _print_node_state(node: dict[str, Any]) -> None:

@@ -113,8 +113,6 @@ Expires = Annotated[
     float | None,
     plain("--expires", "End the job as expired if it has not started within this time.", **DURATION_OPTION),
 ]
-ARGS_NAMES = ("--args", "--payload")
-"""``--payload`` is the former name."""
 FILE_OPTION: dict[str, Any] = {"metavar": "FILE", "show_default": False}
 
 

@@ -146,7 +146,7 @@ def _default(_grace: float | None) -> str:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopOptions:
-    """How long a stop waits. The two options mean the same; if both are set, anywhere, the longer time applies."""
+    """How long a stop waits."""
 
     grace: Annotated[
         float | None,
@@ -158,21 +158,11 @@ class StopOptions:
             **DURATION_OPTION,
         ),
     ] = None
-    drain: Annotated[
-        float | None,
-        option(
-            "--drain",
-            "The former name of --grace. If both are set, the longer time applies.",
-            group=STOP_GROUP,
-            show_default=False,
-            **DURATION_OPTION,
-        ),
-    ] = None
 
     @property
     def seconds(self) -> float:
         """The time for running jobs in seconds."""
-        return max((given for given in (self.grace, self.drain) if given is not None), default=STOP_GRACE)
+        return STOP_GRACE if self.grace is None else self.grace
 
 
 DEFAULT_STOP = StopOptions()

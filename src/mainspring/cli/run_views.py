@@ -29,14 +29,9 @@ LONGEST_TEXT: Final = 200
 """Characters of a payload in a line; ``--json`` prints all."""
 
 
-def with_id(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run, or a child of one, with its workflow id as ``id``, which servers of the last version do not send."""
-    return {"id": run["workflow_id"], **run}
-
-
 def print_run(run: Mapping[str, Any]) -> None:
     """Print all details of a run: fields, then its activities, children and timers, and both sides of a mismatch."""
-    plain = {name: value for name, value in _fields(run) if not isinstance(value, dict | list)}
+    plain = {name: value for name, value in run.items() if not isinstance(value, dict | list)}
     lists = {name: ", ".join(run[name]) for name in ("steps", "receives")}
     parked = run.get("parked") or {}
     sizes = {name: format_size(run[name]) for name in ("input_size", "output_size", "history_size")}
@@ -53,17 +48,10 @@ def print_run(run: Mapping[str, Any]) -> None:
     ):
         if run.get(name):
             print(f"\n{name}")
-            print_table(columns, [with_id(one) if name == "children" else one for one in run[name]])
+            print_table(columns, run[name])
     if parked.get("recorded") or parked.get("code"):
         print("\nfirst difference")
         print_difference(parked)
-
-
-def _fields(run: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a run: the workflow id after the handle, and under its present name only."""
-    yield "handle", run["handle"]
-    yield "id", with_id(run)["id"]
-    yield from ((name, value) for name, value in run.items() if name not in {"handle", "id", "workflow_id"})
 
 
 def progress_text(progress: Mapping[str, Any] | None) -> str | None:

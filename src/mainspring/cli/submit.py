@@ -13,7 +13,6 @@ from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
 from mainspring.cli.job_output import follow_job, view_of, waiting_for, write_outcome
 from mainspring.cli.options import (
-    ARGS_NAMES,
     DURATION_OPTION,
     LOCAL,
     Json,
@@ -52,7 +51,7 @@ def submit(
     /,
     *,
     args: Annotated[
-        str | None, plain(ARGS_NAMES, "The arguments, in place of ARGS.", metavar="ARGS", allow_leading_hyphen=True)
+        str | None, plain("--args", "The arguments, in place of ARGS.", metavar="ARGS", allow_leading_hyphen=True)
     ] = None,
     background: Annotated[
         bool, plain("--background", "Print the job's handle and do not wait for its result.", alias="-b", negative="")

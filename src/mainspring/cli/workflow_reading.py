@@ -6,14 +6,12 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
 from mainspring.api.request import PAGE_LIMIT
 from mainspring.api.workflows import (
-    AnyStatus,
-    GivenStatus,
     ListDeciders,
     ListVersions,
     ListWorkflowRuns,
@@ -21,6 +19,7 @@ from mainspring.api.workflows import (
     RemoveVersion,
 )
 from mainspring.cli.calls import ListSearch, call, items, print_answer
+from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import (
     AS_AGE,
     EXIT_DONE,
@@ -33,11 +32,10 @@ from mainspring.cli.display import (
     print_table,
     printable,
 )
-from mainspring.cli.options import LOCAL, TIME_OPTION, Cursor, Json, ServerOptions, plain, reading
-from mainspring.cli.run_views import EVENT_COLUMNS, INTERVAL, UNFINISHED, EventRows, print_difference, with_id
+from mainspring.cli.options import LOCAL, Cursor, Json, ServerOptions, plain
+from mainspring.cli.run_views import EVENT_COLUMNS, INTERVAL, UNFINISHED, EventRows, print_difference
 from mainspring.client.histories import read_events
-from mainspring.clock import time_of, to_us
-from mainspring.errors import MainspringError, NotFoundError, SettingsError, UsageError
+from mainspring.errors import MainspringError, NotFoundError, UsageError
 from mainspring.quantities import format_size
 from mainspring.workflows.history_json import (
     decode_history,
@@ -80,48 +78,10 @@ RUN_SHRINK_STEPS: Final[tuple[Step, ...]] = (
 """The order in which the list shrinks on a terminal. Workflow ids stay whole, so that users can copy them."""
 
 
-def _status(text: str) -> GivenStatus:
-    """Return a status. Raises SettingsError. Scripts for earlier versions write ``canceled``."""
-    if text not in get_args(GivenStatus):
-        raise SettingsError(f"{text!r} is no status of a run: use one of {', '.join(get_args(AnyStatus))}")
-    return cast("GivenStatus", text)
-
-
+@takes(ListWorkflowRuns)
 def list_runs(
     *,
-    open: Annotated[bool, plain("--open", "List only open runs.", negative="")] = False,  # noqa: A002
-    closed: Annotated[bool, plain("--closed", "List only closed runs.", negative="")] = False,
-    parked: Annotated[
-        bool,
-        plain("--parked", "List only parked runs: their code cannot make the next decision.", negative=""),
-    ] = False,
-    stranded: Annotated[
-        bool,
-        plain(
-            "--stranded",
-            "List only stranded runs: they have waited for a minute, because no worker with their version is connected.",
-            negative="",
-        ),
-    ] = False,
-    type: Annotated[str | None, plain("--type", "List only runs of this workflow.")] = None,  # noqa: A002
-    id: Annotated[str | None, plain("--id", "List only runs with this workflow id.")] = None,  # noqa: A002
-    status: Annotated[
-        AnyStatus | None,
-        plain(
-            "--status",
-            "List only runs with this status; scheduled and pending runs have not begun, because their start is delayed or"
-            " the workflow is paused.",
-            converter=reading(_status),
-        ),
-    ] = None,
-    since: Annotated[
-        float | None,
-        plain(
-            "--since",
-            "List only runs that started at this time or later, such as 2030-01-31T12:00:00Z.",
-            **TIME_OPTION,
-        ),
-    ] = None,
+    given: Given = NOTHING,
     limit: Annotated[int, Parameter(name="--limit", help="The most runs to list, up to 1000.")] = 100,
     cursor: Cursor = None,
     json: Json = False,
@@ -141,17 +101,15 @@ def list_runs(
       mainspring workflows list --parked
       mainspring workflows list --type order --since 2030-01-31T12:00:00Z --json
     """
-    began = None if since is None else time_of(to_us(since))
-    request = ListWorkflowRuns(open, closed, parked, stranded, type, id, status, began, cursor, limit)
-    search = ListSearch(server.client(), request)
+    search = ListSearch(server.client(), ListWorkflowRuns(cursor=cursor, limit=limit, **given))
     try:
         search.run()
     except (KeyboardInterrupt, MainspringError):
         if search.next is not None:
-            print_rows(RUN_COLUMNS, [with_id(run) for run in search.found], json=json, steps=RUN_SHRINK_STEPS)
+            print_rows(RUN_COLUMNS, search.found, json=json, steps=RUN_SHRINK_STEPS)
             print_error(f"searched back to runs of {search.searched_to}; continue with --cursor {search.next}")
         raise
-    print_rows(RUN_COLUMNS, [with_id(run) for run in search.found], json=json, steps=RUN_SHRINK_STEPS)
+    print_rows(RUN_COLUMNS, search.found, json=json, steps=RUN_SHRINK_STEPS)
     search.print_next()
     return EXIT_DONE
 
@@ -351,7 +309,7 @@ def _print(found: HistoryFile, replayed: Replayed) -> None:
 def _to_json(found: HistoryFile, replayed: Replayed) -> dict[str, Any]:
     difference = replayed.difference
     return {
-        "workflow_id": found.name,
+        "id": found.name,
         "type": found.type,
         "version": found.version,
         "events": replayed.events,

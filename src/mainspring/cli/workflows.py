@@ -25,7 +25,7 @@ from mainspring.cli.declared import NOTHING, Given, takes
 from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
 from mainspring.cli.job_output import handle_of
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, args_of, plain
-from mainspring.cli.run_views import follow_run, print_run, with_id
+from mainspring.cli.run_views import follow_run, print_run
 from mainspring.cli.submit import write_result
 from mainspring.cli.workflow_reading import Key, export, history, list_runs, replay, versions, workers
 from mainspring.errors import MainspringError, UsageError
@@ -100,12 +100,12 @@ def start(
     client = server.client()
     started = call(client, request)
     if wait:
-        more: dict[str, Any] = {key: started[key] for key in ("run", "id", "workflow_id", "joined") if key in started}
+        more: dict[str, Any] = {key: started[key] for key in ("run", "id", "joined")}
         return write_result(client, started["handle"], None, json=more if json else None)
     if json:
         print_json(started)
     else:
-        print(f"{started['handle']}\t{printable(with_id(started)['id'])}", flush=True)
+        print(f"{started['handle']}\t{printable(started['id'])}", flush=True)
     return EXIT_DONE
 
 

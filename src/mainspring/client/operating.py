@@ -323,7 +323,6 @@ class Runs(FindsRuns):
         type: str | None = None,
         id: str | None = None,
         status: Literal[
-            "canceled",
             "cancelled",
             "completed",
             "continued_as_new",
@@ -370,7 +369,6 @@ class Runs(FindsRuns):
         type: str | None = None,
         id: str | None = None,
         status: Literal[
-            "canceled",
             "cancelled",
             "completed",
             "continued_as_new",
@@ -414,7 +412,6 @@ class Runs(FindsRuns):
         type: str | None = None,
         id: str | None = None,
         status: Literal[
-            "canceled",
             "cancelled",
             "completed",
             "continued_as_new",
@@ -456,7 +453,6 @@ class Runs(FindsRuns):
         type: str | None = None,
         id: str | None = None,
         status: Literal[
-            "canceled",
             "cancelled",
             "completed",
             "continued_as_new",

@@ -12,12 +12,12 @@ import os
 import traceback
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from mainspring.errors import UsageError
-from mainspring.sizes import CANNOT_READ, FAILURE_LINE, FAILURE_TEXT, FAILURE_TYPE, STORED_FAILURE, shorten
+from mainspring.sizes import CANNOT_READ, FAILURE_LINE, FAILURE_TEXT, FAILURE_TYPE, STORED_FAILURE, about, shorten
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -78,11 +78,11 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to the share ``jitter`` of it.
     """
 
-    max_attempts: int = 5
-    initial: float = 1.0
-    factor: float = 2.0
-    maximum: float = 3600.0
-    jitter: float = 0.1
+    max_attempts: Annotated[int, about("The most attempts, the first one included.")] = 5
+    initial: Annotated[float, about("Seconds from the first attempt to the second.")] = 1.0
+    factor: Annotated[float, about("How many times longer each wait is than the one before.")] = 2.0
+    maximum: Annotated[float, about("The longest wait, in seconds.")] = 3600.0
+    jitter: Annotated[float, about("The share of a wait by which it is changed at random.")] = 0.1
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,7 +7,7 @@ Limits as programs and users write them: times in seconds, and by default a burs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -15,8 +15,9 @@ from mainspring.clock import from_us, to_us
 from mainspring.errors import UsageError
 from mainspring.quantities import format_duration
 from mainspring.sizes import (
-    Seconds,  # noqa: TC001 - msgspec reads the annotations
-    Whole,  # noqa: TC001 - msgspec reads the annotations
+    Seconds,
+    Whole,
+    about,
 )
 
 if TYPE_CHECKING:
@@ -339,9 +340,9 @@ def check(limits: Limits) -> None:
 class RateSpec(msgspec.Struct, forbid_unknown_fields=True):
     """A number of starts in ``per`` seconds."""
 
-    number: Whole
-    per: Seconds = 1.0
-    burst: Whole | None = None
+    number: Annotated[Whole, about("The most starts in a period.")]
+    per: Annotated[Seconds, about("The length of a period, in seconds.")] = 1.0
+    burst: Annotated[Whole | None, about("The most starts at once. By default `number`.")] = None
 
 
 class LimitSpec(msgspec.Struct, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from mainspring.jobs.model import Priority, Retry
 from mainspring.jobs.user_data import check_tags
 from mainspring.namespaces import Namespaced, name_bytes, name_text
 from mainspring.schedules.model import At, Cron, Every, Misfire, Overlap, Schedule
-from mainspring.sizes import LEVELS, Seconds, Text, Texts, Time, described, is_too_deep
+from mainspring.sizes import LEVELS, Seconds, Text, Texts, Time, about, described, is_too_deep
 
 if TYPE_CHECKING:
     from mainspring.schedules.model import Trigger
@@ -29,14 +29,12 @@ _FURTHEST = 300_000_000_000.0
 class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The fields of a schedule. A missing field keeps its value, or has its default in a new schedule."""
 
-    name: Text
+    name: Annotated[Text, about("The name of the schedule.")]
     function: Annotated[Text | UnsetType, described("The function to run; by default the schedule's name.")] = UNSET
     args: Annotated[
         Raw | UnsetType, described("The arguments of the jobs: text, or - for standard input.", label="Arguments")
     ] = UNSET
-    """Any JSON value."""
-    payload: bytes | UnsetType = UNSET
-    """The arguments as base64 of any bytes, in place of ``args``."""
+    payload: Annotated[bytes | UnsetType, about("The arguments as base64 of any bytes, in place of `args`.")] = UNSET
     cron: Annotated[
         Text | UnsetType,
         described(
@@ -79,7 +77,9 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
             label="Missed times",
         ),
     ] = UNSET
-    misfire_after: Seconds | UnsetType = UNSET
+    misfire_after: Annotated[
+        Seconds | UnsetType, about("How late a time may run without being a missed one, in seconds.")
+    ] = UNSET
     overlap: Annotated[
         Text | UnsetType,
         described(
@@ -110,7 +110,7 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
             choices=tuple(one.name.lower() for one in Priority),
         ),
     ] = UNSET
-    retry: Retry | UnsetType | None = UNSET
+    retry: Annotated[Retry | UnsetType | None, about("When to try a job again; null: not at all.")] = UNSET
     timeout: Annotated[
         Seconds | UnsetType | None,
         described(

@@ -78,7 +78,7 @@ def unfinished(client: Client, key: str, reason: str) -> Exception:
             f"{job['function']} ({key}) is {job['state']}, and {reason}: advance the clock yourself, or look for the reason in "
             "job.info()"
         )
-    name = f"{run['type']} ({run['workflow_id']})"
+    name = f"{run['type']} ({run['id']})"
     parked = run["parked"]
     if parked is not None:
         sides = [f"   recorded: {line}" for line in parked["recorded"][parked["at"] :]]

@@ -321,8 +321,8 @@ def test_nodes_have_the_figures_of_one_namespace() -> None:
         assert (seen.running, seen.functions) == (2, ["pay"])
         # Callers of a part of the namespaces get no sums of all of them from the call about whole nodes, either.
         (whole,) = (await api.call(nodes.ListNodes(namespace="shop"))).items
-        assert (whole.jobs, whole.slots, whole.prefetch, whole.capacity) == (60, 13, 90, 90)
+        assert (whole.jobs, whole.slots, whole.prefetch) == (60, 13, 90)
         (part,) = (await api.call(nodes.ListNodes(namespace="shop"), caller=PAY)).items
-        assert (part.jobs, part.slots, part.prefetch, part.capacity) == (2, None, None, None)
+        assert (part.jobs, part.slots, part.prefetch) == (2, None, None)
 
     run(test())

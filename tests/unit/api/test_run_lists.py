@@ -21,7 +21,7 @@ def test_a_run_is_listed_with_the_things_that_it_waits_for() -> None:
             (row,) = (await node.api.call(workflows.ListWorkflowRuns())).items
             assert row.waits_for == "charge #2, timer 2d4h, approved"
             assert (row.handle, row.run) == (f"H:laptop:{ROOT}", f"H:laptop:{ROOT}@{ROOT}")
-            assert (row.workflow_id, row.type, row.version, row.status) == (f"order-{ROOT}", "order", "2", "open")
+            assert (row.id, row.type, row.version, row.status) == (f"order-{ROOT}", "order", "2", "open")
             assert (row.started_at, row.closed_at, row.events) == ("2023-11-14T22:13:20.000000Z", None, 4)
 
     run(test())
@@ -34,7 +34,7 @@ def test_lists_have_pages() -> None:
             after: str | None = None
             while True:
                 page = await node.api.call(workflows.ListWorkflowRuns(limit=2, cursor=after))
-                seen += [row.workflow_id for row in page.items]
+                seen += [row.id for row in page.items]
                 after = page.next
                 if after is None:
                     break
@@ -55,7 +55,7 @@ def test_a_list_ends_with_its_budget_and_says_how_far_it_came() -> None:
             request = workflows.ListWorkflowRuns(type="rare", limit=2)
             while True:
                 page = await node.api.call(request)
-                seen.append(([row.workflow_id for row in page.items], page.searched_to))
+                seen.append(([row.id for row in page.items], page.searched_to))
                 if page.next is None:
                     break
                 request = replace(request, cursor=page.next)
@@ -77,9 +77,9 @@ def test_a_list_leaves_older_runs_that_have_not_begun_to_later_pages() -> None:
             fake.examined = 2
             request = workflows.ListWorkflowRuns()
             first = await node.api.call(request)
-            assert [row.workflow_id for row in first.items] == [f"order-{ids[3] + 8}", f"order-{ids[3] + 7}"]
+            assert [row.id for row in first.items] == [f"order-{ids[3] + 8}", f"order-{ids[3] + 7}"]
             rest = await node.api.call(replace(request, cursor=first.next))
-            assert [row.workflow_id for row in rest.items] == ["u3", "u2", "u1", "u0", f"order-{ids[0] - 7}"]
+            assert [row.id for row in rest.items] == ["u3", "u2", "u1", "u0", f"order-{ids[0] - 7}"]
             assert (rest.next, rest.searched_to) == (None, None)
 
     run(test())
@@ -120,7 +120,7 @@ def test_stranded_runs_are_listed_by_their_version() -> None:
             assert (await node.api.call(workflows.ListWorkflowRuns(stranded=True))).items == []
             fake.without_worker.append(("default", "order", "1"))
             page = await node.api.call(workflows.ListWorkflowRuns(stranded=True, limit=3))
-            assert [row.workflow_id for row in page.items] == ["order-1099", "order-1097", "order-1095"]
+            assert [row.id for row in page.items] == ["order-1099", "order-1097", "order-1095"]
             number, after = 0, page.next
             while after is not None:
                 page = await node.api.call(workflows.ListWorkflowRuns(stranded=True, limit=1000, cursor=after))
@@ -145,7 +145,7 @@ def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
                 while True:
                     page = await node.api.call(workflows.ListWorkflowRuns(limit=limit, cursor=after))
                     assert len(page.items) <= limit
-                    seen += [row.workflow_id for row in page.items]
+                    seen += [row.id for row in page.items]
                     after = page.next
                     if after is None:
                         break
@@ -172,7 +172,7 @@ def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
                 ),
             ):
                 found = (await node.api.call(request)).items
-                assert [row.workflow_id for row in found] == ids_found
+                assert [row.id for row in found] == ids_found
                 assert {row.status for row in found} <= {"pending"}
 
     run(test())

@@ -77,7 +77,7 @@ def test_a_child_and_its_parent_are_shown() -> None:
         async with with_runs(a_run(state=RunState(children={5: child}, parent_run=ROOT - 4))) as (node, _):
             shown = await node.api.call(workflows.ShowRun("order-17"))
             handle = node.service.handle_of(ROOT + 1).decode()
-            assert shown.children == [workflows.ChildInfo("3", "part", "part-1", handle, "abandon", "part-1")]
+            assert shown.children == [workflows.ChildInfo("3", "part", "part-1", handle, "abandon")]
             assert shown.waits_for == "part #3"
             assert shown.parent is not None
             assert shown.parent.endswith(f"@{ROOT - 4}")
@@ -90,7 +90,7 @@ def test_a_run_that_has_not_begun_is_shown() -> None:
         async with with_runs() as (node, fake):
             fake.unbegun = [waiting(ROOT)]
             shown = await node.api.call(workflows.ShowRun("order-17"))
-            assert (shown.handle, shown.workflow_id, shown.run) == (
+            assert (shown.handle, shown.id, shown.run) == (
                 f"H:laptop:{ROOT}",
                 "order-17",
                 f"H:laptop:{ROOT}@{ROOT}",
@@ -105,7 +105,7 @@ def test_a_run_that_has_not_begun_is_shown() -> None:
             due_us = START_US + 187_260_000_000
             fake.unbegun = [waiting(ROOT, unique=b"", state=int(State.SCHEDULED), due_us=due_us)]
             shown = await node.api.call(workflows.ShowRun("order-17"))
-            assert (shown.workflow_id, shown.status, shown.begins_at) == (
+            assert (shown.id, shown.status, shown.begins_at) == (
                 shown.handle,
                 "scheduled",
                 "2023-11-17T02:14:20.000000Z",

@@ -406,7 +406,6 @@ def waiting(text: str) -> str:
             RunInfo(
                 handle="h",
                 id="w",
-                workflow_id="w",
                 type="t",
                 version="1",
                 status="open",

@@ -41,15 +41,13 @@ def test_a_run_is_started_or_joined() -> None:
             assert (job.function, job.payload, job.unique) == (b"order", b'[17, ["cat"]]', b"order-17")
             assert (version, timeout) == ("2", 60.0)
             handle = node.service.handle_of(job.id).decode()
-            assert started == workflows.StartedRun(
-                handle, f"{handle}@{job.id}", "order-17", joined=False, workflow_id="order-17"
-            )
+            assert started == workflows.StartedRun(handle, f"{handle}@{job.id}", "order-17", joined=False)
 
             second = call("workflows.start", '{"function": "order", "payload": "eA==", "id": "order-17"}')
             fake.begun = lambda job: Begun({job.id: Found(ROOT, 4, 0)}, {})
             handle = f"H:laptop:{ROOT}"
             assert await node.api.call(second) == workflows.StartedRun(
-                handle, f"{handle}@{ROOT}", "order-17", joined=True, workflow_id="order-17"
+                handle, f"{handle}@{ROOT}", "order-17", joined=True
             )
 
     run(test())
@@ -59,7 +57,7 @@ def test_an_id_is_the_handle_without_a_unique() -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
             started = await node.api.call(workflows.StartRun("order"))
-            assert started.workflow_id == started.handle
+            assert started.id == started.handle
             assert fake.requests[0][0].payload == b""
 
     run(test())

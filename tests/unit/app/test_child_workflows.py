@@ -94,8 +94,8 @@ async def errors() -> list[Any]:
         await failing.submit().outcome(),
         await waiting.options(timeout="5s").submit().outcome(),
     ]
-    held = waiting.options(unique="held").submit()
-    found.append(await waiting.options(unique="held").submit().outcome())
+    held = waiting.options(id="held").submit()
+    found.append(await waiting.options(id="held").submit().outcome())
     held.cancel()
     return [(type(one.error).__name__, str(one.error)) for one in found]
 
@@ -121,7 +121,7 @@ def test_an_unregistered_version_is_named(fleet: InMemory) -> None:
 
 @body
 async def terminated() -> str:
-    return str((await waiting.options(unique="ended from outside").submit().outcome()).error)
+    return str((await waiting.options(id="ended from outside").submit().outcome()).error)
 
 
 def test_a_child_that_is_terminated_fails(fleet: InMemory) -> None:
@@ -139,7 +139,7 @@ def test_a_child_that_is_terminated_fails(fleet: InMemory) -> None:
 async def tries() -> str:
     try:
         async with asyncio.timeout(10):
-            await leaving.options(unique="tried").submit()
+            await leaving.options(id="tried").submit()
     except TimeoutError:
         return "went on at once"
     return "waited"
@@ -148,14 +148,14 @@ async def tries() -> str:
 @body
 async def waits() -> str:
     async with asyncio.timeout(10):
-        return await leaving.options(unique="waited", cancel="wait").submit()
+        return await leaving.options(id="waited", cancel="wait").submit()
 
 
 @body
 async def abandons() -> str:
     try:
         async with asyncio.timeout(10):
-            await leaving.options(unique="abandoned", cancel="abandon").submit()
+            await leaving.options(id="abandoned", cancel="abandon").submit()
     except TimeoutError:
         return "went on at once"
     return "waited"
@@ -188,7 +188,7 @@ def test_cancelling_a_run_cancels_the_child_that_it_waits_for(fleet: InMemory) -
 
 @body
 async def leaves_one() -> None:
-    _ = waiting.options(unique="left").submit()
+    _ = waiting.options(id="left").submit()
 
 
 def test_a_child_that_nobody_awaits_outlives_its_parent(fleet: InMemory) -> None:
@@ -201,9 +201,9 @@ def test_a_child_that_nobody_awaits_outlives_its_parent(fleet: InMemory) -> None
 @body
 async def with_policies() -> None:
     await asyncio.gather(
-        waiting.options(unique="terminate").submit(),
-        waiting.options(unique="cancel", child_policy="cancel").submit(),
-        waiting.options(unique="abandon", child_policy="abandon").submit(),
+        waiting.options(id="terminate").submit(),
+        waiting.options(id="cancel", child_policy="cancel").submit(),
+        waiting.options(id="abandon", child_policy="abandon").submit(),
     )
 
 
@@ -227,7 +227,7 @@ def test_child_policies(fleet: InMemory, override: Any, statuses: list[str]) -> 
 
 @body
 async def requests() -> list[Any]:
-    child = waiting.options(unique="child").submit()
+    child = waiting.options(id="child").submit()
     await child.asignal(go, 5)
     other = workflow.external("other")
     await other.signal(go, 6)
@@ -240,7 +240,7 @@ async def requests() -> list[Any]:
 
 
 def test_requests_to_other_runs(fleet: InMemory) -> None:
-    other = leaving.options(unique="other").submit()
+    other = leaving.options(id="other").submit()
     child, error = result_of(fleet, requests)
     assert child == 5
     assert "cannot signal go to the run nobody: no open run has this name" in error

@@ -94,7 +94,7 @@ async def order(number: int, items: list[str]) -> dict[str, int]:
     return {}
 
 
-@default.workflow(timeout="30d", version="2", unique=lambda number: str(number), park_on=(TypeError,))
+@default.workflow(timeout="30d", version="2", id=lambda number: str(number), park_on=(TypeError,))
 async def other(number: int) -> str:
     return ""
 
@@ -129,7 +129,7 @@ assert_type(default.scheduled("@daily")(later).submit(1), Job[str])
 order.submit("17", ["cat"])  # refused
 order.options(heartbeat=3)  # refused
 order("17", [])  # refused
-run = other.options(unique="order-17", timeout="1d").submit(3)
+run = other.options(id="order-17", timeout="1d").submit(3)
 assert_type(run.result(), str)
 assert_type(other.get("order-17").result(), str)
 kept: Job[str] = run

@@ -134,7 +134,7 @@ def test_a_result_skips_to_the_time_out_of_a_wait_and_to_delayed_jobs(fleet: InM
 
 
 def test_a_run_that_waits_for_a_signal_is_named(fleet: InMemory) -> None:
-    job = approval.options(unique="order-17").submit()
+    job = approval.options(id="order-17").submit()
     before = fleet.now
     with pytest.raises(TimeoutError, match=r"approval \(order-17\) does not end: .* it waits for: approved"):
         fleet.result(job)

@@ -18,7 +18,7 @@ Anything: Any = App  # a caller without a type checker
 
 
 def define(app: App) -> Any:
-    @app.workflow(timeout="1h", park_on=(ZeroDivisionError,), unique="one")
+    @app.workflow(timeout="1h", park_on=(ZeroDivisionError,), id="one")
     async def order(number: int, items: list[str], *, note: str = "") -> int:
         raise NotImplementedError
 

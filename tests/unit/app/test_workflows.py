@@ -145,7 +145,7 @@ def sync() -> None: ...
         ({"name": "a\nb"}, flow, "is not a name for a workflow: use printable text"),
         ({"name": "n" * 505}, flow, "is too long for a workflow: shorten them by 6 bytes"),
         ({"priority": "urgent"}, flow, "priority must be 'high', 'normal' or 'low'"),
-        ({"unique": 5}, flow, "unique must be text, or a function"),
+        ({"id": 5}, flow, "id must be text, or a function"),
     ],
 )
 def test_wrong_definitions_are_refused(options: dict[str, Any], call: Any, message: str) -> None:
@@ -185,8 +185,8 @@ def test_wrong_names_of_signals_are_refused(app: App, name: Any, message: str) -
 
 def test_starting_is_submitting(server: ExtensionServer, app: App) -> None:
     order = define(app)
-    run = order.options(unique="order-17", priority="high", timeout="7d").submit(17, ["cat"])
-    second = asyncio.run(asubmitted(app, order.options(unique="order-17"), 17, ["owl"]))
+    run = order.options(id="order-17", priority="high", timeout="7d").submit(17, ["cat"])
+    second = asyncio.run(asubmitted(app, order.options(id="order-17"), 17, ["owl"]))
     assert isinstance(run, Run)
     assert (run.handle, run.joined, second.handle, second.joined) == (run.handle, False, run.handle, True)
     ((function, unique, options, payload), _) = server.seen_of(Type.SUBMIT)

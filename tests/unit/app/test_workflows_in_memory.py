@@ -117,12 +117,12 @@ def test_a_submission_right_after_the_start_begins_a_run(monkeypatch: pytest.Mon
 
 
 def test_a_workflow_id_has_one_open_run(fleet: InMemory) -> None:
-    first = order.options(unique="order-1").submit(1, [])
-    second = order.options(unique="order-1").submit(2, [])
+    first = order.options(id="order-1").submit(1, [])
+    second = order.options(id="order-1").submit(2, [])
     assert (second.handle, second.joined) == (first.handle, True)
     fleet.advance("3d")
     assert order.get("order-1").result(5)["payment"] == "100 for 1"
-    third = order.options(unique="order-1").submit(3, [])
+    third = order.options(id="order-1").submit(3, [])
     assert third.handle != first.handle
     assert order.get("order-1").handle == third.handle
     assert order.get(first.handle).result(5)["payment"] == "100 for 1"
@@ -130,7 +130,7 @@ def test_a_workflow_id_has_one_open_run(fleet: InMemory) -> None:
 
 def test_signals_reach_runs_by_handle_and_by_workflow_id(fleet: InMemory) -> None:
     by_handle = order.submit(17, [])
-    by_id = order.options(unique="order-18").submit(18, [])
+    by_id = order.options(id="order-18").submit(18, [])
     fleet.advance(1)
     assert "approved" in by_handle.details()["waits_for"]
     by_handle.signal(approved, {"by": "eva"})
@@ -140,7 +140,7 @@ def test_signals_reach_runs_by_handle_and_by_workflow_id(fleet: InMemory) -> Non
 
 
 def test_a_signal_begins_a_delayed_run(fleet: InMemory) -> None:
-    run = order.options(unique="order-19", delay="1h").submit(19, [])
+    run = order.options(id="order-19", delay="1h").submit(19, [])
     assert run.state == "scheduled"
     order.get("order-19").signal(approved, {"by": "eva"}, request="r1")
     order.get("order-19").signal(approved, {"by": "adam"}, request="r1")
@@ -278,11 +278,9 @@ def test_id_is_the_workflow_id_and_unique_its_former_name() -> None:
 
     with in_memory(app) as fleet:
         assert fleet.result(own.submit(1)) == "own-1"
-        for renamed in (own.options(id="a"), own.options(unique="a"), own.options(id=lambda number: "a")):
+        for renamed in (own.options(id="a"), own.options(id=lambda number: "a")):
             run = renamed.submit(2)
             assert fleet.result(run) == "a"
-            assert (run.details()["id"], run.details()["workflow_id"]) == ("a", "a")
-        with pytest.raises(UsageError, match="unique is the former name of id"):
-            own.options(id="a", unique="a")
+            assert run.details()["id"] == "a"
         with pytest.raises(UsageError, match="id has 65 bytes"):
             own.options(id="a" * 65)

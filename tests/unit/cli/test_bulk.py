@@ -197,7 +197,7 @@ def test_an_interrupt_leaves_the_operation_running(server: Server, capsys: pytes
         (["delete"], "name the jobs"),
         (["retry", "H:n:1", "--function", "f"], "not by both"),
         (["retry", "--function", "f", "--expect", "-1"], "-1"),
-        (["retry", "--function", "f", "--payload", "x"], "named by their handles"),
+        (["retry", "--function", "f", "--args", "x"], "named by their handles"),
     ],
 )
 def test_wrong_usage(server: Server, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:

@@ -129,16 +129,10 @@ def seconds(command: str, *arguments: str) -> float:
 
 
 @pytest.mark.parametrize("command", ["serve", "run app.py", "worker app.py"])
-def test_the_longer_of_grace_and_drain_applies(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_overrides_the_file(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert seconds(command) == 30.0
-    assert seconds(command, "--grace", "1s") == 1.0
-    assert seconds(command, "--drain", "2s") == 2.0
-    assert seconds(command, "--drain", "2s", "--grace", "1s") == 2.0
-    assert seconds(command, "--drain", "1s", "--grace", "2s") == 2.0
-    monkeypatch.setenv("MAINSPRING_DRAIN", "3s")
-    assert seconds(command) == 3.0
-    assert seconds(command, "--grace", "1s") == 3.0
     (tmp_path / "mainspring.toml").write_text('grace = "4s"\n')
     assert seconds(command) == 4.0
-    (tmp_path / "mainspring.toml").write_text('drain = "4s"\n')
-    assert seconds(command) == 3.0, "for one name, the environment overrides the file"
+    monkeypatch.setenv("MAINSPRING_GRACE", "3s")
+    assert seconds(command) == 3.0
+    assert seconds(command, "--grace", "1s") == 1.0

@@ -222,13 +222,13 @@ def test_a_list_sends_its_criteria(monkeypatch: pytest.MonkeyPatch) -> None:
         ("delete H:n:1", "jobs.delete", {"handle": "H:n:1"}),
         ("retry H:n:1", "jobs.retry", {"handle": "H:n:1"}),
         (
-            "retry H:n:1 --delay 5s --payload [1]",
+            "retry H:n:1 --delay 5s --args [1]",
             "jobs.retry",
             {"handle": "H:n:1", "delay": 5.0, "payload": "WzFd"},
         ),
         ("clone H:n:1", "jobs.clone", {"handle": "H:n:1"}),
         (
-            "clone H:n:1 --payload -1 --unique u --priority low --delay 1m",
+            "clone H:n:1 --args -1 --unique u --priority low --delay 1m",
             "jobs.clone",
             {"handle": "H:n:1", "payload": "LTE=", "unique": "u", "priority": "low", "delay": 60.0},
         ),

@@ -17,7 +17,6 @@ NODE: dict[str, Any] = {
     "address": None,
     "slots": 4,
     "prefetch": 8,
-    "capacity": 8,
     "jobs": 2,
     "weight": 1,
     "functions": ["mail", "pay\nments"],
@@ -50,7 +49,7 @@ def test_a_node_is_shown_with_all_that_it_reports(
     assert (method, params["node"]) == ("nodes.show", "n1")
     lines = [line.split(":", 1) for line in capsys.readouterr().out.splitlines()]
     shown = {name: value.strip() for name, value in lines}
-    assert set(shown) == set(NODE) - {"capacity"}, "one line for each, also with a line break in a name"
+    assert set(shown) == set(NODE), "one line for each, also with a line break in a name"
     assert shown["name"] == r"n1\x1b[2J"
     assert shown["functions"] == r"mail pay\nments"
     assert (shown["address"], shown["prefetch"], shown["state"]) == ("-", "8", "live")

@@ -60,7 +60,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 def test_all_options_become_fields(calls: list[tuple[str, dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
     options = (
         "--cron '30 2 * * *' --timezone Europe/Berlin --start 2030-01-01T00:00:00Z --end none --exclude 2030-12-24 "
-        "--exclude 2030-12-25 --jitter 1m --misfire 3 --overlap queue --wait-for-children --function f --payload {} "
+        "--exclude 2030-12-25 --jitter 1m --misfire 3 --overlap queue --wait-for-children --function f --args {} "
         "--priority high --max-attempts 3 --run-timeout 2h --unique u --expires none"
     )
     words = [word.strip("'") for word in options.replace("30 2 * * *", "30_2_*_*_*").split()]
@@ -123,7 +123,7 @@ def test_a_payload_from_standard_input(
     calls: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\x00\xff")))
-    assert main(["schedules", "edit", "a", "--payload", "-"]) == 0
+    assert main(["schedules", "edit", "a", "--args", "-"]) == 0
     assert calls[0][1]["payload"] == base64.b64encode(b"\x00\xff").decode()
 
 

@@ -28,7 +28,6 @@ TIME_US = 1_896_091_200_123_456
 RUN = {
     "handle": HANDLE,
     "id": "order-17",
-    "workflow_id": "order-17",
     "type": "order",
     "version": "2",
     "status": "open",
@@ -51,7 +50,7 @@ DETAILS = RUN | {
          "scheduled_at": TIME, "error": "OSError: away"}
     ],
     "parent": None,
-    "children": [{"number": "4", "type": "part", "workflow_id": "part-1", "handle": HANDLE, "policy": "abandon"}],
+    "children": [{"number": "4", "type": "part", "id": "part-1", "handle": HANDLE, "policy": "abandon"}],
     "timers": [{"number": "3", "fires_at": TIME, "duration": 60.0, "guards": "signal approved"}],
     "steps": [],
     "receives": ["approved", "shipped"],
@@ -107,9 +106,7 @@ class Server:
         self.answers: dict[str, list[Any]] = {
             "workflows.list": [{"items": [RUN], "next": None, "searched_to": None}],
             "workflows.show": [DETAILS],
-            "workflows.start": [
-                {"handle": HANDLE, "run": RUN["run"], "id": "order-17", "joined": False, "workflow_id": "order-17"}
-            ],
+            "workflows.start": [{"handle": HANDLE, "run": RUN["run"], "id": "order-17", "joined": False}],
             "workflows.unpark": [{"number": 3}],
             "workflows.unpark_all": [{"number": 3}],
         }

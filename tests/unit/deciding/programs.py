@@ -415,7 +415,7 @@ def _child_of(number: int) -> Any:
     if number % 17 == 0:
         return unregistered
     chosen: Any = child.options(cancel=_MODES[number % 3], child_policy=_POLICIES[number // 3 % 3])
-    return chosen.options(unique=f"name-{number}") if number // 3 % 3 == 0 else chosen
+    return chosen.options(id=f"name-{number}") if number // 3 % 3 == 0 else chosen
 
 
 def _another(number: int) -> workflow.External:

@@ -113,7 +113,7 @@ INSIDE: dict[str, tuple[Callable[[], Any], type[MainspringError], str]] = {
         UsageError,
         "version has 1,025 characters",
     ),
-    "child with a NUL": (lambda: other.options(unique="a\0b").submit(1), UsageError, "has a NUL"),
+    "child with a NUL": (lambda: other.options(id="a\0b").submit(1), UsageError, "has a NUL"),
     "thread": (lambda: asyncio.get_running_loop().run_in_executor(None, print), WorkflowUsageError, "workflow.step("),
     "eager": (lambda: asyncio.get_running_loop().set_task_factory(None), WorkflowUsageError, "set_task_factory"),
 }

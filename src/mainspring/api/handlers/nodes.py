@@ -242,15 +242,13 @@ def node_info(found: _Row, request: Request[Any], caller: Caller) -> NodeInfo:
     """
     row, loads = found.row, found.loads(request, caller)
     everything = caller.may_everywhere(Permission.READ)
-    prefetch = row.capacity if everything else None
     return NodeInfo(
         name=row.name,
         term=row.term,
         state=found.state,
         address=row.address or None,
         slots=row.slots if everything else None,
-        prefetch=prefetch,
-        capacity=prefetch,
+        prefetch=row.capacity if everything else None,
         jobs=row.running if everything else sum(loads.values()),
         weight=row.weight,
         functions=names_in_row(loads),

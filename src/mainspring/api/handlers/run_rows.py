@@ -70,7 +70,6 @@ def run_info(handle: str, shown: ShownRun, now_us: int, *, stranded: bool) -> Ru
         waits_for=_waits_for(shown, now_us, stranded=stranded) if Status(row.status).open else None,
         run=run_handle(handle, row.id),
         parked_at=rfc3339(row.parked_us),
-        workflow_id=row.workflow_id,
     )
 
 
@@ -119,10 +118,9 @@ def run_details(
 def unbegun_info(handle: str, unbegun: Unbegun, now_us: int, *, is_paused: bool) -> RunInfo:
     """Return the row of a run that has not begun. ``is_paused``: its function is paused."""
     job = unbegun.job
-    workflow_id = name_text(job.unique) or handle
     return RunInfo(
         handle=handle,
-        id=workflow_id,
+        id=name_text(job.unique) or handle,
         type=function_text(job.function),
         version="",
         status=unbegun_status(job.state),
@@ -132,7 +130,6 @@ def unbegun_info(handle: str, unbegun: Unbegun, now_us: int, *, is_paused: bool)
         waits_for=_begin_of(unbegun, now_us, is_paused=is_paused),
         run=run_handle(handle, job.id),
         parked_at=None,
-        workflow_id=workflow_id,
     )
 
 
@@ -231,8 +228,7 @@ def _progress(about: About) -> ProgressInfo | None:
 
 
 def _child(child: OpenChild, handle: str) -> ChildInfo:
-    workflow_id = child.workflow_id
-    return ChildInfo(str(child.number), child.type, workflow_id, handle, _POLICIES[child.policy], workflow_id)
+    return ChildInfo(str(child.number), child.type, child.workflow_id, handle, _POLICIES[child.policy])
 
 
 _POLICIES: Final[dict[ChildPolicy, ChildPolicyName]] = {policy: name for name, policy in CHILD_POLICIES.items()}

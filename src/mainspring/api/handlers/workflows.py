@@ -141,8 +141,7 @@ class WorkflowCalls:
             joined = begun.joined.get(job.id)
             root = job.id if joined is None else joined.id
             handle = self._service.handle_of(root).decode()
-            workflow_id = request.id or handle
-            return StartedRun(handle, self._runs.handle(root, root), workflow_id, joined is not None, workflow_id)
+            return StartedRun(handle, self._runs.handle(root, root), request.id or handle, joined is not None)
 
         start = NewRun(job, request.version, timeout or 0.0)
         if call.once is None:

@@ -388,7 +388,7 @@ def made_actions(subject: ModuleType) -> tuple[MadeAction, ...]:
 
 
 def _made_action(kind: type[Request[Any]], button: Button) -> MadeAction:
-    fields = [one.name for one in fields_of(kind).values() if one.help]
+    fields = [one.name for one in fields_of(kind).values() if one.is_option]
     action = act(kind, fields=fields, label=button.label, done=button.done, warning=button.warning)
     return MadeAction(action, button.states)
 

@@ -18,19 +18,6 @@ from mainspring.faces.rest.replies import MEDIA_TYPE, PROBLEM_TYPES, Document
 if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Context
 
-NAMED: Final = {
-    "namespace": "The namespace.",
-    "handle": "The handle of a job.",
-    "function": "The name of a function.",
-    "key": "The run: the handle of its root job, the same with @ and a number, or its workflow id.",
-    "node": "The name of a node, or the number of its term.",
-    "worker": "The id of a connected worker.",
-    "token": "The id of a token, or its name if no other token has it.",
-    "cursor": "Where to continue: `next` of the page before. Without it, the list begins.",
-    "limit": "The most rows of a page. A page may have fewer although more follow.",
-    "wait": "Seconds to wait.",
-}
-"""Sentences for parameters that many routes have, if their requests describe them no further."""
 OF_ALL: Final = ("malformed", "unauthenticated", "forbidden", "invalid", "unknown_host", "unavailable")
 """Problems of each route."""
 _TEMPLATE: Final = "#/components/schemas/{name}"
@@ -134,11 +121,10 @@ def _parameters(part: Any, place: str) -> list[dict[str, Any]]:
         schema = msgspec.json.schema(field.type)
         if place != "path" and field.default not in (NODEFAULT, None):
             schema["default"] = msgspec.to_builtins(field.default)
-        description = schema.pop("description", "") or NAMED.get(field.name, "")
         parameter: dict[str, Any] = {
             "name": field.encode_name,
             "in": place,
-            **({"description": description} if description else {}),
+            "description": schema.pop("description"),
             "required": field.required or place == "path",
             "schema": schema,
         }

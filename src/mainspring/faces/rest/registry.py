@@ -20,6 +20,7 @@ from msgspec.structs import FieldInfo
 
 from mainspring.access.proxy import SAFE
 from mainspring.faces.rest.replies import HttpError
+from mainspring.sizes import about
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,8 +43,7 @@ def link(page: Page[Any], path: str, query: bytes) -> str | None:
 
 
 LONGEST_WAIT: Final = 60.0
-Wait = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT)]
-"""Seconds of a long poll."""
+Wait = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT), about("Seconds to wait.")]
 
 
 def struct_of(name: str, fields: Sequence[FieldInfo]) -> Any:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 import msgspec
 
 from mainspring.api import functions, jobs, namespaces, operations, workflows
-from mainspring.api.request import ApiError, Code
+from mainspring.api.request import ApiError, Code, FunctionName, Handle, Revision
 from mainspring.api.submitting import REFUSALS, SUBMISSION_LIMIT, NewJob, SubmitJob, SubmitJobs
 from mainspring.faces.rest.idempotency import REPLAYED, version_of
 from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, N, Route, path_in
 from mainspring.faces.rest.replies import PROBLEM_TYPES, Raw, Reply
+from mainspring.namespaces import NamespaceName  # noqa: TC001 - msgspec reads the annotations
 from mainspring.resources.rules import RateSpec  # noqa: TC001 - msgspec reads the annotations
-from mainspring.sizes import Text, Whole  # noqa: TC001 - msgspec reads the annotations
+from mainspring.sizes import Text, Whole, about
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -234,10 +235,10 @@ LARGEST_TEXT: Final = 64 * 2**20
 class TextQuery(msgspec.Struct, kw_only=True):
     """The lines of a text."""
 
-    namespace: Text
-    handle: Text
+    namespace: NamespaceName
+    handle: Handle
     level: jobs.Level = "debug"
-    attempt: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    attempt: jobs.AttemptNumber = None
 
 
 async def _text(context: Context) -> Raw:
@@ -285,21 +286,21 @@ LOG_ROUTES: Final = (
 class LimitsInput(msgspec.Struct, kw_only=True):
     """All limits of a function; a limit that is left out is none."""
 
-    namespace: Text
-    function: Text
-    concurrency: Whole | None = None
-    concurrency_per_key: Whole | None = None
-    rate: RateSpec | None = None
-    rate_per_key: RateSpec | None = None
-    revision: Text | None = None
+    namespace: NamespaceName
+    function: FunctionName
+    concurrency: Annotated[Whole | None, about("The most jobs to run at a time.")] = None
+    concurrency_per_key: Annotated[Whole | None, about("The most jobs of one concurrency key to run at a time.")] = None
+    rate: Annotated[RateSpec | None, about("The most jobs to start in a period.")] = None
+    rate_per_key: Annotated[RateSpec | None, about("The most jobs of one concurrency key to start in a period.")] = None
+    revision: Revision = None
 
 
 class LimitsOrigin(msgspec.Struct, kw_only=True):
     """A function whose limits are to be those of its workers."""
 
-    namespace: Text
-    function: Text
-    revision: Text | None = None
+    namespace: NamespaceName
+    function: FunctionName
+    revision: Revision = None
 
 
 def _limits(given: LimitsInput) -> functions.LimitFunction:
@@ -397,35 +398,25 @@ RUN_ROUTES: Final = (
 class LiveQuery(msgspec.Struct, kw_only=True):
     """The subjects of a stream."""
 
-    namespace: Text
-    overview: bool = False
-    """Whether to send the numbers of the namespace."""
-    functions: bool = False
-    """Whether to send these, and the numbers of each function."""
-    job: Text | None = None
-    """The handle of a job whose states and progress are sent."""
-    logs: Text | None = None
-    """The handle of a job whose log is sent, from its last 200 lines on."""
-    after: Text | None = None
-    """The id of the last event with lines, to go on after it; ``Last-Event-ID`` replaces it."""
-    operation: Text | None = None
-    """The id of an operation whose progress is sent."""
-    troubles: bool = False
-    """The versions of the first page, and the numbers of the functions that it shows."""
-    schedules: bool = False
-    """Whether to send the versions of the list of schedules."""
-    workers: bool = False
-    """Whether to send those of the list of workers."""
-    nodes: bool = False
-    """Whether to send those of the list of nodes."""
-    runs: bool = False
-    """Whether to send those of the list of runs of workflows."""
-    schedule: Text | None = None
-    """The name of a schedule whose versions are sent."""
-    worker: Text | None = None
-    """The id of a worker whose versions are sent."""
-    run: Text | None = None
-    """The key of a run of a workflow whose versions are sent."""
+    namespace: NamespaceName
+    overview: Annotated[bool, about("Whether to send the numbers of the namespace.")] = False
+    functions: Annotated[bool, about("Whether to send these, and the numbers of each function.")] = False
+    job: Annotated[Text | None, about("The handle of a job whose states and progress are sent.")] = None
+    logs: Annotated[Text | None, about("The handle of a job whose log is sent, from its last 200 lines on.")] = None
+    after: Annotated[
+        Text | None, about("The id of the last event with lines: go on after it. `Last-Event-ID` replaces it.")
+    ] = None
+    operation: Annotated[Text | None, about("The id of an operation whose progress is sent.")] = None
+    troubles: Annotated[
+        bool, about("The versions of the first page, and the numbers of the functions that it shows.")
+    ] = False
+    schedules: Annotated[bool, about("Whether to send the versions of the list of schedules.")] = False
+    workers: Annotated[bool, about("Whether to send those of the list of workers.")] = False
+    nodes: Annotated[bool, about("Whether to send those of the list of nodes.")] = False
+    runs: Annotated[bool, about("Whether to send those of the list of runs of workflows.")] = False
+    schedule: Annotated[Text | None, about("The name of a schedule whose versions are sent.")] = None
+    worker: Annotated[Text | None, about("The id of a worker whose versions are sent.")] = None
+    run: Annotated[Text | None, about("The key of a run of a workflow whose versions are sent.")] = None
 
 
 def _follows(query: LiveQuery) -> list[Request[Any]]:

@@ -250,7 +250,7 @@ def test_the_form_of_a_retry_has_the_present_arguments_and_sends_only_changed_on
             page = await browser.open(f"/jobs/{handle}")
             shown = _form(page, "jobs_retry").one("textarea", name="args").text
             assert msgspec.json.decode(shown) == whole
-            assert "--payload" not in _lines(_form(page, "jobs_retry"))["Command"]
+            assert "--args" not in _lines(_form(page, "jobs_retry"))["Command"]
             await browser.act(page, "jobs_retry")
             assert (await browser.call("GET", f"jobs/{handle}/arguments"))["value"] == whole
             await browser.call("POST", f"jobs/{handle}/cancel")

@@ -160,7 +160,6 @@ def a_run(**given: Any) -> RunDetails:
     values |= {
         "handle": "H:n:1",
         "id": "order-17",
-        "workflow_id": "order-17",
         "type": "order",
         "version": "1",
         "status": "open",

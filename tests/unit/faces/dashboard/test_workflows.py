@@ -25,7 +25,6 @@ NOTHING = "\N{EN DASH}"
 RUN: dict[str, Any] = {
     "handle": "H:n:1",
     "id": "summer",
-    "workflow_id": "summer",
     "type": "album",
     "version": "1",
     "status": "open",
@@ -156,7 +155,7 @@ WORK: dict[str, Any] = {
         ActivityInfo("1", "resize", "H:n:7", "running", "w1", 2, AT, "no <picture>"),
         ActivityInfo("2", "mail", "H:n:8", None, None, None, AT, None),
     ],
-    "children": [ChildInfo("3", "album", "winter", "H:n:9", "terminate", "winter")],
+    "children": [ChildInfo("3", "album", "winter", "H:n:9", "terminate")],
     "timers": [TimerInfo("4", "2030-01-31T12:05:00Z")],
     "steps": ["tidy"],
     "receives": ["approved", "paid"],

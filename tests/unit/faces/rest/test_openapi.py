@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -14,12 +14,15 @@ from mainspring.api.declaration import field_of
 from mainspring.api.jobs import SnoozeJob
 from mainspring.api.request import Code
 from mainspring.faces.rest.inputs import Inputs
-from mainspring.faces.rest.openapi import NAMED, document, with_document
+from mainspring.faces.rest.openapi import document, with_document
 from mainspring.faces.rest.registry import Route, Table
 from mainspring.faces.rest.replies import PROBLEM_TYPES
 from mainspring.faces.rest.routes import ROUTES
 
 from .a_client import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ALL = with_document(ROUTES, version="1.0")
 
@@ -109,10 +112,26 @@ def test_the_sentences_of_fields_are_in_the_document() -> None:
     found = document(ALL, version="1.0")
     audit = found["paths"]["/api/v1/namespaces/{namespace}/audit"]["get"]
     sentences = {one["name"]: one.get("description") for one in audit["parameters"]}
+    assert None not in sentences.values()
     assert sentences["who"] == field_of(ListActs, "who").help
-    assert sentences["cursor"] == NAMED["cursor"]
+    assert sentences["cursor"] == field_of(ListActs, "cursor").help
     body = found["components"]["schemas"]["JobsSnoozeBody"]
     assert body["properties"]["delay"]["description"] == field_of(SnoozeJob, "delay").help
+
+
+def test_each_parameter_and_each_field_of_a_body_has_a_sentence() -> None:
+    found = document(ALL, version="1.0")
+    operations = [operation for path in found["paths"].values() for operation in path.values()]
+    parameters = [one for operation in operations for one in operation.get("parameters", [])]
+    missing = [one["name"] for one in parameters if not one.get("description")]
+    for name in _schemas_of(operation.get("requestBody", {}) for operation in operations):
+        fields = found["components"]["schemas"][name]["properties"].items()
+        missing += [f"{name}.{field}" for field, schema in fields if not schema.get("description")]
+    assert missing == []
+
+
+def _schemas_of(bodies: Iterable[Any]) -> set[str]:
+    return {reference.rpartition("/")[2] for body in bodies for reference in references(body)}
 
 
 def test_the_problems_of_a_request_follow_from_its_declaration() -> None:

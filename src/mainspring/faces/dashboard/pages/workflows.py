@@ -44,8 +44,6 @@ DRAWN: Final = 1000
 LIST: Final = f"{N}/workflows"
 RUN: Final = f"{LIST}/{{key}}"
 STATUSES: Final = ("open", "parked", "failed", "timed_out", "completed", "cancelled", "terminated", "continued_as_new")
-_FORMER: Final = {"canceled": "cancelled"}
-"""Statuses in bookmarks of earlier versions."""
 CHILDREN: Final = (
     ("", "as their policies say"),
     ("terminate", "terminate"),
@@ -155,7 +153,7 @@ def _to_iso(time: float) -> str:
 
 async def workflows(visit: Visit) -> Response:
     """Show the newest runs that match the filter in the address."""
-    status = _FORMER.get(visit.field("status"), visit.field("status"))
+    status = visit.field("status")
     status = status if status in STATUSES else ""
     query: dict[str, Any] = {"type": visit.field("type"), "id": visit.field("id"), "limit": ROWS}
     query |= {status: True} if status in {"open", "parked"} else {"status": status}
