@@ -55,7 +55,7 @@ def record(name: str, directory: Path = DIRECTORY) -> list[Path]:
             fleet.result(job)
         with contextlib.closing(Client(app.servers())) as client:
             listed: Any = client.call("workflows.list", {"limit": 1000})
-            runs = sorted((run["run"] for run in listed["runs"]), key=lambda run: int(run.rpartition("@")[2]))
+            runs = sorted((run["run"] for run in listed["items"]), key=lambda run: int(run.rpartition("@")[2]))
             for number, run in enumerate(runs, 1):
                 written.append(directory / f"{name}-{number}.json")
                 history(client, run, run).save(written[-1])

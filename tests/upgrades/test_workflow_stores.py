@@ -71,9 +71,9 @@ async def end_all(directory: Path) -> dict[str, Any]:
             with pytest.raises(JobCancelled):
                 await program.is_cancelled.get("is_cancelled").aresult()
         outcomes["closed"] = await program.receives.get("closed").aresult()
-        outcomes["items"] = (await call("workflows.list", {}))["items"]
+        outcomes["runs"] = (await call("workflows.list", {}))["items"]
         outcomes["history"] = (await call("workflows.history", {"key": "breaks_off", "native": True}))["items"]
-        outcomes["items"] = (await call("workflows.versions", {"type": "receives"}))["items"]
+        outcomes["versions"] = (await call("workflows.versions", {"type": "receives"}))["items"]
     finally:
         for worker in workers:
             worker.stop(now=True)
