@@ -11,8 +11,8 @@ from tests.conformance.suite.paging import answer
 from mainspring.access.audit import ListActs, RecordActs, row_of
 from mainspring.access.caller import Act
 from mainspring.access.store import SweepAccess
-from mainspring.engines.postgres.access import SQL
 from mainspring.engines.postgres.connections import SESSION_SETTINGS
+from mainspring.engines.postgres.transaction import SQL
 
 from .a_fleet import node, session
 from .test_jobs_plans import plan

@@ -13,7 +13,7 @@ from mainspring.access.caller import Act
 from mainspring.engines.postgres import migrate
 from mainspring.engines.postgres.engine import migrate_store
 from mainspring.engines.postgres.migrate import MIGRATIONS, Migration, prepare, quoted
-from mainspring.engines.postgres.transaction import load_statements
+from mainspring.engines.postgres.transaction import SQL, load_statements
 from mainspring.errors import StoreError, StoreForeignError
 from mainspring.storage.engine import Probe
 
@@ -235,7 +235,7 @@ def test_a_probe_finds_a_right_that_was_revoked(postgres: PostgresServer, databa
 def test_the_statements_fit_the_schema(database: str) -> None:
     async def test() -> None:
         async with node(database), session(database) as other:
-            for statement in load_statements("engine.sql").values():
+            for statement in [*load_statements("engine.sql").values(), *SQL.values()]:
                 await other.prepare(statement)
 
     asyncio.run(test())

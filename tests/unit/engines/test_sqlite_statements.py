@@ -223,9 +223,10 @@ def test_the_next_time_is_the_first_of_an_index(connection: apsw.Connection, nam
 
 
 def test_every_statement_of_the_file_is_loaded_whole() -> None:
-    package = files("mainspring.engines.sqlite")
-    assert sorted(SQL_FILES) == sorted(one.name for one in package.iterdir() if one.name.endswith(".sql"))
-    text = "".join(package.joinpath(name).read_text("utf-8") for name in SQL_FILES)
+    own, shared = files("mainspring.engines.sqlite"), files("mainspring.engines.sql")
+    assert sorted(SQL_FILES) == sorted(one.name for one in own.iterdir() if one.name.endswith(".sql"))
+    found = [one for name in SQL_FILES for one in (shared / name, own / name) if one.is_file()]
+    text = "".join(one.read_text("utf-8") for one in found)
     assert list(SQL) == re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
     for name, statement in SQL.items():
         assert re.match(r"(SELECT|INSERT|UPDATE|DELETE|WITH) ", statement), name
@@ -234,9 +235,9 @@ def test_every_statement_of_the_file_is_loaded_whole() -> None:
 
 
 def test_every_statement_is_used() -> None:
-    package = files("mainspring.engines.sqlite")
     modules = [
-        *package.iterdir(),
+        *files("mainspring.engines.sqlite").iterdir(),
+        *files("mainspring.engines.sql").iterdir(),
         files("mainspring.access").joinpath("audit.py"),
     ]  # a query of the audit names its index
     sources = [one.read_text("utf-8") for one in modules if one.name.endswith(".py")]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from mainspring.engines.postgres import settling, submitting, transaction
-from mainspring.engines.postgres.access import LOGS_SQL as LOGS
 from mainspring.engines.postgres.claiming import COMMITTED_AFTER, Floors
 from mainspring.engines.postgres.lists import look_up
-from mainspring.engines.postgres.transaction import JOBS_SQL
+from mainspring.engines.postgres.transaction import JOBS_SQL, SQL
 from mainspring.errors import StoreError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
@@ -225,7 +224,7 @@ async def _delete_ended(tx: Transaction, operations: Sequence[ops.DeleteEnded], 
         gone.add(job_id)
         tx.count(function, state, priority, -1)
     if gone:
-        await tx.connection.execute(LOGS["delete_logs"], list(gone))
+        await tx.connection.execute(SQL["delete_logs"], list(gone))
     outcomes = []
     for job_id in wanted:
         job_id = aliases.get(job_id, job_id)

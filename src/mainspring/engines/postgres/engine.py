@@ -10,7 +10,6 @@ import msgspec
 import structlog
 
 from mainspring.engines.postgres import (
-    access,
     connections,
     migrate,
     partitions,
@@ -23,6 +22,7 @@ from mainspring.engines.postgres.lists import READERS, Reader
 from mainspring.engines.postgres.relay import Relay
 from mainspring.engines.postgres.transaction import Nodes, load_statements
 from mainspring.engines.postgres.writer import SLOW_GROUP, Watch, Writer
+from mainspring.engines.sql import access, records
 from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
 from mainspring.features import Feature
 from mainspring.ids import Term
@@ -97,7 +97,7 @@ class PostgresEngine:
         self._slow = slow
         self._cluster = cluster
         self.slices = slices
-        self._readers = {**READERS, **access.LOG_READERS, **access.READERS, **access.SERIES_READERS}
+        self._readers = {**READERS, **access.READERS, **records.READERS}
         for one in slices:
             self._readers |= one.readers
         self._nodes = Nodes()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from mainspring import namespaces
+from mainspring.engines.sql import statements
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, State, counted_as, decode_options, encode_options
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Connection, Record
 
+    from mainspring.engines.sql.statements import Values
     from mainspring.jobs.owners import Notices
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.slices import JobLifecycle
@@ -37,6 +39,39 @@ def load_statements(file: str) -> dict[str, str]:
 
 
 _ENGINE_SQL = load_statements("engine.sql")
+
+
+def _rows(types: Sequence[str]) -> str:
+    return f"SELECT * FROM unnest({', '.join(f'${number}::{kind}[]' for number, kind in enumerate(types, 1))})"  # noqa: S608 - own statements
+
+
+SQL: Final = statements.load(__package__, ("access.sql", "records.sql"), rows=_rows)
+"""The statements of shared slices, by name."""
+
+
+class Statements:
+    """``engines.sql.statements.Statements`` on a connection."""
+
+    def __init__(self, connection: Connection[Record]) -> None:
+        self._connection = connection
+
+    async def fetch(self, name: str, *values: Any) -> Sequence[Any]:
+        """Return all rows."""
+        return await self._connection.fetch(SQL[name], *values)
+
+    async def first(self, name: str, *values: Any) -> Any:
+        """Return the first row, or None."""
+        return await self._connection.fetchrow(SQL[name], *values)
+
+    async def execute(self, name: str, *values: Any) -> int:
+        """Return the number of changed rows, which is the last word of the server's answer."""
+        return int((await self._connection.execute(SQL[name], *values)).rpartition(" ")[2])
+
+    async def many(self, name: str, rows: Iterable[Values]) -> None:
+        """Run one statement with a column of each of the values."""
+        if columns := [*zip(*rows, strict=True)]:
+            await self._connection.execute(SQL[name], *columns)
+
 
 CACHE_LIMIT = 20_000
 """The most functions whose numbers are cached between groups: any client can name new ones."""
@@ -171,6 +206,7 @@ class Transaction:
         lifecycle: JobLifecycle | None = None,
     ) -> None:
         self.connection = connection
+        self.sql = Statements(connection)
         self.term = term
         """The node's own term."""
         self.functions = functions
@@ -210,6 +246,10 @@ class Transaction:
     def after_rollback(self, function: Callable[[], object]) -> None:
         """Call a function if this attempt is rolled back, once that is certain."""
         self.rollbacks.append(function)
+
+    async def load_nodes(self, ids: Iterable[int]) -> None:
+        """Load the nodes of these jobs' terms."""
+        await self.nodes.load(ids)
 
     def later(self, work: Work) -> None:
         """Run work on the control connection, outside of every transaction, some time after the commit; best effort."""

@@ -51,7 +51,6 @@ import structlog
 from mainspring.access.audit import recorded_acts
 from mainspring.access.idempotency import KeyedGroup, has_keys
 from mainspring.engines.postgres import (
-    access,
     changing,
     claiming,
     connections,
@@ -64,6 +63,7 @@ from mainspring.engines.postgres import (
 )
 from mainspring.engines.postgres.connections import LOG_INTERVAL, Verdict, connect_repeatedly, delays, disconnect
 from mainspring.engines.postgres.transaction import JOBS_SQL, Functions, Memory, Nodes, Transaction, load_statements
+from mainspring.engines.sql import access, records
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.jobs import store as ops
 from mainspring.jobs.owners import owner
@@ -125,10 +125,8 @@ Handler = Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]
 HANDLERS: Final[dict[type[Operation], Handler]] = {
     **JOB_HANDLERS,
     **claiming.RESOURCE_HANDLERS,
-    **access.LOG_HANDLERS,
     **access.HANDLERS,
-    **access.REPLY_HANDLERS,
-    **access.SERIES_HANDLERS,
+    **records.HANDLERS,
     Probe: probe,
 }
 
@@ -148,7 +146,7 @@ class Runner:
         outcomes: list[Any] = [None] * size
         if not self._kinds >= plan.keys():
             raise unknown("PostgreSQL", plan.keys() - self._kinds)
-        keyed = KeyedGroup(plan, access.ReplyRows(tx), outcomes) if has_keys(plan) else None
+        keyed = KeyedGroup(plan, access.ReplyRows(tx.sql), outcomes) if has_keys(plan) else None
         if keyed is not None:
             plan = await keyed.reserve(plan)
         units = Units(self._slices, tx)
@@ -161,7 +159,7 @@ class Runner:
             if kind.phase > Phase.SLICES:
                 await self._run(tx, kind, placed, outcomes)
         if acts := recorded_acts(plan, outcomes):
-            await access.record(tx, acts)
+            await access.record(tx.sql, acts)
         if keyed is not None:
             await keyed.keep()
         return outcomes

@@ -14,8 +14,8 @@ import structlog
 
 from mainspring.access.audit import recorded_acts
 from mainspring.access.idempotency import KeyedGroup, has_keys
+from mainspring.engines.sql import access, records
 from mainspring.engines.sqlite import (
-    access,
     claiming,
     jobs,
     store_file,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from mainspring.engines.sql.statements import Handler
     from mainspring.features import Feature
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
@@ -47,13 +48,15 @@ def probe(tx: Transaction, operations: Sequence[Probe]) -> list[None]:
     return [None] * len(operations)
 
 
+def synchronous(handler: Handler) -> Callable[[Transaction, Sequence[Any]], Sequence[Any]]:
+    """Return a shared handler as a function: here it never suspends."""
+    return lambda tx, operations: run_synchronously(handler(tx, operations))
+
+
 _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
     **claiming.RESOURCE_HANDLERS,
-    **access.LOG_HANDLERS,
-    **access.HANDLERS,
-    **access.REPLY_HANDLERS,
-    **access.SERIES_HANDLERS,
+    **{kind: synchronous(handler) for kind, handler in (access.HANDLERS | records.HANDLERS).items()},
     Probe: probe,
 }
 THREAD_ROWS = 64
@@ -91,7 +94,7 @@ class SqliteEngine:
         self._thread_rows = thread_rows
         self.slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**READERS, **access.LOG_READERS, **access.READERS, **access.SERIES_READERS}
+        self._readers = {**READERS, **access.READERS, **records.READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers
@@ -298,7 +301,7 @@ class SqliteEngine:
         if not plan.keys() <= self._kinds:
             raise unknown("SQLite", plan.keys() - self._kinds)
         outcomes: list[Any] = [None] * len(group)
-        keyed = KeyedGroup(plan, access.ReplyRows(self._tx), outcomes) if has_keys(plan) else None
+        keyed = KeyedGroup(plan, access.ReplyRows(self._tx.sql), outcomes) if has_keys(plan) else None
         if keyed is not None:
             plan = run_synchronously(keyed.reserve(plan))
         for kind, placed in plan.items():
@@ -310,7 +313,7 @@ class SqliteEngine:
             if kind.phase > Phase.SLICES:
                 self._run_kind(kind, placed, outcomes)
         if acts := recorded_acts(plan, outcomes):
-            access.record(self._tx, acts)
+            run_synchronously(access.record(self._tx.sql, acts))
         if keyed is not None:
             run_synchronously(keyed.keep())
         return outcomes

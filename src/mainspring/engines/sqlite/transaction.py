@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from mainspring import namespaces
-from mainspring.engines.sqlite.statements import SQL
+from mainspring.engines.sqlite.statements import SQL, Statements
 from mainspring.errors import (
     StoreBrokenError,
     StoreBusyError,
@@ -314,6 +314,7 @@ class Transaction:
 
     def __init__(self, cursor: apsw.Cursor, term: int, nodes: dict[int, str], lifecycle: JobLifecycle | None) -> None:
         self.cursor = cursor
+        self.sql = Statements(cursor)
         self.term = term
         self.nodes = nodes
         """Nodes by term."""
@@ -338,6 +339,9 @@ class Transaction:
         """Add to a count; both held states are counted as leased."""
         key = (function, counted_as(state), priority)
         self._deltas[key] = self._deltas.get(key, 0) + number
+
+    async def load_nodes(self, ids: Iterable[int]) -> None:
+        """Do nothing: the nodes of all terms are known."""
 
     def write_counts(self) -> None:
         """Write the deltas; the last step before the commit."""

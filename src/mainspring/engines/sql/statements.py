@@ -1,0 +1,78 @@
+"""The named statements of a SQL store: the port over which slices are written once for all of these stores.
+
+A statement that is the same in all dialects stands in a ``.sql`` file of this package; one that differs stands in a file of the
+same name in each engine's package. Parameters are ``$1``, ``$2`` and so on. A part ``{rows(text, bigint)}`` stands for the rows
+that `Statements.many` is given, with the types of their columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from mainspring.storage.engine import Operation, Query, statements_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mainspring.storage.engine import Meter
+
+LARGEST: Final = 2**63 - 1
+"""The largest integer of these stores; numbers from clients may exceed it."""
+
+Values: TypeAlias = Sequence[Any]
+"""The values of a row, in the order of its columns."""
+
+
+class Statements(Protocol):
+    """Runs named statements in a transaction, or for a read."""
+
+    async def fetch(self, name: str, *values: Any) -> Sequence[Any]:
+        """Return all rows of a statement."""
+
+    async def first(self, name: str, *values: Any) -> Any:
+        """Return the first row of a statement; None if there is none."""
+
+    async def execute(self, name: str, *values: Any) -> int:
+        """Run a statement, and return the number of rows that it has changed."""
+
+    async def many(self, name: str, rows: Iterable[Values]) -> None:
+        """Run a statement for each row of values. No two rows may be about the same stored row."""
+
+
+class Transaction(Protocol):
+    """A transaction of a SQL store, or a read."""
+
+    @property
+    def sql(self) -> Statements:
+        """Its statements."""
+
+    async def load_nodes(self, ids: Iterable[int]) -> None:
+        """Load the nodes of these jobs' terms; call it before a job or its number is returned: handles need both."""
+
+
+Handler: TypeAlias = Callable[[Any, Sequence[Any]], Coroutine[Any, Any, Sequence[Any]]]
+"""Runs the operations of a kind in a group, and returns their outcomes."""
+Handlers: TypeAlias = dict[type[Operation], Handler]
+Reader: TypeAlias = Callable[[Any, Any, "Meter"], Coroutine[Any, Any, Any]]
+"""Answers a query."""
+Readers: TypeAlias = dict[type[Query[Any]], Reader]
+
+_ROWS: Final = re.compile(r"\{rows\(([^)]*)\)\}")
+_PARAMETER: Final = re.compile(r"\$(\d+)")
+
+
+def load(
+    package: str, names: Iterable[str], *, rows: Callable[[list[str]], str], parameter: str = ""
+) -> dict[str, str]:
+    """Return the statements of an engine's package, by name; those of this package are among them.
+
+    ``names`` are the names of files. ``rows`` returns the text for rows of columns with these types. ``parameter`` is the sign of
+    a parameter, if it is not ``$``.
+    """
+    shared, own = files(__package__), files(package)
+    texts = [one.read_text("utf-8") for name in names for one in (shared / name, own / name) if one.is_file()]
+    text = _ROWS.sub(lambda found: rows([kind.strip() for kind in found[1].split(",")]), "\n".join(texts))
+    return statements_of(_PARAMETER.sub(rf"{parameter}\1", text) if parameter else text)
