@@ -21,7 +21,7 @@ import structlog
 from mainspring.access.caller import LOCAL
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import State
-from mainspring.jobs.store import CountLive, Redrive, ShowLive, Submit
+from mainspring.jobs.store import Count, Redrive, ShowLive, Submit
 from mainspring.log_limit import LogLimit
 from mainspring.namespaces import namespace_of
 
@@ -136,18 +136,18 @@ class Counting:
             del self._next[name]
         if asked:
             self._commits.put(
-                CountLive(list(asked)),
-                lambda counted: self._commits.after_answers(lambda: self._learn(asked, counted)),
+                Count(list(asked)),
+                lambda counts: self._commits.after_answers(lambda: self._learn(asked, counts)),
                 lambda error: self._not_counted(asked, error),
             )
 
-    def _learn(self, asked: Mapping[bytes, FunctionQueue], counted: Counted) -> None:
+    def _learn(self, asked: Mapping[bytes, FunctionQueue], counts: Mapping[tuple[bytes, int, int], int]) -> None:
         """Set the counts, which include all operations of the same group."""
         self._ask()
         for queue in asked.values():
             queue.backlog[:] = 0, 0, 0
             queue.away = 0
-        for (name, state, priority), number in counted.counts.items():
+        for (name, state, priority), number in counts.items():
             asked[name].count(state, priority, number)
         for queue in asked.values():
             queue.away = max(queue.away - queue.leased, 0)
@@ -305,8 +305,8 @@ class Roster:
         others = [name for name in names if name not in here]
         if self._dispatch.complete or not others:
             return here
-        outcome: Counted = await self._commits.committed(CountLive(others))
-        return {row.name: row for row in _rows_of(outcome.counts)} | here
+        counts: dict[tuple[bytes, int, int], int] = await self._commits.committed(Count(others))
+        return {row.name: row for row in _rows_of(counts)} | here
 
     # ---- counts ----
 

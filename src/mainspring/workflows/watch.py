@@ -15,7 +15,7 @@ import structlog
 
 from mainspring.clock import to_us
 from mainspring.jobs.model import State
-from mainspring.jobs.store import CountLive
+from mainspring.jobs.store import Count
 from mainspring.namespaces import DEFAULT
 from mainspring.storage.agenda import Agenda
 from mainspring.workflows.model import Status, decision_function
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
-    from mainspring.jobs.store import Counted
     from mainspring.storage.agenda import FetchTimes, Timers
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
@@ -315,10 +314,10 @@ class Watch:
             if (one.namespace, one.name, one.version) not in connected:
                 unserved[decision_function(one.namespace, one.name, one.version)] = one
 
-        def counted(outcome: Counted) -> None:
+        def counted(outcome: dict[tuple[bytes, int, int], int]) -> None:
             self.open = dict.fromkeys(functions.values(), 0)
             pending: dict[bytes, int] = {}
-            for (function, state, _), number in outcome.counts.items():
+            for (function, state, _), number in outcome.items():
                 if function in functions and state == State.LEASED:  # a held job is the root job of an open run
                     self.open[functions[function]] += number
                 elif function in unserved and state == State.PENDING:
@@ -338,7 +337,7 @@ class Watch:
             self._warn()
 
         if functions:
-            operation = CountLive([*functions, *unserved])
+            operation = Count([*functions, *unserved])
             operation.urgent = False
             self._commits.put(operation, counted)
 

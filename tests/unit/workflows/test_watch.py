@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 from structlog.testing import capture_logs
 
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Counted, CountLive
+from mainspring.jobs.store import Count
 from mainspring.testing.passing_time import ManualClock
 from mainspring.workflows.model import Definition, Status, decision_function
 from mainspring.workflows.observers import Changed
@@ -44,8 +44,8 @@ class Store:
         done(dict(self.parked))
 
     def put(self, operation: Operation, done: Callable[[Any], None], *_: object) -> None:
-        if isinstance(operation, CountLive):
-            done(Counted({key: number for key, number in self.counts.items() if key[0] in operation.functions}))
+        if isinstance(operation, Count):
+            done({key: number for key, number in self.counts.items() if key[0] in (operation.functions or ())})
             return
         self.operations.append(operation)
         done(self.answers.pop(0) if self.answers else 0)

@@ -27,7 +27,7 @@ from mainspring.api.workflows import (
 )
 from mainspring.clock import to_us, us_of
 from mainspring.jobs.model import State
-from mainspring.jobs.store import CountLive
+from mainspring.jobs.store import Count
 from mainspring.namespaces import ANY, name_of, namespace_of
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.lists import QueryJobs
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from mainspring.callbacks import Ask
     from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
-    from mainspring.jobs.store import Counted
     from mainspring.workflows.history import Event
     from mainspring.workflows.store import Shown
 
@@ -214,9 +213,9 @@ class UnbegunRuns:
         ]
         if not functions:
             return StoredPage([])
-        counted: Counted = await self._service.committed(CountLive(functions))
+        counts: dict[tuple[bytes, int, int], int] = await self._service.committed(Count(functions))
         pages: list[StoredPage[Job]] = []
-        for function, state in sorted({(function, state) for function, state, _ in counted.counts if state in states}):
+        for function, state in sorted({(function, state) for function, state, _ in counts if state in states}):
             where = JobFilter(states=(State(state),), function=function)
             query = QueryJobs(where=where, after=before, limit=request.limit)
             pages.append(await self._service.read(query))

@@ -437,13 +437,9 @@ def _functions_of(tables: Tables, namespace: str) -> set[bytes]:
 
 def count(tables: Tables, operation: ops.Count) -> dict[tuple[bytes, int, int], int]:
     """Return the counts; see ``Count``."""
-    del operation
+    if operation.functions is not None:
+        return live_of(tables, operation.functions)
     return {key: number for key, number in tables.counts.items() if number}
-
-
-def count_live(tables: Tables, operation: ops.CountLive) -> ops.Counted:
-    """Return the counts of some functions; see ``CountLive``."""
-    return ops.Counted(live_of(tables, operation.functions))
 
 
 def live_of(tables: Tables, functions: Iterable[bytes]) -> dict[tuple[bytes, int, int], int]:
@@ -472,5 +468,4 @@ READING_HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.FindSubscribers: find_subscribers,
     ops.ReadBacklog: read_backlog,
     ops.Count: count,
-    ops.CountLive: count_live,
 }

@@ -170,18 +170,20 @@ async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -
 
 async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
     """Return the counts; see ``Count``."""
+    return [
+        await _all(tx) if one.functions is None else await live(tx, await numbers_of(tx, one.functions))
+        for one in operations
+    ]
+
+
+async def _all(tx: Transaction) -> dict[tuple[bytes, int, int], int]:
     numbers = await transaction.journal_counts(tx)
     await tx.functions.load_keys({function for function, _, _ in numbers})
     counts: dict[tuple[bytes, int, int], int] = {}
     for (function, state, priority), number in numbers.items():
         key = (tx.functions.keys[function], state, priority)
         counts[key] = counts.get(key, 0) + number
-    return [dict(counts) for _ in operations]
-
-
-async def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
-    """Return the counts of some functions; see ``CountLive``."""
-    return [ops.Counted(await live(tx, await numbers_of(tx, operation.functions))) for operation in operations]
+    return counts
 
 
 async def live(tx: Transaction, names: Mapping[int, bytes]) -> dict[tuple[bytes, int, int], int]:

@@ -116,7 +116,6 @@ JOB_HANDLERS: Final[dict[type[Operation], JobHandler]] = {
     ops.FindSubscribers: settling.find_subscribers,
     ops.ReadBacklog: lists.read_backlog,
     ops.Count: lists.count,
-    ops.CountLive: lists.count_live,
 }
 
 Handler = Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]

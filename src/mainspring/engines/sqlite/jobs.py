@@ -103,27 +103,22 @@ def _find_unique(tx: Transaction, function: bytes | ops.InNamespace, unique: byt
 def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
     """Return the counts; see ``Count``."""
     tx.write_counts()
-    counts = {
-        (tx.functions.key(function), state, priority): number
-        for function, state, priority, number in tx.cursor.execute(SQL["counts"])
-    }
-    return [counts for _ in operations]
-
-
-def count_live(tx: Transaction, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
-    """Return the counts of some functions; see ``CountLive``."""
-    tx.write_counts()
     return [_counts_of(tx, operation.functions) for operation in operations]
 
 
-def _counts_of(tx: Transaction, functions: Sequence[bytes]) -> ops.Counted:
+def _counts_of(tx: Transaction, functions: Sequence[bytes] | None) -> dict[tuple[bytes, int, int], int]:
+    if functions is None:
+        return {
+            (tx.functions.key(function), state, priority): number
+            for function, state, priority, number in tx.cursor.execute(SQL["counts"])
+        }
     counts = {}
     for name in functions:
         function = tx.functions.find(name)
         if function is not None:
             for state, priority, number in tx.cursor.execute(SQL["counts_of"], (function,)):
                 counts[name, state, priority] = number
-    return ops.Counted(counts)
+    return counts
 
 
 def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found]]:
@@ -535,7 +530,6 @@ HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]
     ops.Find: find,
     ops.FindUnique: find_unique,
     ops.Count: count,
-    ops.CountLive: count_live,
 }
 
 CHANGES: dict[type[Operation], Callable[[Transaction, Job | None, Any], Any]] = {

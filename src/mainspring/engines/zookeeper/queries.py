@@ -381,19 +381,21 @@ async def count(session: Session, operations: Sequence[ops.Count]) -> list[Count
     """Return the counts; see ``Count``."""
     await session.tree.sync()
     counts = await count_all(session)
-    return [dict(counts) for _ in operations]
-
-
-async def count_live(session: Session, operations: Sequence[ops.CountLive]) -> list[ops.Counted]:
-    """Return the counts of some functions; see ``CountLive``."""
-    counts = await live(session)
-    return [ops.Counted(of_functions(counts, frozenset(operation.functions))) for operation in operations]
+    unfinished = _unfinished(counts)
+    return [
+        dict(counts) if one.functions is None else of_functions(unfinished, frozenset(one.functions))
+        for one in operations
+    ]
 
 
 async def live(session: Session) -> Counts:
     """Return the counts of jobs that have not ended."""
     await session.tree.sync()
-    return {key: number for key, number in (await count_all(session)).items() if not State(key[1]).ended}
+    return _unfinished(await count_all(session))
+
+
+def _unfinished(counts: Counts) -> Counts:
+    return {key: number for key, number in counts.items() if not State(key[1]).ended}
 
 
 def of_functions(counts: Counts, functions: Collection[bytes]) -> Counts:
@@ -448,7 +450,6 @@ HANDLERS: Handlers = {
     ops.Find: find,
     ops.FindUnique: find_unique,
     ops.Count: count,
-    ops.CountLive: count_live,
     ops.ReadBacklog: look_for_backlog,
 }
 

@@ -303,33 +303,26 @@ class FindUnique(Operation):
 
 
 class Count(Operation):
-    """Read the counts. Outcome: ``dict[tuple[bytes, int, int], int]``: by function, state and priority.
+    """Count the jobs of some functions that have not ended, or all jobs, including all earlier operations.
 
-    Held jobs are counted as LEASED, whether or not they are recorded as running.
+    Outcome: ``dict[tuple[bytes, int, int], int]``: by function, state and priority, without zeros. Held jobs count as LEASED,
+    whether or not they are recorded as running.
     """
-
-    __slots__ = ()
-
-    phase = Phase.READ
-    reads = True
-
-
-class CountLive(Operation):
-    """Count the jobs of some functions that have not ended, including all earlier operations. Outcome: ``Counted``."""
 
     __slots__ = ("functions",)
 
     phase = Phase.READ
     reads = True
 
-    def __init__(self, functions: Sequence[bytes]) -> None:
+    def __init__(self, functions: Sequence[bytes] | None = None) -> None:
+        """``functions`` is None for all jobs of all functions."""
         super().__init__()
         self.functions = functions
-        self.rows = len(functions)
+        self.rows = len(functions or ())
 
 
 class ShowLive(Query["Counted"], frozen=True):
-    """Count the live jobs of all functions, page by page, for display. Callers that keep counts use ``CountLive``.
+    """Count the live jobs of all functions, page by page, for display. Callers that keep counts use ``Count``.
 
     The functions are all that the store has ever seen, in the store's own order. The cost of a page depends on its length alone.
     A page is empty if all jobs of its functions have ended.
@@ -367,7 +360,7 @@ def numbered(place: bytes) -> int:
 
 
 class Counted(NamedTuple):
-    """The outcome of CountLive and of ShowLive."""
+    """The outcome of ShowLive."""
 
     counts: dict[tuple[bytes, int, int], int]
     """By function, state and priority, as that of ``Count``, without zeros."""
