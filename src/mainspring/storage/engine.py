@@ -407,13 +407,13 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 def statements_of(text: str) -> dict[str, str]:
     """Return the statements of a file, by name. Each follows a line ``-- name: NAME``, and ends with a semicolon.
 
-    A text after ``-- part: NAME`` replaces ``{NAME}`` in the statements. Raises KeyError for a part that the file does not have.
+    A text after ``-- part: NAME`` replaces ``{NAME}`` in statements and in other parts. Raises KeyError for a missing part.
     A comment before such a line describes what follows.
     """
     entries: list[tuple[str, str, str]] = _ENTRY.findall(text)
     parts = {name: part for kind, name, part in entries if kind == "part"}
-    return {
-        name: _PLACE.sub(lambda place: parts[place[1]], statement)
-        for kind, name, statement in entries
-        if kind == "name"
-    }
+
+    def fill(statement: str) -> str:
+        return _PLACE.sub(lambda place: fill(parts[place[1]]), statement)
+
+    return {name: fill(statement) for kind, name, statement in entries if kind == "name"}

@@ -17,6 +17,11 @@ def test_a_part_replaces_its_name_in_braces() -> None:
     assert statements_of(text) == {"one": "SELECT a, b FROM x", "two": "SELECT a, b FROM y"}
 
 
+def test_a_part_may_have_parts() -> None:
+    text = "-- part: all\n{some}, c;\n-- part: some\na, b;\n-- name: one\nSELECT {all} FROM x;\n"
+    assert statements_of(text) == {"one": "SELECT a, b, c FROM x"}
+
+
 def test_a_part_that_the_file_does_not_have_is_an_error() -> None:
     with pytest.raises(KeyError, match="columns"):
         statements_of("-- name: one\nSELECT {columns} FROM x;\n")

@@ -1,9 +1,5 @@
 -- part: for_update
 FOR UPDATE;
--- part: by_what
-;
--- part: by_namespace
-;
 
 -- The order of rows prevents deadlocks between nodes.
 -- name: touch_tokens

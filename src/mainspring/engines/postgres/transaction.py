@@ -41,11 +41,17 @@ def load_statements(file: str) -> dict[str, str]:
 _ENGINE_SQL = load_statements("engine.sql")
 
 
-def _rows(types: Sequence[str]) -> str:
+def _rows(*types: str) -> str:
     return f"SELECT * FROM unnest({', '.join(f'${number}::{kind}[]' for number, kind in enumerate(types, 1))})"  # noqa: S608 - own statements
 
 
-SQL: Final = statements.load(__package__, ("access.sql", "records.sql"), rows=_rows)
+_DIALECT: Final = {
+    "rows": _rows,
+    "among": lambda numbers: f"= ANY ({numbers}::bigint[])",
+    "index": lambda _: "",
+}
+
+SQL: Final = statements.load(__package__, ("access.sql", "records.sql"), _DIALECT)
 """The statements of shared slices, by name."""
 
 
@@ -64,13 +70,21 @@ class Statements:
         return await self._connection.fetchrow(SQL[name], *values)
 
     async def execute(self, name: str, *values: Any) -> int:
-        """Return the number of changed rows, which is the last word of the server's answer."""
-        return int((await self._connection.execute(SQL[name], *values)).rpartition(" ")[2])
+        """Return the number of changed rows."""
+        return await self._execute(name, values)
 
-    async def many(self, name: str, rows: Iterable[Values]) -> None:
+    async def many(self, name: str, rows: Iterable[Values]) -> int:
         """Run one statement with a column of each of the values."""
-        if columns := [*zip(*rows, strict=True)]:
-            await self._connection.execute(SQL[name], *columns)
+        columns = [*zip(*rows, strict=True)]
+        return await self._execute(name, columns) if columns else 0
+
+    async def _execute(self, name: str, values: Sequence[Any]) -> int:
+        answer = await self._connection.execute(SQL[name], *values)
+        return int(answer.rpartition(" ")[2])
+
+    def among(self, numbers: Iterable[int]) -> list[int]:
+        """Return numbers as an array."""
+        return [*numbers]
 
 
 CACHE_LIMIT = 20_000

@@ -35,10 +35,10 @@ SELECT token, data, used_us FROM credentials WHERE token > $1 AND kind = 'ms_' O
 SELECT number, at_us, act FROM audit WHERE number < $1 ORDER BY number DESC LIMIT $2;
 
 -- name: acts_of_what
-SELECT number, at_us, act FROM audit {by_what} WHERE what = $3 AND number < $1 ORDER BY number DESC LIMIT $2;
+SELECT number, at_us, act FROM audit {index(audit_whats)} WHERE what = $3 AND number < $1 ORDER BY number DESC LIMIT $2;
 
 -- name: acts_of_namespace
-SELECT number, at_us, act FROM audit {by_namespace} WHERE namespace = $3 AND number < $1 ORDER BY number DESC LIMIT $2;
+SELECT number, at_us, act FROM audit {index(audit_namespaces)} WHERE namespace = $3 AND number < $1 ORDER BY number DESC LIMIT $2;
 
 -- A row that another node inserts at the same time is waited for, so that one of both nodes finds the other's.
 -- name: reserve_reply

@@ -1,14 +1,17 @@
 """The named statements of a SQL store: the port over which slices are written once for all of these stores.
 
 A statement that is the same in all dialects stands in a ``.sql`` file of this package; one that differs stands in a file of the
-same name in each engine's package. Parameters are ``$1``, ``$2`` and so on. A part ``{rows(text, bigint)}`` stands for the rows
-that `Statements.many` is given, with the types of their columns.
+same name in each engine's package. Parameters are ``$1``, ``$2`` and so on. Each dialect has its text for three parts:
+
+- ``{rows(text, bigint)}``: the rows that `Statements.many` is given, with the types of their columns;
+- ``id {among($1)}``: the condition that a number is one of `Statements.among`;
+- ``{index(NAME)}``: an index that a planner has to use.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -38,8 +41,14 @@ class Statements(Protocol):
     async def execute(self, name: str, *values: Any) -> int:
         """Run a statement, and return the number of rows that it has changed."""
 
-    async def many(self, name: str, rows: Iterable[Values]) -> None:
-        """Run a statement for each row of values. No two rows may be about the same stored row."""
+    async def many(self, name: str, rows: Iterable[Values]) -> int:
+        """Run a statement for each row of values, and return the number of rows that it has changed.
+
+        No two rows may be about the same stored row.
+        """
+
+    def among(self, numbers: Iterable[int]) -> Any:
+        """Return the value of a parameter with many numbers, for a part ``{among($1)}``."""
 
 
 class Transaction(Protocol):
@@ -60,19 +69,19 @@ Reader: TypeAlias = Callable[[Any, Any, "Meter"], Coroutine[Any, Any, Any]]
 """Answers a query."""
 Readers: TypeAlias = dict[type[Query[Any]], Reader]
 
-_ROWS: Final = re.compile(r"\{rows\(([^)]*)\)\}")
+Dialect: TypeAlias = Mapping[str, Callable[..., str]]
+"""The text of each part with arguments, by its name."""
+
+_CALL: Final = re.compile(r"\{(\w+)\(([^)]*)\)\}")
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 
 
-def load(
-    package: str, names: Iterable[str], *, rows: Callable[[list[str]], str], parameter: str = ""
-) -> dict[str, str]:
+def load(package: str, names: Iterable[str], dialect: Dialect, *, parameter: str = "") -> dict[str, str]:
     """Return the statements of an engine's package, by name; those of this package are among them.
 
-    ``names`` are the names of files. ``rows`` returns the text for rows of columns with these types. ``parameter`` is the sign of
-    a parameter, if it is not ``$``.
+    ``names`` are the names of files. ``parameter`` is the sign of a parameter, if it is not ``$``.
     """
     shared, own = files(__package__), files(package)
     texts = [one.read_text("utf-8") for name in names for one in (shared / name, own / name) if one.is_file()]
-    text = _ROWS.sub(lambda found: rows([kind.strip() for kind in found[1].split(",")]), "\n".join(texts))
+    text = _CALL.sub(lambda call: dialect[call[1]](*call[2].split(", ")), "\n".join(texts))
     return statements_of(_PARAMETER.sub(rf"{parameter}\1", text) if parameter else text)

@@ -1,10 +1,6 @@
 -- No other program writes.
 -- part: for_update
 ;
--- part: by_what
-INDEXED BY audit_whats;
--- part: by_namespace
-INDEXED BY audit_namespaces;
 
 -- name: touch_tokens
 UPDATE credentials SET used_us = max(used_us, $2) WHERE token = $1 AND kind = 'ms_';

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.sql import statements
@@ -24,11 +25,13 @@ SQL_FILES: Final = (
 )
 
 
-def _rows(types: Sequence[str]) -> str:
-    return f"VALUES ({', '.join(f'${number}' for number in range(1, len(types) + 1))})"
+_DIALECT: Final = {
+    "rows": lambda *types: f"VALUES ({', '.join(f'${number}' for number, _ in enumerate(types, 1))})",
+    "among": lambda numbers: f"IN (SELECT value FROM json_each({numbers}))",  # noqa: S608 - own statements
+    "index": lambda name: f"INDEXED BY {name}",
+}
 
-
-SQL: Final = statements.load(__package__, SQL_FILES, rows=_rows, parameter="?")
+SQL: Final = statements.load(__package__, SQL_FILES, _DIALECT, parameter="?")
 """The statements by name."""
 
 
@@ -51,6 +54,13 @@ class Statements:
         self._cursor.execute(SQL[name], values)
         return self._cursor.connection.changes()
 
-    async def many(self, name: str, rows: Iterable[Values]) -> None:
+    async def many(self, name: str, rows: Iterable[Values]) -> int:
         """Run a statement for each row."""
+        connection = self._cursor.connection
+        before = connection.total_changes()
         self._cursor.executemany(SQL[name], rows)
+        return connection.total_changes() - before
+
+    def among(self, numbers: Iterable[int]) -> str:
+        """Return numbers as JSON."""
+        return json.dumps([*numbers])
