@@ -115,7 +115,6 @@ class Reserve(ReplyOperation):
         self.expired_us = expired_us
 
     async def run(self, rows: Rows) -> Reservation | None:
-        """Reserve it."""
         return await rows.reserve(self.key, self.request, self.at_us, self.expired_us)
 
 
@@ -133,7 +132,6 @@ class FindReply(ReplyOperation):
         self.expired_us = expired_us
 
     async def run(self, rows: Rows) -> Reservation | None:
-        """Find it."""
         return await rows.find(self.key, self.expired_us)
 
 
@@ -149,7 +147,6 @@ class Keep(ReplyOperation):
         self.size += len(self.reply)
 
     async def run(self, rows: Rows) -> None:
-        """Keep it."""
         await rows.keep(self.key, self.reply)
 
 
@@ -163,7 +160,6 @@ class Release(ReplyOperation):
         self.key = key
 
     async def run(self, rows: Rows) -> None:
-        """Release it."""
         await rows.release(self.key)
 
 
@@ -179,7 +175,6 @@ class SweepReplies(ReplyOperation):
         self.urgent = False
 
     async def run(self, rows: Rows) -> int:
-        """Delete them."""
         return await rows.sweep(self.before_us, SWEEP_ROWS)
 
 
@@ -298,7 +293,7 @@ SWEEP_INTERVAL: Final = 600.0
 
 
 class ReplyService:
-    """Reserves keys, and keeps answers for `KEPT_FOR` seconds. Its coroutines raise StoreError.
+    """The `Replies` of a node: keeps answers for `KEPT_FOR` seconds. Its coroutines raise StoreError.
 
     ``atomic``: the store has the jobs, too, so that an answer can be in the transaction of its act.
     """
@@ -310,30 +305,24 @@ class ReplyService:
         self._swept = clock.monotonic()
 
     def key(self, key: bytes, request: bytes) -> RequestKey:
-        """Return the key of a request that is made now; both arguments are digests."""
         now_us = to_us(self._clock.wall())
         return RequestKey(key, request, now_us, now_us - to_us(KEPT_FOR))
 
     async def find_reply(self, key: RequestKey) -> Reservation | None:
-        """Return the earlier reservation of a key, if there is one."""
         found: Reservation | None = await self._commit(FindReply(key.key, key.expired_us))
         return found
 
     async def reserve_reply(self, key: RequestKey) -> Reservation | None:
-        """Reserve a key for a request; return None, or the earlier reservation of the key."""
         found: Reservation | None = await self._commit(Reserve(*key))
         return found
 
     async def keep_reply(self, key: bytes, reply: KeptReply) -> None:
-        """Keep the answer to the request that has reserved a key."""
         await self._commit(Keep(key, reply))
 
     async def release_reply(self, key: bytes) -> None:
-        """Release a key, because its request has changed nothing."""
         await self._commit(Release(key))
 
     def age(self, reservation: Reservation) -> float:
-        """Return the seconds since a reservation was made."""
         return self._clock.wall() - reservation.at_us / 1e6
 
     def tick(self, now: float) -> None:

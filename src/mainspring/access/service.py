@@ -198,7 +198,7 @@ ID_BYTES: Final = 8
 
 
 class AccessService:
-    """A node's part in the access to its store.
+    """A node's part in the access to its store. For the faces, it is their `SignIn`, whose docstrings hold its promises.
 
     ``shared``: other nodes may revoke credentials too. ``lacks`` is what the store of the jobs does not do.
     """
@@ -262,11 +262,9 @@ class AccessService:
         return Caller(credential.name, credential.grants, token=credential.token, address=address, session=session)
 
     async def caller_of_token(self, text: str, address: str = "") -> Caller | None:
-        """Return the caller of a token; see `sign_in.SignIn`."""
         return await awaited(Callback(lambda done, failed: self.find(Kind.TOKEN, text, done, failed, address)))
 
     async def caller_of_session(self, text: str, address: str = "") -> Caller | None:
-        """Return the caller of a session; see `sign_in.SignIn`."""
         return await awaited(Callback(lambda done, failed: self.find(Kind.SESSION, text, done, failed, address)))
 
     async def current(self, caller: Caller) -> Caller | None:
@@ -279,7 +277,6 @@ class AccessService:
     # ---- sessions ----
 
     async def sign_in(self, token: str) -> str | None:
-        """Begin a session with a token; see `sign_in.SignIn`."""
         digest = digest_of(Kind.TOKEN, token)
         if digest is None:
             return None
@@ -317,7 +314,6 @@ class AccessService:
         self._sign_ins[token] += 1
 
     async def sign_in_by_link(self, link: str) -> str | None:
-        """Begin a session with a link; see `sign_in.SignIn`."""
         digest = digest_of(Kind.LINK, link)
         if digest is None:
             return None
@@ -330,14 +326,12 @@ class AccessService:
         return session
 
     async def sign_out(self, session: str) -> None:
-        """End a session; see `sign_in.SignIn`."""
         digest = digest_of(Kind.SESSION, session)
         if digest is not None:
             await self._commit(EndSession(digest))
             self._cache.forget()
 
     async def new_link(self, name: str = "console") -> str:
-        """Return a sign-in link; see `sign_in.SignIn`."""
         link, digest = self._new(Kind.LINK)
         now_us = self._now_us()
         credential = Credential(

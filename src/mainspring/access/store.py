@@ -125,7 +125,6 @@ class Issue(AccessOperation):
         self.credential = credential
 
     async def run(self, tables: Tables) -> bool:
-        """Store it."""
         new = self.credential
         if new.kind is Kind.SESSION and new.token and await tables.token(new.token) is None:
             return False
@@ -146,7 +145,6 @@ class UseLink(AccessOperation):
         self.expires_us = expires_us
 
     async def run(self, tables: Tables) -> Credential | None:
-        """Use the link up."""
         link = await tables.find(self.link)
         if link is None or link.kind is not Kind.LINK:
             return None
@@ -170,7 +168,6 @@ class Revoke(AccessOperation):
         self.token = token
 
     async def run(self, tables: Tables) -> Credential | None:
-        """Delete them."""
         found = await tables.token(self.token)
         if found is not None:
             await tables.remove(found.digest)
@@ -190,7 +187,6 @@ class Rotate(AccessOperation):
         self.digest = digest
 
     async def run(self, tables: Tables) -> Credential | None:
-        """Replace the secret."""
         found = await tables.token(self.token)
         if found is None:
             return None
@@ -211,7 +207,6 @@ class EndSession(AccessOperation):
         self.session = session
 
     async def run(self, tables: Tables) -> bool:
-        """Delete it."""
         found = await tables.find(self.session)
         if found is None or found.kind is not Kind.SESSION:
             return False
@@ -232,7 +227,6 @@ class TouchTokens(AccessOperation):
         self.urgent = False
 
     async def run(self, tables: Tables) -> None:
-        """Write the times."""
         await tables.touch(self.used)
 
 
@@ -252,7 +246,6 @@ class SweepAccess(AccessOperation):
         self.urgent = False
 
     async def run(self, tables: Tables) -> int:
-        """Delete them."""
         return await tables.sweep(self.expired_us, self.acts_us, SWEEP_ROWS)
 
 

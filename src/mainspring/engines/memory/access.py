@@ -39,44 +39,35 @@ class _Credentials:
         self._rows = tables.credentials
 
     async def find(self, digest: bytes) -> store.Credential | None:
-        """Return a credential."""
         return self._rows.get(digest)
 
     async def token(self, token: str) -> store.Credential | None:
-        """Return a token by its id."""
         return next((one for one in self._rows.values() if one.token == token and one.kind is Kind.TOKEN), None)
 
     async def insert(self, credential: store.Credential) -> None:
-        """Store a new credential."""
         self._rows[credential.digest] = credential
 
     async def remove(self, digest: bytes) -> None:
-        """Delete a credential."""
         self._rows.pop(digest, None)
 
     async def replace(self, digest: bytes, credential: store.Credential) -> None:
-        """Replace a credential in its place."""
         del self._rows[digest]
         self._rows[credential.digest] = credential
 
     async def remove_sessions(self, token: str) -> None:
-        """Delete the sessions of a token."""
         for one in [one for one in self._rows.values() if one.token == token and one.kind is Kind.SESSION]:
             del self._rows[one.digest]
 
     async def touch(self, used: Mapping[str, int]) -> None:
-        """Set the times at which tokens were last used."""
         for token, used_us in used.items():
             found = await self.token(token)
             if found is not None and found.used_us < used_us:
                 self._rows[found.digest] = msgspec.structs.replace(found, used_us=used_us)
 
     async def revoked(self) -> None:
-        """Increase the number of revocations."""
         self._tables.revocations += 1
 
     async def sweep(self, expired_us: int, acts_us: int, rows: int) -> int:
-        """Delete expired credentials and old acts."""
         expired = [
             digest
             for digest, one in self._rows.items()
@@ -161,30 +152,25 @@ class ReplyRows:
         self._rows = tables.replies
 
     async def reserve(self, key: bytes, request: bytes, at_us: int, expired_us: int) -> Reservation | None:
-        """Insert a reservation, or return the existing one."""
         found = await self.find(key, expired_us)
         if found is None:
             self._rows[key] = (request, at_us, None)
         return found
 
     async def find(self, key: bytes, expired_us: int) -> Reservation | None:
-        """Return the existing reservation."""
         found = self._rows.get(key)
         return reservation_of(*found) if found is not None and found[1] >= expired_us else None
 
     async def keep(self, key: bytes, reply: bytes) -> None:
-        """Set the answer of a reservation."""
         found = self._rows.get(key)
         if found is not None:
             self._rows[key] = (*found[:2], reply)
 
     async def release(self, key: bytes) -> None:
-        """Delete a reservation without an answer."""
         if key in self._rows and self._rows[key][2] is None:
             del self._rows[key]
 
     async def sweep(self, before_us: int, rows: int) -> int:
-        """Delete old reservations."""
         old = [key for key, row in self._rows.items() if row[1] < before_us][:rows]
         for key in old:
             del self._rows[key]

@@ -35,15 +35,12 @@ class MemoryBulk:
 
     @property
     def term(self) -> int:
-        """The node's own term."""
         return self._tx.term
 
     async def load(self, bulk_id: int) -> BulkOperation | None:
-        """Read an operation."""
         return self._tables.operations.get(bulk_id)
 
     async def save(self, bulk: BulkOperation, touched: bytes | None = None) -> None:
-        """Write an operation."""
         self._tables.operations[bulk.id] = bulk
         if touched is not None:
             self._tables.operation_steps.setdefault(bulk.id, {})[bulk.revision] = touched
@@ -53,22 +50,18 @@ class MemoryBulk:
         return term != self._tx.term
 
     async def jobs(self, ids: Sequence[int]) -> Mapping[int, Job]:
-        """Read jobs."""
         return {job_id: copy(self._tables.jobs[job_id]) for job_id in ids if job_id in self._tables.jobs}
 
     async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
-        """Run operations on jobs."""
         return [jobs.HANDLERS[type(operation)](self._tables, operation) for operation in operations]
 
     async def near(self, where: JobFilter, after: int, limit: int) -> None:
         """Read nothing ahead: no other thread reads these tables."""
 
     async def backfill(self, step: Backfill) -> Backfilled:
-        """Fire past fire times of a schedule."""
         return await ScheduleUnit(MemorySchedules(self._tx)).backfill(step)
 
     async def sweep(self, before_us: int, limit: int) -> int:
-        """Delete old operations, each with its steps."""
         tables = self._tables
         old = [
             bulk.id
@@ -135,5 +128,4 @@ class MemoryBulkSlice:
         self._monotonic = monotonic
 
     def unit(self, tx: Transaction) -> BulkUnit:
-        """Begin a unit of work."""
         return BulkUnit(MemoryBulk(tx), self._monotonic)

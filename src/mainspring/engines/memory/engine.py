@@ -72,12 +72,10 @@ class MemoryEngine:
         return Opened(Term(term), self._terms)
 
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
-        """Run the group at once."""
         del answer
         committed(self._runner.run(group, self._tables, self._lifecycle, self._terms, len(self._terms)))
 
     def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
-        """Answer a query at once."""
         try:
             answer = self._runner.read(query, budget, self._tables)
         except StoreError as refusal:
@@ -141,7 +139,6 @@ class Runner:
         return outcomes
 
     def read(self, query: Query[Any], budget: Budget, tables: Tables) -> Any:
-        """Answer a query."""
         reader = self._readers.get(type(query))
         if reader is None:
             raise unknown("the memory engine", [type(query)])

@@ -46,7 +46,6 @@ class _Jobs:
         return None
 
     async def mark(self, before: int | None, rows: int) -> Mark | None:
-        """Return the end of a part."""
         at = self._place(before) - rows
         if at < 0:
             return None
@@ -54,7 +53,6 @@ class _Jobs:
         return Mark(job.id, job.created_us)
 
     async def part(self, before: int | None, rows: int, most: int) -> tuple[Mark | None, list[Job]]:
-        """Return the end of a part, and its matching jobs."""
         mark = await self.mark(before, rows)
         found: list[Job] = []
         end = self._place(before)

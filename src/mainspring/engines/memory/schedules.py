@@ -37,7 +37,6 @@ class MemorySchedules(MemoryGround):
     """``ScheduleTables`` in dictionaries."""
 
     async def catalogue(self, *, lock: bool = False) -> Catalogue:
-        """Return all specifications."""
         del lock
         tables = self._tables
         if tables.catalogue is None:
@@ -45,31 +44,25 @@ class MemorySchedules(MemoryGround):
         return tables.catalogue
 
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
-        """Read schedules."""
         stored = self._tables.schedules
         return {name: stored[name] for name in names if name in stored}
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
-        """Read fire times."""
         rows = self._tables.fires
         return {(name, at): rows[name][at] for name, at in keys if at in rows.get(name, ())}
 
     async def unfinished(self, names: Collection[str]) -> list[Fire]:
-        """Read the fire times that are not finished."""
         tables = self._tables
         return [tables.fires[name][at] for name in names for at in sorted(tables.unfinished.get(name, ()))]
 
     async def of_jobs(self, ids: Collection[int]) -> list[Fire]:
-        """Read the fire times of jobs."""
         tables = self._tables
         return [tables.fires[name][at] for job_id in ids for name, at in sorted(tables.runs.get(job_id, ()))]
 
     async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
-        """Read joins."""
         return {key: self._tables.joins[key] for key in keys if key in self._tables.joins}
 
     async def write(self, writes: ops.Writes) -> None:
-        """Write the changes."""
         tables = self._tables
         for name, stored in writes.schedules.items():
             if stored is None:
@@ -109,7 +102,6 @@ class MemorySchedules(MemoryGround):
             unfinished.add(row.fire_us)
 
     async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
-        """Find fire times that joined a job which has ended."""
         tables = self._tables
         found: list[tuple[Fire, Ended | None]] = []
         for job_id, keys in tables.runs.items():
@@ -124,36 +116,30 @@ class MemorySchedules(MemoryGround):
         return found
 
     async def queued(self, limit: int) -> list[str]:
-        """Find schedules with queued fire times."""
         return [name for name, stored in self._tables.schedules.items() if stored.state.queued][:limit]
 
     async def stuck(self, limit: int) -> list[Fire]:
-        """Find fire times that wait for children."""
         tables = self._tables
         rows = (tables.fires[name][at] for name, times in tables.unfinished.items() for at in sorted(times))
         return [row for row in rows if row.outcome][:limit]
 
     async def oldest(self, after: str, before_us: int, limit: int) -> tuple[list[str], list[Fire]]:
-        """Find the oldest fire times of some schedules."""
         fires = self._tables.fires
         names = nsmallest(NAMES_PER_STEP, (name for name, rows in fires.items() if name > after and rows))
         old = (fires[name][at] for name in names for at in sorted(fires[name])[:-MIN_ROWS] if at < before_us)
         return names, list(islice(old, limit))
 
     async def forget(self, until: Mapping[str, int]) -> None:
-        """Delete fire times."""
         tables = self._tables
         for name, until_us in until.items():
             tables.fires[name] = {at: row for at, row in tables.fires[name].items() if at > until_us}
             tables.forgotten[name] = until_us
 
     async def forgotten(self, names: Collection[str]) -> dict[str, int]:
-        """Return the fire time of each schedule up to which rows were deleted."""
         forgotten = self._tables.forgotten
         return {name: forgotten[name] for name in names if name in forgotten}
 
     async def declare(self, app: str, digest: bytes, now_us: int) -> None:
-        """Record a declaration."""
         declared = self._tables.declared
         if (app, digest) in declared:
             first, _ = declared[app, digest]
@@ -162,7 +148,6 @@ class MemorySchedules(MemoryGround):
         declared[app, digest] = (first, now_us)
 
     async def declarations(self, app: str) -> list[ops.Declared]:
-        """Return the declarations of an App."""
         return [
             ops.Declared(Deployment(app, stored_digest, times[0]), times[1])
             for (other, stored_digest), times in self._tables.declared.items()
@@ -265,5 +250,4 @@ class MemoryScheduleSlice:
         self._monotonic = monotonic
 
     def unit(self, tx: Transaction) -> ScheduleUnit:
-        """Begin a unit of work."""
         return ScheduleUnit(MemorySchedules(tx), self._monotonic)

@@ -117,58 +117,45 @@ class MemoryGround:
 
     @property
     def lifecycle(self) -> JobLifecycle:
-        """The node's job lifecycle."""
         assert self._tx.lifecycle is not None, "a node with slices provides the ids of its jobs"
         return self._tx.lifecycle
 
     @property
     def term(self) -> int:
-        """The node's own term."""
         return self._tx.term
 
     def node(self, term: int) -> str:
-        """Return the node of a term."""
         return self._tx.nodes.get(term, "")
 
     def after_commit(self, function: Callable[[], object]) -> None:
-        """Call a function after the group."""
         self._tx.commits.append(function)
 
     def after_rollback(self, function: Callable[[], object]) -> None:
         """Call nothing: every group is committed."""
 
     async def submit(self, new: list[Job]) -> dict[int, Found]:
-        """Store jobs."""
         return jobs.submit(self._tables, Submit(new))
 
     async def begin_roots(self, new: list[Job]) -> dict[int, Found]:
-        """Store root jobs."""
         return begin_roots(self._tables, new)
 
     async def take_pending(self, function: bytes, limit: int, now_us: int) -> list[Job]:
-        """Turn pending jobs into root jobs."""
         return take_pending(self._tables, function, limit, now_us)
 
     async def take_waiting(self, ids: Iterable[int], now_us: int) -> list[Job]:
-        """Turn waiting jobs into root jobs."""
         return take_waiting(self._tables, ids, now_us)
 
     async def end_roots(self, ended: Iterable[Job]) -> list[Job]:
-        """End root jobs."""
         return end_roots(self._tables, ended)
 
     async def forget_roots(self, ids: Iterable[int]) -> int:
-        """Delete ended root jobs."""
         return forget_roots(self._tables, ids)
 
     async def withdraw(self, ids: Iterable[int]) -> list[Withdrawn]:
-        """Delete live jobs."""
         return withdraw(self._tables, ids)
 
     async def request_stop(self, held: Sequence[tuple[int, int | None]], request: StopRequest) -> set[int]:
-        """Store a request to cancel held jobs."""
         return jobs.request_stop(self._tables, RequestStop(held, request))
 
     async def is_held(self, job_id: int, term: int) -> bool:
-        """Return whether a job is held under a term."""
         return is_held(self._tables, job_id, term)

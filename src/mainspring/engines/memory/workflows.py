@@ -52,7 +52,6 @@ class MemoryRunReads:
     _tables: Tables
 
     async def load(self, run: int, namespace: str = ANY) -> StoredRun | None:
-        """Return a copy of a run."""
         row = self._tables.workflows.get(run)
         return (
             None
@@ -61,23 +60,19 @@ class MemoryRunReads:
         )
 
     async def has_run(self, run: int, namespace: str) -> bool:
-        """Return whether a run exists in a namespace."""
         row = self._tables.workflows.get(run)
         return row is not None and namespace in {ANY, row.namespace}
 
     async def blocks(self, run: int, first: int, limit: int = ALL) -> list[bytes]:
-        """Return the blocks of a history."""
         firsts, blocks = self._tables.histories.get(run, ([], []))
         at = max(bisect_right(firsts, first) - 1, 0)
         return blocks[at:] if limit == ALL else blocks[at : at + limit]
 
     async def open_run(self, namespace: str, workflow_id: str) -> int:
-        """Return the open run of a workflow id."""
         last = await self.last_run(namespace, workflow_id)
         return last if last and self._tables.workflows[last].status.open else 0
 
     async def last_run(self, namespace: str, workflow_id: str) -> int:
-        """Return the newest run of a workflow id."""
         return max(
             self._tables.workflow_ids.get((namespace, workflow_id), ()),
             key=lambda run: (self._tables.workflows[run].status.open, run),
@@ -85,22 +80,18 @@ class MemoryRunReads:
         )
 
     async def last_link(self, root: int, namespace: str = ANY) -> int:
-        """Return the newest run that continues another one of a root job."""
         run = self._tables.run_links.get(root, [0])[-1]
         return run if await self.has_run(run, namespace) else 0
 
     async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
-        """Return definitions."""
         found = self._tables.definitions
         return [one for key, one in found.items() if not name or key[:2] == (namespace, name)]
 
     async def waiting_job(self, job_id: int, namespace: str = ANY) -> Job | None:
-        """Return a waiting job."""
         job = find_job(self._tables, job_id, namespace)
         return copy(job) if job is not None and job.state <= PENDING else None
 
     async def waiting_named(self, namespace: str, unique: bytes) -> list[Job]:
-        """Return waiting jobs by their unique."""
         names = {key[0] for key in self._tables.counts}
         ids = [job_id for name in names if (job_id := self._tables.live.get((name, unique)))]
         return [job for job_id in ids if (job := await self.waiting_job(job_id, namespace)) is not None]
@@ -110,12 +101,10 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
     """``RunTables`` in dictionaries."""
 
     async def load_short(self, runs: Collection[int]) -> list[tuple[ops.RunRow, list[bytes]]]:
-        """Return copies of runs with their histories."""
         found = [stored for run in runs if (stored := await self.load(run)) is not None]
         return [(row, await self.blocks(row.id, 1)) for row, snapshot in found if row.status.open and snapshot is None]
 
     async def write(self, writes: Writes) -> None:
-        """Write runs and events."""
         tables = self._tables
         for row in writes.new:
             assert row.id not in tables.workflows, "a run begins once"
@@ -152,22 +141,18 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
             insort(tables.closed_runs, (row.closed_us, row.id))
 
     async def save_definitions(self, definitions: Iterable[Definition]) -> None:
-        """Store definitions."""
         self._tables.definitions.update({(one.namespace, one.name, one.version): one for one in definitions})
 
     async def remove_definition(self, namespace: str, name: str, version: str) -> None:
-        """Delete a definition."""
         del self._tables.definitions[namespace, name, version]
 
     async def has_open_run(self, namespace: str, name: str, version: str) -> bool:
-        """Return whether an open run has a definition."""
         return any(
             row.status.open and (row.namespace, row.type, row.version) == (namespace, name, version)
             for row in self._tables.workflows.values()
         )
 
     async def reject_roots(self, given: Iterable[Job]) -> list[Job]:
-        """End root jobs whose runs do not begin."""
         tables, rejected = self._tables, []
         for one in given:
             job = tables.jobs[one.id]
@@ -179,22 +164,18 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
         return rejected
 
     async def early(self, job: int, request: int) -> EarlySignals:
-        """Return how many signals are stored for a job."""
         last, signals = self._tables.early_signals.get(job, (_NO_SIGNALS, []))
         return last._replace(is_repeated=bool(request) and any(one.request == request for one in signals))
 
     async def add_early(self, job: int, signals: EarlySignals, signal: Signal) -> None:
-        """Store another signal for a job."""
         _, stored = self._tables.early_signals.get(job, (_NO_SIGNALS, []))
         stored.append(signal)
         self._tables.early_signals[job] = signals, stored
 
     async def take_early(self, job: int) -> list[Signal]:
-        """Delete and return the signals that are stored for a job."""
         return self._tables.early_signals.pop(job, (_NO_SIGNALS, []))[1]
 
     async def early_jobs(self, after: int, limit: int) -> list[tuple[int, bool]]:
-        """Return jobs that have stored signals."""
         following = sorted(job for job in self._tables.early_signals if job > after)
         return [(number, self._may_begin(self._tables.jobs.get(number))) for number in following[:limit]]
 
@@ -203,17 +184,14 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
         return job is not None and not (State(job.state).ended and job.attempt)
 
     async def forget_early(self, jobs: Collection[int]) -> None:
-        """Delete the signals that are stored for jobs."""
         for job in jobs:
             self._tables.early_signals.pop(job, None)
 
     async def errands(self, after: int, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
-        """Return the first stored errands after a number."""
         stored = self._tables.errands.items()
         return first_errands((one for one in stored if one[0] > after) if after else stored, limit, most_bytes)
 
     async def change_errands(self, done: Collection[int], new: Collection[bytes]) -> None:
-        """Delete and store errands."""
         tables = self._tables
         for number in done:
             del tables.errands[number]
@@ -222,7 +200,6 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
             tables.errands[tables.last_errand] = errand
 
     async def parked(self, definition: tuple[str, ...] | None, builds: Collection[str], limit: int) -> list[int]:
-        """Return parked runs."""
         tried, definition = set(builds), definition or ()
         rows = (self._tables.workflows[run] for run in self._tables.parked_runs)
         found = (
@@ -234,13 +211,11 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
         return list(islice(found, limit))
 
     async def closed_runs(self, namespace: str, before_us: int, limit: int) -> list[ops.RunRow]:
-        """Return closed runs."""
         closed = self._tables.closed_runs
         rows = (self._tables.workflows[run] for _, run in closed[: bisect_left(closed, (before_us, 0))])
         return list(islice((row for row in rows if row.namespace == namespace), limit))
 
     async def forget(self, runs: Collection[int]) -> None:
-        """Delete runs."""
         tables = self._tables
         for run in runs:
             row = tables.workflows.pop(run)
@@ -298,7 +273,6 @@ class _Searchable:
         return None
 
     async def mark(self, before: int | None, rows: int) -> reading.Mark | None:
-        """Return the end of a part."""
         at = self._place(before) - rows
         if at < 0:
             return None
@@ -306,7 +280,6 @@ class _Searchable:
         return reading.Mark(row.id, row.started_us)
 
     async def between(self, low: int, before: int | None, most: int) -> list[int]:
-        """Return the matching runs of a part."""
         part = self._order[bisect_left(self._order, low) : self._place(before)]
         return list(islice((run for run in reversed(part) if self._matches(self._rows[run])), most))
 
@@ -393,9 +366,7 @@ class MemoryWorkflowSlice:
         self._errands_aside = ErrandsAside()
 
     def subscribe(self, observer: RunObserver) -> None:
-        """Report the changes of each committed group to an observer."""
         self._observers.append(observer)
 
     def unit(self, tx: Transaction) -> WorkflowUnit:
-        """Begin a unit of work."""
         return WorkflowUnit(MemoryRuns(tx), self.cache, self._limits, self._observers, self._errands_aside)
