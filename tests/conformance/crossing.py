@@ -103,7 +103,7 @@ class World:
         return handle
 
     async def _log(self) -> None:
-        job = self.built.node.service.id_of(self.scheduled.encode())
+        job = self.built.node.service.handles.parse(self.scheduled.encode())
         assert job is not None
         (part,) = parts_of(1, [Line(1, 2, "l", "hidden line")])
         chunk = Chunk(1, job, self.namespace, b"task", 1, 1, part.first, part.lines, part.levels, part.body)

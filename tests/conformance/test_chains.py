@@ -53,12 +53,12 @@ class Side:
         self.done = asyncio.Event()
 
     def begin(self) -> None:
-        self._service.register(self._worker, b"f", Ability())
-        self._service.ready(self._worker, 1)
+        self._service.workers.register(self._worker, b"f", Ability())
+        self._service.workers.ready(self._worker, 1)
 
     def assign(self, held: Held) -> None:
-        self._service.succeeded(held, b"r", self._settled)
-        self._service.ready(self._worker, 1)
+        self._service.settling.succeeded(held, b"r", self._settled)
+        self._service.workers.ready(self._worker, 1)
 
     def _settled(self, recorded: bool) -> None:
         assert recorded
@@ -105,7 +105,7 @@ async def chain(engine: Engine) -> list[Sequence[Operation]]:
         idle = asyncio.Event()
         commits.when_idle(idle.set)
         await idle.wait()
-        queue = service.queue_of(b"f")
+        queue = service.dispatch.queues.get(b"f")
         assert queue is not None
         assert (queue.live, queue.size) == (0, 0)
     finally:

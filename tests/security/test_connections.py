@@ -248,9 +248,9 @@ def test_a_worker_with_a_token_reports_the_text_of_its_progress(node: Node) -> N
     for target in (handle.encode(), b"H:n:7"):
         worker.request(Type.PROGRESS_TEXT, target, b"half")
     assert worker.received() == []
-    job = node.service.id_of(handle.encode())
+    job = node.service.handles.parse(handle.encode())
     assert job is not None
-    assert node.service.progress_text(job) == b"half"
+    assert node.service.reports.text_of(job) == b"half"
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def test_a_command_about_another_function_parks_the_run(
     answer, _ = tell(decider, report(decision, *commands))
     assert answer.verdict == "refused"
     client = node.connect(extended=True)
-    shown = client.call("workflows.show", key=node.service.handle_of(decision.run).decode())
+    shown = client.call("workflows.show", key=node.service.handles.of(decision.run).decode())
     assert shown["parked"]["kind"] == "permission"
     wanted = "order" if "order" in repr(commands) else "pay"
     for part in (type(commands[-1]).__name__, "'mailer'", "'develop'", f"'{wanted}'"):
@@ -147,7 +147,7 @@ def test_a_run_that_was_parked_goes_on_once_the_token_has_the_permission(
     wider = Narrow(node, access=Access())
     assert wider.take() == [], "nothing retries it by itself"
     client = node.connect(extended=True)
-    client.call("workflows.unpark", key=node.service.handle_of(decision.run).decode())
+    client.call("workflows.unpark", key=node.service.handles.of(decision.run).decode())
     assert tell(wider, report(wider.assigned(), pay))[0].verdict == "recorded"
     assert [job["function"] for job in client.call("jobs.list", function="pay")["items"]] == ["pay"]
 

@@ -178,13 +178,13 @@ def test_beside_others_a_store_reads_a_long_list_in_short_pages(monkeypatch: pyt
         node.commit()
     loud.received()
     limits: list[int] = []
-    original = node.service.read
+    original = node.service.reads.read
 
     async def read(query: Any) -> Any:
         limits.append(query.limit)
         return await original(query)
 
-    monkeypatch.setattr(node.service, "read", read)
+    monkeypatch.setattr(node.service.reads, "read", read)
 
     def listed(limit: int, **more: Any) -> dict[str, Any]:
         limits.clear()

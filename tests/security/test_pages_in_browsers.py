@@ -41,7 +41,7 @@ def test_the_gearman_port_executes_nothing_of_a_request_of_http(body: bytes, siz
     assert [args[0] for _, args in peer.received()] == ["FOREIGN_PROTOCOL"]
     assert peer.closed
     assert asked == []
-    assert node.service.queue_of(b"from_a_page") is None
+    assert node.service.dispatch.queues.get(b"from_a_page") is None
 
 
 def test_metrics_on_loopback_are_for_those_who_name_this_node() -> None:

@@ -127,7 +127,7 @@ def test_the_result_of_a_deleted_job_is_in_no_kept_answer() -> None:
             waiting = asyncio.ensure_future(client.send("POST", JOBS, {"function": "f"}, headers=headers))
             while not side.given:  # noqa: ASYNC110 - a worker has no event for it
                 await asyncio.sleep(0)
-            node.service.succeeded(side.given[0], b'"the result"')
+            node.service.settling.succeeded(side.given[0], b'"the result"')
             first = await waiting
             assert "the result" in json.dumps(first.json)
             repeated = await client.send("POST", JOBS, {"function": "f"}, headers=headers)

@@ -192,7 +192,7 @@ def test_a_refusal_names_the_share_of_functions() -> None:
     node = FaceNode()
     node.service.dispatch.most = 4
     loud, quiet = node.connect(namespace="loud"), node.connect(namespace="quiet")
-    node.service.create_function(b"f")
+    node.service.dispatch.queue(b"f")
     for number in range(4):
         loud.request(Type.CAN_DO, b"f%d" % number)
     assert loud.received()[-1][1][0] == "TOO_MANY_FUNCTIONS"
@@ -206,7 +206,7 @@ def test_a_refusal_names_the_share_of_functions() -> None:
     ((_, (code, message)),) = everywhere.received()
     assert (code, message[-35:]) == ("TOO_MANY_FUNCTIONS", "or a token for this namespace alone")
     quiet.request(Type.CAN_DO, b"f")
-    assert node.service.queue_of(key("quiet", b"f")) is not None
+    assert node.service.dispatch.queues.get(key("quiet", b"f")) is not None
 
 
 # ---- schedules ----

@@ -164,4 +164,4 @@ def test_a_stranger_sends_no_large_packet(node: Node) -> None:
     assert peer.closed
     signed_in(node).send(request(Type.SUBMIT, b"f", b"", b"", bytes(64 * SIGN_IN_BYTES)))
     node.commit()
-    assert node.service.queue_of(b"f") is not None
+    assert node.service.dispatch.queues.get(b"f") is not None

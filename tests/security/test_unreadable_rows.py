@@ -67,7 +67,7 @@ class Stored:
 
 
 def shown(jobs: list[Job]) -> list[tuple[str, str | None]]:
-    service: Any = SimpleNamespace(handle_of=b"H:n:%d".__mod__)
+    service: Any = SimpleNamespace(handles=SimpleNamespace(of=b"H:n:%d".__mod__))
     return [(one.state, one.error) for one in (info_of(service, job) for job in jobs)]
 
 

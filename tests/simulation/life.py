@@ -108,7 +108,7 @@ class Life:
                 self.service.later,
                 LogReaders(clock.monotonic, self.service.later, lambda: self.service.term),
                 retention=LOG_RETENTION,
-                is_held=lambda job_id: self.service.find_held(job_id) is not None,
+                is_held=lambda job_id: self.service.table.find(job_id) is not None,
                 **of_runs,
             )
         handlers = [jobs.handlers, changes.handlers, LogCalls(logs, self.service).handlers]
@@ -116,7 +116,7 @@ class Life:
             limits = Limits(largest=engine.max_value)
             handlers.append(WorkflowCalls(self.workflows, self.service, jobs, submits, limits).handlers)
             handlers.append(VersionCalls(self.workflows.versions, self.workflows.workers.rows).handlers)
-        self.api = Api(*handlers, enter=self.service.enter_namespace, lacks=engine.lacks)
+        self.api = Api(*handlers, enter=self.service.namespace_gate.enter, lacks=engine.lacks)
         self.face = GearmanFace(
             self.service,
             peers,
@@ -139,7 +139,7 @@ class Life:
         self._next_tick = self._next_sweep = clock.monotonic()
 
     def _start(self) -> None:
-        self.service.start(self._is_ready, self._cannot_start)
+        self.service.startup.run(self._is_ready, self._cannot_start)
 
     def _is_ready(self, recovered: int) -> None:
         del recovered

@@ -76,7 +76,7 @@ class BulkNode(NamedTuple):
     later: Callable[[float, Callable[[], None]], object]
     """Calls a function after some seconds."""
     cancel: Cancel
-    """``JobService.cancel``: for jobs that some node holds."""
+    """``Clients.cancel``: for jobs that some node holds."""
     rights: Rights
     """Returns the caller as it is now, or None if its token has ended."""
 

@@ -43,7 +43,7 @@ class Stored(NamedTuple):
 class Roots(Protocol):
     """The workflows of a node, for its jobs. All methods are called on the node's thread.
 
-    ``JobService.became_root`` has to be called with each function whose jobs stand for runs: at the start of the node, and when
+    ``Workers.became_root`` has to be called with each function whose jobs stand for runs: at the start of the node, and when
     there is a new one.
     """
 
@@ -65,7 +65,7 @@ class Roots(Protocol):
         """
 
     async def cancel(self, job_id: int, reason: str, act: Act | None = None) -> str:
-        """Cancel the run of a live root job; return the state as ``JobService.cancel``: ``running`` after a request."""
+        """Cancel the run of a live root job; return the state as ``Clients.cancel``: ``running`` after a request."""
 
     def goes_on(self, job: Job) -> Worker | None:
         """Return the worker that alone gets a new decision job, at once and without credit; None for other jobs.

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class JobService:
-    """The jobs slice of a node.
+    """The jobs slice of a node. Faces and the server call its parts; its own methods need several of them.
 
     ``earlier`` is called with a monotonic time if the next ``tick`` is needed sooner than its last result. ``retention`` and
     ``dead_retention`` are seconds for which ended jobs, and dead letters, are kept. ``lost_limit`` is ``--job-retries``.
@@ -91,11 +91,9 @@ class JobService:
     ) -> None:
         self.commits = commits
         self.lacks = lacks
-        arguments = ArgumentRules() if arguments is None else arguments
-        self.arguments_of, self.node_of = arguments.of, handles.node
-        self.declare_kept = arguments.declare
-        results = ResultRetention(commits, clock.monotonic, arguments)
-        self.declare_results, self.results_kept_for = results.declare, results.seconds_of
+        self.reads = reads
+        self.arguments = arguments = ArgumentRules() if arguments is None else arguments
+        self.results = results = ResultRetention(commits, clock.monotonic, arguments)
         self.clock = clock
         self.term = Term(0)
         self.handles = handles
@@ -113,9 +111,8 @@ class JobService:
         self.timers = timers = Timers(earlier)
         self.slices = slices = LongWork(lambda step: timers.at(clock.monotonic(), step), clock.monotonic)
         self.loop_shares = LoopShares(timers.at, clock.monotonic)
-        self.share_of, self.is_crowded = self.loop_shares.of, self.loop_shares.is_crowded
         self.listeners = listeners = Listeners(handles)
-        self.enter_namespace = NamespaceGate(listeners, lacks).enter
+        self.namespace_gate = NamespaceGate(listeners, lacks)
         self.settled_deliveries = SettledDeliveries()
         leased = None if alone else GrantedAccounts()
         accounts = (lambda _: open_own) if leased is None else leased.opener
@@ -123,7 +120,7 @@ class JobService:
         self.uniques = uniques = Uniques(commits)
         context = Context(table, dispatch, commits, timers, clock, handles, listeners, hub, uniques, slices)
         limits = TimeLimits(context, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
-        self._roots = root_jobs = RootJobs(context, roots)
+        self.roots = root_jobs = RootJobs(context, roots)
         self.serving = serving = Assigner(
             context,
             limits,
@@ -154,6 +151,7 @@ class JobService:
             clock, ends, lost_limit=lost_limit, set_aside=set_aside, handle_of=handles.of
         )
         self.intake = intake = Intake(context, serving, root_jobs, due_jobs.wake_at, attempts.submitted)
+        self.keyed_intake = KeyedIntake(context, intake, root_jobs)
         self.foreground = foreground = Foreground(
             context, serving, intake, root_jobs, outcomes, limit=foreground_bytes, subscriptions=subscriptions
         )
@@ -167,7 +165,7 @@ class JobService:
             results=results,
             shared=not alone,
         )
-        waits = Waits(context, serving, outcomes, subscriptions)
+        self.waits = Waits(context, serving, outcomes, subscriptions)
         remote_jobs = None if shared is None else RemoteJobs(context, shared.relay)
         self.stored_changes = stored_changes = StoredChanges(context, serving, due_jobs)
         self.clients = clients = Clients(
@@ -180,13 +178,13 @@ class JobService:
             keeps_requests=alone and Feature.WORKFLOWS not in lacks,
             remote_jobs=remote_jobs,
         )
-        self.changes = changes = JobChanges(context, settling, ends, stored_changes)
+        self.changes = JobChanges(context, settling, ends, stored_changes)
         self.functions = Functions(context, reads, serving.serve, kept=Feature.LIMITS not in lacks, shared=not alone)
-        self._workers = there = Workers(context, serving, settling, foreground, self.functions, root_jobs)
+        self.workers = Workers(context, serving, settling, foreground, self.functions, root_jobs)
         self._counting = Counting(context, serving, reads)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
         self.roster = Roster(dispatch, commits, reads, clock)
-        reports = Reports(context, None if shared is None else shared.relay)
+        self.reports = reports = Reports(context, None if shared is None else shared.relay)
         self.sharing: Sharing | None = None
         if shared is not None:
             assert subscriptions is not None
@@ -206,53 +204,8 @@ class JobService:
                 set_aside,
             )
         self.lifecycle = NodeJobLifecycle(context, serving, ends, intake, clients)
-        startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
+        self.startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
         self._ends = False
-
-        # The methods that faces and the server call; their docstrings are at their definitions.
-        self.start = startup.run
-        self.monotonic, self.wall = clock.monotonic, clock.wall
-        self.next_id = table.next_id
-        self.handle_of, self.id_of = handles.of, handles.parse
-        self.put, self.committed, self.answers = commits.put, commits.committed, commits.answers
-        self.withdraw_submits = commits.withdraw
-        self.before_answers, self.after_answers = commits.before_answers, commits.after_answers
-        self.soon, self.run_sliced = slices.put, slices.start
-        self.ask, self.gather, self.read, self.read_pages = reads.ask, reads.gather, reads.read, reads.read_pages
-        self.watch, self.unwatch = hub.subscribe, hub.unsubscribe
-        self.held, self.find_held, self.in_memory = table.held.get, table.find, table.held.values
-        self.foreground_of, self.joins_foreground = table.foreground_of, table.has_foreground
-        self.queue_of, self.queues = dispatch.queues.get, dispatch.queues.values
-        self.admits, self.tracked = dispatch.admits, dispatch.tracked
-        self.create_function, self.limit_queue = dispatch.queue, dispatch.limit_queue
-        self.withdraw, self.stay_awake, self.forget_function = dispatch.withdraw, dispatch.rouse, dispatch.forget
-        self.register, self.unregister, self.unregister_all = there.register, there.unregister, there.unregister_all
-        self.ready, self.gone, self.became_root = there.ready, there.gone, there.became_root
-        self.pass_over = there.pass_over
-        self.grab, self.sleep, self.fenced = serving.ask, serving.sleep, serving.fenced
-        self.prepares = serving.prepares
-        self.succeeded, self.failed, self.released = settling.succeeded, settling.failed, settling.released
-        self.snoozed, self.cancelled, self.policy = settling.snoozed, settling.cancelled, settling.policy
-        self.retry_settlements, self.report_ends = ends.retry_settlements, ends.report_ends
-        self.data, self.warning, self.status = reports.data, reports.warning, reports.status
-        self.report_root, self.progress_text, self.text = reports.report_root, reports.text_of, reports.text
-        self.submit, self.joins, self.join = intake.submit, intake.joins, intake.join
-        self.submit_once = KeyedIntake(context, intake, root_jobs).submit
-        self.submit_foreground, self.asks_the_store = foreground.submit, foreground.asks_the_store
-        self.wait, self.client_gone, self.has_room = waits.wait, waits.gone, waits.has_room
-        self.find, self.show = clients.find, clients.show
-        self.find_unique, self.cancel, self.retry = clients.find_unique, clients.cancel, clients.retry
-        self.reschedule, self.delete = changes.reschedule, changes.delete
-        self.listen, self.listeners_of, self.waits = listeners.add, listeners.of, listeners.waits
-        self.is_settled, self.when_settled = ends.is_settled, ends.when_settled
-        self.when_stored, self.remember = ends.when_stored, self.settled_deliveries.add
-        self.is_registered, self.registered_elsewhere = self.registered.has, self.registered.of_others
-        self.page_of_functions, self.find_functions = self.roster.page, self.roster.find
-        self.registered_names, self.all_functions = self.registered.names, self.roster.functions
-        self.too_many_functions, self.unlisted_jobs = self.roster.too_many, self.roster.unlisted_jobs
-        self.attempt_figures = self.attempts.figures
-        self.limited_functions, self.spec_of = self.functions.names, self.functions.limits_of
-        self.change_limits = self.functions.change
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function after some seconds."""
@@ -268,17 +221,7 @@ class JobService:
                 waiting.pop()()
 
         timer = self.timers.at(self.clock.monotonic() + seconds, go_on)
-        self.when_settled(go_on)
-
-    @property
-    def paused(self) -> bool:
-        """Whether no job is handed out: the node shuts down, drains or has no term."""
-        return self.dispatch.paused
-
-    @property
-    def settles(self) -> bool:
-        """Whether any reported settlements are not in the commit queue."""
-        return self.ends.waits
+        self.ends.when_settled(go_on)
 
     @property
     def unsettled(self) -> bool:
@@ -286,28 +229,9 @@ class JobService:
         return bool(self.ends.unsettled)
 
     @property
-    def number_of_functions(self) -> int:
-        """The approximate number of functions."""
-        return self.roster.number
-
-    @property
     def jobs_of_others(self) -> tuple[int, int]:
         """The numbers of live and waiting jobs of the functions that are rows of the store alone."""
         return self.roster.jobs, self.roster.waiting
-
-    @property
-    def functions_moved(self) -> int:
-        """How often functions have become rows of the store alone."""
-        return self.roster.moved
-
-    @property
-    def knows_few_functions(self) -> bool:
-        """Whether all functions are in memory, and few."""
-        return self.roster.short
-
-    def workers(self) -> list[Worker]:
-        """Return the workers that have registered, requested a job or slept."""
-        return list(self.dispatch.workers)
 
     def tick(self) -> float:
         """Do the work that is due; return the monotonic time of the next tick."""
@@ -321,7 +245,7 @@ class JobService:
     def begin(self, term: Term) -> None:
         """Hold jobs under a term from now on: the first, or after `fenced` another one, under which `resume` hands them out."""
         self.table.begin(term)
-        self.term, self.next_id = term, self.table.next_id
+        self.term = term
         self.serving.begin_term()
         if self.subscriptions is not None:
             self.subscriptions.begin_again()
@@ -367,7 +291,7 @@ class JobService:
 
     def _on_new_queue(self, queue: FunctionQueue) -> None:
         """Set up the queue of a function that this node begins to use."""
-        queue.is_root = queue.name in self._roots.functions
+        queue.is_root = queue.name in self.roots.functions
         self.functions.apply(queue.name)
         if self.dispatch.complete:
             return
@@ -377,7 +301,7 @@ class JobService:
             queue.uncounted = True  # the next reading counts; a worker need not wait for it
 
     def _give_back(self, queue: FunctionQueue) -> None:
-        self._workers.give_back(queue)
+        self.workers.give_back(queue)
 
     def _release(self, held: Held) -> None:
         self.settling.released(held)

@@ -119,14 +119,16 @@ def build_bulk(
     """Return the node's part; None if the store keeps no operations. ``retention`` is in seconds."""
     if Feature.OPERATIONS in engine.lacks:
         return None
-    node = BulkNode(commits, reads, clock, service.stored_changes, service.later, service.cancel, access.current)
+    node = BulkNode(
+        commits, reads, clock, service.stored_changes, service.later, service.clients.cancel, access.current
+    )
 
     def has_no_lease() -> bool:
         return fleet is not None and not fleet.lease_manager.lease_valid()
 
     return BulkService(
         node,
-        lambda: service.next_id(),  # noqa: PLW0108 - the next term has another function
+        lambda: service.table.next_id(),  # noqa: PLW0108 - the next term has another function
         lambda: service.term,
         has_no_lease,
         retention=retention,
@@ -232,14 +234,14 @@ async def open_node(
         reads,
         job_clock,
         service.timers,
-        lambda: service.paused,
+        lambda: service.dispatch.paused,
         first=None if fleet is None else fleet.first_in_line,
         retention=jobs.dead_retention,
         fires=jobs.schedules,
         set_aside=set_aside,
     )
     if runs is not None:
-        runs.subscribe(ProgressReports(service.report_root))
+        runs.subscribe(ProgressReports(service.reports.report_root))
     logs = None
     if Feature.LOGS not in lacks:
         logs = LogService(
@@ -249,7 +251,7 @@ async def open_node(
             service.later,
             log_readers,
             retention=jobs.log_retention,
-            is_held=lambda job_id: service.find_held(job_id) is not None,
+            is_held=lambda job_id: service.table.find(job_id) is not None,
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,
             type_of=(lambda _: None) if runs is None else runs.cache.type_of,
         )
@@ -300,7 +302,7 @@ async def open_node(
         reads,
         job_clock,
         other_nodes,
-        OldestByNamespace(service.all_functions, reads if Feature.LINES not in lacks else None, job_clock).of,
+        OldestByNamespace(service.roster.functions, reads if Feature.LINES not in lacks else None, job_clock).of,
         dead_letters,
         acknowledged=acknowledgements,
         store=lambda: StoreState(settings.store.engine, watch.ready(commits)),
@@ -309,7 +311,7 @@ async def open_node(
         AccessCalls(
             access,
             job_clock.wall,
-            lambda: {split(queue.name)[0] for queue in service.all_functions()},
+            lambda: {split(queue.name)[0] for queue in service.roster.functions()},
             lacks=lacks,
             server=address,
         ).handlers,
@@ -329,7 +331,7 @@ async def open_node(
         schedule_calls.handlers,
         nodes,
         refused=access.refused if Feature.ACCESS not in lacks else lambda _: None,
-        enter=service.enter_namespace,
+        enter=service.namespace_gate.enter,
         lacks=lacks,
         shares=service.loop_shares,
     )
@@ -366,10 +368,10 @@ async def open_node(
         refusals=refusals,
         remote_load=fleet.remote_load if fleet is not None and settings.fleet.status else None,
     )
-    oldest = Oldest(service.all_functions, reads, job_clock)
+    oldest = Oldest(service.roster.functions, reads, job_clock)
     mine: Callable[[str], bool] = (lambda _: True) if fleet is None else fleet.first_in_line
     unserved = Unserved(
-        service.all_functions,
+        service.roster.functions,
         service.registered,
         mine=mine,
         grace=NO_WORKER_GRACE if fleet is None else NO_WORKER_GRACE + settings.fleet.beat,
@@ -378,7 +380,13 @@ async def open_node(
     last_writes: list[Callable[[], None]] = []
     if Feature.SERIES not in lacks:
         recorder = Recorder(
-            service.attempts, commits, job_clock, lambda: service.term, service.queue_of, service.queues, mine
+            service.attempts,
+            commits,
+            job_clock,
+            lambda: service.term,
+            service.dispatch.queues.get,
+            service.dispatch.queues.values,
+            mine,
         )
         checks.append(lambda _: recorder.tick())
         last_writes.append(recorder.write)

@@ -154,8 +154,8 @@ class SharedEngine(Engine, Relay, MembershipPort, Protocol):
 
 def node_row(settings: ServerSettings, service: JobService, counter: int, *, address: str, started_us: int) -> NodeRow:
     """Return the current row of a node. ``started_us`` is the wall time of its start in microseconds."""
-    workers = [worker for worker in service.workers() if worker.abilities]
-    served = sorted((queue.name, queue) for queue in service.queues() if queue.workers)
+    workers = [worker for worker in service.dispatch.workers if worker.abilities]
+    served = sorted((queue.name, queue) for queue in service.dispatch.queues.values() if queue.workers)
     return NodeRow(
         term=service.term,
         name=settings.name,
@@ -167,7 +167,7 @@ def node_row(settings: ServerSettings, service: JobService, counter: int, *, add
         strategy=settings.fleet.strategy,
         capacity=sum(map(_places, workers)),
         slots=sum(_slots(worker) for worker in workers),
-        running=sum(queue.running + queue.size for queue in service.queues()),
+        running=sum(queue.running + queue.size for queue in service.dispatch.queues.values()),
         functions=tuple(name for name, _ in served),
         loads=tuple((sum(queue.workers.values()), queue.running) for _, queue in served),
         foreground=tuple(queue.foreground for _, queue in served),
@@ -279,7 +279,7 @@ class Fleet:
 
     def fenced(self) -> None:
         """Drop the stored jobs: the term has ended."""
-        self._service.fenced()
+        self._service.serving.fenced()
 
     def recover(self, terms: Sequence[int]) -> None:
         """Return the jobs of ended terms to their queues."""

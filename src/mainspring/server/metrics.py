@@ -201,8 +201,8 @@ class Metrics:
 
     def _jobs(self) -> Iterable[Measure | Distribution]:
         """Return the measures of functions, connections and commits."""
-        functions = list(self._service.all_functions())
-        number = self._service.number_of_functions
+        functions = list(self._service.roster.functions())
+        number = self._service.roster.number
         if len(functions) > METRIC_FUNCTIONS:
             functions = heapq.nlargest(
                 METRIC_FUNCTIONS, functions, key=lambda queue: (queue.total(), len(queue.workers))
@@ -248,14 +248,16 @@ class Metrics:
                 self._commits.jobs,
             ),
             ("gauge", "mainspring_uncommitted_bytes", "Bytes that wait for the store.", self._commits.bytes),
-            ("gauge", "mainspring_window_jobs", "Jobs in memory.", len(self._service.in_memory())),
+            ("gauge", "mainspring_window_jobs", "Jobs in memory.", len(self._service.table.held.values())),
         ):
             yield Measure(name, kind, text, [({}, float(value))])  # type: ignore[arg-type]
 
     def _attempts(self) -> Iterable[Measure | Distribution]:
         """Return the measures of attempts."""
-        self._service.report_ends()
-        counted = [(labels_of(one.name), one) for one in self._service.attempt_figures(self._service.monotonic())]
+        self._service.ends.report_ends()
+        counted = [
+            (labels_of(one.name), one) for one in self._service.attempts.figures(self._service.clock.monotonic())
+        ]
         ends = [
             ({**labels, "outcome": outcome}, float(number))
             for labels, one in counted
@@ -381,11 +383,11 @@ class Status:
         Without ``everything``, no number counts jobs, workers or functions of others.
         """
         service = self._service
-        own = [queue for queue in service.all_functions() if namespace_of(queue.name) == namespace]
+        own = [queue for queue in service.roster.functions() if namespace_of(queue.name) == namespace]
         if sees is not None:
             own = [queue for queue in own if sees(function_text(queue.name))]
         functions = own if len(own) <= STATUS_FUNCTIONS else heapq.nlargest(STATUS_FUNCTIONS, own, FunctionQueue.total)
-        workers = [worker for worker in service.workers() if worker.abilities]
+        workers = [worker for worker in service.dispatch.workers if worker.abilities]
         if not everything:
             seen = {queue.name for queue in own}
             workers = [worker for worker in workers if any(queue.name in seen for queue in worker.abilities)]
@@ -399,8 +401,8 @@ class Status:
             connections=len(self._peers.connected) if everything else None,
             schedules=self._schedules.fires,
             workers=len({worker.beside or worker for worker in workers}),
-            known_functions=service.number_of_functions if everything else len(own),
-            jobs=_sum(service.queues(), *service.jobs_of_others) if everything else _sum(own),
+            known_functions=service.roster.number if everything else len(own),
+            jobs=_sum(service.dispatch.queues.values(), *service.jobs_of_others) if everything else _sum(own),
             commits=CommitNumbers(self._commits.groups, self._commits.jobs) if everything else None,
             functions=[_function(queue) for queue in functions],
             workflows=[]

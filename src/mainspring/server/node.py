@@ -298,9 +298,9 @@ class Node:
             ready = partial(_unless_done, started, started.set_result)
             failed = partial(_unless_done, started, started.set_exception)
             if self.workflows is None:
-                self.service.start(ready, failed)
+                self.service.startup.run(ready, failed)
             else:
-                self.workflows.load(partial(self.service.start, ready, failed), failed)
+                self.workflows.load(partial(self.service.startup.run, ready, failed), failed)
             try:
                 return await started
             except (StoreUnavailableError, StoreFencedError) as error:
@@ -357,7 +357,7 @@ class Node:
 
     def running(self) -> int:
         """Return how many jobs workers run."""
-        return sum(len(worker.running) for worker in self.service.workers())
+        return sum(len(worker.running) for worker in self.service.dispatch.workers)
 
     # ---- the end ----
 
@@ -394,10 +394,10 @@ class Node:
         """
         while self.shutdown.broken is None:
             self.service.hand_back()
-            for worker in self.service.workers():
+            for worker in list(self.service.dispatch.workers):
                 for held in list(worker.running.values()):
-                    self.service.released(held)
-            self.service.retry_settlements()
+                    self.service.settling.released(held)
+            self.service.ends.retry_settlements()
             if self.commits.idle:
                 return
             idle = asyncio.Event()

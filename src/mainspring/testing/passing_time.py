@@ -286,7 +286,7 @@ class PassingTime:
         now = self._clock.monotonic()
         if self._decider is not None and self._decider.pausing():
             # The worker sends its heartbeats in real time: without them, the node would give its decisions to another worker.
-            for worker in self._node.service.workers():
+            for worker in list(self._node.service.dispatch.workers):
                 for held in worker.running.values():
                     held.beat = now
         self._delays.run()
@@ -351,7 +351,7 @@ class PassingTime:
     def _queues(self) -> list[FunctionQueue]:
         """Return the queues of the App's tasks."""
         names = {function.name.encode() for function in self._registry}
-        return [queue for queue in self._node.service.queues() if queue.name in names]
+        return [queue for queue in self._node.service.dispatch.queues.values() if queue.name in names]
 
     def _is_idle(self) -> bool:
         """Return whether no job and no decision runs."""

@@ -165,7 +165,7 @@ class Deciders:
         if completion.more:
             self._goes_on[completion.run] = worker
         elif completion.decisions and _continues(completion.decisions[-1]):
-            completion = completion._replace(new_run=self._jobs.next_id())
+            completion = completion._replace(new_run=self._jobs.table.next_id())
             self._goes_on[completion.new_run] = worker
         operation = self._open
         if operation is None or not operation.open:

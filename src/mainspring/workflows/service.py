@@ -237,8 +237,8 @@ class WorkflowService:
         self.versions = VersionTable(commits, reads, clock, self.definitions, self._builds, lambda: self._watch.parked)
         self._starting: tuple[BeginRuns, Gathered[Start]] | None = None
         self.goes_on = self.deciders.goes_on
-        self._tasks = Functions(lambda function: self._jobs.is_registered(function))  # noqa: PLW0108 - attached later
-        self._paused = Functions(lambda function: self._jobs.spec_of(function).paused)
+        self._tasks = Functions(lambda function: self._jobs.registered.has(function))  # noqa: PLW0108 - attached later
+        self._paused = Functions(lambda function: self._jobs.functions.limits_of(function).paused)
         requests = RunRequests(commits, clock, tasks=self._tasks, paused=self._paused)
 
         # The requests of clients to runs; their docstrings are at their definitions.
@@ -248,12 +248,12 @@ class WorkflowService:
     def attach(self, jobs: JobService) -> None:
         """Work with the jobs of the node, which refer to this service themselves."""
         self._jobs = jobs
-        self._long_histories = LongHistories(self.limits, jobs.handle_of)
-        self._newly_parked = NewlyParked(jobs.handle_of, self._clock.monotonic)
+        self._long_histories = LongHistories(self.limits, jobs.handles.of)
+        self._newly_parked = NewlyParked(jobs.handles.of, self._clock.monotonic)
         self.deciders.attach(jobs)
 
         def paused() -> bool:
-            return jobs.paused
+            return jobs.dispatch.paused
 
         def aside() -> int:
             return self._set_aside.number(RUN)
@@ -318,7 +318,7 @@ class WorkflowService:
 
     def tick(self) -> None:
         """Do the work that is due."""
-        if not self._jobs.paused:
+        if not self._jobs.dispatch.paused:
             self._alarms.tick()
             self._errands.tick()
             self.definitions.tick(self._builds.all)
@@ -333,7 +333,7 @@ class WorkflowService:
     def appended(self, runs: Sequence[Changed]) -> None:
         """See `workflows.observer.RunObserver`: add the alarms of the runs, count parked ones, and forget the closed ones."""
         if not self._set_aside.is_empty:
-            self._set_aside.handled(RUN, [self._jobs.handle_of(one.run).decode() for one in runs])
+            self._set_aside.handled(RUN, [self._jobs.handles.of(one.run).decode() for one in runs])
         alarms = []
         cached = self.deciders.cached
         for one in runs:
@@ -353,16 +353,16 @@ class WorkflowService:
     def not_read(self, runs: Sequence[Unread]) -> None:
         """See `workflows.observer.RunObserver`: name the runs in the log, on the overview and in the metrics."""
         for row, fault in runs:
-            name = self._jobs.handle_of(row.id).decode()
+            name = self._jobs.handles.of(row.id).decode()
             self._set_aside.note(RUN, name, fault)
 
     def history_not_read(self, run: int, fault: str) -> None:
         """Name a run whose events this node cannot read for its next decision."""
-        self._set_aside.note(RUN, self._jobs.handle_of(run).decode(), fault)
+        self._set_aside.note(RUN, self._jobs.handles.of(run).decode(), fault)
 
     def is_set_aside(self, run: int) -> bool:
         """Return whether this node could not read a run, and does not try it again yet."""
-        return not self._set_aside.is_empty and self._set_aside.waits(RUN, self._jobs.handle_of(run).decode())
+        return not self._set_aside.is_empty and self._set_aside.waits(RUN, self._jobs.handles.of(run).decode())
 
     # ---- definitions and builds ----
 
@@ -385,7 +385,7 @@ class WorkflowService:
 
     def _became_workflows(self, functions: Iterable[bytes]) -> None:
         for function in functions:
-            self._jobs.became_root(function)
+            self._jobs.workers.became_root(function)
 
     # ---- starts ----
 
@@ -423,7 +423,7 @@ class WorkflowService:
         if (why := self._set_options(start)) is not None:
             return Begun({}, {job.id: why})
         joined: Joined = await Callback(
-            lambda done, failed: self._jobs.submit([job], lambda _, joined: done(joined), failed)
+            lambda done, failed: self._jobs.intake.submit([job], lambda _, joined: done(joined), failed)
         )
         return Begun(joined, {})
 
@@ -443,7 +443,7 @@ class WorkflowService:
         if self._is_paused(job.function):
             if (why := self._set_options(start)) is not None:
                 return Stored({}, {job.id: why})
-            return await self._jobs.submit_once([job], keyed_act)
+            return await self._jobs.keyed_intake.submit([job], keyed_act)
         act = KeyedAct(keyed_act.key, lambda outcomes: keyed_act.reply([_stored(outcomes[0])]))
         return _stored(await commit_keyed(self._commits, self._beginning([start], act)))
 

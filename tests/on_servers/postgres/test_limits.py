@@ -34,8 +34,8 @@ class Hand:
         self.node, self.seconds, self.running, self.seen = node, seconds, running, seen
         self.tasks: set[asyncio.Task[None]] = set()
         self.worker = Worker(self)
-        node.service.register(self.worker, b"f", Ability())
-        node.service.ready(self.worker, 10)
+        node.service.workers.register(self.worker, b"f", Ability())
+        node.service.workers.ready(self.worker, 10)
 
     def wake(self) -> None: ...
 
@@ -59,7 +59,7 @@ class Hand:
         await asyncio.sleep(self.seconds)
         self.running[key] -= 1
         self.node.service.settling.succeeded(held, b"", lambda recorded: None)
-        self.node.service.ready(self.worker, 1)
+        self.node.service.workers.ready(self.worker, 1)
 
 
 class Pair:
@@ -106,7 +106,7 @@ def run(database: str, limits: Limits, keys: list[str], seconds: float) -> Pair:
                     await _limit(node, limits)
             hands = [Hand(node, seconds, pair.running, pair.see) for node in nodes]
             for at, node in enumerate(nodes):
-                jobs = [Job(node.service.next_id(), b"f", b"", key=key.encode()) for key in keys[at::2]]
+                jobs = [Job(node.service.table.next_id(), b"f", b"", key=key.encode()) for key in keys[at::2]]
                 stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
                 node.service.intake.submit(jobs, lambda ids, _, to=stored: to.set_result(ids), stored.set_exception)  # type: ignore[misc]
                 await stored

@@ -118,17 +118,17 @@ class FleetLife:
             shut_down=lambda _: None,
         )
         self._add()
-        fenced = self.service.fenced
+        fenced = self.service.serving.fenced
 
         def count() -> None:
             self.fences += 1
             fenced()
 
-        self.service.fenced = count
+        self.service.serving.fenced = count  # type: ignore[method-assign] # the fences are counted
         await self.fleet.start(self.service, opened.term, sent_at)
         self._next_step = clock.monotonic()
         looked = list[object]()
-        self.service.start(looked.append, looked.append)
+        self.service.startup.run(looked.append, looked.append)
         self._check()
         await Moment(lambda: bool(looked))
         if isinstance(looked[0], StoreError):

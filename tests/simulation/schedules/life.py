@@ -120,7 +120,7 @@ class ScheduleLife(FleetLife):
             self.reads,
             self.store_clock,
             service.timers,
-            lambda: service.paused,
+            lambda: service.dispatch.paused,
             first=self.fleet.first_in_line,
         )
 

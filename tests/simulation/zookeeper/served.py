@@ -196,8 +196,8 @@ class Hand:
     def _begin(self) -> None:
         self.worker = Worker(self)
         for function in self.functions:
-            self.service.register(self.worker, function, Ability())
-        self.service.ready(self.worker, self.places)
+            self.service.workers.register(self.worker, function, Ability())
+        self.service.workers.ready(self.worker, self.places)
 
     def wake(self) -> None: ...
 
@@ -232,10 +232,10 @@ class Hand:
             elif number < 0.9:
                 settling.snoozed(held, world.chance.random() * 2)
             else:
-                self.service.gone(worker)
+                self.service.workers.gone(worker)
                 self._begin()
                 return
-        self.service.ready(worker, 1)
+        self.service.workers.ready(worker, 1)
 
 
 class Client:
@@ -306,8 +306,8 @@ class Client:
             if job_id not in self.world.history.dropped and not self.node.dead:
                 self.world.history.fault(f"job {job_id} is called unknown")
 
-        self.service.wait(job_id, self, unknown)
+        self.service.waits.wait(job_id, self, unknown)
 
     def hang_up(self) -> None:
         """Stop waiting."""
-        self.service.client_gone(self)
+        self.service.waits.gone(self)

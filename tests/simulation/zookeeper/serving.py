@@ -197,7 +197,7 @@ class ServingWorld(World):
         assert node.server is not None
         chance, now_us = self.chance, self.now_us()
         return Job(
-            node.server.service.next_id(),
+            node.server.service.table.next_id(),
             chance.choice(FUNCTIONS),
             b"p",
             unique=chance.choice(UNIQUES),
@@ -213,7 +213,7 @@ class ServingWorld(World):
         assert node.server is not None
         chance = self.chance
         return Job(
-            node.server.service.next_id(),
+            node.server.service.table.next_id(),
             chance.choice(FUNCTIONS),
             b"p",
             unique=chance.choice((NO_UNIQUE, b"u", b"v", b"w", b"x", b"y")),

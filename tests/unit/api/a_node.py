@@ -123,7 +123,7 @@ class Node:
             schedule_calls.handlers,
             self.submits.handlers,
             refused=self.refused.append,
-            enter=self.service.enter_namespace,
+            enter=self.service.namespace_gate.enter,
             lacks=self.service.lacks,
         )
 
@@ -137,8 +137,8 @@ class Node:
         side = Side()
         worker = Worker(side)
         for function in functions or (b"f",):
-            self.service.register(worker, function, Ability())
-        self.service.ready(worker, places)
+            self.service.workers.register(worker, function, Ability())
+        self.service.workers.ready(worker, places)
         return side
 
     async def code(self, request: Request[Any]) -> Code:
@@ -163,7 +163,7 @@ async def opened(store: Store | None = None, **options: Any) -> AsyncIterator[No
     node.service.handles.use_names(begun.nodes)
     node.service.begin(begun.term)
     started = asyncio.get_running_loop().create_future()
-    node.service.start(started.set_result, started.set_exception)
+    node.service.startup.run(started.set_result, started.set_exception)
     await started
     yield node
 

@@ -118,7 +118,7 @@ def test_limits_of_a_workflow_are_refused_and_earlier_ones_have_no_effect() -> N
     async def test() -> None:
         async with opened() as node:
             await node.api.call(functions.LimitFunction("order", concurrency=5))
-            node.service.became_root(b"order")
+            node.service.workers.became_root(b"order")
             with pytest.raises(ApiError, match=r"order is a workflow.* mainspring functions pause order") as caught:
                 await node.api.call(functions.LimitFunction("order", concurrency=5))
             assert caught.value.problem.code is Code.INVALID
@@ -138,7 +138,7 @@ def test_dead_letters_are_counted_while_the_store_can_be_read() -> None:
             handles = [await node.submit() for _ in range(2)]
             await node.submit(b"g")
             for held in side.given:
-                node.service.failed(held, failure("E", "why"), final=True)
+                node.service.settling.failed(held, failure("E", "why"), final=True)
             await node.committed()
             listed = await node.api.call(functions.ListFunctions())
             assert [(one.function, one.dead_letters) for one in listed.items] == [("f", 2), ("g", 0)]
@@ -313,10 +313,10 @@ def test_decisions_of_a_workflow_are_named_as_they_are_listed() -> None:
         async with opened() as node:
             name = "order@2 (decisions)"
             function = decision_function("default", "order", "2")
-            job = Job(node.service.next_id(), function, b"")
-            node.service.submit([job], lambda *_: None, unexpected)
+            job = Job(node.service.table.next_id(), function, b"")
+            node.service.intake.submit([job], lambda *_: None, unexpected)
             await node.committed()
-            handle = node.service.handle_of(job.id).decode()
+            handle = node.service.handles.of(job.id).decode()
             assert (await node.api.call(functions.ShowFunction(name))).function == name
             listed = await node.api.call(jobs.ListJobs(function=name))
             assert [(one.handle, one.function) for one in listed.items] == [(handle, name)]

@@ -128,7 +128,7 @@ def test_kept_arguments_of_a_success_are_cloned_unless_they_are_redacted() -> No
             plain, secret = await node.submit(payload=b'{"a":1}'), await node.submit(payload=b'{"pin":1}')
             assert (await node.api.call(jobs.ReadPayload(secret))).data == b'{"pin":"[redacted]"}'
             for held in side.given:
-                node.service.succeeded(held, b"r")
+                node.service.settling.succeeded(held, b"r")
             await node.committed()
             clone = await node.api.call(jobs.CloneJob(plain))
             assert clone.handle is not None
@@ -146,7 +146,7 @@ def test_a_job_whose_arguments_are_gone_is_cloned_with_others() -> None:
             side = node.worker()
             handle = await node.submit(payload=b"load")
             assert (await node.api.call(jobs.ReadPayload(handle))).data == b"load"
-            node.service.succeeded(side.given[0], b"r")
+            node.service.settling.succeeded(side.given[0], b"r")
             await node.committed()
             assert await node.code(jobs.CloneJob(handle)) is Code.NOT_KEPT
             assert await node.code(jobs.ReadPayload(handle)) is Code.NOT_KEPT
@@ -269,7 +269,7 @@ def test_a_batch_may_join_a_foreground_job() -> None:
     async def test() -> None:
         async with opened() as node:
             alone = asyncio.create_task(node.api.call(RunJob(b"f", b"", b"u")))
-            while not list(node.service.in_memory()):  # noqa: ASYNC110 - a call has no event for it
+            while not list(node.service.table.held.values()):  # noqa: ASYNC110 - a call has no event for it
                 await asyncio.sleep(0)
             answers = (await node.api.call(SubmitJobs([new(unique="u"), new(function=""), new()]))).items
             assert [answer.joined for answer in answers] == [True, None, False]
@@ -292,10 +292,10 @@ def test_a_batch_that_the_store_refuses_fails_as_a_whole() -> None:
 
 async def waits(node: Node, handle: str) -> asyncio.Task[jobs.JobOutcome]:
     """Return a call that waits for the end of a job."""
-    job_id = node.service.id_of(handle.encode())
+    job_id = node.service.handles.parse(handle.encode())
     assert job_id is not None
     waiting = asyncio.create_task(node.api.call(jobs.AwaitJob(handle)))
-    while not node.service.listeners_of(job_id):  # noqa: ASYNC110 - a call has no event for it
+    while not node.service.listeners.of(job_id):  # noqa: ASYNC110 - a call has no event for it
         await asyncio.sleep(0)
     return waiting
 
@@ -306,7 +306,7 @@ def test_a_call_waits_for_the_end_of_a_job() -> None:
             side = node.worker()
             handle = await node.submit()
             waiting = await waits(node, handle)
-            node.service.succeeded(side.given[0], b"[1.0]")
+            node.service.settling.succeeded(side.given[0], b"[1.0]")
             wanted = jobs.JobOutcome(handle, "succeeded", 1, msgspec.Raw(b"[1.0]"), "json")
             for outcome in (await waiting, await node.api.call(jobs.AwaitJob(handle))):
                 assert msgspec.json.encode(outcome) == msgspec.json.encode(wanted)
@@ -321,7 +321,7 @@ def test_a_failed_job_has_no_result() -> None:
             side = node.worker()
             handle = await node.submit()
             waiting = await waits(node, handle)
-            node.service.failed(side.given[0], failure("E", "why"), final=True)
+            node.service.settling.failed(side.given[0], failure("E", "why"), final=True)
             assert await waiting == jobs.JobOutcome(handle, "failed", 1, error="E: why")
 
     run(test())
@@ -334,7 +334,7 @@ def test_a_call_that_ends_waits_no_more() -> None:
             waiting = await waits(node, handle)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            assert not node.service.listeners_of(node.service.id_of(handle.encode()) or 0)
+            assert not node.service.listeners.of(node.service.handles.parse(handle.encode()) or 0)
 
     run(test())
 
@@ -395,7 +395,7 @@ def test_a_caller_without_the_right_to_payloads_sees_no_result() -> None:
         async with opened() as node:
             side = node.worker()
             handle = await node.submit()
-            node.service.succeeded(side.given[0], b"secret")
+            node.service.settling.succeeded(side.given[0], b"secret")
             await node.committed()
             outcome = await node.api.call(jobs.AwaitJob(handle), caller=caller(Role.ADMIN))
             assert outcome == jobs.JobOutcome(handle, "succeeded", 1)

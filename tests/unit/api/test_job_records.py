@@ -39,7 +39,7 @@ def test_a_first_success_is_an_attempt_without_a_record() -> None:
                 Attempt(1, "running", AT.format(0), None, None, "n", "w", None, None)
             ]
             node.clock.advance(2)
-            node.service.succeeded(side.given[0], b"r")
+            node.service.settling.succeeded(side.given[0], b"r")
             await node.committed()
             assert await attempts(node, handle) == [
                 Attempt(1, "succeeded", AT.format(0), AT.format(2), 2.0, "n", None, None, None)
@@ -56,13 +56,13 @@ def test_each_attempt_of_a_job_has_a_record() -> None:
             policy = Retry(max_attempts=3, initial=0.0)
             handle = (await node.api.call(Submit(b"f", b"", options=JobOptions(retry=policy)))).handle
             node.clock.advance(1)
-            node.service.failed(side.given[0], failure("ValueError", "no"))
+            node.service.settling.failed(side.given[0], failure("ValueError", "no"))
             await node.committed()
             first = Attempt(1, "failed", AT.format(0), AT.format(1), 1.0, "n", "w", "ValueError", "no")
             assert await attempts(node, handle) == [first]
             node.service.tick()
             await node.committed()
-            node.service.succeeded(side.given[1], b"r")
+            node.service.settling.succeeded(side.given[1], b"r")
             await node.committed()
             second = Attempt(2, "succeeded", AT.format(1), AT.format(1), 0.0, "n", "w", None, None)
             assert await attempts(node, handle) == [first, second]
@@ -76,11 +76,11 @@ def test_the_first_success_after_a_retry_has_a_record_with_its_worker() -> None:
             side = node.worker(places=2)
             handle = await node.submit()
             await node.committed()
-            node.service.failed(side.given[0], failure("ValueError", "no"))
+            node.service.settling.failed(side.given[0], failure("ValueError", "no"))
             await node.committed()
             await node.api.call(RetryJob(handle))
             await node.committed()
-            node.service.succeeded(side.given[1], b"r")
+            node.service.settling.succeeded(side.given[1], b"r")
             await node.committed()
             found = await attempts(node, handle)
             assert [(one.number, one.outcome, one.worker) for one in found] == [
@@ -100,10 +100,10 @@ def test_a_first_attempt_after_a_lost_worker_has_a_record() -> None:
             (lost,) = side.given
             assert lost.worker is not None
             lost.worker.streams = True  # a worker of the extension: its loss counts no attempt
-            node.service.gone(lost.worker)
+            node.service.workers.gone(lost.worker)
             following = node.worker()
             await node.committed()
-            node.service.succeeded(following.given[0], b"r")
+            node.service.settling.succeeded(following.given[0], b"r")
             await node.committed()
             assert [attempt.outcome for attempt in await attempts(node, handle)] == ["lost", "succeeded"]
 
@@ -125,9 +125,9 @@ def test_an_attempt_has_the_time_at_which_its_worker_was_asked_to_stop(outcome: 
                 await node.api.call(CancelJob(handle))
             assert [one.stop_requested_at for one in await attempts(node, handle)] == [AT.format(1)]
             if outcome == "cancelled":
-                node.service.released(held)
+                node.service.settling.released(held)
             else:
-                node.service.succeeded(held, b"r")
+                node.service.settling.succeeded(held, b"r")
             await node.committed()
             (shown,) = await attempts(node, handle)
             assert (shown.outcome, shown.stop_requested_at, shown.ended_at) == (outcome, AT.format(1), AT.format(2))
@@ -143,7 +143,7 @@ def test_small_arguments_of_a_success_are_kept() -> None:
             handles = [await node.submit(payload=payload) for payload in sent]
             before = [await arguments(node, handle) for handle in handles]
             for held in side.given:
-                node.service.succeeded(held, b"r")
+                node.service.settling.succeeded(held, b"r")
             await node.committed()
             after = [await arguments(node, handle) for handle in handles]
             assert after[:3] == before[:3]
@@ -162,9 +162,9 @@ def test_the_size_that_workers_declare_counts_from_then_on(declared: int, kept: 
         async with opened() as node:
             side = node.worker(places=2)
             handles = [await node.submit(payload=payload) for payload in (b"123", b"1234")]
-            node.service.declare_kept(b"f", declared)
+            node.service.arguments.declare(b"f", declared)
             for held in side.given:
-                node.service.succeeded(held, b"r")
+                node.service.settling.succeeded(held, b"r")
             await node.committed()
             assert [(await arguments(node, handle)).kept for handle in handles] == kept
 
@@ -187,7 +187,7 @@ def test_redacted_values_are_neither_shown_nor_kept_after_a_success() -> None:
             await node.committed()
             for held in side.given:
                 assert b"1234" in held.job.payload, "its worker gets all"
-                node.service.succeeded(held, b"")
+                node.service.settling.succeeded(held, b"")
             await node.committed()
             assert await arguments(node, waiting) == shown
             assert [job.payload for job in node.store.tables.jobs.values()] == [
@@ -204,7 +204,7 @@ def test_a_failed_job_keeps_its_arguments_for_a_retry_but_shows_none_that_is_red
         async with opened(arguments=ArgumentRules([ArgumentRule("*", 0)], [ArgumentRule("*", "pin")])) as node:
             side = node.worker()
             handle = await node.submit(payload=b'{"pin":1}')
-            node.service.failed(side.given[0], failure("E", "no"))
+            node.service.settling.failed(side.given[0], failure("E", "no"))
             await node.committed()
             assert (await arguments(node, handle)).value == {"pin": "[redacted]"}
             assert [job.payload for job in node.store.tables.jobs.values()] == [b'{"pin":1}']
@@ -221,7 +221,7 @@ def test_large_arguments_are_not_in_the_answer(monkeypatch: pytest.MonkeyPatch) 
             assert await arguments(node, stored) == KeptArguments(stored, 4, kept=True, redacted=False)
             alone = asyncio.create_task(node.api.call(RunJob(b"f", b"1234")))
             await node.submit(b"g")
-            (held,) = [one for one in node.service.in_memory() if not one.stored]
+            (held,) = [one for one in node.service.table.held.values() if not one.stored]
             handle = held.handle.decode()
             assert await arguments(node, handle) == KeptArguments(handle, 4, kept=True, redacted=False)
             assert await attempts(node, handle) == []
@@ -269,12 +269,12 @@ def test_the_progress_of_an_ended_job_stays() -> None:
                 await node.committed()
                 held = side.given[number]
                 if number < 2:
-                    node.service.text(held, b"row 3")
-                    node.service.status(held, b"3", b"4")
+                    node.service.reports.text(held, b"row 3")
+                    node.service.reports.status(held, b"3", b"4")
                 if succeeds:
-                    node.service.succeeded(held, b"r")
+                    node.service.settling.succeeded(held, b"r")
                 else:
-                    node.service.failed(held, failure("ValueError", "no"))
+                    node.service.settling.failed(held, failure("ValueError", "no"))
                 await node.committed()
                 shown = await node.api.call(ShowJob(handle))
                 expected = (3, 4, "row 3") if number < 2 else (0, 0, None)

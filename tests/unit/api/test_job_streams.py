@@ -86,9 +86,9 @@ def test_other_jobs_cost_a_stream_nothing(monkeypatch: pytest.MonkeyPatch) -> No
                 await node.submit(function)
                 await node.committed()
                 for held in side.given:
-                    node.service.succeeded(held, b"")
+                    node.service.settling.succeeded(held, b"")
                 await node.committed()
-            assert set(published) == {node.service.id_of(handle.encode())}
+            assert set(published) == {node.service.handles.parse(handle.encode())}
             assert len(published) > 1, "it was started, and it succeeded"
             end()
 

@@ -151,7 +151,7 @@ def test_a_failure_is_shown_with_its_traceback() -> None:
     async def fail(node: Node) -> str:
         side = node.worker()
         handle = await node.submit()
-        node.service.failed(side.given[0], failure("E", "why"), final=True)
+        node.service.settling.failed(side.given[0], failure("E", "why"), final=True)
         await node.committed()
         return handle
 

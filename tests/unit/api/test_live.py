@@ -70,7 +70,7 @@ class Live:
         self.node = node
         self.samples = 0
         self.viewers: list[Viewer] = []
-        ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
+        ages = OldestByNamespace(node.service.roster.functions, node.reads, node.clock)
         calls = NamespaceCalls(node.service, node.reads, node.clock, tuple, ages.of, node.dead)
         node.api.add(calls.handlers)
         self._figures = calls.figures

@@ -34,12 +34,12 @@ PAY = Caller("pay", (Grant(Role.VIEWER, "shop", ("pay*",)),))
 
 
 def add_calls(node: Node, *others: NodeRow) -> None:
-    ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
+    ages = OldestByNamespace(node.service.roster.functions, node.reads, node.clock)
     node.api.add(NamespaceCalls(node.service, node.reads, node.clock, lambda: others, ages.of, node.dead).handlers)
 
 
 async def save(node: Node, *rows: Row) -> None:
-    node.service.put(SaveSeries(rows, {}), lambda _: None, lambda _: None)
+    node.service.commits.put(SaveSeries(rows, {}), lambda _: None, lambda _: None)
     await node.committed()
 
 
@@ -122,7 +122,7 @@ def test_a_function_with_dead_letters_alone_is_listed_for_callers_who_may_see_it
             for function in (b"pay", b"mail", b"mail"):
                 await node.api.call(Submit(function, b"", namespace="shop"))
             for held in side.given:
-                node.service.failed(held, failure("E", "why"), final=True)
+                node.service.settling.failed(held, failure("E", "why"), final=True)
             await node.committed()
             assert [(one.function, one.dead_letters) for one in (await status(node, caller=PAY)).troubled] == [
                 ("pay", 1)
@@ -242,7 +242,7 @@ def test_failing_functions_have_their_last_errors() -> None:
     async def test() -> None:
         async with opened() as node:
             add_calls(node)
-            job = node.service.next_id()
+            job = node.service.table.next_id()
             errors = {"A": ErrorGroup(3, 1, 10_000_000, 0, "old"), "B": ErrorGroup(1, 1, 20_000_000, job, "new")}
             await save(
                 node,
@@ -252,7 +252,7 @@ def test_failing_functions_have_their_last_errors() -> None:
             )
             failing = (await status(node)).failing
             assert failing is not None
-            handle = node.service.handle_of(job).decode()
+            handle = node.service.handles.of(job).decode()
             pay = namespaces.FailingFunction("pay", 4, "1970-01-01T00:00:20.000000Z", "B", "new", handle)
             assert [one.function for one in failing.functions] == ["mail", "pay"]
             assert failing.functions[1] == pay

@@ -59,10 +59,10 @@ class Bulk:
             node.clock,
             service.stored_changes,
             loop.call_later,
-            service.cancel,
+            service.clients.cancel,
             unchanged,
         )
-        self.service = BulkService(services, service.next_id, lambda: service.term)
+        self.service = BulkService(services, service.table.next_id, lambda: service.term)
         calls = OperationCalls(self.service, service, node.jobs.find_run)
         self.api = Api(calls.handlers)
         self.api.add_objects(calls.objects)

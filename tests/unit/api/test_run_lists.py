@@ -72,7 +72,7 @@ def test_a_list_leaves_older_runs_that_have_not_begun_to_later_pages() -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
             handles = [await node.submit(b"order", unique=f"u{number}".encode()) for number in range(4)]
-            ids = [number for handle in handles if (number := node.service.id_of(handle.encode())) is not None]
+            ids = [number for handle in handles if (number := node.service.handles.parse(handle.encode())) is not None]
             fake.runs += [a_run(ids[3] + 7), a_run(ids[3] + 8), a_run(ids[0] - 7)]
             fake.examined = 2
             request = workflows.ListWorkflowRuns()
@@ -135,7 +135,7 @@ def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
         async with with_runs() as (node, fake):
             handles = [await node.submit(b"order", unique=f"u{number}".encode()) for number in range(4)]
             await node.submit(b"charge")
-            ids = [number for handle in handles if (number := node.service.id_of(handle.encode())) is not None]
+            ids = [number for handle in handles if (number := node.service.handles.parse(handle.encode())) is not None]
             fake.runs.extend(a_run(number) for number in (ids[1], ids[3] + 7, ids[0] - 7))
             await node.api.call(jobs.CancelJob(handles[1]))
             expected = [f"order-{ids[3] + 7}", "u3", "u2", f"order-{ids[1]}", "u0", f"order-{ids[0] - 7}"]

@@ -20,7 +20,7 @@ def test_a_run_is_shown_with_its_activities() -> None:
             handle = await node.submit(b"charge")
             node.worker(b"charge")
             await node.committed()
-            job = node.service.id_of(handle.encode())
+            job = node.service.handles.parse(handle.encode())
             assert job is not None
             timers = {"4": OpenTimer(7, "4", START_US + 2_000_000)}
             timers["3"] = OpenTimer(6, "3", START_US + 1_000_000, 60, "signal approved")
@@ -76,7 +76,7 @@ def test_a_child_and_its_parent_are_shown() -> None:
         child = OpenChild(5, "part-1", ROOT + 1, ChildPolicy.ABANDON, number=3, type="part")
         async with with_runs(a_run(state=RunState(children={5: child}, parent_run=ROOT - 4))) as (node, _):
             shown = await node.api.call(workflows.ShowRun("order-17"))
-            handle = node.service.handle_of(ROOT + 1).decode()
+            handle = node.service.handles.of(ROOT + 1).decode()
             assert shown.children == [workflows.ChildInfo("3", "part", "part-1", handle, "abandon")]
             assert shown.waits_for == "part #3"
             assert shown.parent is not None

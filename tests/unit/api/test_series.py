@@ -29,7 +29,7 @@ def add_calls(node: Node) -> None:
 
 
 async def save(node: Node, *rows: Row) -> None:
-    node.service.put(SaveSeries(rows, {}), lambda _: None, lambda _: None)
+    node.service.commits.put(SaveSeries(rows, {}), lambda _: None, lambda _: None)
     await node.committed()
 
 
@@ -74,7 +74,7 @@ def test_errors_are_grouped_over_nodes_and_half_hours() -> None:
     async def test() -> None:
         async with opened() as node:
             add_calls(node)
-            job = node.service.next_id()
+            job = node.service.table.next_id()
             await save(
                 node,
                 row(node, HALF_HOUR, 3, Bucket(errors={"A": ErrorGroup(2, 1, 20_000_000, 0, "old")})),
@@ -84,7 +84,7 @@ def test_errors_are_grouped_over_nodes_and_half_hours() -> None:
             answer = await node.api.call(ReadErrors("f"))
             assert [(one.type, one.number) for one in answer.errors] == [("B", 9), ("A", 3)]
             assert answer.errors[1].message == "new"
-            assert answer.errors[1].handle == node.service.handle_of(job).decode()
+            assert answer.errors[1].handle == node.service.handles.of(job).decode()
             assert answer.errors[1].last_at == "1970-01-01T00:00:40.000000Z"
             assert (await node.api.call(ReadErrors("g"))).errors == []
             half_hours = await node.api.call(ReadFunctionSeries("f", step="half_hour"))

@@ -46,9 +46,9 @@ def test_the_answer_of_a_foreground_job_is_its_result() -> None:
         async with opened() as node:
             side = node.worker(places=2)
             first, second = await begun(node, RunJob(b"f", b"1")), await begun(node, RunJob(b"f", b"2"))
-            node.service.data(side.given[0], b"part ")
-            node.service.succeeded(side.given[0], b"whole")
-            node.service.failed(side.given[1], failure("E", "why"), final=True)
+            node.service.reports.data(side.given[0], b"part ")
+            node.service.settling.succeeded(side.given[0], b"whole")
+            node.service.settling.failed(side.given[1], failure("E", "why"), final=True)
             handles = [held.handle.decode() for held in side.given]
             assert await first == Ended(handles[0], succeeded=True, result=b"part whole")
             assert await second == Ended(handles[1], succeeded=False)
@@ -64,7 +64,7 @@ def test_a_foreground_job_ends_with_its_last_waiting_client() -> None:
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-                assert len(node.service.in_memory()) == left
+                assert len(node.service.table.held.values()) == left
 
     run(test())
 
@@ -132,7 +132,7 @@ def test_sizes_have_the_same_limits_as_in_all_faces(kind: type[Submit | RunJob],
             most = {"function": FUNCTION_LIMIT, "unique": UNIQUE_LIMIT, "payload": PAYLOAD_LIMIT}[unit]
             given: dict[str, Any] = {"function": b"f", "payload": b""}
             assert await node.code(kind(**given | {unit: bytes(most + 1)})) is Code.TOO_LARGE
-            assert not node.service.queues()
+            assert not node.service.dispatch.queues.values()
             await node.api.call(Submit(**given | {unit: bytes(most)}))
 
     run(test())
@@ -153,7 +153,7 @@ def test_invalid_options_are_refused(options: JobOptions) -> None:
     async def test() -> None:
         async with opened() as node:
             assert await node.code(Submit(b"f", b"", options=options)) is Code.INVALID
-            assert not node.service.queues()
+            assert not node.service.dispatch.queues.values()
 
     run(test())
 
@@ -188,6 +188,6 @@ def test_problems_have_codes(kind: type[Submit | RunJob]) -> None:
             assert await node.code(kind(b"new", b"")) is Code.TOO_MANY_FUNCTIONS
             node.store.error = StoreFullError("full")
             assert await node.code(kind(b"f", b"", b"u")) is Code.UNAVAILABLE
-            assert not node.service.in_memory()
+            assert not node.service.table.held.values()
 
     run(test())

@@ -355,7 +355,7 @@ def test_the_version_of_the_overview_changes_with_its_troubles() -> None:
     async def test() -> None:
         async with opened(lacks=frozenset({Feature.WORKFLOWS})) as node:
             shown = Versions(node)
-            ages = OldestByNamespace(node.service.all_functions, node.reads, node.clock)
+            ages = OldestByNamespace(node.service.roster.functions, node.reads, node.clock)
             node.api.add(NamespaceCalls(node.service, node.reads, node.clock, tuple, ages.of, node.dead).handlers)
             side = node.worker(b"pay")
             viewer, _ = await shown.watch("troubles")
@@ -365,7 +365,7 @@ def test_the_version_of_the_overview_changes_with_its_troubles() -> None:
             await shown.pass_time()
             assert shown.requests == samples, "its samples need many requests"
             await node.api.call(Submit(b"pay", b""))
-            node.service.failed(side.given[0], failure("E", "why"), final=True)
+            node.service.settling.failed(side.given[0], failure("E", "why"), final=True)
             await node.committed()
             for _ in range(2):
                 await shown.pass_time(INTERVALS["troubles"])

@@ -40,7 +40,7 @@ def test_a_run_is_started_or_joined() -> None:
             job, version, timeout = fake.requests.pop()
             assert (job.function, job.payload, job.unique) == (b"order", b'[17, ["cat"]]', b"order-17")
             assert (version, timeout) == ("2", 60.0)
-            handle = node.service.handle_of(job.id).decode()
+            handle = node.service.handles.of(job.id).decode()
             assert started == workflows.StartedRun(handle, f"{handle}@{job.id}", "order-17", joined=False)
 
             second = call("workflows.start", '{"function": "order", "payload": "eA==", "id": "order-17"}')
@@ -205,8 +205,8 @@ def test_the_job_of_a_task_is_no_run() -> None:
                 assert caught.value.problem.code is Code.RUN_NOT_FOUND
             waiting_client = asyncio.create_task(node.api.call(submitting.RunJob(b"later", b"")))
             await asyncio.sleep(0)
-            (held,) = node.service.in_memory()
-            foreground = node.service.handle_of(held.job.id).decode()
+            (held,) = node.service.table.held.values()
+            foreground = node.service.handles.of(held.job.id).decode()
             with pytest.raises(
                 ApiError, match=f"a client waits for the job {foreground} of later, which is not stored"
             ):

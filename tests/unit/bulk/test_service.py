@@ -44,10 +44,10 @@ class BulkNode(Node):
             self.clock,
             service.stored_changes,
             service.later,
-            service.cancel,
+            service.clients.cancel,
             self.current,
         )
-        self.bulk = BulkService(services, service.next_id, lambda: service.term, lambda: self.paused)
+        self.bulk = BulkService(services, service.table.next_id, lambda: service.term, lambda: self.paused)
 
     async def current(self, _: Caller) -> Caller | None:
         """Return the caller of all operations as the test has set it."""
@@ -68,7 +68,7 @@ class BulkNode(Node):
             self.settling.failed(self.given(worker), b'{"type":"E","message":"m"}', final=True)
             self.commit()
             jobs.append(job)
-        self.service.gone(worker)
+        self.service.workers.gone(worker)
         return jobs
 
     def begin(

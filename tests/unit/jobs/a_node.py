@@ -138,7 +138,7 @@ class Node:
     # ---- clients ----
 
     def job(self, payload: str = "", function: str = "f", **fields: Any) -> Job:
-        job = Job(self.service.next_id(), function.encode(), payload.encode(), **fields)
+        job = Job(self.service.table.next_id(), function.encode(), payload.encode(), **fields)
         job.created_us = round(self.clock.wall() * 1_000_000)
         return job
 
@@ -166,7 +166,7 @@ class Node:
     def wait_for(self, job_id: int) -> Client:
         """Wait for a job as a client of the extension does."""
         client = Client()
-        self.service.wait(job_id, client, lambda: client.events.append("unknown"))
+        self.service.waits.wait(job_id, client, lambda: client.events.append("unknown"))
         return client
 
     def cancel(self, job_id: int) -> list[object]:
@@ -185,13 +185,13 @@ class Node:
     def worker(self, *functions: str, name: str = "w", **ability: Any) -> Worker:
         worker = Worker(Side(name))
         for function in functions or ("f",):
-            self.service.register(worker, function.encode(), Ability(**ability))
+            self.service.workers.register(worker, function.encode(), Ability(**ability))
         return worker
 
     def stream(self, *functions: str, places: int = 1, **ability: Any) -> Worker:
         ability = {"requeue": False} | ability
         worker = self.worker(*functions, **ability)
-        self.service.ready(worker, places)
+        self.service.workers.ready(worker, places)
         return worker
 
     def grab(self, worker: Worker) -> Held | None:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 def change(node: Node, job: Job, **values: int) -> list[Job | MainspringError]:
     """Change a job and commit it; return the answer in a list."""
     answers: list[Job | MainspringError] = []
-    CallInProgress(node.service.reschedule(job.id, JobChange(**values)), answers.append, answers.append)
+    CallInProgress(node.service.changes.reschedule(job.id, JobChange(**values)), answers.append, answers.append)
     node.commit()
     return answers
 
 
 def delete(node: Node, job: Job) -> list[Job | MainspringError]:
     answers: list[Job | MainspringError] = []
-    CallInProgress(node.service.delete(job.id), answers.append, answers.append)
+    CallInProgress(node.service.changes.delete(job.id), answers.append, answers.append)
     node.commit()
     return answers
 
@@ -98,7 +98,7 @@ def test_a_job_of_a_namespace_whose_end_waits_for_the_store_is_found(node: Node)
     node.fail()
     answers: list[Job | MainspringError] = []
     change = JobChange(due_us=in_us(node, 10))
-    CallInProgress(node.service.reschedule(job.id, change, namespace="team"), answers.append, answers.append)
+    CallInProgress(node.service.changes.reschedule(job.id, change, namespace="team"), answers.append, answers.append)
     node.commit()
     assert refusal(answers).endswith("is succeeded: only waiting jobs can be changed")
 
@@ -161,7 +161,7 @@ def test_a_retry_may_be_later_and_with_other_arguments(node: Node, delay: float)
     node.cancel(job.id)
     node.commit()
     answers: list[Job | MainspringError] = []
-    CallInProgress(node.service.retry(job.id, payload=b"b", delay=delay), answers.append, answers.append)
+    CallInProgress(node.service.clients.retry(job.id, payload=b"b", delay=delay), answers.append, answers.append)
     node.commit()
     (retried,) = answers
     assert isinstance(retried, Job)
@@ -181,7 +181,7 @@ def test_a_refused_retry_names_the_live_job(node: Node) -> None:
     node.commit()
     (error,) = answers
     assert isinstance(error, ConflictError)
-    assert error.live_handle == node.service.handle_of(live.id).decode()
+    assert error.live_handle == node.service.handles.of(live.id).decode()
 
 
 def test_the_farthest_time_is_stored(node: Node) -> None:

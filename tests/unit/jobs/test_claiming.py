@@ -109,12 +109,12 @@ def test_nothing_is_claimed_while_the_window_is_over_half_full_except_for_high_p
     worker = node.stream(places=0)
     node.commit()
     assert (node.queue().size, node.queue().backlog) == (MIN_WINDOW, [0, 10, 0])
-    node.service.ready(worker, MIN_WINDOW // 2 - 1)
+    node.service.workers.ready(worker, MIN_WINDOW // 2 - 1)
     node.commit()
     assert node.queue().backlog == [0, 10, 0]
     node.background("high", priority=HIGH)
     assert node.queue().ready[HIGH][0].job.payload == b"high"
-    node.service.ready(worker, 2)
+    node.service.workers.ready(worker, 2)
     node.commit()
     assert node.queue().backlog == [0, 0, 0]
 
@@ -141,7 +141,7 @@ def test_a_job_that_comes_back_keeps_its_place_before_younger_ones(node: Node) -
     node.background("1")
     for payload in "23":
         node.background(payload)
-    node.service.gone(first)
+    node.service.workers.gone(first)
     other = node.stream(places=3)
     node.commit()
     assert [held.job.payload for held in side(other).given] == [b"1", b"2", b"3"]
@@ -158,12 +158,12 @@ def test_stored_and_foreground_jobs_run_in_the_order_in_which_they_came(node: No
     passing = node.worker()
     node.commit()
     assert all(node.held(job) is not None for job in stored)
-    node.service.gone(passing)  # its jobs must not count as waiting jobs
+    node.service.workers.gone(passing)  # its jobs must not count as waiting jobs
     node.commit()
     assert [node.state(job.id) for job in stored] == [State.PENDING] * 3
     worker = node.stream(places=0)
     node.commit()
-    node.service.ready(worker, 6)
+    node.service.workers.ready(worker, 6)
     assert [held.job.payload for held in side(worker).given] == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert (node.queue().admission is not None) == gated
 
@@ -183,7 +183,7 @@ def test_foreground_jobs_do_not_keep_stored_ones_out(node: Node) -> None:
     worker = node.stream(places=2)
     node.commit()
     assert node.held(job) is not None
-    node.service.ready(worker, 1)
+    node.service.workers.ready(worker, 1)
     assert "job stored" in side(worker).events, "it is older than those that still wait"
 
 
@@ -191,7 +191,7 @@ def test_what_comes_after_the_term_has_ended_is_not_held(node: Node) -> None:
     node.background("1")
     worker = node.stream(places=1)
     assert node.queue().claiming
-    node.service.fenced()
+    node.service.serving.fenced()
     node.commit()
     assert node.table.held == {}
     assert side(worker).given == []
@@ -201,7 +201,7 @@ def test_a_job_that_is_leased_as_it_is_stored_is_not_held_after_the_term(node: N
     worker = node.stream()
     (job,) = node.submit(node.job("1"))
     assert job.state == State.LEASED
-    node.service.fenced()
+    node.service.serving.fenced()
     node.service.begin(Term(2))
     node.service.resume()
     node.commit()
@@ -225,7 +225,7 @@ def test_a_claim_that_is_never_answered_ends_with_its_term(node: Node, monkeypat
     assert node.grab(worker) is None
     assert len(claims) == 1
     monkeypatch.undo()
-    node.service.fenced()
+    node.service.serving.fenced()
     node.commit()
     assert side(worker).pop_events() == []
     node.service.begin(Term(node.service.term + 1))

@@ -33,7 +33,7 @@ def test_what_a_client_had_in_memory_is_left_in_steps_and_given_back(node: Node)
     tables = [node.table.held, node.service.listeners._by_job]  # noqa: SLF001 - the size of the table shows nowhere else
     sizes = [sys.getsizeof(table) for table in tables]
     assert min(sizes) > MIN_TABLE_BYTES
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     assert len(node.table.held) == number + 1 - outcomes.LEAVE_STEP, "the rest is done in turns with other work"
     node.wait(60)
     assert list(node.table.held) == [node.service.handles.of(kept.id)]

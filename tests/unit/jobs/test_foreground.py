@@ -50,7 +50,7 @@ def test_a_foreground_job_joins_a_stored_one(node: Node) -> None:
 def test_a_client_that_left_while_the_store_was_asked_leaves_no_job(node: Node) -> None:
     node.background("other")
     job, client = node.foreground("1", unique=b"u")
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     _, second = node.foreground("2", unique=b"u")
     node.commit()
     assert node.held(job) is None
@@ -64,9 +64,9 @@ def test_a_client_that_left_while_the_store_was_asked_leaves_no_job(node: Node) 
 def test_a_client_that_leaves_takes_its_waiting_job_with_it(node: Node) -> None:
     job, client = node.foreground("1", unique=b"u")
     _, other = node.foreground("2", unique=b"u")
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     assert node.held(job) is not None
-    node.service.client_gone(other)
+    node.service.waits.gone(other)
     assert node.held(job) is None
     assert node.table.foreground == {}
     assert node.queue().size == 0

@@ -71,7 +71,7 @@ def test_the_jobs_of_a_lost_worker_give_their_tokens_back() -> None:
     node.background("1")
     node.background("2")
     second = node.stream(places=10)
-    node.service.gone(first)
+    node.service.workers.gone(first)
     node.commit()
     assert (given(first), given(second)) == (["1"], ["2"])
     succeed(node, second, "2")
@@ -178,7 +178,7 @@ def test_keys_take_turns_without_any_limit() -> None:
         name = given(worker)[-1]
         seen.append(name)
         succeed(node, worker, name)
-        node.service.ready(worker, 1)
+        node.service.workers.ready(worker, 1)
         node.commit()
     assert {"b1", "b2", "c1"} <= set(seen), "they do not wait for three hundred others"
 
@@ -216,7 +216,7 @@ def test_waiting_and_running_jobs_are_kept_when_limits_come_and_go() -> None:
         node.background(f"{number}")
     limit(node, Limits(concurrency=1))
     succeed(node, worker, "0")
-    node.service.ready(worker, 5)
+    node.service.workers.ready(worker, 5)
     node.commit()
     assert given(worker) == ["0", "1"], "one runs already"
     limit(node, UNLIMITED)
@@ -287,7 +287,7 @@ def test_a_declaration_ends_some_minutes_after_its_last_worker() -> None:
     worker = node.stream(limits=Limits(concurrency=1))
     node.wait(3600)
     assert node.service.functions.limits(b"f") == Limits(concurrency=1)
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.wait(rules.DECLARATION_EXPIRY_US / SECOND + function_limits.REPEAT_INTERVAL + 1)
     assert node.service.functions.limits(b"f") == UNLIMITED
     assert node.queue().admission is None
@@ -328,10 +328,10 @@ def test_a_pause_with_an_end_ends_by_itself_and_a_later_pause_replaces_its_end()
     pause(node, 30)
     node.wait(11)
     assert not given(worker)
-    assert node.service.spec_of(b"f").paused
+    assert node.service.functions.limits_of(b"f").paused
     node.wait(20)
     assert given(worker) == ["a"]
-    assert not node.service.spec_of(b"f").paused
+    assert not node.service.functions.limits_of(b"f").paused
 
 
 def test_a_pause_that_ended_while_the_node_was_down_is_over() -> None:

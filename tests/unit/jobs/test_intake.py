@@ -70,7 +70,7 @@ def test_a_job_whose_workers_left_before_it_was_stored_is_kept(node: Node) -> No
     worker = node.stream(places=0)
     job = node.job("1")
     node.submit(job)
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.commit()
     other = node.stream()
     node.commit()
@@ -86,7 +86,7 @@ def test_a_foreground_job_that_a_background_submit_joins_outlives_its_client(nod
     node.commit()
     assert node.answers == [job.id, job.id]
     assert node.state(job.id) is State.LEASED
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     assert node.held(job) is not None
     assert (node.queue().live, node.queue().foreground, node.table.foreground_bytes) == (1, 0, 0)
     assert node.table.foreground == {}
@@ -142,14 +142,14 @@ def test_a_job_that_could_not_be_stored_is_still_a_foreground_job(node: Node) ->
     assert held is not None
     assert not held.stored
     assert job.options is None
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     assert node.held(job) is None
 
 
 def test_a_client_that_leaves_while_its_job_is_stored(node: Node) -> None:
     job, client = node.foreground("1", unique=b"u")
     node.submit(node.job("2", unique=b"u"))
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     assert node.held(job) is not None
     node.commit()
     worker = node.stream()
@@ -159,7 +159,7 @@ def test_a_client_that_leaves_while_its_job_is_stored(node: Node) -> None:
 def test_a_client_that_left_while_its_job_could_not_be_stored(node: Node) -> None:
     job, client = node.foreground("1", unique=b"u")
     node.submit(node.job("2", unique=b"u"))
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     node.fail()
     assert node.held(job) is None
     assert node.queue().size == 0
@@ -170,7 +170,7 @@ def test_a_backoff_that_ends_while_the_job_is_stored(node: Node) -> None:
     job, client = node.foreground("1", unique=b"u")
     node.settling.failed(side(worker).given[0], b"{}")
     node.submit(node.job("2", unique=b"u"))
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     node.life.loop.soon.popleft()()
     node.clock.advance(1.5)
     node.life.run_due()
@@ -224,7 +224,7 @@ def test_a_kept_result_is_joined_before_a_foreground_job_is_stored(node: Node) -
     assert held is not None
     assert not held.stored
     assert node.table.foreground[b"f", b"u"] is held
-    node.service.ready(worker, 1)
+    node.service.workers.ready(worker, 1)
     node.settling.succeeded(side(worker).given[-1], b"own")
     assert client.events == ["succeeded own"]
     assert (node.queue().live, node.queue().foreground) == (0, 0)

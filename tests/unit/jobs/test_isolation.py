@@ -25,7 +25,7 @@ def node() -> Node:
 
 
 def lose(node: Node, worker: Worker) -> None:
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.commit()
 
 
@@ -33,7 +33,7 @@ def taker(node: Node, places: int = 10, function: str = "f", *, isolates: bool =
     """A worker of the extension that takes what there is."""
     worker = node.stream(function, places=0)
     worker.isolates = isolates
-    node.service.ready(worker, places)
+    node.service.workers.ready(worker, places)
     node.commit()
     return worker
 
@@ -83,7 +83,7 @@ def test_suspects_of_two_losses_are_alone_and_few_for_each_worker_that_can_isola
     assert len(alone) == suspects_module.JOBS_PER_WORKER
     assert [held.job.payload for held in given if held not in alone] == [b"new"]
     node.settling.succeeded(alone[0], b"")
-    node.service.ready(alone[0].worker or one, 1)
+    node.service.workers.ready(alone[0].worker or one, 1)
     assert len(side(one).given + side(two).given) == suspects_module.JOBS_PER_WORKER + 2
 
 
@@ -175,7 +175,7 @@ def test_polite_stops_and_lost_nodes_are_no_losses_of_workers(node: Node) -> Non
     for _ in range(3):
         worker = taker(node)
         node.settling.released(side(worker).given[0])
-        node.service.gone(worker)
+        node.service.workers.gone(worker)
         node.commit()
     assert stored(node, job) == (0, 0, State.PENDING)
     lose(node, taker(node))
@@ -207,7 +207,7 @@ def test_a_suspect_is_cancelled_before_and_during_its_turn(node: Node) -> None:
         node.cancel(held.job.id)
         node.commit()
         assert node.state(held.job.id) is State.CANCELLED
-    node.service.ready(worker, 10)
+    node.service.workers.ready(worker, 10)
     assert len(names(worker)) == suspects_module.JOBS_PER_WORKER
 
 
@@ -229,7 +229,7 @@ def test_a_foreground_suspect_is_alone_too_and_again_after_a_failure(node: Node)
     node.settling.failed(held, b"{}")
     assert node.table.held == {}, "it has failed twice"
     node.foreground("2")
-    node.service.ready(worker, 1)
+    node.service.workers.ready(worker, 1)
     assert names(worker) == ["1", "2"]
 
 

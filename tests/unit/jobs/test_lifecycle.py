@@ -32,14 +32,14 @@ def make(node: Node, payload: str = "", *, term: int | None = None, **fields: An
 
 def commit(node: Node, *jobs: Job) -> None:
     """Commit it."""
-    node.service.put(Submit(list(jobs)), lambda _: node.service.lifecycle.stored(jobs))
+    node.service.commits.put(Submit(list(jobs)), lambda _: node.service.lifecycle.stored(jobs))
     node.commit()
 
 
 def say(node: Node, limits: Limits | None, *, paused: bool = False) -> None:
     """Say something of the function."""
     CallInProgress(
-        node.service.change_limits(
+        node.service.functions.change(
             b"f", lambda stored, _: FunctionLimits(stored.function, stored.declared, limits, paused, stored.version)
         ),
         lambda _: None,
@@ -95,7 +95,7 @@ def test_a_transaction_of_another_term_leases_nothing(node: Node, term: int) -> 
 
 def test_a_node_without_a_term_leases_nothing(node: Node) -> None:
     node.stream()
-    node.service.fenced()
+    node.service.serving.fenced()
     assert state(make(node)) is State.PENDING
 
 
@@ -172,7 +172,7 @@ def test_a_job_is_not_made_beside_a_foreground_job_with_its_unique(node: Node) -
 def test_a_job_whose_term_ends_before_its_commit_is_another_nodes(node: Node) -> None:
     worker = node.stream()
     job = make(node, "1")
-    node.service.fenced()
+    node.service.serving.fenced()
     node.service.lifecycle.stored([job])
     assert side(worker).pop_events() == []
     assert node.table.held == {}

@@ -34,10 +34,10 @@ def test_the_time_until_an_executor_is_ready_is_no_running_time(node: Node) -> N
     assert first is not None
     assert second is not None
     begun_us = first.started_us
-    node.service.prepares(first, ready=False)
-    node.service.prepares(second, ready=False)
+    node.service.serving.prepares(first, ready=False)
+    node.service.serving.prepares(second, ready=False)
     node.wait(50.0)
-    node.service.prepares(first, ready=True)
+    node.service.serving.prepares(first, ready=True)
     assert first.started_us == begun_us + 50_000_000
     node.wait(1.9)
     assert node.held(jobs[0]) is first
@@ -59,17 +59,17 @@ def test_a_worker_cannot_extend_an_attempt_by_reports_of_preparation(node: Node)
     assert late is not None
     begun_us = ready.started_us
     for one in (ready, never):
-        node.service.prepares(one, ready=False)
+        node.service.serving.prepares(one, ready=False)
     node.wait(50.0)
-    node.service.prepares(ready, ready=True)
-    node.service.prepares(late, ready=False)
+    node.service.serving.prepares(ready, ready=True)
+    node.service.serving.prepares(late, ready=False)
     for _ in range(5):
         node.wait(9.0)
-        node.service.prepares(none, ready=True)  # it has reported no preparation
+        node.service.serving.prepares(none, ready=True)  # it has reported no preparation
         for one in (ready, never, late):
-            node.service.prepares(one, ready=False)
-        node.service.prepares(ready, ready=True)
-    node.service.prepares(never, ready=True)
+            node.service.serving.prepares(one, ready=False)
+        node.service.serving.prepares(ready, ready=True)
+    node.service.serving.prepares(never, ready=True)
     assert [one and (one.started_us - begun_us) / 1e6 for one in helds] == [50.0, 60.0, 0.0, 0.0]
     node.wait(54.0)
     ended = [node.state(job.id) is State.FAILED for job in jobs]
@@ -128,7 +128,7 @@ def test_the_timer_of_an_old_delivery_does_not_touch_the_next(node: Node) -> Non
     assert held is not None
     node.settling.released(held)
     node.commit()
-    node.service.ready(worker, 1)
+    node.service.workers.ready(worker, 1)
     node.commit()
     node.wait(1.0)
     assert side(worker).pop_events() == ["job 1", "job 1"]
@@ -142,7 +142,7 @@ def test_limits_leave_the_memory_with_their_job(node: Node) -> None:
     for _ in range(200):
         node.background("1", options=Options(timeout=3600.0, heartbeat=60.0), expires_us=2**60)
         node.settling.succeeded(node.given(worker), b"")
-        node.service.ready(worker, 1)
+        node.service.workers.ready(worker, 1)
         node.commit()
     assert len(node.service.timers) <= before + 1
     assert len(node.service.timers._heap) < 200  # noqa: SLF001 - how much is remembered shows nowhere else
@@ -159,11 +159,11 @@ def test_a_worker_that_gives_signs_of_life_keeps_its_job(node: Node, sign: str) 
         if sign == "heartbeat":
             held.beat = node.clock.monotonic()
         elif sign == "status":
-            node.service.status(held, b"1", b"2")
+            node.service.reports.status(held, b"1", b"2")
         elif sign == "data":
-            node.service.data(held, b"part")
+            node.service.reports.data(held, b"part")
         else:
-            node.service.warning(held, b"part")
+            node.service.reports.warning(held, b"part")
     assert side(worker).pop_events() == ["job 1"]
     assert held is not None
     assert held.timers is not None
@@ -222,13 +222,13 @@ def test_a_job_that_was_tried_before_does_not_expire_while_it_waits_again(node: 
     worker = node.stream(places=1) if kind == "stream" else node.worker()
     job = node.background("1", expires_us=later(node, 1.0))
     node.given(worker)
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.commit()
     assert node.stored(job.id).attempt == (1 if kind == "plain" else 0)
     busy = node.stream(places=0)
     node.wait(2.0)
     assert node.held(job) is not None
-    node.service.ready(busy, 1)
+    node.service.workers.ready(busy, 1)
     assert side(busy).pop_events() == ["job 1"]
 
 

@@ -48,7 +48,7 @@ def ended(node: Node, *results: bytes) -> list[int]:
         node.settling.succeeded(side(worker).given.pop(), result)
         ids.append(job.id)
     node.commit()
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     return ids
 
 
@@ -88,7 +88,7 @@ def test_the_results_of_a_look_up_are_bounded_before_they_are_read(
     ids = ended(node, *[b"r" * size for size in (60, 60, 40, 101, 30, 1000, 0)])
     client = Client()
     for job_id in ids:
-        node.service.wait(job_id, client, lambda: client.events.append("unknown"))
+        node.service.waits.wait(job_id, client, lambda: client.events.append("unknown"))
     node.commit()
     assert {job.id: len(job.result) for job in client.ended_jobs} == dict(
         zip(ids, (60, 60, 40, 101, 30, 1000, 0), strict=True)
@@ -116,13 +116,13 @@ def test_nothing_is_looked_up_for_those_who_have_no_room(node: Node, reads: list
     client.room = False
     looked_up: list[int] = []
     for job_id in (first, second):
-        node.service.wait(job_id, client, lambda: None, lambda: looked_up.append(1))
-    node.service.wait(second, other, lambda: None)
+        node.service.waits.wait(job_id, client, lambda: None, lambda: looked_up.append(1))
+    node.service.waits.wait(second, other, lambda: None)
     node.commit()
     assert reads == [{second: 1}]
     assert (client.events, other.events) == ([], ["succeeded 2"])
     client.room = True
-    node.service.has_room(client)
+    node.service.waits.has_room(client)
     node.commit()
     assert sorted(client.events) == ["succeeded 1", "succeeded 2"]
     assert reads[1:] == [{first: 1, second: 1}]
@@ -141,7 +141,7 @@ def test_an_end_is_withheld_from_those_who_have_no_room(node: Node, reads: list[
     node.commit()
     assert (reader.events, other.events, reads) == (["succeeded done"], [], [])
     other.room = True
-    node.service.has_room(other)
+    node.service.waits.has_room(other)
     node.commit()
     assert (other.events, reads) == (["succeeded done"], [{job.id: 4}])
     assert is_empty(node)
@@ -181,7 +181,7 @@ def test_an_outcome_deleted_before_the_client_has_room_is_unknown(node: Node) ->
     node.wait(100_000)
     assert node.life.store.find(job.id) is None
     client.room = True
-    node.service.has_room(client)
+    node.service.waits.has_room(client)
     node.commit()
     assert client.events == ["unknown"]
     assert is_empty(node)
@@ -192,9 +192,9 @@ def test_what_was_withheld_from_a_client_that_leaves_is_forgotten(node: Node, re
     looked_up: list[int] = []
     client = Client()
     client.room = False
-    node.service.wait(job_id, client, lambda: None, lambda: looked_up.append(1))
-    node.service.wait(NOWHERE, client, lambda: None, lambda: looked_up.append(1))
-    node.service.client_gone(client)
+    node.service.waits.wait(job_id, client, lambda: None, lambda: looked_up.append(1))
+    node.service.waits.wait(NOWHERE, client, lambda: None, lambda: looked_up.append(1))
+    node.service.waits.gone(client)
     node.commit()
     assert (reads, looked_up) == ([], [1, 1])
     assert is_empty(node)

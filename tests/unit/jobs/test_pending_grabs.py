@@ -44,7 +44,7 @@ def test_a_worker_that_asked_and_forgets_its_functions_is_answered(node: Node) -
     node.background("1")
     worker = node.worker()
     node.grab(worker)
-    node.service.unregister(worker, b"f")
+    node.service.workers.unregister(worker, b"f")
     assert side(worker).pop_events() == ["no job"]
     node.commit()
     assert node.queue().size == 0, "nobody is here to run it"
@@ -55,7 +55,7 @@ def test_a_worker_that_asked_and_is_gone_is_not_given_the_job(node: Node) -> Non
     job = node.background("1")
     worker = node.worker()
     node.grab(worker)
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.commit()
     assert side(worker).pop_events() == []
     assert node.state(job.id) is State.PENDING
@@ -160,7 +160,7 @@ def test_a_worker_that_leaves_meanwhile_is_forgotten(node: Node) -> None:
     worker = node.worker()
     end_one(node, worker)
     linger(node, worker)
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.foreground("1")
     node.wait(GRAB_WAIT * 1.1)
     assert side(worker).events == []

@@ -26,7 +26,7 @@ class PreferringNode(Node):
 
     def taker(self, name: str, places: int) -> Worker:
         worker = self.named[name] = self.worker(name=name)
-        self.service.ready(worker, places)
+        self.service.workers.ready(worker, places)
         return worker
 
     @property
@@ -46,8 +46,8 @@ def given(*workers: Worker) -> list[list[str]]:
 def finish(node: Node, worker: Worker) -> None:
     """End the worker's oldest job, and give it another place."""
     held = next(iter(worker.running.values()))
-    node.service.succeeded(held, b"")
-    node.service.ready(worker, 1)
+    node.service.settling.succeeded(held, b"")
+    node.service.workers.ready(worker, 1)
     node.commit()
 
 
@@ -82,7 +82,7 @@ def test_a_job_that_has_waited_goes_to_the_first_worker_with_credit(node: Prefer
     assert given(a, b) == [["a1"], ["b1", "b2"]]
     assert [held.job.payload for held in node.queue().queued()] == [b"a2"]
     node.wait(2 * PREFERRED_WAIT)
-    node.service.ready(b, 1)
+    node.service.workers.ready(b, 1)
     assert given(a, b) == [[], ["a2"]]
 
 
@@ -113,7 +113,7 @@ def test_nobody_waits_for_a_worker_that_has_left(node: PreferringNode) -> None:
     a, b = node.taker("a", 1), node.taker("b", 9)
     for payload in ("a1", "a2", "a3"):
         node.background(payload)
-    node.service.gone(a)
+    node.service.workers.gone(a)
     node.commit()
     assert given(a, b) == [["a1"], ["a2", "a3", "a1"]]
     node.background("a4")
@@ -124,7 +124,7 @@ def test_nobody_waits_for_a_worker_that_has_left_the_function(node: PreferringNo
     a, b = node.taker("a", 1), node.taker("b", 9)
     for payload in ("a1", "a2"):
         node.background(payload)
-    node.service.unregister(a, b"f")
+    node.service.workers.unregister(a, b"f")
     node.commit()
     assert given(b) == [["a2", "a1"]]
 
@@ -160,7 +160,7 @@ def test_waiting_jobs_are_given_back(node: PreferringNode) -> None:
     node.background("a1")
     job = node.background("a2")
     for worker in (b, a):
-        node.service.gone(worker)
+        node.service.workers.gone(worker)
     node.commit()
     assert (node.queue().size, node.queue().leased, sum(node.queue().backlog)) == (0, 0, 2)
     assert node.table.find(job.id) is None

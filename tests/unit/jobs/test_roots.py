@@ -26,7 +26,7 @@ def node() -> Node:
 def do(node: Node, work: Any) -> Any:
     """Run a transaction of the slice."""
     outcomes: list[Any] = []
-    node.service.put(Do(work), outcomes.append, unexpected)
+    node.service.commits.put(Do(work), outcomes.append, unexpected)
     node.commit()
     return outcomes[0]
 
@@ -63,7 +63,7 @@ def counts(node: Node) -> tuple[int, int, int, int]:
 
 def limit(node: Node, limits: Limits) -> None:
     CallInProgress(
-        node.service.change_limits(b"f", lambda stored, _: FunctionLimits(stored.function, stored.declared, limits)),
+        node.service.functions.change(b"f", lambda stored, _: FunctionLimits(stored.function, stored.declared, limits)),
         lambda _: None,
         unexpected,
     )
@@ -75,7 +75,7 @@ def limit(node: Node, limits: Limits) -> None:
 
 def test_a_root_job_counts_until_its_end_which_clients_and_watchers_learn(node: Node) -> None:
     changes: list[tuple[State, int]] = []
-    node.service.watch(lambda job: changes.append((State(job.state), job.term)))
+    node.service.hub.subscribe(lambda job: changes.append((State(job.state), job.term)))
     job = node.job(unique=b"u")
     begin(node, job)
     assert counts(node) == (0, 0, 1, 0)
@@ -139,7 +139,7 @@ def test_reports_of_a_plain_worker_are_ignored(node: Node) -> None:
     node.background("1")
     held = node.given(worker)
     withdraw(node, held.job.id)
-    assert node.service.pass_over(worker, held.handle)
+    assert node.service.workers.pass_over(worker, held.handle)
 
 
 @pytest.mark.parametrize("late", [0, 2**60])

@@ -101,7 +101,7 @@ def test_a_function_becomes_a_row_again_when_its_worker_has_left(node: Node) -> 
     store(node, 50)
     worker = node.worker("40", "41", "42", "43", "44")
     node.commit()
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.commit()
     node.wait(20.0)
     assert tracked(node) == MANY
@@ -200,7 +200,7 @@ def test_no_more_than_so_many_functions(node: Node) -> None:
     node.commit()
     for held in list(side(worker).given):
         node.settling.succeeded(held, b"")
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.wait(20.0)
     assert admits(b"new"), "the others have nothing to do"
 

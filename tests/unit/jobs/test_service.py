@@ -22,7 +22,7 @@ def fail(node: Node, job: Job) -> None:
     held = node.held(job)
     assert held is not None
     node.settling.failed(held, ERROR)
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.commit()
 
 
@@ -76,7 +76,7 @@ def test_a_waiting_client_is_notified_once_whenever_the_job_ends(node: Node, sta
 
 def test_all_clients_of_an_unknown_job_are_notified(node: Node) -> None:
     one, two = node.wait_for(NOWHERE), node.wait_for(NOWHERE)
-    node.service.wait(NOWHERE, two, lambda: two.events.append("unknown again"))
+    node.service.waits.wait(NOWHERE, two, lambda: two.events.append("unknown again"))
     node.commit()
     assert one.events == ["unknown"]
     assert two.events == ["unknown", "unknown again"]
@@ -98,7 +98,7 @@ def test_a_job_that_cannot_be_looked_up_now_is_not_unknown(node: Node) -> None:
 def test_no_lookup_is_retried_for_a_departed_client(node: Node) -> None:
     client = node.wait_for(NOWHERE)
     node.fail()
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     groups = node.life.commits.groups
     node.wait(0.3)
     assert client.events == []
@@ -110,13 +110,13 @@ def test_a_waiting_client_receives_progress(node: Node) -> None:
     job = node.background("1")
     client = node.wait_for(job.id)
     held = side(worker).given[0]
-    node.service.data(held, b"part")
-    node.service.warning(held, b"careful")
-    node.service.status(held, b"1", b"2")
+    node.service.reports.data(held, b"part")
+    node.service.reports.warning(held, b"careful")
+    node.service.reports.status(held, b"1", b"2")
     assert client.events == ["data part", "warning careful", "1 of 2"]
     assert (held.numerator, held.denominator) == (b"1", b"2")
-    node.service.text(held, b"half")
-    assert node.service.progress_text(job.id) == b"half"
+    node.service.reports.text(held, b"half")
+    assert node.service.reports.text_of(job.id) == b"half"
 
 
 # ---- cancel ----
@@ -149,7 +149,7 @@ def test_a_job_that_waits_in_memory_is_cancelled_and_never_handed_out(node: Node
     job = node.background("1")
     answers = node.cancel(job.id)
     assert answers == [], "not before it is on disk"
-    node.service.ready(worker, 1)
+    node.service.workers.ready(worker, 1)
     node.commit()
     assert answers == ["cancelled"]
     assert side(worker).pop_events() == []
@@ -175,9 +175,9 @@ def test_reports_of_a_plain_worker_about_a_cancelled_job_are_ignored(node: Node)
     node.commit()
     assert answers == ["cancelled"]
     assert worker.running == {}
-    assert node.service.pass_over(worker, held.handle)
-    assert not node.service.pass_over(node.worker(), held.handle)
-    assert not node.service.pass_over(None, held.handle)
+    assert node.service.workers.pass_over(worker, held.handle)
+    assert not node.service.workers.pass_over(node.worker(), held.handle)
+    assert not node.service.workers.pass_over(None, held.handle)
 
 
 def test_a_foreground_job_is_cancelled(node: Node) -> None:
@@ -231,7 +231,7 @@ def test_a_job_that_is_claimed_while_it_is_cancelled(node: Node) -> None:
     node.commit()
     assert answers == ["cancelled"]
     assert node.state(job.id) is State.CANCELLED
-    node.service.ready(worker, 1)
+    node.service.workers.ready(worker, 1)
     assert side(worker).pop_events() == []
 
 
@@ -358,7 +358,7 @@ def test_a_job_is_seen_where_it_is(node: Node) -> None:
     worker = node.stream(places=0)
     node.commit()
     assert look().state == State.LEASED
-    node.service.ready(worker, 1)
+    node.service.workers.ready(worker, 1)
     running = look()
     assert (running.state, running.attempt) == (State.RUNNING, 1)
     assert running.started_us > 0
@@ -379,10 +379,10 @@ def test_waiting_jobs_are_given_back_when_the_last_worker_leaves(node: Node) -> 
     foreground, _ = node.foreground("2")
     for number in range(3, 6):
         node.background(str(number))
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.commit()
     assert node.queue().size == 5, "one is left"
-    node.service.unregister(other, b"f")
+    node.service.workers.unregister(other, b"f")
     node.commit()
     assert node.queue().backlog == [0, 4, 0]
     assert [held.job.id for held in node.table.held.values()] == [foreground.id]
@@ -393,15 +393,15 @@ def test_waiting_jobs_are_given_back_when_the_last_worker_leaves(node: Node) -> 
 
 def test_a_function_that_is_not_registered_can_be_taken_back(node: Node) -> None:
     worker = node.worker()
-    node.service.unregister(worker, b"g")
-    node.service.unregister(worker, b"h")
+    node.service.workers.unregister(worker, b"g")
+    node.service.workers.unregister(worker, b"h")
     assert [queue.name for queue in worker.abilities] == [b"f"]
 
 
 def test_a_job_of_another_function_stays_with_its_worker(node: Node) -> None:
     worker = node.stream("f", "g")
     node.background("1")
-    node.service.unregister(worker, b"g")
+    node.service.workers.unregister(worker, b"g")
     assert list(worker.running.values()) == side(worker).given
 
 
@@ -409,7 +409,7 @@ def test_a_streaming_worker_that_registers_later_gets_its_jobs(node: Node) -> No
     node.foreground("1")
     worker = node.stream("g", places=2)
     assert side(worker).pop_events() == []
-    node.service.register(worker, b"f", Ability())
+    node.service.workers.register(worker, b"f", Ability())
     assert side(worker).pop_events() == ["job 1"]
 
 
@@ -435,7 +435,7 @@ def test_a_node_that_ends_politely_leaves_nothing_under_suspicion(node: Node) ->
     node.commit()
     held = side(worker).given[0]
     assert list(node.table.held.values()) == [held], "what runs may end"
-    node.service.ready(worker, 5)
+    node.service.workers.ready(worker, 5)
     assert side(worker).pop_events() == ["job 0"]
     node.submit(node.job("5"))
     node.commit()
@@ -475,7 +475,7 @@ def test_options_of_a_job_reach_its_worker(node: Node) -> None:
 def test_a_worker_of_many_functions_leaves_them_in_steps(node: Node) -> None:
     names = [str(number) for number in range(10 * FUNCTIONS_AT_ONCE)]
     worker, other = node.worker(*names), node.stream("7")
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     queues = node.service.dispatch.queues.values()
     assert sum(worker in queue.workers for queue in queues) == len(names), "that comes in the next turns"
     node.foreground("1", "3")
@@ -491,7 +491,7 @@ def test_what_a_worker_of_many_functions_ran_goes_to_others_at_once(node: Node) 
     worker = node.worker(*map(str, range(10 * FUNCTIONS_AT_ONCE)))
     node.background("1", "3")
     assert node.given(worker).job.payload == b"1"
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     other = node.stream("3")
     node.commit()
     assert side(other).pop_events() == ["job 1"]

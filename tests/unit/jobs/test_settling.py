@@ -120,7 +120,7 @@ def test_a_released_job_goes_back_and_is_not_counted(node: Node) -> None:
     node.settling.released(side(worker).given[0])
     node.commit()
     assert node.held(job) is not None, "a worker is here: it was claimed at once"
-    node.service.ready(worker, 1)
+    node.service.workers.ready(worker, 1)
     assert side(worker).given[1].job.attempt == 0
 
 
@@ -141,7 +141,7 @@ def test_lost_workers_use_up_the_servers_limit(limit: int | None, deliveries: in
     for _ in range(deliveries):
         worker = node.worker()
         node.given(worker)
-        node.service.gone(worker)
+        node.service.workers.gone(worker)
         node.commit()
     assert node.stored(job.id).attempt == deliveries
     assert node.state(job.id) is (State.PENDING if limit is None else State.FAILED)
@@ -152,7 +152,7 @@ def test_lost_workers_use_up_the_policys_attempts(node: Node) -> None:
     for _ in range(2):
         worker = node.worker(retry=Retry(max_attempts=2))
         node.given(worker)
-        node.service.gone(worker)
+        node.service.workers.gone(worker)
         node.commit()
     assert node.state(job.id) is State.FAILED
     assert json.loads(node.stored(job.id).error)["type"] == "WorkerLost"
@@ -161,7 +161,7 @@ def test_lost_workers_use_up_the_policys_attempts(node: Node) -> None:
 def test_a_worker_that_forgets_the_function_uses_up_its_policy_too(node: Node) -> None:
     worker = node.stream(retry=Retry(max_attempts=1))
     job = node.background("1")
-    node.service.unregister(worker, b"f")
+    node.service.workers.unregister(worker, b"f")
     node.commit()
     assert node.state(job.id) is State.FAILED
 
@@ -170,7 +170,7 @@ def test_jobs_of_a_lost_worker_go_to_others_in_their_order(node: Node) -> None:
     worker = node.stream(places=3)
     node.submit(*[node.job(str(at)) for at in range(4)])
     node.commit()
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     other = node.stream(places=4)
     node.commit()
     assert [held.job.payload for held in side(other).given] == [b"0", b"1", b"2", b"3"]
@@ -194,8 +194,8 @@ def test_a_job_whose_cancel_was_asked_for_never_runs_again(node: Node, way: str)
         "snoozed": lambda: node.settling.snoozed(held, 1.0),
         "cancelled": lambda: node.settling.cancelled(held, "x"),
         "lost": lambda: node.settling.lost(held, "silent"),
-        "gone": lambda: node.service.gone(worker),
-        "forgets": lambda: node.service.unregister(worker, b"f"),
+        "gone": lambda: node.service.workers.gone(worker),
+        "forgets": lambda: node.service.workers.unregister(worker, b"f"),
         "timeout": lambda: node.wait(2.1),
     }
     ways[way]()
@@ -263,7 +263,7 @@ def test_settlements_of_a_fenced_node_are_not_tried_again(node: Node, monkeypatc
     node.fail()
     assert answers == [False]
     assert worker.refused
-    assert node.service.is_settled()
+    assert node.service.ends.is_settled()
 
 
 def test_a_barrier_that_a_repeated_settlement_comes_after_waits_for_it(node: Node) -> None:
@@ -272,7 +272,7 @@ def test_a_barrier_that_a_repeated_settlement_comes_after_waits_for_it(node: Nod
     states: list[State] = []
     node.settling.succeeded(side(worker).given[0], b"")
     node.fail()
-    node.service.when_settled(lambda: states.append(node.state(job.id)))
+    node.service.ends.when_settled(lambda: states.append(node.state(job.id)))
     node.life.commits.flush()
     node.service.ends.retry_settlements()
     node.commit()
@@ -335,9 +335,9 @@ def test_a_foreground_job_of_a_lost_worker_goes_to_another_before_the_rest(node:
     worker, other = node.stream(places=2), node.stream(places=0)
     for payload in "123":
         node.foreground(payload)
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     assert node.queue().size == 3
-    node.service.ready(other, 3)
+    node.service.workers.ready(other, 3)
     assert [held.job.payload for held in side(other).given] == [b"1", b"2", b"3"]
     assert [held.job.suspects for held in side(other).given] == [WORKER_LOST, WORKER_LOST, 0]
     assert side(other).given[0].numerator == b"0"
@@ -350,11 +350,11 @@ def test_a_lost_worker_is_not_given_back_what_it_leaves_behind(node: Node, kind:
     node.given(worker)
     if kind == "asked":
         node.background("g", "g")
-        node.service.register(worker, b"g", Ability())
+        node.service.workers.register(worker, b"g", Ability())
         node.grab(worker)
     elif kind == "asleep":
         node.serving.sleep(worker)
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     held = node.held(job)
     assert held is not None
     assert held.worker is None
@@ -368,9 +368,9 @@ def test_a_lost_worker_is_not_given_back_what_it_leaves_behind(node: Node, kind:
 def test_a_foreground_job_whose_client_left_while_it_ran_is_not_run_again(node: Node) -> None:
     worker = node.stream()
     job, client = node.foreground("1")
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     assert node.held(job) is not None, "what runs is left alone"
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     assert node.held(job) is None
     assert node.queue().size == 0
 
@@ -379,7 +379,7 @@ def test_a_foreground_job_whose_client_left_during_its_backoff_is_dropped(node: 
     worker = node.stream(places=3, retry=Retry(initial=2.0))
     job, client = node.foreground("1")
     node.settling.failed(side(worker).given[0], ERROR)
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     assert node.held(job) is None
     node.wait(5.0)
     assert len(side(worker).given) == 1
@@ -519,7 +519,7 @@ def test_what_no_worker_had_was_no_attempt(watched: Node, watch: Watch) -> None:
     watched.settling.released(held)
     watched.commit()
     assert watch.pop() == [("1", "none", 0, 0.0)]
-    watched.service.gone(worker)
+    watched.service.workers.gone(worker)
 
 
 def test_a_stale_settlement_is_no_end_of_an_attempt(
@@ -555,7 +555,7 @@ def test_a_claimed_job_that_cannot_be_read_waits_and_the_others_run() -> None:
         State.SUCCEEDED,
     ]
     (entry,) = set_aside.entries()
-    assert (entry.kind, entry.name) == ("job", node.service.handle_of(unread.id).decode())
+    assert (entry.kind, entry.name) == ("job", node.service.handles.of(unread.id).decode())
     earlier.engine.tables.jobs[unread.id].options = None
     node.wait(RETRY_DELAY + 1)
     held = node.given(worker)

@@ -47,14 +47,14 @@ def test_a_foreground_job_that_is_dropped_while_it_is_handed_out_gives_its_token
     node.commit()
     node.background("next")
     node.life.store.full = True
-    node.service.client_gone(first)
+    node.service.waits.gone(first)
     send(node)
-    node.service.client_gone(node.wait_for(job.id))
+    node.service.waits.gone(node.wait_for(job.id))
     node.life.store.finish()
     held = node.grab(plain)
     assert held is not None
     assert held.job.id == job.id
-    node.service.ready(streaming, 1)
+    node.service.workers.ready(streaming, 1)
     node.life.store.full = False
     node.commit()
     assert node.held(job) is None, "it is dropped"
@@ -67,7 +67,7 @@ def test_a_foreground_job_that_is_left_while_it_is_claimed_is_not_handed_out(nod
     worker = node.worker()
     node.grab(worker)
     send(node)
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     node.commit()
     assert side(worker).pop_events() == ["no job"]
     assert node.held(job) is None
@@ -83,7 +83,7 @@ def test_a_job_that_is_left_here_while_it_is_claimed_is_handed_out_where_others_
     worker = here.worker()
     here.grab(worker)
     send(here)
-    here.service.client_gone(client)
+    here.service.waits.gone(client)
     here.commit()
     held = here.grab(worker)
     assert held is not None
@@ -96,7 +96,7 @@ def left_running(node: Node, **fields: Any) -> tuple[Job, Worker]:
     node.commit()
     worker = node.worker()
     assert node.given(worker).job.id == job.id
-    node.service.client_gone(client)
+    node.service.waits.gone(client)
     node.commit()
     assert node.held(job) is not None, "a running job goes on"
     return job, worker
@@ -111,7 +111,7 @@ def test_a_foreground_job_that_nobody_waits_for_is_dropped_with_its_worker(
     if full:  # as if the group had no place for more than the settlement
         monkeypatch.setattr(commit_queue, "GROUP_ROWS", 2)
         node.submit(node.job(function="g"))
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.grab(other)
     node.commit()
     assert side(other).pop_events() == ["no job"]
@@ -121,7 +121,7 @@ def test_a_foreground_job_that_nobody_waits_for_is_dropped_with_its_worker(
 
 def test_it_is_dropped_although_the_store_refuses_at_first(node: Node) -> None:
     job, worker = left_running(node)
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.fail()
     node.wait(1)
     assert node.life.store.find(job.id) is None
@@ -152,9 +152,9 @@ def test_it_goes_to_another_worker_where_a_client_waits_at_another_node(nodes: l
     there.commit()
     worker = here.worker()
     assert here.given(worker).job.id == job.id
-    here.service.client_gone(client)
+    here.service.waits.gone(client)
     other = here.worker()
-    here.service.gone(worker)
+    here.service.workers.gone(worker)
     here.commit()
     assert here.given(other).job.id == job.id
 

@@ -34,7 +34,7 @@ def test_a_cancelled_job_does_not_run_again_after_a_crash(node: Node, *, recorde
     worker = node.stream()
     job = node.background("1", options=Options(retry=Retry(max_attempts=9)))
     if recorded:
-        node.service.put(Assign([job]), lambda _: None, unexpected)
+        node.service.commits.put(Assign([job]), lambda _: None, unexpected)
     answers = node.cancel(job.id)
     assert side(worker).pop_events() == ["job 1", "stop 1: cancelled"]
     assert answers == [], "the answer follows the commit"
@@ -80,7 +80,7 @@ def test_a_slice_asks_a_worker_to_stop(node: Node) -> None:
         assert await ground.request_stop([*both, (1, None)], request) == {job.id, other.id}
         ground.after_commit(lambda: ground.lifecycle.stop([job.id, other.id, 1], "by the run"))
 
-    node.service.put(Do(work), lambda _: None, unexpected)
+    node.service.commits.put(Do(work), lambda _: None, unexpected)
     node.commit()
     assert side(worker).pop_events() == ["job 1", "stop 1: cancelled"]
     assert node.state(other.id) is State.CANCELLED, "a plain worker cannot be stopped"
@@ -97,7 +97,7 @@ def test_a_release_that_overtakes_the_request_ends_the_job_too(node: Node) -> No
     async def work(ground: RunTransaction) -> None:
         await ground.request_stop([(job.id, None)], StopRequest(5, b"{}"))
 
-    node.service.put(Do(work), lambda _: None, unexpected)
+    node.service.commits.put(Do(work), lambda _: None, unexpected)
     node.commit()
     node.settling.released(side(worker).given[0])  # this node has not been notified of the request yet
     node.commit()

@@ -99,7 +99,7 @@ def test_a_suspect_whose_workers_are_gone_does_not_keep_others_waiting() -> None
     node.background("g", "g")
     worker = ready(node, 0)
     assert len(node.serving.suspects.of(node.queue())) == 1
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.commit()
     assert node.serving.suspects.alone is None
     assert node.serving.suspects.of(node.queue()) == []
@@ -111,7 +111,7 @@ def test_a_suspect_whose_worker_leaves_while_it_is_recorded_goes_back() -> None:
     node = suspects(2)
     worker = node.stream(places=1)
     until_one_is_recorded(node)
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.commit()
     assert node.serving.suspects.alone is None
     assert node.table.held == {}
@@ -166,7 +166,7 @@ def two_functions() -> tuple[Node, Worker, Worker]:
 def test_functions_take_turns() -> None:
     node, f, g = two_functions()
     for worker in (f, g):
-        node.service.ready(worker, 4)
+        node.service.workers.ready(worker, 4)
     order = []
     for _ in range(4):
         node.wait(WORKER_WAIT)
@@ -178,11 +178,11 @@ def test_functions_take_turns() -> None:
 
 def test_a_suspect_without_a_free_worker_lets_those_of_another_function_begin() -> None:
     node, f, g = two_functions()
-    node.service.ready(g, 1)
+    node.service.workers.ready(g, 1)
     node.wait(WORKER_WAIT)
     assert handed_out(g) == ["g0"]
     node.settling.succeeded(side(g).given[0], b"")
-    node.service.ready(f, 2)
+    node.service.workers.ready(f, 2)
     node.wait(WORKER_WAIT)
     assert handed_out(f) == ["f0"], "they begin one after the other"
 
@@ -195,7 +195,7 @@ def test_a_suspect_that_has_let_others_begin_can_be_cancelled() -> None:
     node.cancel(held.job.id)
     node.commit()
     assert node.state(held.job.id) is State.CANCELLED
-    node.service.ready(f, 1)
+    node.service.workers.ready(f, 1)
     node.wait(2 * WORKER_WAIT)
     assert handed_out(f) == ["f1"]
 
@@ -203,10 +203,10 @@ def test_a_suspect_that_has_let_others_begin_can_be_cancelled() -> None:
 def test_suspects_go_back_with_the_last_worker_of_their_function() -> None:
     node, f, g = two_functions()
     node.wait(2.5 * WORKER_WAIT)
-    node.service.gone(f)
+    node.service.workers.gone(f)
     node.commit()
     assert [held.queue.name for held in node.table.held.values()] == [b"g"]
-    node.service.ready(g, 1)
+    node.service.workers.ready(g, 1)
     node.wait(WORKER_WAIT)
     assert handed_out(g) == ["g0"]
 

@@ -43,7 +43,7 @@ class FakeRoots:
         if self.refuses:
             failed(ConflictError("not now"))
             return
-        self.node.service.put(self.beginning(jobs)[0], done, failed)
+        self.node.service.commits.put(self.beginning(jobs)[0], done, failed)
 
     def beginning(self, jobs: list[Job], act: KeyedAct | None = None) -> tuple[Do, Callable[[Joined], Stored]]:
         refused = {job.id: "not now" for job in jobs if self.refuses}
@@ -78,7 +78,7 @@ class FakeRoots:
             ground.after_commit(lambda: ground.lifecycle.begun((), taken))
             return len(taken)
 
-        self.node.service.put(Do(work), done, failed)
+        self.node.service.commits.put(Do(work), done, failed)
 
     async def cancel(self, job_id: int, reason: str, act: object = None) -> str:
         del act
@@ -90,7 +90,7 @@ class FakeRoots:
             ended = await ground.end_roots([Job(job.id, b"", b"", state=int(state), ended_us=1, result=b"r")])
             ground.after_commit(lambda: ground.lifecycle.ended(ended))
 
-        self.node.service.put(Do(work), lambda _: None, unexpected)
+        self.node.service.commits.put(Do(work), lambda _: None, unexpected)
         self.node.commit()
 
 
@@ -102,7 +102,7 @@ def roots() -> FakeRoots:
 @pytest.fixture
 def node(roots: FakeRoots) -> Node:
     node = roots.node = Node(engine=MemoryEngine(slices=[InMemory([])]), roots=roots)
-    node.service.became_root(b"f")
+    node.service.workers.became_root(b"f")
     return node
 
 
@@ -128,9 +128,9 @@ def test_a_submission_begins_a_run_at_once_without_a_worker(node: Node, roots: F
 
 
 def test_no_worker_has_to_register_the_function(node: Node) -> None:
-    assert node.service.is_registered(b"f")
+    assert node.service.registered.has(b"f")
     node.wait(5)
-    assert not node.service.is_registered(b"g")
+    assert not node.service.registered.has(b"g")
 
 
 def test_a_worker_that_registers_for_the_function_gets_none_of_its_jobs(node: Node) -> None:
@@ -169,15 +169,15 @@ def test_a_batch_is_refused_if_a_run_cannot_begin(node: Node, roots: FakeRoots) 
 
 def test_a_foreground_job_outlives_its_client(node: Node, roots: FakeRoots) -> None:
     job = node.job("1")
-    assert node.service.asks_the_store(job)
+    assert node.service.foreground.asks_the_store(job)
     client = Client()
-    node.service.submit_foreground(job, client, node.answers.append, unexpected)
+    node.service.foreground.submit(job, client, node.answers.append, unexpected)
     node.commit()
     assert node.answers == [job.id]
     assert node.table.held == {}
     second, other = node.foreground("2")
     node.commit()
-    node.service.client_gone(other)
+    node.service.waits.gone(other)
     node.commit()
     roots.end(job)
     roots.end(second)
@@ -208,7 +208,7 @@ def test_a_client_learns_of_a_run_that_ends_as_it_begins(node: Node) -> None:
 def test_waiting_jobs_begin_when_a_function_becomes_a_workflow(roots: FakeRoots) -> None:
     node = roots.node = Node(engine=MemoryEngine(slices=[InMemory([])]), roots=roots)
     jobs = [node.background(str(number)) for number in range(3)]
-    node.service.became_root(b"f")
+    node.service.workers.became_root(b"f")
     node.commit()
     assert roots.begun == [b"0", b"1", b"2"]
     assert all(is_root(node, job) for job in jobs)
@@ -221,7 +221,7 @@ def test_jobs_that_wait_in_memory_begin_too(roots: FakeRoots) -> None:
     running, stored = node.background("1"), node.background("2")
     foreground, client = node.foreground("3")
     assert node.held(stored) is not None
-    node.service.became_root(b"f")
+    node.service.workers.became_root(b"f")
     node.commit()
     assert is_root(node, stored)
     assert is_root(node, foreground)
@@ -238,7 +238,7 @@ def test_a_foreground_job_in_memory_that_cannot_begin_fails(roots: FakeRoots) ->
     node = roots.node = Node(engine=MemoryEngine(slices=[InMemory([])]), roots=roots)
     _, client = node.foreground("1")
     roots.refuses = True
-    node.service.became_root(b"f")
+    node.service.workers.became_root(b"f")
     node.commit()
     assert client.events == ["failed"]
     (job,) = client.ended_jobs
@@ -250,7 +250,7 @@ def test_pending_jobs_begin_after_a_restart(node: Node, roots: FakeRoots) -> Non
     restarted = roots.node = node.restart()
     restarted.wait(2)
     assert restarted.state(later.id) is State.PENDING, "nothing is begun before the workflows are loaded"
-    restarted.service.became_root(b"f")
+    restarted.service.workers.became_root(b"f")
     restarted.commit()
     assert is_root(restarted, later)
 
@@ -269,7 +269,7 @@ def test_more_jobs_than_one_pass_takes_begin(roots: FakeRoots, monkeypatch: pyte
     node = roots.node = Node(engine=MemoryEngine(slices=[InMemory([])]), roots=roots)
     node.submit(*(node.job(str(number)) for number in range(5)))
     node.commit()
-    node.service.became_root(b"f")
+    node.service.workers.became_root(b"f")
     node.commit()
     assert len(roots.begun) == 5
 
@@ -314,13 +314,13 @@ def test_a_job_that_a_slice_makes_is_not_leased_to_a_worker(node: Node) -> None:
     job = node.job("1")
     assert node.service.lifecycle.reserve(job, node.table.term)
     assert (State(job.state), job.term) == (State.PENDING, 0)
-    node.service.put(Submit([job]), lambda _: node.service.lifecycle.stored([job]), unexpected)
+    node.service.commits.put(Submit([job]), lambda _: node.service.lifecycle.stored([job]), unexpected)
     node.commit()
     assert is_root(node, job)
 
 
 def test_a_function_that_was_dropped_remains_a_workflow(node: Node) -> None:
-    node.service.forget_function(b"f")
+    node.service.dispatch.forget(b"f")
     job = node.background("1", due_us=1_000, state=int(State.SCHEDULED))
     node.wait(1)
     assert is_root(node, job)
@@ -342,7 +342,7 @@ def test_a_node_that_drains_begins_no_waiting_jobs(node: Node, roots: FakeRoots)
 
 def pause(node: Node, *, paused: bool) -> None:
     CallInProgress(
-        node.service.change_limits(b"f", lambda row, _: replace(row, paused=paused)), lambda _: None, unexpected
+        node.service.functions.change(b"f", lambda row, _: replace(row, paused=paused)), lambda _: None, unexpected
     )
     node.commit()
 
@@ -368,7 +368,7 @@ def test_a_function_that_becomes_a_workflow_while_it_is_paused(roots: FakeRoots)
     stored = node.background("1")
     pause(node, paused=True)
     foreground, client = node.foreground("2")
-    node.service.became_root(b"f")
+    node.service.workers.became_root(b"f")
     node.commit()
     assert (roots.begun, node.table.held) == ([], {})
     pause(node, paused=False)
@@ -386,10 +386,10 @@ def test_a_pause_ends_the_passes_over_waiting_jobs(
     for number in range(5):
         node.background(str(number))
     CallInProgress(
-        node.service.change_limits(b"f", lambda row, _: replace(row, paused=False)), lambda _: None, unexpected
+        node.service.functions.change(b"f", lambda row, _: replace(row, paused=False)), lambda _: None, unexpected
     )
     CallInProgress(
-        node.service.change_limits(b"f", lambda row, _: replace(row, paused=True)), lambda _: None, unexpected
+        node.service.functions.change(b"f", lambda row, _: replace(row, paused=True)), lambda _: None, unexpected
     )
     node.commit()
     assert len(roots.begun) < 5
@@ -398,7 +398,7 @@ def test_a_pause_ends_the_passes_over_waiting_jobs(
 
 
 def test_the_length_of_a_queue_includes_its_open_runs(node: Node, roots: FakeRoots) -> None:
-    node.service.limit_queue(b"f", (2, 2, 2))
+    node.service.dispatch.limit_queue(b"f", (2, 2, 2))
     job = node.background("1")
     assert not node.queue().is_full(job.priority)
     node.background("2", due_us=2**60, state=int(State.SCHEDULED))

@@ -108,9 +108,9 @@ class Node:
         if isinstance(self.engine, SharedMemoryEngine):
             options["first"] = self.is_first
         self.schedules = ScheduleService(
-            self.commits, self.reads, world.clock, self.service.timers, lambda: self.service.paused, **options
+            self.commits, self.reads, world.clock, self.service.timers, lambda: self.service.dispatch.paused, **options
         )
-        self.service.start(lambda _: None, _raise)
+        self.service.startup.run(lambda _: None, _raise)
         self.settle()
         self.schedules.fetch()
         self.settle()
@@ -169,8 +169,8 @@ class Node:
         hands = Hands(self, name)
         worker = Worker(hands)
         for function in functions or ("f",):
-            self.service.register(worker, function.encode(), Ability(**{"requeue": False, **ability}))
-        self.service.ready(worker, places)
+            self.service.workers.register(worker, function.encode(), Ability(**{"requeue": False, **ability}))
+        self.service.workers.ready(worker, places)
         self.settle()
         return hands
 

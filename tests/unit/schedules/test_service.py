@@ -302,7 +302,7 @@ def test_children_and_queued_runs_are_assigned(world: World, node: Node) -> None
     node.add("child", parents=("a",), function=b"g")
     world.until(61)
     assert [held.job.function for held in hands.given] == [b"f"]
-    node.service.ready(hands.given[0].worker, 3)  # type: ignore[arg-type]
+    node.service.workers.ready(hands.given[0].worker, 3)  # type: ignore[arg-type]
     node.end(hands.given[0])
     assert sorted(held.job.function for held in hands.given) == [b"f", b"f", b"g"]
     assert world.results() == ["succeeded", "fired"]
@@ -346,11 +346,11 @@ def test_a_run_waits_for_a_foreground_job_of_its_unique(world: World, node: Node
     node.add(trigger=At(START_US), unique=b"u")
     world.until(-1)
     node.service.foreground.submit(
-        Job(node.service.next_id(), b"f", b"", b"u"), _Listener(), lambda _: None, _unexpected
+        Job(node.service.table.next_id(), b"f", b"", b"u"), _Listener(), lambda _: None, _unexpected
     )
     world.until(4)
     assert world.results() == ["waiting"]
-    node.service.ready(hands.given[0].worker, 1)  # type: ignore[arg-type]
+    node.service.workers.ready(hands.given[0].worker, 1)  # type: ignore[arg-type]
     node.end(hands.given[0])
     world.until(10)
     assert world.results() == ["fired"]

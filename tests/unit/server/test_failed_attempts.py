@@ -67,7 +67,7 @@ def test_a_lost_attempt_is_retried_at_once_or_is_the_last(node: Node, lines: Lin
     for _ in range(2):
         worker = node.worker()
         node.given(worker)
-        node.service.gone(worker)
+        node.service.workers.gone(worker)
         node.commit()
     first, second = lines.written
     assert first[0] == second[0] == "lost"
@@ -78,7 +78,7 @@ def test_a_lost_attempt_is_retried_at_once_or_is_the_last(node: Node, lines: Lin
 def test_a_loss_that_does_not_count_has_an_attempt_number(node: Node, lines: Lines) -> None:
     worker = node.stream()
     node.background("1", options=RETRY)
-    node.service.gone(worker)
+    node.service.workers.gone(worker)
     node.commit()
     (line,) = lines.written
     assert line[3:] == (1, "its worker's connection ended; loss 1 of at most 5", 5000.0)

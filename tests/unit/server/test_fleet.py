@@ -109,8 +109,8 @@ class Hand:
         self.jobs: asyncio.Queue[Held] = asyncio.Queue()
         self.stopped: asyncio.Queue[tuple[Held, bytes]] = asyncio.Queue()
         self.worker = Worker(self)
-        node.service.register(self.worker, function, Ability())
-        node.service.ready(self.worker, places)
+        node.service.workers.register(self.worker, function, Ability())
+        node.service.workers.ready(self.worker, places)
 
     def wake(self) -> None: ...
 
@@ -165,12 +165,12 @@ class Client:
     async def submit(self, payload: bytes = b"", unique: bytes = b"", **values: Any) -> int:
         """Submit a foreground job."""
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        job = Job(self.node.service.next_id(), b"f", payload, unique, **values)
+        job = Job(self.node.service.table.next_id(), b"f", payload, unique, **values)
         self.node.service.foreground.submit(job, self, accepted.set_result, accepted.set_exception)
         return await accepted
 
     async def submit_background(self, payload: bytes = b"", unique: bytes = b"", **values: Any) -> int:
-        job = Job(self.node.service.next_id(), b"f", payload, unique, **values)
+        job = Job(self.node.service.table.next_id(), b"f", payload, unique, **values)
         stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self.node.service.intake.submit([job], lambda ids, _: stored.set_result(ids), stored.set_exception)
         return (await stored)[0]
@@ -179,7 +179,7 @@ class Client:
         def unknown() -> None:
             raise AssertionError(f"{job_id} is unknown")
 
-        self.node.service.wait(job_id, self, unknown)
+        self.node.service.waits.wait(job_id, self, unknown)
 
 
 def test_a_job_runs_at_one_node_and_its_client_gets_the_result_at_another() -> None:
@@ -207,9 +207,9 @@ def test_a_foreground_job_runs_at_another_node(unique: bytes) -> None:
             job_id = await client.submit(unique=unique)
             held = await hand.jobs.get()
             assert held.job.id == job_id
-            hand.node.service.data(held, b"part")
-            hand.node.service.status(held, b"1", b"2")
-            hand.node.service.warning(held, b"careful")
+            hand.node.service.reports.data(held, b"part")
+            hand.node.service.reports.status(held, b"1", b"2")
+            hand.node.service.reports.warning(held, b"careful")
             assert [await client.progress.get() for _ in range(3)] == [
                 ("data", b"part", b""),
                 ("status", b"1", b"2"),
@@ -230,18 +230,18 @@ def test_the_text_of_progress_reaches_the_nodes_whose_clients_wait_or_ask() -> N
             client.wait(job_id)
             held = await hand.jobs.get()
             for text in (b"half", b""):  # a report without a text removes the last one
-                second.service.text(held, text)
-                second.service.status(held, b"1", b"2")
+                second.service.reports.text(held, text)
+                second.service.reports.status(held, b"1", b"2")
                 await client.progress.get()
-                assert first.service.progress_text(job_id) == text
-            second.service.text(held, b"nearly")
-            await awaited(third.service.show(job_id))
-            assert third.service.progress_text(job_id) == b"nearly"
+                assert first.service.reports.text_of(job_id) == text
+            second.service.reports.text(held, b"nearly")
+            await awaited(third.service.clients.show(job_id))
+            assert third.service.reports.text_of(job_id) == b"nearly"
             assert third.service.sharing is not None
             third.service.sharing.receive(ProgressText(7, "first"))
             for number in range(MOST_TEXTS):
                 third.service.sharing.receive(ProgressText(1000 + number, "x"))
-            assert third.service.progress_text(7) == b"", "a node keeps the newest texts"
+            assert third.service.reports.text_of(7) == b"", "a node keeps the newest texts"
 
     run(test())
 
@@ -268,10 +268,10 @@ def test_a_foreground_job_ends_with_its_last_client_on_any_node() -> None:
             one, other = Client(first), Client(second)
             job_id = await one.submit(unique=b"u")
             await other.submit(unique=b"u")
-            first.service.client_gone(one)
+            first.service.waits.gone(one)
             await committed(first)
             assert fleet.job(job_id).state == State.PENDING
-            second.service.client_gone(other)
+            second.service.waits.gone(other)
             await committed(second)
             assert job_id not in fleet.content.tables.jobs
 
@@ -285,7 +285,7 @@ def test_a_background_submit_keeps_a_foreground_job_alive() -> None:
             one, other = Client(first), Client(second)
             job_id = await one.submit(unique=b"u")
             assert await other.submit_background(unique=b"u") == job_id
-            first.service.client_gone(one)
+            first.service.waits.gone(one)
             await committed(first)
             assert fleet.job(job_id).state == State.PENDING
 
@@ -299,7 +299,7 @@ def test_foreground_jobs_in_memory_move_when_their_last_worker_leaves() -> None:
             busy, client = Hand(first, places=0), Client(first)
             job_id = await client.submit(b"in")
             assert job_id not in fleet.content.tables.jobs, "it is only in memory"
-            first.service.gone(busy.worker)
+            first.service.workers.gone(busy.worker)
             hand = Hand(second)
             held = await hand.jobs.get()
             assert (held.job.id, held.job.payload) == (job_id, b"in")
@@ -350,7 +350,7 @@ def test_every_node_shows_when_a_worker_was_asked_to_stop() -> None:
             # A message that nobody has asked for is of no later answer.
             first.service.sharing.receive(StopRequested(held[1].job.id, 7))
             for one in held:
-                _, attempt = await awaited(first.service.show(one.job.id))
+                _, attempt = await awaited(first.service.clients.show(one.job.id))
                 assert attempt == RemoteAttempt(one.started_us, 1, "hand", b"0", b"0", one.stop_us)
 
     run(test())
@@ -391,7 +391,7 @@ def test_a_fenced_node_drops_its_jobs_and_begins_a_new_term() -> None:
             job_id = await client.submit()  # in memory: it is not the store's
             await hand.jobs.get()
             stored = await client.submit_background()
-            first.service.ready(hand.worker, 1)
+            first.service.workers.ready(hand.worker, 1)
             held = await hand.jobs.get()
             assert held.job.id == stored
             before = first.term
@@ -403,7 +403,7 @@ def test_a_fenced_node_drops_its_jobs_and_begins_a_new_term() -> None:
             assert await other.done(recovered, b"out")
             while first.term == before or first.service.dispatch.paused:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
-            assert first.service.handles.of(first.service.next_id()).startswith(b"H:n1:%d" % first.term)
+            assert first.service.handles.of(first.service.table.next_id()).startswith(b"H:n1:%d" % first.term)
             running = first.service.table.held[first.service.handles.of(job_id)]
             assert await hand.done(running, b"foreground")
             assert (await client.outcomes.get()).result == b"foreground"
@@ -526,7 +526,7 @@ def test_a_node_has_the_functions_that_workers_of_others_have_registered(monkeyp
             assert (registered.has(b"h"), set(registered.names())) == (False, {b"g"})
             Hand(first, function=b"h")
             assert (registered.has(b"h"), set(registered.names())) == (True, {b"g", b"h"})
-            second.service.gone(hand.worker)
+            second.service.workers.gone(hand.worker)
             while registered.has(b"g"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             stop_renewal(first)
@@ -544,7 +544,7 @@ def test_a_nodes_capacity_is_the_sum_of_its_workers_places() -> None:
             node = await fleet.node("n1")
             assert node.fleet is not None
             hand, plain, client = Hand(node, places=5), Worker(Hand(node, places=0)), Client(node)
-            node.service.register(plain, b"f", Ability())
+            node.service.workers.register(plain, b"f", Ability())
             assert node.fleet.row(0).capacity == 6  # a plain worker has one job at a time
             await client.submit_background()
             await hand.jobs.get()
@@ -554,7 +554,7 @@ def test_a_nodes_capacity_is_the_sum_of_its_workers_places() -> None:
             assert (node.fleet.row(0).capacity, node.fleet.row(0).slots) == (6, 3)
             decider = Worker(hand, beside=hand.worker)
             decider.credit = 100
-            node.service.register(decider, b"\x1fd\x1ff", Ability())
+            node.service.workers.register(decider, b"\x1fd\x1ff", Ability())
             assert (node.fleet.row(0).capacity, node.fleet.row(0).slots) == (106, 3)  # decisions are no jobs
 
     run(test())

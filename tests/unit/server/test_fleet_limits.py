@@ -44,7 +44,7 @@ async def nodes(fleet: LocalFleet, number: int, limits: Limits) -> list[Node]:
 
 async def submit(node: Node, *keys: str, payload: bytes = b"") -> list[int]:
     stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-    jobs = [Job(node.service.next_id(), b"f", payload, key=key.encode()) for key in keys]
+    jobs = [Job(node.service.table.next_id(), b"f", payload, key=key.encode()) for key in keys]
     node.service.intake.submit(jobs, lambda ids, _: stored.set_result(ids), stored.set_exception)
     return await stored
 
@@ -81,7 +81,7 @@ class Works:
         self.running[held.job.key] -= 1
         if await hand.done(held, b""):
             self.done.put_nowait(held)
-        hand.node.service.ready(hand.worker, 1)
+        hand.node.service.workers.ready(hand.worker, 1)
 
     async def all(self, number: int) -> None:
         for _ in range(number):
@@ -157,7 +157,7 @@ def test_unused_tokens_of_a_node_without_a_free_worker_go_to_another_one(monkeyp
             busy, other = Hand(first), Hand(second, 5)
             await submit(first, "a")
             assert await busy.done(await busy.jobs.get(), b"")
-            first.service.ready(busy.worker, 1)
+            first.service.workers.ready(busy.worker, 1)
             await submit(first, "b")
             assert (await busy.jobs.get()).job.key == b"b", "the token of a is still here, and no worker is free"
             await submit(second, "a", "a")
@@ -315,7 +315,7 @@ def test_an_idle_node_requests_no_tokens() -> None:
         async with local_fleet() as fleet:
             (first,) = await nodes(fleet, 1, Limits(1, 1, Rate(1, SECOND, 1), Rate(1, SECOND, 1)))
             hand = Hand(first, 5)
-            first.service.register(hand.worker, b"g", Ability())
+            first.service.workers.register(hand.worker, b"g", Ability())
             await asyncio.sleep(0.6)  # a few ticks
             assert not any(fleet.content.tables.tokens.values())
             assert not fleet.content.tables.buckets

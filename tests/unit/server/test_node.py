@@ -88,13 +88,13 @@ def figures(built: Built) -> dict[str, Any]:
 
 def worker(node: Node, *, places: int = 1) -> Worker:
     created = Worker(Side("w"))
-    node.service.register(created, b"f", Ability())
-    node.service.ready(created, places)
+    node.service.workers.register(created, b"f", Ability())
+    node.service.workers.ready(created, places)
     return created
 
 
 async def submit(node: Node, payload: bytes = b"") -> Job:
-    job = Job(node.service.next_id(), b"f", payload, created_us=1)
+    job = Job(node.service.table.next_id(), b"f", payload, created_us=1)
     stored: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
     node.service.intake.submit([job], lambda ids, _: stored.set_result(ids), stored.set_exception)
     await stored
@@ -364,7 +364,7 @@ def test_events_after_the_end_have_no_effect() -> None:
             job = await submit(node)
             held = node.service.table.held[node.service.handles.of(job.id)]
             await node.close()
-            node.service.gone(who)
+            node.service.workers.gone(who)
             node.service.timers.at(0.0, lambda: unexpected("after the end"))
             await asyncio.sleep(0.01)
             assert held.worker is None
@@ -491,7 +491,7 @@ def test_the_metrics_count_attempts() -> None:
             node.service.settling.succeeded(first, b"", lambda _: None)
             node.service.settling.failed(second, failure("Error", "no"), acknowledge=recorded.set_result)
             assert await recorded
-            node.service.gone(who)  # and with it the third
+            node.service.workers.gone(who)  # and with it the third
             retried: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             other = worker(node)
             while not side(other).given:  # noqa: ASYNC110 - the commit of the loss hands it over
@@ -516,11 +516,11 @@ def test_status_and_metrics_show_each_function() -> None:
     async def test() -> None:
         async with shown() as built:
             node = built.node
-            node.service.register(Worker(Side("w"), beside=worker(node, places=1)), b"\xff", Ability())
+            node.service.workers.register(Worker(Side("w"), beside=worker(node, places=1)), b"\xff", Ability())
             for number in range(3):
                 await submit(node, b"%d" % number)
             node.service.foreground.submit(
-                Job(node.service.next_id(), b"\xff", b"", priority=0), Client(), lambda _: None, unexpected
+                Job(node.service.table.next_id(), b"\xff", b"", priority=0), Client(), lambda _: None, unexpected
             )
             status = await built.api.call(ShowStatus())
             assert status.jobs == JobNumbers(total=4, running=1, waiting=3)

@@ -105,7 +105,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 async def ask(built: Built, query: Any) -> Any:
     answer = asyncio.get_running_loop().create_future()
-    built.node.service.ask(query, answer.set_result, answer.set_exception)
+    built.node.service.reads.ask(query, answer.set_result, answer.set_exception)
     return await answer
 
 
@@ -148,8 +148,8 @@ def test_one_object_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             return shown.row.events
 
         worker = Worker(Side("w"))
-        built.node.service.register(worker, b"f", Ability())
-        built.node.service.ready(worker, 2)
+        built.node.service.workers.register(worker, b"f", Ability())
+        built.node.service.workers.ready(worker, 2)
         before = await events(objects.unread)
         names = Counter({"job": 1, "run": 1, "operation": 1})
 

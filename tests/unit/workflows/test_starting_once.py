@@ -52,7 +52,7 @@ KEPT = Reservation(b"r", 100, KeptReply(200, {}, b"{}"))
 
 
 def job(node: Node, function: bytes = b"order") -> Job:
-    return Job(node.service.next_id(), function, b"[1]", created_us=1)
+    return Job(node.service.table.next_id(), function, b"[1]", created_us=1)
 
 
 def keyed(key: RequestKey = KEY) -> KeyedAct:
@@ -83,18 +83,18 @@ def start(node: Node, version: str = "", key: RequestKey = KEY) -> Any:
 
 def submit(node: Node, *jobs: Job) -> Any:
     """Submit jobs with a key; return the outcome."""
-    return outcome_of(node, node.service.submit_once(list(jobs), keyed()))
+    return outcome_of(node, node.service.keyed_intake.submit(list(jobs), keyed()))
 
 
 def runs(node: Node) -> int:
-    queue = node.service.queue_of(b"order")
+    queue = node.service.dispatch.queues.get(b"order")
     return 0 if queue is None else queue.live
 
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_start_is_repeated_once(node: Node, paused: bool) -> None:
     if paused:
-        CallInProgress(node.service.change_limits(b"order", pause), lambda _: None, unexpected)
+        CallInProgress(node.service.functions.change(b"order", pause), lambda _: None, unexpected)
         node.commit()
     assert start(node) == Stored({}, {})
     assert start(node) == KEPT
@@ -133,6 +133,6 @@ def test_a_batch_with_runs_and_other_jobs_is_one_request(node: Node) -> None:
     batch = [job(node, b"f"), job(node), job(node, b"f")]
     assert submit(node, *batch) == Stored({}, {})
     assert submit(node, job(node, b"f"), job(node)) == KEPT
-    other = node.service.queue_of(b"f")
+    other = node.service.dispatch.queues.get(b"f")
     assert other is not None
     assert (runs(node), other.live, sum(other.backlog)) == (1, 2, 2)

@@ -83,7 +83,7 @@ class DeadNumbers(NamedTuple):
 async def count_dead(service: JobService, names: Sequence[bytes]) -> Mapping[bytes, int] | None:
     """Return the numbers of functions with dead letters; None while the store cannot be read. All else is in memory."""
     try:
-        return await service.read(CountDead(tuple(names)))
+        return await service.reads.read(CountDead(tuple(names)))
     except StoreError:
         return None
 
@@ -93,9 +93,9 @@ class DeadLetters:
 
     def __init__(self, service: JobService) -> None:
         self._service = service
-        self._all: Readings[None, tuple[dict[bytes, int], bool]] = Readings(service.monotonic, KEPT_FOR, 1)
-        self._namespaces: Readings[str, DeadNumbers] = Readings(service.monotonic, KEPT_FOR, MOST_KEPT)
-        self._counted: Readings[str, DeadNumbers] = Readings(service.monotonic, KEPT_FOR, MOST_KEPT)
+        self._all: Readings[None, tuple[dict[bytes, int], bool]] = Readings(service.clock.monotonic, KEPT_FOR, 1)
+        self._namespaces: Readings[str, DeadNumbers] = Readings(service.clock.monotonic, KEPT_FOR, MOST_KEPT)
+        self._counted: Readings[str, DeadNumbers] = Readings(service.clock.monotonic, KEPT_FOR, MOST_KEPT)
 
     async def among(self, namespace: str, functions: Sequence[FunctionQueue], failing: Sequence[bytes]) -> DeadNumbers:
         """Return those of all functions; in a very large store of the failing ones, those with jobs, and some of the others.
@@ -134,7 +134,7 @@ class DeadLetters:
         for _ in range(MOST_PAGES):
             place = after or b""
             try:
-                page = await self._service.read(ShowDead(place))
+                page = await self._service.reads.read(ShowDead(place))
             except StoreError:
                 return numbers, False
             numbers |= page.numbers
@@ -196,7 +196,7 @@ class Acknowledgements:
     async def _acknowledge(self, request: Acknowledge, call: Call) -> Acknowledged:
         name = function_named(request.function, request.namespace)
         dead = (await count_dead(self._service, [name]) or {}).get(name, 0)
-        if not dead and self._service.queue_of(name) is None:
+        if not dead and self._service.dispatch.queues.get(name) is None:
             raise call.not_found()
         after: dict[str, Any] = {"dead_letters": dead}
         await self._access.record(call.act(request.reason, after=after))
@@ -262,7 +262,7 @@ class FunctionCalls:
         searched = 0
         while isinstance(place, Place):
             size = min(limit - len(found), PAGE_SIZE)
-            page = await self._service.page_of_functions(place, size)
+            page = await self._service.roster.page(place, size)
             searched += size
             # Functions of `others` come in the last part, unless they are in memory.
             found.extend(
@@ -278,7 +278,7 @@ class FunctionCalls:
         names = heapq.nsmallest(remaining + 1, (name for name in others if name > after))
         following = _token(names[-2]) if len(names) > remaining else None
         names = names[:remaining]
-        stored = await self._service.find_functions(names)
+        stored = await self._service.roster.find(names)
         found.extend(stored.get(name) or FunctionQueue(name) for name in names)
         return await self._listed(found, following)
 
@@ -293,12 +293,12 @@ class FunctionCalls:
         Their names are places between pages, so these are the ones that the caller may see.
         """
         service = self._service
-        elsewhere = service.registered_elsewhere() or frozenset()
+        elsewhere = service.registered.of_others() or frozenset()
         return {
             name
-            for name in (*service.limited_functions(), *elsewhere, *dead)
+            for name in (*service.functions.names(), *elsewhere, *dead)
             if fits(name)
-            and service.queue_of(name) is None
+            and service.dispatch.queues.get(name) is None
             and caller.may(request.permission, request.namespace, function_text(name))
         }
 
@@ -308,16 +308,16 @@ class FunctionCalls:
     async def _show(self, request: ShowFunction, call: Call) -> FunctionInfo:
         service, name = self._service, function_named(request.function, request.namespace)
         await self._counted()
-        queue = (await self._service.find_functions([name])).get(name)
-        is_known = queue is not None or name in service.limited_functions() or service.is_registered(name)
+        queue = (await self._service.roster.find([name])).get(name)
+        is_known = queue is not None or name in service.functions.names() or service.registered.has(name)
         if not is_known and not await count_dead(service, [name]):
             raise call.not_found()
         return (await self._infos(queue or FunctionQueue(name)))[0]
 
     async def _registered(self, request: IsRegistered, _: Call) -> Registration:
         service = self._service
-        has = service.is_registered(function_named(request.function, request.namespace))
-        registered = (name for name in service.registered_names() if namespace_of(name) == request.namespace)
+        has = service.registered.has(function_named(request.function, request.namespace))
+        registered = (name for name in service.registered.names() if namespace_of(name) == request.namespace)
         names = [] if has else heapq.nsmallest(NAMES_LIMIT, islice(registered, CANDIDATES_LIMIT))
         return Registration(has, service.sharing is not None, names_in_row(map(function_text, names)))
 
@@ -346,7 +346,7 @@ class FunctionCalls:
 
     async def _pause(self, request: PauseFunction, call: Call) -> FunctionInfo:
         until = None if request.until is None else request.until.timestamp()
-        if until is not None and not 0 < until - self._service.wall() <= LONGEST_PAUSE:
+        if until is not None and not 0 < until - self._service.clock.wall() <= LONGEST_PAUSE:
             raise ApiError(
                 Code.INVALID,
                 "until is a time in the future, at most ten years ahead; leave it out"
@@ -382,25 +382,25 @@ class FunctionCalls:
             raise ApiError(Code.INVALID, RESERVED_NAME)
         if len(bare) > FUNCTION_LIMIT:
             raise ApiError(Code.TOO_LARGE, LONG_NAME)
-        if name not in service.limited_functions() and not service.admits(name, call.caller):
-            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions(name, call.caller))
+        if name not in service.functions.names() and not service.dispatch.admits(name, call.caller):
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.roster.too_many(name, call.caller))
         if revision is not None:
             change = _if_unchanged(change, function, revision)
 
         def act(before: FunctionLimits, after: FunctionLimits) -> Act:
             return call.act(reason, before=self._shown(before), after=self._shown(after))
 
-        await service.change_limits(name, change, act)
-        return (await self._infos((await self._service.find_functions([name])).get(name) or FunctionQueue(name)))[0]
+        await service.functions.change(name, change, act)
+        return (await self._infos((await self._service.roster.find([name])).get(name) or FunctionQueue(name)))[0]
 
     def _shown(self, stored: FunctionLimits) -> dict[str, Any]:
         """Return limits as the audit shows them."""
-        limits = spec_of(rules.effective(stored, to_us(self._service.wall())))
+        limits = spec_of(rules.effective(stored, to_us(self._service.clock.wall())))
         shown: dict[str, Any] = to_builtins(limits)
         return shown | {"paused": stored.paused}
 
     def _is_workflow(self, name: bytes) -> bool:
-        queue = self._service.queue_of(name)
+        queue = self._service.dispatch.queues.get(name)
         return queue is not None and queue.is_root
 
     # ---- writing ----
@@ -415,10 +415,10 @@ class FunctionCalls:
 
     def _info(self, queue: FunctionQueue, dead: int | None, elsewhere: int) -> FunctionInfo:
         service = self._service
-        function_limits = stored = service.spec_of(queue.name)
+        function_limits = stored = service.functions.limits_of(queue.name)
         if queue.is_root:  # limits of its time before the workflow have no effect
             function_limits = replace(function_limits, declared=(), commanded=None)
-        limits = rules.effective(function_limits, to_us(service.wall()))
+        limits = rules.effective(function_limits, to_us(service.clock.wall()))
         waiting = queue.waiting_by_priority()
         return FunctionInfo(
             function=function_text(queue.name),
@@ -428,7 +428,7 @@ class FunctionCalls:
             waiting=sum(waiting),
             running=queue.running,
             workers=sum(queue.workers.values()),
-            registered=service.is_registered(queue.name),
+            registered=service.registered.has(queue.name),
             pause_reason=function_limits.pause_reason or None,
             paused_at=rfc3339(function_limits.paused_us),
             paused_until=rfc3339(function_limits.until_us),

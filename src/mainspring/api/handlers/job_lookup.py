@@ -41,7 +41,7 @@ class JobLookup:
 
     def job_id(self, handle: str) -> int:
         """Return the id of a handle. Raises ApiError."""
-        job_id = self._service.id_of(handle.encode())
+        job_id = self._service.handles.parse(handle.encode())
         if job_id is None:
             raise Touches.JOB.not_found(handle)
         return job_id
@@ -61,7 +61,9 @@ class JobLookup:
     async def read(self, handle: str, namespace: str) -> Job:
         """Return a job of a namespace, without payload and result; its access is not checked. Raises ApiError."""
         job_id = self.job_id(handle)
-        job: Job | None = await Callback(partial(self._service.find, job_id, overtakes=True, namespace=namespace))
+        job: Job | None = await Callback(
+            partial(self._service.clients.find, job_id, overtakes=True, namespace=namespace)
+        )
         if job is None or namespaces.namespace_of(job.function) != namespace:
             raise Touches.JOB.not_found(handle)
         return job
@@ -114,7 +116,7 @@ PRIORITY_NAMES: Final[tuple[PriorityName, ...]] = get_args(PriorityName)
 def info_of(service: JobService, job: Job) -> JobInfo:
     """Return the row of a job."""
     return JobInfo(
-        handle=service.handle_of(job.id).decode(),
+        handle=service.handles.of(job.id).decode(),
         function=function_text(job.function),
         unique=name_text(job.unique),
         state=STATE_NAMES[job.state],

@@ -74,7 +74,7 @@ class RecordCalls:
             recalled = await self._recall(job, SHOWN_BYTES)
         if recalled.payload is None or len(recalled.payload) > SHOWN_BYTES:
             return KeptArguments(request.handle, job.input_size, recalled.kept, redacted=False)
-        payload, changed = self._service.arguments_of(job.function).redact(recalled.payload)
+        payload, changed = self._service.arguments.of(job.function).redact(recalled.payload)
         answer = KeptArguments(request.handle, job.input_size, kept=True, redacted=changed)
         if payload is not None:
             try:
@@ -88,13 +88,13 @@ class RecordCalls:
     ) -> tuple[Job, Held | None, RemoteAttempt | None]:
         """Return a job, with what this node or another one has of it in memory. Raises ApiError."""
         service = self._service
-        job_id = service.id_of(request.handle.encode())
+        job_id = service.handles.parse(request.handle.encode())
         job: Job | None = None
         running: RemoteAttempt | None = None
         held = None
         if job_id is not None:
-            held = service.find_held(job_id)
-            job, running = await service.show(job_id, request.namespace)
+            held = service.table.find(job_id)
+            job, running = await service.clients.show(job_id, request.namespace)
         if job is None:
             raise call.not_found()
         check_job(call, job)
@@ -103,7 +103,7 @@ class RecordCalls:
     async def _recall(self, job: Job, most: int) -> Recalled:
         if Feature.RECORDS in self._service.lacks:
             return NOTHING
-        return await self._service.read(Recall(job.id, most)) or NOTHING
+        return await self._service.reads.read(Recall(job.id, most)) or NOTHING
 
 
 def _shown(record: AttemptRecord) -> Attempt:
@@ -135,7 +135,7 @@ def _running(job: Job, held: Held | None, running: RemoteAttempt | None, service
         started, stop = rfc3339(running.started_us), rfc3339(running.stop_us)
     else:
         return None
-    node = service.node_of(term) or None
+    node = service.handles.node(term) or None
     return Attempt(number, "running", started, None, None, node, worker, None, None, stop)
 
 
@@ -152,7 +152,7 @@ def _last(job: Job, recalled: Recalled, service: JobService) -> Attempt | None:
             job.attempt,
             job.started_us,
             job.ended_us,
-            service.node_of(job.term),
+            service.handles.node(job.term),
             "",
             State(job.state).name.lower(),
             "" if failed is None else failed.type,
@@ -176,17 +176,17 @@ class JobDataCalls:
 
     async def _payload(self, request: ReadPayload, call: Call) -> UserData:
         job = await self._lookup.find(call)
-        held = self._service.find_held(job.id)
+        held = self._service.table.find(job.id)
         if held is not None:
             return self._shown(job, held.job.payload)
-        payload = await self._service.read(ReadArguments(job.id))
+        payload = await self._service.reads.read(ReadArguments(job.id))
         if payload is None:
             raise ApiError(Code.NOT_KEPT, f"the arguments of {request.handle} are not kept")
         return self._shown(job, payload)
 
     def _shown(self, job: Job, payload: bytes) -> UserData:
         """Return arguments without redacted values. Raises ApiError."""
-        redacted, _ = self._service.arguments_of(job.function).redact(payload)
+        redacted, _ = self._service.arguments.of(job.function).redact(payload)
         if redacted is None:
             raise ApiError(
                 Code.NOT_KEPT,
@@ -221,7 +221,7 @@ class JobDataCalls:
     async def _read(self, job: Job, room: int) -> Job | None:
         """Return an ended job, with its result if that has at most ``room`` bytes; None if it is no longer kept."""
         find = Find([job.id], room, namespace_of(job.function))
-        found: dict[int, Job] = await self._service.committed(find)
+        found: dict[int, Job] = await self._service.commits.committed(find)
         return found.get(job.id)
 
     async def _end_of(self, job: Job) -> Job | None:
@@ -230,10 +230,10 @@ class JobDataCalls:
 
         def wait(done: Done, failed: Failed) -> None:
             listener.until_ended(done, failed)
-            self._service.wait(job.id, listener, lambda: done(None), namespace=namespace_of(job.function))
+            self._service.waits.wait(job.id, listener, lambda: done(None), namespace=namespace_of(job.function))
 
         try:
             end: End | None = await Callback(wait)
         finally:
-            self._service.client_gone(listener)
+            self._service.waits.gone(listener)
         return None if end is None else end.job

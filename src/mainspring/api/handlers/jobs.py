@@ -97,20 +97,20 @@ class JobCalls:
         query = QueryJobs(where=where, after=before, limit=request.limit)
         page = await self._read(query)
         page = page._replace(items=[of_another_node(job) for job in page.items])
-        page = with_held(page, query, self._service.in_memory())
+        page = with_held(page, query, self._service.table.held.values())
         jobs = await converted(page.items, partial(info_of, self._service))
-        following = None if page.next is None else self._service.handle_of(page.next).decode()
+        following = None if page.next is None else self._service.handles.of(page.next).decode()
         return Page(jobs, following, rfc3339(page.searched_us))
 
     async def _read(self, query: QueryJobs) -> StoredPage[Job]:
         """Return the answer to a query. Beside requests of others, a long list is read in short pages, each in its own piece."""
         most = query.limit
-        if most <= ROWS_AT_ONCE or not self._service.is_crowded():
-            return await self._service.read(query)
+        if most <= ROWS_AT_ONCE or not self._service.loop_shares.is_crowded():
+            return await self._service.reads.read(query)
         items: list[Job] = []
         while True:
             number = min(ROWS_AT_ONCE, most - len(items))
-            page = await self._service.read(replace(query, limit=number))
+            page = await self._service.reads.read(replace(query, limit=number))
             items += page.items
             if page.next is None or len(page.items) < number or len(items) >= most:
                 return page._replace(items=items)
@@ -120,10 +120,10 @@ class JobCalls:
     async def find_run(self, namespace: str, key: str) -> int:
         """Return the number of the run with a handle or workflow id. Raises ApiError."""
         handle, _, run = key.rpartition("@")
-        if self._service.id_of(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:
+        if self._service.handles.parse(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:
             return int(run)
         if self._workflows is not None:
-            root = self._service.id_of(key.encode())
+            root = self._service.handles.parse(key.encode())
             wanted = Key(job=root or 0, workflow_id=key if root is None else "", namespace=namespace)
             shown = await self._workflows.show(wanted)
             if isinstance(shown, ShownRun):
@@ -142,8 +142,8 @@ class JobCalls:
     ) -> JobDetails | None:
         """Return the details of a job of a namespace. ``check`` may raise an error for it."""
         service = self._service
-        held = service.find_held(job_id) is not None
-        job, running = await service.show(job_id, namespace)
+        held = service.table.find(job_id) is not None
+        job, running = await service.clients.show(job_id, namespace)
         if job is None:
             return None
         check(job)
@@ -157,7 +157,7 @@ class JobCalls:
 
     async def _add_last_progress(self, job_id: int, details: JobDetails) -> None:
         """Add the last progress of the last attempt at an ended job."""
-        recalled = await self._service.read(Recall(job_id, 0))
+        recalled = await self._service.reads.read(Recall(job_id, 0))
         records = decode_records(recalled.attempts) if recalled is not None else []
         if records:
             _set_progress(details, records[-1].done, records[-1].total, records[-1].text)
@@ -174,7 +174,7 @@ class JobCalls:
     async def _cancel(self, request: CancelJob, call: Call) -> CancelledJob:
         job_id = self._lookup.job_id(request.handle)
         act = call.act(request.reason)
-        state = await self._service.cancel(job_id, request.reason, act, request.namespace)
+        state = await self._service.clients.cancel(job_id, request.reason, act, request.namespace)
         return CancelledJob(request.handle, state)
 
     # ---- watching ----
@@ -205,18 +205,18 @@ class JobCalls:
                 missed = 0
             send(info_of(self._service, job))
 
-        self._service.watch(changed, job_id)
-        return lambda: self._service.unwatch(changed, job_id)
+        self._service.hub.subscribe(changed, job_id)
+        return lambda: self._service.hub.unsubscribe(changed, job_id)
 
     # ---- writing ----
 
     def _details(self, job: Job, running: RemoteAttempt | None) -> JobDetails:
         options, service = job.options or NO_OPTIONS, self._service
-        held = service.find_held(job.id)
+        held = service.table.find(job.id)
         attempt = held if held is not None else running
         done = number_of(attempt.numerator) if attempt is not None else 0
         total = number_of(attempt.denominator) if attempt is not None else 0
-        policy = service.policy(held) if held is not None else options.retry
+        policy = service.settling.policy(held) if held is not None else options.retry
         info = info_of(service, job)
         info.error = whole_line(job.error)
         return JobDetails(
@@ -235,15 +235,15 @@ class JobCalls:
             done=done,
             total=total,
             tags=list(options.tags),
-            text=None if attempt is None else service.progress_text(job.id).decode("utf-8", "replace") or None,
+            text=None if attempt is None else service.reports.text_of(job.id).decode("utf-8", "replace") or None,
             run=self._run(job, options),
         )
 
     def _run(self, job: Job, options: Options) -> str | None:
         if options.run is not None:
             number = options.run[0]
-            return run_handle(self._service.handle_of(number).decode(), number)
-        return self._service.handle_of(job.id).decode() if job.term == RUNS else None
+            return run_handle(self._service.handles.of(number).decode(), number)
+        return self._service.handles.of(job.id).decode() if job.term == RUNS else None
 
 
 def _set_progress(details: JobDetails, done: int, total: int, text: str) -> None:
@@ -279,7 +279,7 @@ class JobChangeCalls:
             raise ApiError(problem.code, problem.message)
         job_id = self._lookup.job_id(request.handle)
         retry = partial(
-            self._service.retry,
+            self._service.clients.retry,
             job_id,
             payload=payload,
             delay=request.delay or 0.0,
@@ -306,16 +306,18 @@ class JobChangeCalls:
 
     async def _snooze(self, request: SnoozeJob, call: Call) -> JobInfo:
         check_seconds(request, "delay")
-        return await self._reschedule(request, JobChange(to_us(self._service.wall() + request.delay)), call)
+        return await self._reschedule(request, JobChange(to_us(self._service.clock.wall() + request.delay)), call)
 
     async def _reschedule(self, request: UpdateJob | SnoozeJob, change: JobChange, call: Call) -> JobInfo:
         job_id = self._lookup.job_id(request.handle)
-        changed = await self._service.reschedule(job_id, change, call.act(after=change.shown()), request.namespace)
+        changed = await self._service.changes.reschedule(
+            job_id, change, call.act(after=change.shown()), request.namespace
+        )
         return info_of(self._service, changed)
 
     async def _delete(self, request: DeleteJob, call: Call) -> DeletedJob:
         job_id = self._lookup.job_id(request.handle)
-        await self._service.delete(job_id, call.act(), request.namespace)
+        await self._service.changes.delete(job_id, call.act(), request.namespace)
         return DeletedJob(request.handle)
 
     async def _clone(self, request: CloneJob, call: Call) -> Submission:
@@ -341,18 +343,18 @@ class JobChangeCalls:
 
     async def _arguments(self, job: Job) -> bytes:
         """Return the arguments of a job. Raises ApiError."""
-        held = self._service.find_held(job.id)
+        held = self._service.table.find(job.id)
         if held is not None:
             return held.job.payload
-        payload = await self._service.read(ReadArguments(job.id))
+        payload = await self._service.reads.read(ReadArguments(job.id))
         if payload is None or (job.state == State.SUCCEEDED and is_redacted(payload)):
-            handle = self._service.handle_of(job.id).decode()
+            handle = self._service.handles.of(job.id).decode()
             raise ApiError(Code.NOT_KEPT, f"the arguments of {handle} are not kept: give the arguments of the new job")
         return payload
 
     def _time_us(self, name: str, time: float) -> int:
         """Return a time in microseconds. Raises UsageError for one that is too far away."""
-        if time > self._service.wall() + MAX_WAIT:
+        if time > self._service.clock.wall() + MAX_WAIT:
             raise UsageError(f"{name} is more than a century away: give an earlier time")
         return max(to_us(time), 1)
 
@@ -391,9 +393,9 @@ class JobStreams:
         watcher.found(job)
         if State(job.state).ended:
             return watcher.end
-        self._service.watch(watcher.send, job.id)
+        self._service.hub.subscribe(watcher.send, job.id)
         # It also looks the job up: it may have ended since.
-        self._service.wait(job.id, watcher, watcher.gone_from_store, namespace=request.namespace)
+        self._service.waits.wait(job.id, watcher, watcher.gone_from_store, namespace=request.namespace)
         return watcher.end
 
 
@@ -418,11 +420,11 @@ class _Watcher:
 
     def found(self, job: Job) -> None:
         """Send the state of a job that was looked up."""
-        self.send(job if self._service.find_held(job.id) is not None else of_another_node(job))
+        self.send(job if self._service.table.find(job.id) is not None else of_another_node(job))
 
     def _look_when_due(self, job: Job) -> None:
         """Look the job up once it is due: the store makes all due jobs pending at once, and names none of them."""
-        self._look_after(job, max(job.due_us / 1_000_000 - self._service.wall(), 0) + DUE_MARGIN)
+        self._look_after(job, max(job.due_us / 1_000_000 - self._service.clock.wall(), 0) + DUE_MARGIN)
 
     def _look_after(self, job: Job, seconds: float) -> None:
         self._service.later(min(seconds, LONGEST_SLEEP), partial(self._look, job))
@@ -435,7 +437,7 @@ class _Watcher:
                 self._feed.end()
             elif now.state == State.SCHEDULED:
                 self._job = now
-                self._look_after(now, max(now.due_us / 1_000_000 - self._service.wall(), LATE_INTERVAL))
+                self._look_after(now, max(now.due_us / 1_000_000 - self._service.clock.wall(), LATE_INTERVAL))
             else:
                 self.found(now)
 
@@ -444,7 +446,7 @@ class _Watcher:
             self._look_after(job, LATE_INTERVAL)
 
         if not self.gone and self._job is job:  # it has not changed since
-            self._service.find(job.id, found, failed, overtakes=True, namespace=self._namespace)
+            self._service.clients.find(job.id, found, failed, overtakes=True, namespace=self._namespace)
 
     def gone_from_store(self) -> None:
         """End the stream of a job that was deleted."""
@@ -452,8 +454,8 @@ class _Watcher:
 
     def end(self) -> None:
         """Send no more: the client has left."""
-        self._service.unwatch(self.send, self._job.id)
-        self._service.client_gone(self)
+        self._service.hub.unsubscribe(self.send, self._job.id)
+        self._service.waits.gone(self)
 
     def data(self, handle: bytes, data: bytes) -> None:
         """Ignore a part of the result."""

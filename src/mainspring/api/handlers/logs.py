@@ -163,7 +163,7 @@ class LogCalls:
         return under_way.end
 
     async def _send(self, read: ReadJobLogs, answer: Logged, call: Call, feed: Feed) -> None:
-        job_id = self._service.id_of(read.handle.encode())
+        job_id = self._service.handles.parse(read.handle.encode())
         assert self._logs is not None
         assert job_id is not None
         tap, end = self._logs.readers.tap(job_id)
@@ -189,17 +189,17 @@ class LogCalls:
     ) -> Logged:
         """Answer a request. With a ``tap``, lines that this node has just written are not read from the store."""
         assert self._logs is not None
-        job_id = self._service.id_of(request.handle.encode())
+        job_id = self._service.handles.parse(request.handle.encode())
         if job_id is None:
             raise call.not_found()
         if _is_tail(request):
             return await self._tail(self._logs, request, job_id, call, largest)
-        until = self._service.monotonic() + request.wait
+        until = self._service.clock.monotonic() + request.wait
         place = place_of(request.cursor or "")
         while True:
             # Before the lines are read: what is stored between the two is found by the next call.
             ended, holder = await self._state(self._logs, request, job_id, call)
-            held = self._service.find_held(job_id)
+            held = self._service.table.find(job_id)
             if tap is not None:
                 tap.check(held)
             if tap is not None and tap.is_whole:
@@ -209,7 +209,7 @@ class LogCalls:
                 if used is not None:
                     used.restart(held)
                 answer = await self._forward(self._logs, request, job_id, place, call, largest, used, ended=ended)
-            if answer.items or answer.ended or self._service.monotonic() >= until:
+            if answer.items or answer.ended or self._service.clock.monotonic() >= until:
                 return answer
             place = place_of(answer.next or "")
             await _wait(self._logs, job_id, holder)
@@ -282,10 +282,10 @@ class LogCalls:
 
         Raises ApiError for a job that does not exist, or is not the caller's.
         """
-        held = self._service.find_held(job_id)
+        held = self._service.table.find(job_id)
         job: Job | None = held.job if held is not None else None
         if job is None:
-            job = await Callback(partial(self._service.find, job_id, namespace=request.namespace))
+            job = await Callback(partial(self._service.clients.find, job_id, namespace=request.namespace))
         if job is None:
             if await self._has_lines(logs, request, job_id):
                 return True, 0  # lines may be kept for longer than their job
@@ -296,7 +296,7 @@ class LogCalls:
         call.check(function_text(function))
         if not State(job.state).ended:
             return False, max(job.term, 0)
-        is_late = self._service.wall() - job.ended_us / 1_000_000 > LAST_LINES
+        is_late = self._service.clock.wall() - job.ended_us / 1_000_000 > LAST_LINES
         return logs.has_all(job_id) or (is_late and not logs.is_writing(job_id)), 0
 
     @staticmethod

@@ -337,7 +337,7 @@ class NamespaceCalls:
         self._shown[namespace] = list(dict.fromkeys([*names, *before]))[:MOST_SHOWN]
 
     def _present(self, namespace: str) -> list[FunctionQueue]:
-        return [queue for queue in self._service.all_functions() if namespace_of(queue.name) == namespace]
+        return [queue for queue in self._service.roster.functions() if namespace_of(queue.name) == namespace]
 
     def _work(
         self,
@@ -361,8 +361,8 @@ class NamespaceCalls:
                     waiting,
                     at_work,
                     workers=sum(queue.workers.values()),
-                    is_registered=service.is_registered(name),
-                    is_paused=service.spec_of(name).paused,
+                    is_registered=service.registered.has(name),
+                    is_paused=service.functions.limits_of(name).paused,
                     oldest=waited.get(name),
                     failures=failures.get(name, 0),
                     dead=number,
@@ -375,7 +375,7 @@ class NamespaceCalls:
             running += queue.running
             waiting += queue.waiting()
         if sees.every:  # those of functions that are rows of the store alone, and not listed
-            more = self._service.unlisted_jobs(namespace)
+            more = self._service.roster.unlisted_jobs(namespace)
             total, waiting = total + more.jobs, waiting + more.waiting
         for name, number in running_by_function(self._others()).items():
             if namespace_of(name) == namespace and sees(name):

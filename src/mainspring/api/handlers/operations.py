@@ -145,7 +145,7 @@ class OperationCalls:
     async def _count_ids(self, bulk: BulkOperation, caller: Caller) -> tuple[int, bool, list[Job]]:
         ids = list(bulk.spec.ids)
         find = Find(ids, namespace=bulk.namespace)
-        found: dict[int, Job] = await self._jobs.committed(find)
+        found: dict[int, Job] = await self._jobs.commits.committed(find)
         permitted = {
             job_id: job
             for job_id, job in found.items()
@@ -155,22 +155,22 @@ class OperationCalls:
         return len(chosen), False, [permitted[job_id] for job_id in chosen[:SAMPLE_JOBS]]
 
     async def _count_matches(self, where: JobFilter) -> tuple[int, bool, list[Job]]:
-        until = self._jobs.monotonic() + COUNT_SECONDS
+        until = self._jobs.clock.monotonic() + COUNT_SECONDS
         query = QueryJobs(where=where, limit=PAGE_LIMIT)
         matched = 0
         sample: list[Job] = []
         while True:
-            page = await self._jobs.read(query)
+            page = await self._jobs.reads.read(query)
             matched += len(page.items)
             sample += page.items[: SAMPLE_JOBS - len(sample)]
             if page.next is None:
                 return matched, False, sample
-            if self._jobs.monotonic() >= until:
+            if self._jobs.clock.monotonic() >= until:
                 return matched, True, sample
             query = replace(query, after=page.next)
 
     def _job_id(self, handle: str) -> int:
-        job_id = self._jobs.id_of(handle.encode())
+        job_id = self._jobs.handles.parse(handle.encode())
         if job_id is None:
             raise ApiError(Code.INVALID, f"{handle} is no handle of a job")
         return job_id
@@ -180,7 +180,7 @@ class OperationCalls:
     async def _list(self, request: ListOperations, call: Call) -> Page[OperationInfo]:
         before = None if request.cursor is None else _number(request.cursor)
         query = ListBulk(namespace=request.namespace, after=before, limit=request.limit, bytes=PAGE.most)
-        page = await self._jobs.read_pages(query)
+        page = await self._jobs.reads.read_pages(query)
         following = None if page.next is None or not page.items else id_of(page.items[-1])
         return Page([operation_info(bulk) for bulk in page.items if _is_shown(bulk, call.caller)], following)
 
@@ -207,7 +207,7 @@ class OperationCalls:
         bulk = await self.find(request.namespace, request.id, call.caller)
         # A place has the number of the step before those that are read, and how many of their jobs come before the page.
         after, skipped = map(number_of, (request.cursor or "0:0").partition(":")[::2])
-        page = await self._jobs.read_pages(ListTouched(id=bulk.id, after=after or None, limit=STEPS_PER_PAGE))
+        page = await self._jobs.reads.read_pages(ListTouched(id=bulk.id, after=after or None, limit=STEPS_PER_PAGE))
         jobs = [
             TouchedJob(self._handle(job_id), outcome.value)
             for step in page.items
@@ -242,13 +242,13 @@ class OperationCalls:
     async def find(self, namespace: str, name: str, caller: Caller) -> BulkOperation:
         """Return an operation that the caller may see. Raises ApiError."""
         number = _number(name)
-        bulk = await self._jobs.read(ShowBulk(namespace, number))
+        bulk = await self._jobs.reads.read(ShowBulk(namespace, number))
         if bulk is None or not _is_shown(bulk, caller):
             raise Touches.OPERATION.not_found(name)
         return bulk
 
     def _handle(self, job_id: int) -> str:
-        return self._jobs.handle_of(job_id).decode()
+        return self._jobs.handles.of(job_id).decode()
 
 
 def id_of(bulk: BulkOperation) -> str:
@@ -424,7 +424,7 @@ class _Watcher:
     def _look(self) -> None:
         if not self._is_ended:
             query = ShowBulk(self._bulk.namespace, self._bulk.id)
-            self._service.ask(query, self._found, self._not_found, lambda: not self._is_ended)
+            self._service.reads.ask(query, self._found, self._not_found, lambda: not self._is_ended)
 
     def _found(self, bulk: BulkOperation | None) -> None:
         if self._is_ended:

@@ -76,9 +76,9 @@ class RunLookup:
         if not 0 < len(text.encode()) <= KEY_LIMIT:
             raise ApiError(Code.INVALID, "a run has a handle, such as H:node:1000000000001, or a workflow id: give one")
         handle, _, run = text.rpartition("@")
-        if self._service.id_of(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:
+        if self._service.handles.parse(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:
             return Key(run=int(run), namespace=namespace)
-        root = self._service.id_of(text.encode())
+        root = self._service.handles.parse(text.encode())
         return Key(job=root or 0, workflow_id=text if root is None else "", namespace=namespace)
 
     def run_id(self, text: str) -> int:
@@ -90,7 +90,7 @@ class RunLookup:
 
     def handle(self, root: int, run: int) -> str:
         """Return the handle of one run of a root job."""
-        return run_handle(self._service.handle_of(root).decode(), run)
+        return run_handle(self._service.handles.of(root).decode(), run)
 
     async def show(self, key: Key) -> Shown:
         """Return the run of a key; without one, the jobs that the key may name."""
@@ -113,7 +113,7 @@ class RunLookup:
         job = await self._jobs.find(job_id, namespace) if job_id else None
         if job is None:
             return Touches.RUN.not_found(key)
-        held = self._service.find_held(job_id)
+        held = self._service.table.find(job_id)
         if held is not None and not held.stored:
             why = f"a client waits for the job {key} of {job.function}, which is not stored before a worker or a run begins"
         elif job.state in UNBEGUN_END:
@@ -124,14 +124,14 @@ class RunLookup:
 
     def unbegun_info(self, unbegun: Unbegun) -> RunInfo:
         """Return the row of a run that has not begun."""
-        handle = self._service.handle_of(unbegun.job.id).decode()
-        is_paused = self._service.spec_of(unbegun.job.function).paused
-        return unbegun_info(handle, unbegun, to_us(self._service.wall()), is_paused=is_paused)
+        handle = self._service.handles.of(unbegun.job.id).decode()
+        is_paused = self._service.functions.limits_of(unbegun.job.function).paused
+        return unbegun_info(handle, unbegun, to_us(self._service.clock.wall()), is_paused=is_paused)
 
     def info(self, shown: ShownRun, stranded: Collection[tuple[str, str, str]]) -> RunInfo:
         """Return the row of a run. ``stranded``: the namespaces, types and versions whose runs wait for a worker."""
-        handle = self._service.handle_of(shown.row.root).decode()
-        return run_info(handle, shown, to_us(self._service.wall()), stranded=is_stranded(shown, stranded))
+        handle = self._service.handles.of(shown.row.root).decode()
+        return run_info(handle, shown, to_us(self._service.clock.wall()), stranded=is_stranded(shown, stranded))
 
 
 def is_stranded(shown: ShownRun, stranded: Collection[tuple[str, str, str]]) -> bool:
@@ -213,12 +213,12 @@ class UnbegunRuns:
         ]
         if not functions:
             return StoredPage([])
-        counts: dict[tuple[bytes, int, int], int] = await self._service.committed(Count(functions))
+        counts: dict[tuple[bytes, int, int], int] = await self._service.commits.committed(Count(functions))
         pages: list[StoredPage[Job]] = []
         for function, state in sorted({(function, state) for function, state, _ in counts if state in states}):
             where = JobFilter(states=(State(state),), function=function)
             query = QueryJobs(where=where, after=before, limit=request.limit)
-            pages.append(await self._service.read(query))
+            pages.append(await self._service.reads.read(query))
         jobs = [job for page in pages for job in page.items]
         places = [(page.next, page.searched_us) for page in pages if page.next is not None]
         return StoredPage(jobs, *max(places)) if places else StoredPage(jobs)
@@ -340,7 +340,7 @@ class RunReadingCalls:
             await self._activities(shown),
             None if root is None else root.error,
             parent=await self._parent(shown),
-            handle_of=self._service.handle_of,
+            handle_of=self._service.handles.of,
         )
 
     async def _parent(self, shown: ShownRun) -> str | None:
@@ -358,7 +358,7 @@ class RunReadingCalls:
             namespace = shown.row.namespace
             reads = activity.job and len(found) < MOST_JOBS
             job = await self._jobs.find(activity.job, namespace) if reads else None
-            found.append(activity_info(self._service.handle_of(activity.job).decode(), activity, job))
+            found.append(activity_info(self._service.handles.of(activity.job).decode(), activity, job))
         return found
 
     async def _history(self, request: ReadHistory, _: Call) -> HistoryPage:

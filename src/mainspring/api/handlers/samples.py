@@ -96,17 +96,17 @@ class SampleLoop:
         if not self._is_watched():
             self._ended()
             return
-        self._begun = self._service.monotonic()
+        self._begun = self._service.clock.monotonic()
         CallInProgress(self._take(), self._go_on, self._go_on, self._broken)
 
     def wait(self) -> None:
         """Take the first sample in time."""
-        self._begun = self._service.monotonic()
+        self._begun = self._service.clock.monotonic()
         self._go_on(None)
 
     def _go_on(self, _: object) -> None:
         """Take the next sample in time, also after the store could not be read."""
-        took = self._service.monotonic() - self._begun
+        took = self._service.clock.monotonic() - self._begun
         self._service.later(max(self._interval() - took, took * (self._parts() - 1)), self.run_once)
 
     def _broken(self, error: Exception) -> None:
@@ -242,7 +242,7 @@ class _NumberSampler:
     def _numbers_of(self, figures: Figures) -> Numbers:
         oldest, recent = figures.oldest_waiting, figures.recent
         return Numbers(
-            at=rfc3339(to_us(self._service.wall())),
+            at=rfc3339(to_us(self._service.clock.wall())),
             waiting=figures.jobs.waiting,
             running=figures.jobs.running,
             scheduled=figures.jobs.scheduled,
@@ -257,12 +257,12 @@ class _NumberSampler:
         )
 
     def _submitted(self) -> int:
-        figures = self._service.attempt_figures(self._service.monotonic())
+        figures = self._service.attempts.figures(self._service.clock.monotonic())
         return sum(one.submitted for one in figures if one.name != OTHER and self._sees(one.name))
 
     def _all_functions(self) -> AllFunctionNumbers:
         running = running_by_function(self._others())
-        queues = {queue.name: queue for queue in self._service.all_functions() if self._sees(queue.name)}
+        queues = {queue.name: queue for queue in self._service.roster.functions() if self._sees(queue.name)}
         queues |= {
             name: FunctionQueue(name)
             for name, number in running.items()
@@ -275,7 +275,7 @@ class _NumberSampler:
 
     def _shown_functions(self) -> AllFunctionNumbers:
         names = {name for name in self._shown(self._namespace) if self._sees(name)}
-        queues = {queue.name: queue for queue in self._service.all_functions() if queue.name in names}
+        queues = {queue.name: queue for queue in self._service.roster.functions() if queue.name in names}
         shown = [queues.get(name) or FunctionQueue(name) for name in sorted(names)]
         return AllFunctionNumbers(_by_name(shown, running_by_function(self._others())), more=True)
 
@@ -489,7 +489,7 @@ class _VersionSampler:
             parts=pace.parts,
             interval=partial(pace.interval, asked.subject),
         )
-        versions: dict[str, ReadVersion] = {**VERSIONS, "troubles": partial(_troubles, service.wall)}
+        versions: dict[str, ReadVersion] = {**VERSIONS, "troubles": partial(_troubles, service.clock.wall)}
         self._read_version = versions[asked.subject]
         self._feeds: dict[Feed, bool] = {}
         """With whether they have got a version."""

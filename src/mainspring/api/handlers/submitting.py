@@ -105,7 +105,7 @@ class SubmitCalls:
             request.namespace, request.function, request.payload, request.unique, request.options, call.caller
         )
         (job_id,) = await self._put([job])
-        return Submitted(self._service.handle_of(job_id).decode())
+        return Submitted(self._service.handles.of(job_id).decode())
 
     async def _submit_job(self, request: SubmitJob, call: Call) -> Submission:
         call.check(request.job.function)
@@ -115,14 +115,14 @@ class SubmitCalls:
         """Store a job, and return its handle or that of the job that it joined. Raises RepeatedError if ``once`` was done."""
         if once is None:
             (job_id,) = await self._put([job])
-            return Submission(self._service.handle_of(job_id).decode(), job_id != job.id)
+            return Submission(self._service.handles.of(job_id).decode(), job_id != job.id)
 
         def answer(stored: Stored) -> Submission:
             for why in stored.refused.values():
                 raise UsageError(why)
             return self._submission(job, stored)
 
-        return answer(await self._service.submit_once([job], once.act(answer)))
+        return answer(await self._service.keyed_intake.submit([job], once.act(answer)))
 
     async def _put(self, jobs: list[Job]) -> list[int]:
         """Store jobs, and return their ids. If the call ends before the store has them, they are dropped."""
@@ -130,13 +130,13 @@ class SubmitCalls:
 
         def ask(done: Done, failed: Failed) -> None:
             nonlocal operation
-            operation = self._service.submit(jobs, lambda ids, _: done(ids), failed)
+            operation = self._service.intake.submit(jobs, lambda ids, _: done(ids), failed)
 
         try:
             ids: list[int] = await Callback(ask)
         except GeneratorExit:
             if operation is not None:
-                self._service.withdraw_submits({operation}, StoreError("the client has given up the request"))
+                self._service.commits.withdraw({operation}, StoreError("the client has given up the request"))
             raise
         return ids
 
@@ -145,7 +145,7 @@ class SubmitCalls:
             return Submission(problem=problem_of(UsageError(why)))
         found = stored.joined.get(job.id)
         job_id = job.id if found is None else found.id
-        return Submission(self._service.handle_of(job_id).decode(), job_id != job.id)
+        return Submission(self._service.handles.of(job_id).decode(), job_id != job.id)
 
     async def _submit_jobs(self, request: SubmitJobs, call: Call) -> Submissions:
         """Store the valid jobs of a batch together; without a key one by one if some of them join foreground jobs."""
@@ -169,12 +169,12 @@ class SubmitCalls:
             def filled(stored: Stored) -> Submissions:
                 return Submissions(self._filled(answers, places, batch, stored))
 
-            return filled(await self._service.submit_once(batch, call.once.act(filled)))
-        if self._service.joins(batch):
+            return filled(await self._service.keyed_intake.submit(batch, call.once.act(filled)))
+        if self._service.intake.joins(batch):
             for place, job in zip(places, batch, strict=True):
                 answers[place] = await self._stored_or_refused(job)
         elif batch:
-            handle_of, ids = self._service.handle_of, await self._put(batch)
+            handle_of, ids = self._service.handles.of, await self._put(batch)
             for place, job, job_id in zip(places, batch, ids, strict=True):
                 answer = answers[place]
                 answer.handle, answer.joined = handle_of(job_id).decode(), job_id != job.id
@@ -205,10 +205,10 @@ class SubmitCalls:
         job = self.job(request.namespace, request.function, request.payload, request.unique, options, call.caller)
         listener = _RunListener()
         try:
-            await Callback[int](lambda done, failed: self._service.submit_foreground(job, listener, done, failed))
+            await Callback[int](lambda done, failed: self._service.foreground.submit(job, listener, done, failed))
             end: End = await Callback(listener.until_ended)
         finally:
-            self._service.client_gone(listener)
+            self._service.waits.gone(listener)
         succeeded = end.job.state == State.SUCCEEDED
         result = b"".join(listener.parts) + end.job.result if succeeded else b""
         return Ended(end.handle.decode(), succeeded, result, end.exception)
@@ -228,19 +228,19 @@ class SubmitCalls:
 
         ``creates``: the function exists from now on, even if the store refuses the job. Without it, once a job of it is stored.
         """
-        service, now = self._service, self._service.wall()
+        service, now = self._service, self._service.clock.wall()
         problem = submission_problem(name, unique, payload, self._largest)
         if problem is not None:
             raise ApiError(problem.code, problem.message)
         if options.concurrency_key and Feature.LIMITS in service.lacks:
             raise ApiError(Code.UNSUPPORTED, NO_CONCURRENCY_KEY)
         function = namespaces.key(namespace, name)
-        job = Job(service.next_id(), function, payload, unique, created_us=to_us(now))
+        job = Job(service.table.next_id(), function, payload, unique, created_us=to_us(now))
         if options is not NO_OPTIONS:
             options.apply_to(job, now)
-        if not service.admits(function, caller):
-            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.too_many_functions(function, caller))
-        queue = service.tracked(function) if creates else service.queue_of(function)
+        if not service.dispatch.admits(function, caller):
+            raise ApiError(Code.TOO_MANY_FUNCTIONS, service.roster.too_many(function, caller))
+        queue = service.dispatch.tracked(function) if creates else service.dispatch.queues.get(function)
         if queue is not None and queue.is_full(job.priority):
             raise ApiError(Code.REFUSED, "Job queue is full")
         return job

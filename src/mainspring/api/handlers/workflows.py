@@ -140,7 +140,7 @@ class WorkflowCalls:
                 raise ApiError(Code.WORKFLOW_NOT_FOUND, why)
             joined = begun.joined.get(job.id)
             root = job.id if joined is None else joined.id
-            handle = self._service.handle_of(root).decode()
+            handle = self._service.handles.of(root).decode()
             return StartedRun(handle, self._runs.handle(root, root), request.id or handle, joined is not None)
 
         start = NewRun(job, request.version, timeout or 0.0)
@@ -201,7 +201,7 @@ class WorkflowCalls:
                     f" {self._limits.reserved} are for its own decisions; send fewer signals to a run, or let it end"
                     " earlier and start another one",
                 )
-        handle = self._service.handle_of(reached.root).decode()
+        handle = self._service.handles.of(reached.root).decode()
         run = self._runs.handle(reached.root, reached.run)
         waiting = reached.waiting
         status = status_name(reached.status) if waiting is None else unbegun_status(waiting)
@@ -236,7 +236,7 @@ class WorkflowCalls:
                 )
         if why:
             raise ApiError(Code.CONFLICT, f"the run {key} {why}")
-        handle = self._service.handle_of(moved.root).decode()
+        handle = self._service.handles.of(moved.root).decode()
         return ReachedRun(handle, self._runs.handle(moved.root, moved.run), "open", moved.verdict == "same")
 
     async def _unpark(self, request: UnparkRun, call: Call) -> ChangedRuns:

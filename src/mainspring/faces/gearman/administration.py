@@ -106,7 +106,7 @@ def _refusal(peer: Peer, declared: _TextCommand, parsed: Command) -> str:
 def _after_own_results(peer: Peer, then: Callable[[], None]) -> None:
     """Call a function when the results that the peer has sent are committed, or after `COMMIT_LIMIT`."""
     service = peer.service
-    if not peer.workers or service.is_settled():
+    if not peer.workers or service.ends.is_settled():
         then()
     else:
         service.settled_within(COMMIT_LIMIT, then)
@@ -122,13 +122,13 @@ def _priority_status(peer: Peer, _: Command) -> None:
 
 def _count(peer: Peer, line: Callable[[gearman_admin.FunctionStatus], bytes]) -> None:
     service = peer.service
-    if not service.knows_few_functions:
+    if not service.roster.short:
         Listing(peer, _functions(peer, line), CALL_COST)
         return
     slot = peer.outbox.reserve(CALL_COST)
 
     def counted() -> None:
-        queues = [queue for queue in service.queues() if namespace_of(queue.name) == peer.namespace]
+        queues = [queue for queue in service.dispatch.queues.values() if namespace_of(queue.name) == peer.namespace]
         peer.outbox.fill(slot, gearman_admin.listing(line(_function(peer, queue)) for queue in queues))
 
     _after_own_results(peer, lambda: service.counted(counted))
@@ -147,7 +147,7 @@ def _functions(peer: Peer, line: Callable[[gearman_admin.FunctionStatus], bytes]
         request = partial(_page, peer, line, place)
         if place.row is not None and not peer.may_change:
             # Functions that leave the memory meanwhile, and new ones, are on a page that was built later.
-            page = (line, place, peer.namespace, service.functions_moved)
+            page = (line, place, peer.namespace, service.roster.moved)
             request = partial(peer.face.piece_cache.get, page, request)
         piece, place = yield request
         yield piece
@@ -163,7 +163,7 @@ def _page(
         queues = [queue for queue in page.functions if namespace_of(queue.name) == peer.namespace]
         then((b"".join([line(_function(peer, queue)) for queue in queues]), page.next))
 
-    CallInProgress(peer.service.page_of_functions(place), found, then)
+    CallInProgress(peer.service.roster.page(place), found, then)
 
 
 def _function(peer: Peer, queue: FunctionQueue) -> gearman_admin.FunctionStatus:
@@ -217,7 +217,7 @@ def _worker_line(other: Connected) -> bytes:
 
 
 def _show_jobs(peer: Peer, _: Command) -> None:
-    handle = peer.service.handle_of
+    handle = peer.service.handles.of
 
     def line(job: Job, stored: bool) -> bytes:
         return gearman_admin.job_line(
@@ -239,7 +239,7 @@ def _show(peer: Peer, line: Callable[[Job, bool], bytes]) -> None:
 def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
     service = peer.service
     yield lambda then: _after_own_results(peer, lambda: then(None))
-    in_memory = [held for held in service.in_memory() if namespace_of(held.job.function) == peer.namespace]
+    in_memory = [held for held in service.table.held.values() if namespace_of(held.job.function) == peer.namespace]
     for start in range(0, len(in_memory), PAGE_SIZE):
         yield b"".join([line(held.job, held.stored) for held in in_memory[start : start + PAGE_SIZE]])
     for state in (State.PENDING, State.SCHEDULED):
@@ -252,7 +252,7 @@ def _jobs(peer: Peer, line: Callable[[Job, bool], bytes]) -> Pieces:
 
 
 def _list(peer: Peer, query: QueryJobs, then: Callable[[list[Job] | MainspringError], None]) -> None:
-    peer.service.gather(query, lambda page: then(page.items), then, lambda: not peer.reading.ended)
+    peer.service.reads.gather(query, lambda page: then(page.items), then, lambda: not peer.reading.ended)
 
 
 def _cancel_job(peer: Peer, command: Command) -> None:
@@ -275,11 +275,11 @@ def _create_function(peer: Peer, command: Command) -> None:
         peer.outbox.send(b"ERR INVALID_FUNCTION_NAME %b\r\n" % RESERVED_NAME.replace(" ", "+").encode())
         return
     function = peer.submits.prefix + command.args[0]
-    if not peer.service.admits(function, peer.caller):
-        text = peer.service.too_many_functions(function, peer.caller).replace(" ", "+").encode()
+    if not peer.service.dispatch.admits(function, peer.caller):
+        text = peer.service.roster.too_many(function, peer.caller).replace(" ", "+").encode()
         peer.outbox.send(b"ERR TOO_MANY_FUNCTIONS %b\r\n" % text)
         return
-    peer.service.create_function(function)
+    peer.service.dispatch.queue(function)
     peer.outbox.send(gearman_admin.OK)
 
 
@@ -295,17 +295,17 @@ def _drop_function(peer: Peer, command: Command) -> None:
         elif queue.workers or queue.total() or not queue.counted:
             peer.outbox.fill(slot, gearman_admin.FUNCTION_IN_USE)
         else:
-            peer.service.forget_function(name)
+            peer.service.dispatch.forget(name)
             peer.outbox.fill(slot, gearman_admin.OK)
 
     def failed(error: MainspringError) -> None:
         peer.outbox.fill(slot, f"ERR STORE {error}\r\n".encode())
 
-    CallInProgress(peer.service.find_functions([name]), found, failed)
+    CallInProgress(peer.service.roster.find([name]), found, failed)
 
 
 def _maxqueue(peer: Peer, command: Command) -> None:
-    peer.service.limit_queue(
+    peer.service.dispatch.limit_queue(
         namespaces.key(peer.namespace, command.args[0]), gearman_admin.queue_limits(command.args[1:])
     )
     peer.outbox.send(gearman_admin.OK)
@@ -364,7 +364,7 @@ class Listing:
     def __init__(self, peer: Peer, pieces: Pieces, cost: int) -> None:
         self._peer = peer
         self._pieces = pieces
-        self._put = peer.service.soon
+        self._put = peer.service.slices.put
         self._answer: Any = None
         self._has_begun = False
         peer.outbox.stream(cost, self._begin)

@@ -43,7 +43,7 @@ def _foreground(priority: int) -> Callable[[Peer, list[bytes]], None]:
         checked = peer.submits.check(function, unique, payload, priority, peer.plain)
         if checked is not None:
             function = peer.submits.prefix + function
-            peer.submits.foreground(Job(peer.service.next_id(), function, payload, checked, priority, _PENDING))
+            peer.submits.foreground(Job(peer.service.table.next_id(), function, payload, checked, priority, _PENDING))
 
     return submit
 
@@ -66,7 +66,7 @@ def _submit_sched(peer: Peer, args: list[bytes]) -> None:
     if checked is None:
         return
     expression = " ".join(field.decode("ascii", "replace")[:FIELD_LIMIT] or "*" for field in fields)
-    now = datetime.fromtimestamp(peer.service.wall(), UTC)
+    now = datetime.fromtimestamp(peer.service.clock.wall(), UTC)
     try:
         if len(expression.split()) != len(fields):
             raise CronSimError("a field holds a blank")  # noqa: TRY301 - refused like what the parser refuses
@@ -79,9 +79,9 @@ def _submit_sched(peer: Peer, args: list[bytes]) -> None:
 
 
 def _submit_at(peer: Peer, function: bytes, unique: bytes, payload: bytes, at: float) -> None:
-    now = peer.service.wall()
+    now = peer.service.clock.wall()
     function = peer.submits.prefix + function
-    job = Job(peer.service.next_id(), function, payload, unique, created_us=round(now * 1_000_000))
+    job = Job(peer.service.table.next_id(), function, payload, unique, created_us=round(now * 1_000_000))
     if at > now:
         job.due_us = round(at * 1_000_000)
     peer.submits.submit(job)
@@ -107,10 +107,15 @@ def _reduce_job(peer: Peer, args: list[bytes]) -> Job | None:
     if DECISIONS in reducer:
         peer.submits.refuse(b"INVALID_FUNCTION_NAME", RESERVED_NAME.encode())
         return None
-    created_us = round(peer.service.wall() * 1_000_000)
+    created_us = round(peer.service.clock.wall() * 1_000_000)
     options = Options(reducer=reducer)
     return Job(
-        peer.service.next_id(), peer.submits.prefix + function, payload, checked, created_us=created_us, options=options
+        peer.service.table.next_id(),
+        peer.submits.prefix + function,
+        payload,
+        checked,
+        created_us=created_us,
+        options=options,
     )
 
 
@@ -121,11 +126,11 @@ def lone_handle(args: list[bytes]) -> bytes:
 
 def _get_status(peer: Peer, args: list[bytes]) -> None:
     handle = lone_handle(args)
-    held = peer.service.held(handle)
+    held = peer.service.table.held.get(handle)
     if held is not None and namespace_of(held.job.function) == peer.namespace:
         peer.outbox.send(response(Type.STATUS_RES, handle, *_held_status(held)))
         return
-    job_id = peer.service.id_of(handle)
+    job_id = peer.service.handles.parse(handle)
     unknown = response(Type.STATUS_RES, handle, b"0", b"0", b"0", b"0")
     if job_id is None:
         peer.outbox.send(unknown)
@@ -139,7 +144,9 @@ def _get_status(peer: Peer, args: list[bytes]) -> None:
         peer.outbox.fill(slot, answer)
 
     namespace = peer.namespace
-    peer.service.find(job_id, found, lambda _: peer.outbox.fill(slot, unknown), overtakes=True, namespace=namespace)
+    peer.service.clients.find(
+        job_id, found, lambda _: peer.outbox.fill(slot, unknown), overtakes=True, namespace=namespace
+    )
 
 
 def _held_status(held: Held) -> tuple[bytes, bytes, bytes, bytes]:
@@ -162,19 +169,19 @@ def _get_status_unique(peer: Peer, args: list[bytes]) -> None:
         status = _held_status(held) if held is not None else (b"1" if is_live else b"0", b"0", b"0", b"0")
         peer.outbox.fill(slot, response(Type.STATUS_RES_UNIQUE, unique, *status, b"%d" % waiting))
 
-    held = service.foreground_of(peer.namespace, unique)
+    held = service.table.foreground_of(peer.namespace, unique)
     if held is not None:
-        answer(held, is_live=True, waiting=len(service.listeners_of(held.job.id)))
+        answer(held, is_live=True, waiting=len(service.listeners.of(held.job.id)))
         return
 
     def found(other: Found | None) -> None:
         if other is None:
             answer(None, is_live=False, waiting=0)
         else:
-            held = service.find_held(other.id)
-            answer(held, is_live=True, waiting=len(service.listeners_of(other.id)))
+            held = service.table.find(other.id)
+            answer(held, is_live=True, waiting=len(service.listeners.of(other.id)))
 
-    service.find_unique(unique, found, lambda _: answer(None, is_live=False, waiting=0), peer.namespace)
+    service.clients.find_unique(unique, found, lambda _: answer(None, is_live=False, waiting=0), peer.namespace)
 
 
 def _echo(peer: Peer, args: list[bytes]) -> None:
@@ -191,7 +198,7 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
             worker is not None and worker.refused and not worker.streams
         )  # workers that stream get an answer for each job
 
-    if not peer.workers or service.is_settled():
+    if not peer.workers or service.ends.is_settled():
         if refused():
             peer.close()
         else:
@@ -207,7 +214,7 @@ def _echo(peer: Peer, args: list[bytes]) -> None:
             peer.outbox.fill(slot, answer)
             peer.unanswered.remove(0, len(answer))
 
-    service.when_settled(settled)
+    service.ends.when_settled(settled)
 
 
 def other_version(option: bytes) -> bytes:
@@ -314,10 +321,10 @@ def _job(peer: Peer, function: bytes, unique: bytes, options: SubmitOptions, pay
     checked = peer.submits.check(function, unique, payload, PRIORITY_BY_NAME[options.priority])
     if checked is None:
         return None
-    now = peer.service.wall()
+    now = peer.service.clock.wall()
     if peer.submits.prefix:
         function = peer.submits.prefix + function
-    job = Job(peer.service.next_id(), function, payload, checked, created_us=to_us(now))
+    job = Job(peer.service.table.next_id(), function, payload, checked, created_us=to_us(now))
     if options is not _NO_OPTIONS:
         options.apply_to(job, now)
     return job
@@ -334,7 +341,7 @@ def _version_problem(peer: Peer, function: bytes, version: str) -> str:
 
 
 def _wait(peer: Peer, args: list[bytes]) -> None:
-    job_id = peer.service.id_of(args[0])
+    job_id = peer.service.handles.parse(args[0])
     if job_id is None:
         peer.results.unknown(args[0])
     elif peer.guard is None or peer.guard.reach(peer.namespace) is None:
@@ -353,7 +360,7 @@ def _wait_if_permitted(peer: Peer, job_id: int, handle: bytes) -> None:
             peer.results.unknown(handle)
 
     peer.submits.flush()
-    peer.service.find(job_id, found, lambda _: peer.results.unknown(handle), namespace=peer.namespace)
+    peer.service.clients.find(job_id, found, lambda _: peer.results.unknown(handle), namespace=peer.namespace)
 
 
 def _call(peer: Peer, args: list[bytes]) -> None:

@@ -79,8 +79,8 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
     if timeout is not None:
         definition = msgspec.structs.replace(definition, timeout=timeout)
     decided = decision_function(peer.namespace, name, options.version)
-    if not peer.service.admits(decided, peer.caller):
-        peer.refuse(b"TOO_MANY_FUNCTIONS", peer.service.too_many_functions(decided, peer.caller).encode())
+    if not peer.service.dispatch.admits(decided, peer.caller):
+        peer.refuse(b"TOO_MANY_FUNCTIONS", peer.service.roster.too_many(decided, peer.caller).encode())
         return
     if full := workflows.definitions.full(definition):
         peer.refuse(b"TOO_MANY_FUNCTIONS", full.encode("utf-8", "backslashreplace"))
@@ -266,7 +266,7 @@ class DecisionSide:
         self._workflows.workers.registered(self.worker, build)
         self._workflows.workers.has_places(self.worker, self._limit, self._kept)
         function = decision_function(definition.namespace, definition.name, definition.version)
-        self._service.register(self.worker, function, _DECISION_ABILITY)
+        self._service.workers.register(self.worker, function, _DECISION_ABILITY)
         self.refill()
 
     def refill(self) -> None:
@@ -274,13 +274,13 @@ class DecisionSide:
         if not (self._withheld or self._paused):
             places = self._limit + self._kept - len(self.worker.running) - self.worker.credit
             if places > 0:
-                self._service.ready(self.worker, places)
+                self._service.workers.ready(self.worker, places)
 
     def pause(self) -> None:
         """Assign no more decisions: the worker drains."""
         self._paused = True
         self._workflows.workers.drains(self.worker)
-        self._service.withdraw(self.worker)
+        self._service.dispatch.withdraw(self.worker)
 
     def cache_reported(self, report: CacheReport) -> None:
         """Keep a report about the worker's memory."""
@@ -290,7 +290,7 @@ class DecisionSide:
         """Let the worker have as many more decisions as there are that only keep a step."""
         kept, self._kept = self._kept, min(number, MOST_KEPT)
         if self._kept < kept:
-            self._service.withdraw(self.worker)
+            self._service.dispatch.withdraw(self.worker)
         self._workflows.workers.has_places(self.worker, self._limit, self._kept)
         self.refill()
 
@@ -344,7 +344,7 @@ class DecisionSide:
     def withhold(self) -> None:
         """Assign no more decisions to a peer that does not read its data, or is silent."""
         self._withheld = True
-        self._service.withdraw(self.worker)
+        self._service.dispatch.withdraw(self.worker)
 
     def resume(self) -> None:
         """Assign decisions again."""
@@ -357,7 +357,7 @@ class DecisionSide:
             self._workflows.disconnected(build, self.worker)
         self._workflows.workers.gone(self.worker)
         self._cached.gone(self.worker)
-        self._service.gone(self.worker)
+        self._service.workers.gone(self.worker)
 
     # ---- messages of the dispatcher ----
 
@@ -398,7 +398,7 @@ class DecisionSide:
             return
         if isinstance(events, str):
             self._workflows.history_not_read(run, events)
-            self._service.snoozed(held, RETRY_DELAY)
+            self._service.settling.snoozed(held, RETRY_DELAY)
             self.refill()
             return
         if self._reports.about(run):
@@ -424,14 +424,14 @@ class DecisionSide:
             run,
             first,
             last,
-            to_us(self._service.wall()),
+            to_us(self._service.clock.wall()),
             held.job.attempt + 1,
             self._service.term,
             HEARTBEAT,
             self._limits,
         )
         # A group often brings decisions of many runs. They are written before the group's answers, for which no run waits.
-        self._peer.outgoing.gather(self._service.before_answers)
+        self._peer.outgoing.gather(self._service.commits.before_answers)
         self._peer.outbox.write(response(Type.ASSIGN, held.handle, held.token, held.job.function, b"", info, payload))
         if held.cancelled:  # before it was sent
             self.stop(held, b"cancelled")
@@ -439,7 +439,7 @@ class DecisionSide:
     def stop(self, held: Held, reason: bytes) -> None:
         """Send STOP, unless an answer about the run is under way, which says that the lease has ended, or it is not sent yet."""
         if reason == SILENT:
-            self._peer.silence.begin(to_us(self._service.wall()))
+            self._peer.silence.begin(to_us(self._service.clock.wall()))
             reason = LOST
         run = run_of(held)
         if self._reports.about(run) or self._unsent.get(run) is held:
@@ -544,13 +544,13 @@ class DecisionReports:
                 why = "the lease of an activity has ended"
             elif len(settlement.result) > largest:
                 text = f"the result has {len(settlement.result)} bytes, the store takes {largest}"
-                self._service.failed(activity, failure("ResultTooLarge", text), final=True)
+                self._service.settling.failed(activity, failure("ResultTooLarge", text), final=True)
                 why = "the result of an activity is too large"
             else:
                 endings.append(Ending(activity, settlement.result))
         if why or run in self._under_way:
             for ending in endings:
-                self._service.succeeded(ending.held, ending.result)
+                self._service.settling.succeeded(ending.held, ending.result)
             done(Decided("stale", why or "another report about the run is under way"))
             return
         self._under_way.add(run)
@@ -594,7 +594,7 @@ class DecisionReports:
     def _audit(self, run: int, why: str) -> None:
         peer = self._peer
         peer.refusals.refused_early(
-            "workflows.decide", peer.namespace, peer.caller, self._service.handle_of(run).decode(), why
+            "workflows.decide", peer.namespace, peer.caller, self._service.handles.of(run).decode(), why
         )
 
     def _is_workflow(self, name: bytes) -> bool:

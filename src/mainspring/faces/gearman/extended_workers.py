@@ -74,7 +74,7 @@ def _heartbeat(peer: Peer, args: list[bytes]) -> None:
     except CANNOT_READ as error:
         _refuse(peer, f"HEARTBEAT cannot be read: {error}")
         return
-    now = peer.service.monotonic()
+    now = peer.service.clock.monotonic()
     stop, lost = [], []
     for handle, token in beats.jobs:
         held = peer.running(handle.encode())

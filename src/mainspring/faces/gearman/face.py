@@ -148,7 +148,7 @@ class GearmanFace:
         """The logs of jobs; None if the node's store keeps none."""
         self.remote_load = remote_load
         """Returns the other nodes' counts for ``status``; None if the node does not count its fleet."""
-        self.piece_cache = PieceCache(service.monotonic)
+        self.piece_cache = PieceCache(service.clock.monotonic)
         """Pieces of long answers that several peers request."""
         self._crowded = LogLimit(LOG_INTERVAL)
         self._refusals: dict[str, LogLimit] = {}
@@ -170,7 +170,7 @@ class GearmanFace:
         term = job_id // TERM_SPAN
         template = self._created.get(term)
         if template is None:
-            handle = self.service.handle_of(job_id)
+            handle = self.service.handles.of(job_id)
             prefix = handle[: handle.rindex(b":") + 1]
             template = b"\0RES\0\0\0\x08\0\0\0" + bytes([len(handle)]) + prefix.replace(b"%", b"%%") + b"%d"
             self._created[term] = template
@@ -186,7 +186,7 @@ class GearmanFace:
         if stranger is not None and stranger is not peer:
             self._end_stranger(stranger)
             return True
-        if self._crowded.left_out(self.service.monotonic()) is not None:
+        if self._crowded.left_out(self.service.clock.monotonic()) is not None:
             log.warning(
                 "connections are refused",
                 connections=self.settings.connections,
@@ -196,7 +196,7 @@ class GearmanFace:
 
     def add_stranger(self, peer: Connected) -> None:
         """Give a new peer the time to sign in."""
-        oldest = self.strangers.add(peer, self.service.monotonic())
+        oldest = self.strangers.add(peer, self.service.clock.monotonic())
         if oldest is not None:
             self._end_stranger(oldest)
 
@@ -206,7 +206,7 @@ class GearmanFace:
 
     def warn(self, event: str, address: str) -> None:
         """Log that a peer was refused, at most once a minute for each kind of event."""
-        left_out = self._refusals.setdefault(event, LogLimit(LOG_INTERVAL)).left_out(self.service.monotonic())
+        left_out = self._refusals.setdefault(event, LogLimit(LOG_INTERVAL)).left_out(self.service.clock.monotonic())
         if left_out is not None:
             log.warning(event, peer=address, left_out=left_out)
 
@@ -217,9 +217,9 @@ class GearmanFace:
 
     def end_silent(self) -> None:
         """Find silent workers, and disconnect the peers that are silent or end for too long. Call it about every second."""
-        now = self.service.monotonic()
+        now = self.service.clock.monotonic()
         passed, self._checked = now - (now if self._checked is None else self._checked), now
-        now_us = to_us(self.service.wall())
+        now_us = to_us(self.service.clock.wall())
         packet, idle = self.settings.packet_timeout, self.settings.idle_timeout
         for peer in list(self.peers.connected):
             if peer.end_overdue(now):
@@ -276,7 +276,7 @@ class KeyedSubmits:
     def __init__(self, submits: SubmitCalls, replies: ReplyService, service: JobService) -> None:
         self._submits = submits
         self._replies = replies
-        self._committed = service.committed
+        self._committed = service.commits.committed
 
     def start(
         self,

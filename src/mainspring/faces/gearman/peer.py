@@ -116,7 +116,7 @@ class Peer:
             handle,
             self.service.timers,
             self.service.clock,
-            self.service.share_of(caller.holder, namespace or DEFAULT),
+            self.service.loop_shares.of(caller.holder, namespace or DEFAULT),
         )
         self.silence = Silence(self.reading, self._silent)
         self.address = "-"
@@ -167,14 +167,14 @@ class Peer:
 
     def use_namespace(self, namespace: str) -> None:
         """Take all names in later messages for names of a namespace. Raises MainspringError if the node does not have it."""
-        self.service.enter_namespace(namespace)
+        self.service.namespace_gate.enter(namespace)
         self.namespace = namespace
         self.submits.use_namespace(namespace)
         self._use_share()
         self.worker_side.use_namespace(namespace)
 
     def _use_share(self) -> None:
-        self.reading.use_share(self.service.share_of(self.caller.holder, self.namespace))
+        self.reading.use_share(self.service.loop_shares.of(self.caller.holder, self.namespace))
 
     @property
     def worker(self) -> Worker | None:
@@ -201,7 +201,7 @@ class Peer:
         for handle, token in deliveries:
             held = self.running(handle.encode())
             if held is not None and held.token == token.encode():
-                self.service.prepares(held, ready=ready)
+                self.service.serving.prepares(held, ready=ready)
 
     def name(self) -> str:
         """Return the client id, or the address of a peer without one."""
@@ -214,35 +214,35 @@ class Peer:
             bool(self.outbox)
             or bool(self.workers)
             or self.end_watch is not None
-            or self.service.waits(self.plain, self.results)
+            or self.service.listeners.waits(self.plain, self.results)
         )
 
     def declare_kept(self, sizes: Mapping[str, int]) -> None:
         """Set the bytes of arguments that the functions of the worker keep after a success; none for others."""
         declared = {key(self.namespace, name.encode()): size for name, size in sizes.items()}
         for queue in self.as_worker().abilities:
-            self.service.declare_kept(queue.name, declared.get(queue.name))
-        self.service.declare_results({queue.name: None for queue in self.as_worker().abilities})
+            self.service.arguments.declare(queue.name, declared.get(queue.name))
+        self.service.results.declare({queue.name: None for queue in self.as_worker().abilities})
 
     def declare_results(self, seconds: Mapping[str, float]) -> None:
         """Set the seconds for which the functions of the worker keep results; none for others."""
         declared = {key(self.namespace, name.encode()): kept for name, kept in seconds.items()}
-        self.service.declare_results({queue.name: declared.get(queue.name) for queue in self.as_worker().abilities})
+        self.service.results.declare({queue.name: declared.get(queue.name) for queue in self.as_worker().abilities})
 
     def receive_texts(self) -> None:
         """Send the texts of progress to this peer."""
         service = self.service
 
         def text_of(handle: bytes) -> bytes:
-            job_id = service.id_of(handle)
-            return b"" if job_id is None else service.progress_text(job_id)
+            job_id = service.handles.parse(handle)
+            return b"" if job_id is None else service.reports.text_of(job_id)
 
         self.results.use_texts(text_of)
 
     def gather_answers(self) -> None:
         """Write the answers of the group whose callbacks are being called in one packet of the network."""
-        if self.service.answers():
-            self.outgoing.gather(self.service.after_answers)
+        if self.service.commits.answers():
+            self.outgoing.gather(self.service.commits.after_answers)
 
     def as_worker(self) -> Worker:
         """Return this peer's worker for tasks; create it on first use."""
@@ -322,8 +322,8 @@ class Peer:
         self._hold_back()
         if full:
             return
-        self.service.has_room(self.plain)
-        self.service.has_room(self.results)
+        self.service.waits.has_room(self.plain)
+        self.service.waits.has_room(self.results)
 
     def _silent(self, silent: bool) -> None:
         """Assign nothing to a silent worker, and prefer it for nothing; or assign to it again."""
@@ -341,7 +341,7 @@ class Peer:
     def _finish(self) -> None:
         """Handle no more messages, and end the workers: they send no results any more, and could receive jobs and die."""
         if self.ends_at is None:
-            self.ends_at = self.service.monotonic() + ENDING_LIMIT
+            self.ends_at = self.service.clock.monotonic() + ENDING_LIMIT
             self.reading.finish()
             sides, self.sides = self.sides, []
             for side in sides:
@@ -389,8 +389,8 @@ class Peer:
             self._end_credentials()
         for search in self.searches:
             search.end()
-        self.service.client_gone(self.plain)
-        self.service.client_gone(self.results)
+        self.service.waits.gone(self.plain)
+        self.service.waits.gone(self.results)
 
     def _discard(self, data: bytes, owner: object = None) -> None:
         """Write nothing, because the peer has disconnected."""

@@ -292,14 +292,14 @@ def give_back(
     for _, held in jobs:
         caller.check(Permission.DEVELOP, *_function_of(held))
     for peer in frozen:  # before its jobs wait again, so that it does not get them
-        peer.silence.begin(to_us(service.wall()))
+        peer.silence.begin(to_us(service.clock.wall()))
     for peer, held in reversed(jobs):  # so that each is put before the ones that came after it
         if blocking is None or (held.handle, held.token) != (blocking[0].encode(), blocking[1].encode()):
-            service.released(held)
+            service.settling.released(held)
         elif peer.decisions is not None and held.job.function[:1] == DECISIONS:
             peer.decisions.park(held, error.message)
         else:
-            service.failed(held, encode_failure(error), exception=f"{error.type}: {error.message}".encode())
+            service.settling.failed(held, encode_failure(error), exception=f"{error.type}: {error.message}".encode())
     return len(jobs)
 
 

@@ -103,7 +103,7 @@ class GearmanProtocol(asyncio.Protocol):
         submits = peer.submits
         reading = peer.reading
         reasons = reading.reasons
-        monotonic = peer.service.monotonic
+        monotonic = peer.service.clock.monotonic
         now = monotonic()
         crowded = now < reading.share.shares.crowded_until
         end = now + (CROWDED_SLICE if crowded else self._face.settings.slice)

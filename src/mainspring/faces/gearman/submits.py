@@ -125,17 +125,17 @@ class Submits:
             return None
         if self.prefix:
             function = self.prefix + function
-        queue = self._service.queue_of(function)
+        queue = self._service.dispatch.queues.get(function)
         if queue is None:
-            if not self._service.admits(function, self.caller):
-                self.refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions(function, self.caller).encode())
+            if not self._service.dispatch.admits(function, self.caller):
+                self.refuse(b"TOO_MANY_FUNCTIONS", self._service.roster.too_many(function, self.caller).encode())
                 return None
-            queue = self._service.tracked(function)  # the function counts from now on
+            queue = self._service.dispatch.tracked(function)  # the function counts from now on
         if unique == b"-":
-            unique = unique_of_payload(payload) if payload else unique_of_empty_payload(self._service.next_id())
+            unique = unique_of_payload(payload) if payload else unique_of_empty_payload(self._service.table.next_id())
         if queue is not None and queue.maximum is not None and queue.is_full(priority):
             # A foreground job of this unique can be joined without the store, which does not contain it.
-            if unique and self._service.joins_foreground(function, unique):
+            if unique and self._service.table.has_foreground(function, unique):
                 return unique
             if not unique:
                 self.refuse(b"QUEUE_ERROR", b"Job queue is full")
@@ -153,8 +153,8 @@ class Submits:
         """Join a job of a full queue, which accepts no new job."""
         self.flush()
         slot = self._outbox.reserve()
-        handle = self._service.handle_of
-        self._service.join(
+        handle = self._service.handles.of
+        self._service.intake.join(
             function,
             unique,
             listener,
@@ -173,7 +173,7 @@ class Submits:
         if checked is not None:
             if self.prefix:
                 function = self.prefix + function
-            self.batch.append(Job(self._service.next_id(), function, payload, checked, priority, _PENDING))
+            self.batch.append(Job(self._service.table.next_id(), function, payload, checked, priority, _PENDING))
 
     def gather(self, job: Job, *, wait: bool) -> None:
         """Add a submission of the extension to the batch. Call ``flush_plain`` first."""
@@ -191,7 +191,7 @@ class Submits:
         if not batch:
             return
         self.batch = []
-        joins = self._service.joins(batch)
+        joins = self._service.intake.joins(batch)
         if self._waits:
             waits, self._waits = self._waits, []
             if joins:
@@ -200,7 +200,7 @@ class Submits:
             else:
                 self._submit_batch(batch, self._submitted(batch, waits))
             return
-        now_us = round(self._service.wall() * 1_000_000)
+        now_us = round(self._service.clock.wall() * 1_000_000)
         for job in batch:
             job.created_us = now_us
         if joins:
@@ -232,9 +232,9 @@ class Submits:
             stored(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode()) * number)
 
         operation: Submit | None = None
-        operation = self._service.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)
+        operation = self._service.intake.submit(jobs, lambda ids, joined: stored(answer(ids, joined)), refused)
         if operation is not None:
-            self._pending[operation] = self._service.monotonic()
+            self._pending[operation] = self._service.clock.monotonic()
 
     def lost(self) -> None:
         """Drop the jobs that have waited for the store for `DROP_DELAY`, because their client has given them up.
@@ -242,21 +242,21 @@ class Submits:
         Younger ones are stored as before: some programs send jobs and close the connection without reading the answers.
         """
         if self._pending:
-            before = self._service.monotonic() - DROP_DELAY
+            before = self._service.clock.monotonic() - DROP_DELAY
             late = {operation for operation, at in self._pending.items() if at <= before}
-            self._service.withdraw_submits(late, StoreError("the client has disconnected"))
+            self._service.commits.withdraw(late, StoreError("the client has disconnected"))
 
     def _created(self, ids: list[int], joined: dict[int, Any]) -> bytes:
         if not joined:
             return (self._face.created(ids[0]) * len(ids)) % tuple(ids)
-        handle = self._service.handle_of
+        handle = self._service.handles.of
         return b"".join([response(_JOB_CREATED, handle(job_id)) for job_id in ids])
 
     def _submitted(self, jobs: list[Job], waits: list[bool]) -> Callable[[list[int], dict[int, Found]], bytes]:
         """Return a function that answers a batch of SUBMIT with one SUBMITTED each, and registers the waiting submitters."""
 
         def answer(ids: list[int], joined: dict[int, Found]) -> bytes:
-            handle = self._service.handle_of
+            handle = self._service.handles.of
             packets = []
             for job, job_id, wait in zip(jobs, ids, waits, strict=True):
                 packets.append(response(Type.SUBMITTED, handle(job_id), b"1" if job.id in joined else b"0"))
@@ -264,7 +264,7 @@ class Submits:
                     if job.id in joined:
                         self.wait_for(job_id, handle(job_id))
                     else:
-                        self._service.listen(job_id, self._results)
+                        self._service.listeners.add(job_id, self._results)
             return b"".join(packets)
 
         return answer
@@ -285,7 +285,7 @@ class Submits:
         def done(handle: str, joined: bool) -> None:
             encoded = handle.encode()
             answer(response(Type.SUBMITTED, encoded, b"1" if joined else b"0"))
-            job_id = self._service.id_of(encoded)
+            job_id = self._service.handles.parse(encoded)
             if wait and job_id is not None:
                 self.wait_for(job_id, encoded)
 
@@ -298,7 +298,7 @@ class Submits:
     def wait_for(self, job_id: int, handle: bytes) -> None:
         """Send the RESULT of a job to the peer once the job has ended."""
         self._unanswered.add(1)
-        self._service.wait(
+        self._service.waits.wait(
             job_id,
             self._results,
             lambda: self._results.unknown(handle),
@@ -310,13 +310,13 @@ class Submits:
 
     def foreground(self, job: Job) -> None:
         """Submit a foreground job after the earlier background jobs of this peer, so that workers receive them in this order."""
-        job.created_us = round(self._service.wall() * 1_000_000)
+        job.created_us = round(self._service.clock.wall() * 1_000_000)
         outbox = self._outbox
-        if outbox or self._service.asks_the_store(job):
+        if outbox or self._service.foreground.asks_the_store(job):
             self._queue_foreground(job)
             return
         # No answer is pending, and the store is not needed.
-        self._service.submit_foreground(
+        self._service.foreground.submit(
             job,
             self._plain,
             lambda job_id: outbox.send(self._face.created(job_id) % job_id),
@@ -333,10 +333,10 @@ class Submits:
             self._outbox.fill(slot, data)
 
         def submit() -> None:
-            self._service.submit_foreground(
+            self._service.foreground.submit(
                 job,
                 self._plain,
-                lambda job_id: answer(response(_JOB_CREATED, self._service.handle_of(job_id))),
+                lambda job_id: answer(response(_JOB_CREATED, self._service.handles.of(job_id))),
                 lambda error: answer(response(Type.ERROR, b"QUEUE_ERROR", str(error).encode())),
             )
 
@@ -349,7 +349,7 @@ class Submits:
             self._ahead -= 1
             submit()
 
-        self._service.when_stored(stored)
+        self._service.ends.when_stored(stored)
 
 
 COPY_LIMIT: Final = 65_536

@@ -126,13 +126,13 @@ def settle(peer: Peer, args: list[bytes]) -> None:
     if outcome == b"succeeded":
         if len(data) > peer.face.settings.max_value:
             message = f"the result has {len(data)} bytes, the store takes {peer.face.settings.max_value}"
-            service.failed(held, failure("ResultTooLarge", message), final=True, acknowledge=acknowledge)
+            service.settling.failed(held, failure("ResultTooLarge", message), final=True, acknowledge=acknowledge)
         else:
-            service.succeeded(held, data, acknowledge)
+            service.settling.succeeded(held, data, acknowledge)
     elif outcome == b"failed":
         error = fitting(detail.error or JobFailure("Error", "the worker gave no reason"))
         exception = f"{error.type}: {error.message}".encode()
-        service.failed(
+        service.settling.failed(
             held,
             encode_failure(error),
             final=detail.final,
@@ -141,11 +141,11 @@ def settle(peer: Peer, args: list[bytes]) -> None:
             reported=readable,  # otherwise the worker did not report this failure
         )
     elif outcome == b"released":
-        service.released(held, acknowledge)
+        service.settling.released(held, acknowledge)
     elif outcome == b"snoozed":
-        service.snoozed(held, min(max(detail.delay, 0.0), MAX_WAIT), acknowledge)
+        service.settling.snoozed(held, min(max(detail.delay, 0.0), MAX_WAIT), acknowledge)
     elif outcome == b"cancelled":
-        service.cancelled(held, held.cancelled or CANCEL_REASON, acknowledge)
+        service.settling.cancelled(held, held.cancelled or CANCEL_REASON, acknowledge)
     else:
         message = f"SETTLE has no outcome {outcome.decode('utf-8', 'replace')!r}"
         peer.refuse(b"INVALID_ARGUMENTS", message.encode())
@@ -164,7 +164,7 @@ def _acknowledge(
 ) -> Callable[[bool], None]:
     def acknowledge(recorded: bool) -> None:
         if recorded:
-            peer.service.remember(handle, token, reported)
+            peer.service.settled_deliveries.add(handle, token, reported)
         _settled(peer, handle, token, b"recorded" if recorded else b"stale", slot)
 
     return acknowledge
@@ -191,7 +191,7 @@ def settle_oversized(peer: Peer, explanation: bytes, handle: bytes, token: bytes
     else:
         error = failure("ResultTooLarge", explanation.decode())
         acknowledge = _acknowledge(peer, handle, token, b"failed", slot)
-        peer.service.failed(held, error, final=True, acknowledge=acknowledge)
+        peer.service.settling.failed(held, error, final=True, acknowledge=acknowledge)
 
 
 def _settle_ended(peer: Peer, args: list[bytes], slot: Slot | None = None) -> None:
@@ -207,7 +207,7 @@ def _settle_ended(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
     if (handle, token, outcome) in service.settled_deliveries:
         answer(b"recorded")
         return
-    job_id = service.id_of(handle)
+    job_id = service.handles.parse(handle)
     if job_id is None:
         answer(b"stale")
         return
@@ -216,13 +216,13 @@ def _settle_ended(peer: Peer, args: list[bytes], slot: Slot | None = None) -> No
         # The first settlement may not have been committed yet when this one arrived.
         is_recorded = (handle, token, outcome) in service.settled_deliveries
         is_recorded = is_recorded or (job is not None and _ended_by(job, token, outcome, data))
-        if not is_recorded and service.settles:
+        if not is_recorded and service.ends.waits:
             retry()
         else:
             answer(b"recorded" if is_recorded else b"stale")
 
     def look() -> None:
-        service.find(job_id, found, lambda _: retry(), room=len(data), namespace=peer.namespace)
+        service.clients.find(job_id, found, lambda _: retry(), room=len(data), namespace=peer.namespace)
 
     def retry() -> None:
         """Retry, because the store could not answer, or has not committed the first settlement yet."""
@@ -298,14 +298,14 @@ def _delivery(logs: LogService, peer: Peer, handle: bytes, token: bytes) -> Deli
         assert job.options is not None, "decisions name their run"
         assert job.options.run is not None, "decisions name their run"
         return logs.begin(key, _of_run(logs, peer, job.options.run[0], decisions[1], held.started_us))
-    hides = peer.service.arguments_of(job.function).hides
+    hides = peer.service.arguments.of(job.function).hides
     return logs.begin(key, Delivery(peer, job.id, namespace, function, job.attempt + 1, held.started_us, hides))
 
 
 def _of_run(logs: LogService, peer: Peer, run: int, name: str, delivery_us: int) -> Delivery:
     """Return a delivery in the log of a run of a workflow, which belongs to its root job."""
     function = name.encode()
-    hides = peer.service.arguments_of(namespaces.key(peer.namespace, function)).hides
+    hides = peer.service.arguments.of(namespaces.key(peer.namespace, function)).hides
     return Delivery(peer, logs.root_of(run), peer.namespace, function, 1, delivery_us, hides)
 
 

@@ -99,7 +99,7 @@ class WorkerSide:
         if worker is None:
             worker = self.worker = Worker(self)
             self.number = self._face.next_worker()
-            self.connected_us = to_us(self._service.wall())
+            self.connected_us = to_us(self._service.clock.wall())
         return worker
 
     def describe(self, about: About) -> None:
@@ -116,12 +116,12 @@ class WorkerSide:
             self._refuse(b"ARGUMENT_TOO_LARGE", LONG_NAME.encode())
         elif DECISIONS in name:
             self._refuse(b"INVALID_FUNCTION_NAME", RESERVED_NAME.encode())
-        elif len(worker.abilities) >= limit and self._service.queue_of(function) not in worker.abilities:
+        elif len(worker.abilities) >= limit and self._service.dispatch.queues.get(function) not in worker.abilities:
             self._refuse(b"TOO_MANY_FUNCTIONS", b"a worker registers for at most %d functions" % limit)
-        elif not self._service.admits(function, self.caller):
-            self._refuse(b"TOO_MANY_FUNCTIONS", self._service.too_many_functions(function, self.caller).encode())
+        elif not self._service.dispatch.admits(function, self.caller):
+            self._refuse(b"TOO_MANY_FUNCTIONS", self._service.roster.too_many(function, self.caller).encode())
         else:
-            self._service.register(worker, function, ability)
+            self._service.workers.register(worker, function, ability)
 
     def _refuse(self, code: bytes, message: bytes) -> None:
         self._outbox.send(response(Type.ERROR, code, message))
@@ -131,19 +131,19 @@ class WorkerSide:
         if self.draining or self._silence.since_us or self._reading.paused_for(UNREAD):
             self._places += places
         else:
-            self._service.ready(self.as_worker(), places)
+            self._service.workers.ready(self.as_worker(), places)
 
     def sleep(self) -> bool:
         """Put a worker of plain Gearman to sleep; return True if it must be woken at once."""
         if self.draining:
             self._sleeps = True
             return False
-        return self._service.sleep(self.as_worker())
+        return self._service.serving.sleep(self.as_worker())
 
     def withdraw(self) -> None:
         """Record that this worker is ready for no jobs."""
         self._places = 0
-        self._service.withdraw(self.as_worker())
+        self._service.dispatch.withdraw(self.as_worker())
 
     def running(self, handle: bytes) -> Held | None:
         """Return the job that this worker runs under a handle."""
@@ -158,7 +158,7 @@ class WorkerSide:
             self.withhold()
             if worker.asleep:
                 self._sleeps = True
-                self._service.stay_awake(worker)
+                self._service.dispatch.rouse(worker)
         elif self.draining and not draining:
             self.draining = False
             if not self._reading.paused_for(UNREAD):
@@ -186,7 +186,7 @@ class WorkerSide:
         worker = self.worker
         if worker is not None and worker.streams:
             self._places += worker.credit
-            self._service.withdraw(worker)
+            self._service.dispatch.withdraw(worker)
 
     def resume(self) -> None:
         """Assign the withheld jobs to a peer that has read its data, or has sent something."""
@@ -197,7 +197,7 @@ class WorkerSide:
     def gone(self) -> None:
         """End this worker: release its jobs, answer its pending requests for jobs, and assign none from now on."""
         if self.worker is not None:
-            self._service.gone(self.worker)
+            self._service.workers.gone(self.worker)
         while self.grabs:
             self.no_job()
 
@@ -234,7 +234,7 @@ class WorkerSide:
         """Send STOP; plain Gearman has no such message."""
         if self.worker is not None and self.worker.streams:
             if reason == SILENT:
-                self._silence.begin(to_us(self._service.wall()))
+                self._silence.begin(to_us(self._service.clock.wall()))
                 reason = LOST
             self._outbox.write(response(Type.STOP, held.handle, held.token, reason))
 
@@ -283,7 +283,7 @@ def extended_assignment(held: Held, service: JobService, before: int) -> bytes:
         info["fire_time"] = options.fire_us / 1_000_000
     if job.suspects and rules.may_kill_workers(job):
         info["alone"] = True
-    policy = service.policy(held)
+    policy = service.settling.policy(held)
     if policy is not None:
         info["max_attempts"] = policy.max_attempts
         if options is not None and options.retry is not None:

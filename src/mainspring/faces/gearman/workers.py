@@ -62,7 +62,7 @@ def _milliseconds(text: bytes) -> int:
 
 def _cant_do(peer: Peer, args: list[bytes]) -> None:
     side = peer.worker_side
-    peer.service.unregister(side.as_worker(), side.prefix + args[0])
+    peer.service.workers.unregister(side.as_worker(), side.prefix + args[0])
 
 
 def _reset_abilities(peer: Peer, args: list[bytes]) -> None:
@@ -74,7 +74,7 @@ def _reset_abilities(peer: Peer, args: list[bytes]) -> None:
 
     def unregister() -> None:
         if left:
-            peer.service.unregister_all(left.popleft(), unregister)
+            peer.service.workers.unregister_all(left.popleft(), unregister)
         else:
             peer.reading.pause("reset", paused=False)
 
@@ -101,7 +101,7 @@ def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
         if worker is None or not worker.abilities or side.draining:
             peer.outbox.send(NO_JOB)
             return
-        answer = peer.service.grab(worker)
+        answer = peer.service.serving.ask(worker)
         if answer is True:
             side.grabs.append(peer.outbox.reserve())
         elif answer is False:
@@ -128,9 +128,9 @@ def _complete(peer: Peer, args: list[bytes]) -> None:
     elif len(args[1]) > peer.face.settings.max_value:
         limit = peer.face.settings.max_value
         message = f"the result has {len(args[1])} bytes, the store takes {limit}"
-        peer.service.failed(held, failure("ResultTooLarge", message), final=True)
+        peer.service.settling.failed(held, failure("ResultTooLarge", message), final=True)
     else:
-        peer.service.succeeded(held, args[1])
+        peer.service.settling.succeeded(held, args[1])
 
 
 def oversized(peer: Peer, args: list[bytes]) -> None:
@@ -143,14 +143,14 @@ def oversized(peer: Peer, args: list[bytes]) -> None:
     if held is None:
         peer.outbox.send(response(Type.ERROR, b"ARGUMENT_TOO_LARGE", explanation))
     else:
-        peer.service.failed(held, failure("ResultTooLarge", explanation.decode()), final=True)
+        peer.service.settling.failed(held, failure("ResultTooLarge", explanation.decode()), final=True)
 
 
 def _fail(peer: Peer, args: list[bytes]) -> None:
     handle = lone_handle(args)
     held = peer.worker_side.running(handle)
     if held is not None:
-        peer.service.failed(held, failure("WorkFailed", "the worker sent WORK_FAIL"))
+        peer.service.settling.failed(held, failure("WorkFailed", "the worker sent WORK_FAIL"))
     elif peer.worker is not None and peer.worker.excepted == handle:
         peer.worker.excepted = None  # Perl's library sends both packets, and an error would end it
     else:
@@ -166,7 +166,7 @@ def _exception(peer: Peer, args: list[bytes]) -> None:
     assert peer.worker is not None
     peer.worker.excepted = handle
     error = failure("WorkException", data[:65536].decode("utf-8", "replace"))
-    peer.service.failed(held, error, exception=data)
+    peer.service.settling.failed(held, error, exception=data)
 
 
 def _data(peer: Peer, args: list[bytes]) -> None:
@@ -174,7 +174,7 @@ def _data(peer: Peer, args: list[bytes]) -> None:
     if held is None:
         _not_found(peer, args[0], _NO_DATA_OF)
     else:
-        peer.service.data(held, args[1])
+        peer.service.reports.data(held, args[1])
 
 
 def _warning(peer: Peer, args: list[bytes]) -> None:
@@ -182,7 +182,7 @@ def _warning(peer: Peer, args: list[bytes]) -> None:
     if held is None:
         _not_found(peer, args[0], _NO_DATA_OF)
     else:
-        peer.service.warning(held, args[1])
+        peer.service.reports.warning(held, args[1])
 
 
 def _status(peer: Peer, args: list[bytes]) -> None:
@@ -192,7 +192,7 @@ def _status(peer: Peer, args: list[bytes]) -> None:
     elif len(args[1]) > PROGRESS_LIMIT or len(args[2]) > PROGRESS_LIMIT:
         peer.refuse(b"ARGUMENT_TOO_LARGE", b"a number of WORK_STATUS has at most %d bytes" % PROGRESS_LIMIT)
     else:
-        peer.service.status(held, args[1], args[2])
+        peer.service.reports.status(held, args[1], args[2])
 
 
 def _text(peer: Peer, args: list[bytes]) -> None:
@@ -200,12 +200,12 @@ def _text(peer: Peer, args: list[bytes]) -> None:
     if len(args[1]) > TEXT_LIMIT:
         peer.refuse(b"ARGUMENT_TOO_LARGE", b"the text of PROGRESS_TEXT has at most %d bytes" % TEXT_LIMIT)
     elif held is not None:  # otherwise the following WORK_STATUS is answered
-        peer.service.text(held, args[1].decode("utf-8", "replace").encode())
+        peer.service.reports.text(held, args[1].decode("utf-8", "replace").encode())
 
 
 def _not_found(peer: Peer, handle: bytes, answer: bytes = _NOT_FOUND) -> None:
     """Answer a report about a job that was cancelled, assigned to another worker, or never this worker's."""
-    if not peer.service.pass_over(peer.worker, handle):
+    if not peer.service.workers.pass_over(peer.worker, handle):
         peer.outbox.send(answer)
 
 

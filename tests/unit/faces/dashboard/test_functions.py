@@ -247,17 +247,17 @@ def test_a_function_with_any_bytes_is_steered_from_its_page(name: bytes) -> None
     async def test() -> None:
         async with browsing() as (browser, built):
             service = built.node.service
-            service.foreground.submit(Job(service.next_id(), name, b""), Client(), lambda _: None, unexpected)
+            service.foreground.submit(Job(service.table.next_id(), name, b""), Client(), lambda _: None, unexpected)
             listed = await browser.open("/functions")
             (link,) = listed.main.one("table").all("a")[:1]
             page = await browser.open(link.attributes["href"])
             assert page.main.one("h1").text == link.text == name_text(name).replace(" (", "\\ (")
             page = await browser.act(page, "functions_pause", {"reason": "the disk is full"})
             assert re.search(r"■ paused by admin since \S+ \S+ UTC ?: the disk is full", page.main.text)
-            assert service.spec_of(name).paused, "and no function that the text would name as it is"
+            assert service.functions.limits_of(name).paused, "and no function that the text would name as it is"
             page = await browser.act(page, "functions_limits_set", {"concurrency": "5"})
             assert "Limits: 5 at a time" in page.main.text
-            assert [stored.concurrency for stored in [service.spec_of(name).commanded] if stored] == [5]
+            assert [stored.concurrency for stored in [service.functions.limits_of(name).commanded] if stored] == [5]
             jobs = await browser.open(
                 next(a for a in page.main.all("a") if "state=pending" in a.attributes["href"]).attributes["href"]
             )

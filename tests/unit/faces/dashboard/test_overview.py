@@ -113,14 +113,14 @@ def test_failures_are_acknowledged_until_the_next_one(monkeypatch: pytest.Monkey
         async with browsing() as (browser, built):
             service, side = built.node.service, Side()
             worker = Worker(side)
-            service.register(worker, b"mail", Ability())
+            service.workers.register(worker, b"mail", Ability())
 
             async def fail(handle: str) -> None:
                 side.given.clear()
-                service.ready(worker, 1)
+                service.workers.ready(worker, 1)
                 while not side.given:  # noqa: ASYNC110 - a worker has no event for it
                     await asyncio.sleep(0)
-                service.failed(side.given[0], failure("ValueError", "no"), final=True)
+                service.settling.failed(side.given[0], failure("ValueError", "no"), final=True)
                 while (await browser.call("GET", f"jobs/{handle}"))["state"] != "failed":  # noqa: ASYNC110 - it is stored soon
                     await asyncio.sleep(0)
 
@@ -221,8 +221,8 @@ def test_the_numbers_of_waiting_and_running_jobs_lead_to_these_jobs(path: str) -
     async def test() -> None:
         async with browsing() as (browser, built):
             service, worker = built.node.service, Worker(Side())
-            service.register(worker, b"f", Ability())
-            service.ready(worker, 1)
+            service.workers.register(worker, b"f", Ability())
+            service.workers.ready(worker, 1)
             handles = [await browser.submit("f") for _ in range(3)]
             page = await browser.open(path)
             found = {}

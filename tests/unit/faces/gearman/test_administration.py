@@ -149,7 +149,7 @@ def test_a_disconnected_peer_gets_no_more_pieces(node: Node, monkeypatch: pytest
     client = node.connect()
     client.send(b"status\n")
     client.leave()
-    monkeypatch.setattr(node.service, "page_of_functions", unexpected)
+    monkeypatch.setattr(node.service.roster, "page", unexpected)
     node.wait(1)
 
 
@@ -164,7 +164,7 @@ def test_listings_share_recent_pieces_from_the_store(node: Node, monkeypatch: py
             from_store.append(place)
         return await page(place)
 
-    monkeypatch.setattr(node.service, "page_of_functions", counted)
+    monkeypatch.setattr(node.service.roster, "page", counted)
     first, second = node.connect().text("status"), node.connect().text("status")
     assert first == second
     assert len(from_store) == 1
@@ -203,12 +203,12 @@ def test_a_new_function_of_another_connection_is_not_missing_in_a_cached_list(no
     rows(node, b"row")
     lister, other = node.connect(), node.connect()
     assert lister.text("status") == "row\t1\t0\t0\n.\n"
-    moved = node.service.functions_moved
+    moved = node.service.roster.moved
     other.background(b"", b"third")
     assert "third\t1\t0\t0\n" in lister.text("status")
     for _ in range(3):
         other.background(b"", b"third")
-    assert node.service.functions_moved == moved + 1, "only its first job makes cached lists useless"
+    assert node.service.roster.moved == moved + 1, "only its first job makes cached lists useless"
 
 
 def test_a_function_that_has_left_the_memory_is_not_missing_in_a_cached_list(node: Node) -> None:

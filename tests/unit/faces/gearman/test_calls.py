@@ -70,7 +70,7 @@ def test_a_worker_declares_its_slots(node: Node) -> None:
 def test_a_worker_declares_which_arguments_its_functions_keep(node: Node) -> None:
     worker = node.stream(F)
     assert worker.call("worker.keeps", arguments={"f": 7, "other": 9}) == {}
-    rules = node.service.arguments_of
+    rules = node.service.arguments.of
     assert (rules(F).limit, rules(b"other").limit) == (7, KEPT_ARGUMENTS), "it has not registered the other one"
     assert worker.call("worker.keeps", arguments={"f": 2**20 + 1}) == "usage"
     assert worker.call("worker.keeps", arguments={}) == {}
@@ -78,11 +78,11 @@ def test_a_worker_declares_which_arguments_its_functions_keep(node: Node) -> Non
 
 
 def test_a_worker_declares_how_long_its_functions_keep_results(node: Node) -> None:
-    worker, kept_for = node.stream(F), node.service.results_kept_for
+    worker, kept_for = node.stream(F), node.service.results.seconds_of
     assert worker.call("worker.results", results={"f": 60, "other": 9}) == {}
     assert kept_for(F) == 60
     assert kept_for(b"other") is None, "it has not registered that one"
-    assert node.service.arguments_of.__self__.kept_whole == -1, "each success is noted"  # type: ignore[attr-defined]
+    assert node.service.arguments.kept_whole == -1, "each success is noted"
     assert worker.call("worker.results", results={"f": 0.5}) == "usage"
     assert worker.call("worker.keeps", arguments={}) == {}
     assert kept_for(F) is None

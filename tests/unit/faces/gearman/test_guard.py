@@ -116,7 +116,7 @@ def test_without_a_token_nothing_is_answered_but_the_reason(guarded: Node, data:
     assert (name, code) == ("ERROR", "TOKEN_REQUIRED")
     assert "MAINSPRING_TOKEN" in message
     assert peer.closed
-    assert guarded.service.queue_of(b"f") is None
+    assert guarded.service.dispatch.queues.get(b"f") is None
 
 
 @pytest.mark.parametrize("line", ["status", "shutdown", "workers", "nonsense"])

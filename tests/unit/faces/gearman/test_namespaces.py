@@ -181,10 +181,10 @@ def test_a_port_has_one_namespace(node: Node, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_job_that_an_old_version_stored_is_reachable_and_is_nobody_elses(node: Node) -> None:
-    job = Job(node.service.next_id(), namespaces.key("default", b"team\x1ff"), b"old", created_us=1)
+    job = Job(node.service.table.next_id(), namespaces.key("default", b"team\x1ff"), b"old", created_us=1)
     node.life.commits.put(Submit([job]), lambda _: None)
     node.commit()
-    handle = node.service.handle_of(job.id).decode()
+    handle = node.service.handles.of(job.id).decode()
     assert node.connect(extended=True).call("jobs.show", handle=handle)["function"] == "team\x1ff"
     assert in_team(node).call("jobs.show", handle=handle) == "not_found"
     assert worker(node, in_team(node)).received() == []

@@ -158,13 +158,13 @@ def test_a_worker_that_has_gone_gets_nothing_whatever_is_still_done_for_it(node:
     (streaming,) = node.service.dispatch.workers.keys() - {gone}
     plain.leave()
     stream.leave()
-    node.service.register(gone, F, Ability())
-    node.service.register(streaming, F, Ability())
-    assert not node.service.sleep(gone)
+    node.service.workers.register(gone, F, Ability())
+    node.service.workers.register(streaming, F, Ability())
+    assert not node.service.serving.sleep(gone)
     handle = node.connect().background()
-    assert not node.service.grab(gone)
-    assert not node.service.sleep(gone)
-    node.service.ready(streaming, 1)
+    assert not node.service.serving.ask(gone)
+    assert not node.service.serving.sleep(gone)
+    node.service.workers.ready(streaming, 1)
     assert not streaming.credit
     node.commit()
     assert not node.service.dispatch.workers

@@ -28,8 +28,8 @@ class Both:
         self.second = side.worker = Worker(side, beside=peer.as_worker())
         peer.sides.append(side)
         for function in (G, H):
-            node.service.register(self.second, function, Ability())
-        node.service.ready(self.second, 2)
+            node.service.workers.register(self.second, function, Ability())
+        node.service.workers.ready(self.second, 2)
 
     def submit(self, *functions: bytes) -> list[tuple[bytes, bytes]]:
         """Submit a job of each function; return the handles and delivery tokens of those that are assigned here."""
@@ -66,7 +66,7 @@ def test_both_lose_their_jobs_with_the_connection(both: Both, node: Node) -> Non
     both.submit(F, G)
     both.connection.leave()
     node.commit()
-    assert node.service.workers() == []
+    assert not node.service.dispatch.workers
     assert {name: queue.running for name, queue in node.service.dispatch.queues.items()} == {F: 0, G: 0, H: 0}
     others = node.stream(F, G, places=2)
     node.commit()

@@ -28,9 +28,9 @@ async def submit(client: Client, body: Any = None, **options: Any) -> Answer:
 
 async def waited_for(node: Node, handle: str) -> None:
     """Return once a request waits for a job."""
-    job_id = node.service.id_of(handle.encode())
+    job_id = node.service.handles.parse(handle.encode())
     assert job_id is not None
-    while not node.service.listeners_of(job_id):  # noqa: ASYNC110 - a request has no event for it
+    while not node.service.listeners.of(job_id):  # noqa: ASYNC110 - a request has no event for it
         await asyncio.sleep(0)
 
 
@@ -86,7 +86,7 @@ def test_a_client_waits_for_the_end_of_the_job_that_it_submits() -> None:
             while not side.given:  # noqa: ASYNC110 - a request has no event for it
                 await asyncio.sleep(0)
             await waited_for(node, side.given[0].handle.decode())
-            node.service.succeeded(side.given[0], b'{"n":1.0}')
+            node.service.settling.succeeded(side.given[0], b'{"n":1.0}')
             answer = await waiting
             assert (answer.status, answer.headers["preference-applied"]) == (200, "wait=30")
             outcome = answer.json["outcome"]
@@ -195,7 +195,7 @@ def test_results_are_raw_bytes_for_callers_with_the_right_to_see_them() -> None:
             assert (await client.get(f"{path}/result")).problem == "conflict"
             waiting = asyncio.create_task(client.get(f"{path}/result?wait=30"))
             await waited_for(node, path.rpartition("/")[2])
-            node.service.succeeded(side.given[0], b"<script>")
+            node.service.settling.succeeded(side.given[0], b"<script>")
             answer = await waiting
             assert answer.body == b"<script>"
             assert answer.headers["content-type"] == "application/octet-stream"
@@ -243,7 +243,7 @@ def test_a_long_poll_ends_when_the_job_has_changed() -> None:
             poll = client.get(f"{path}?wait=30", headers=[("If-None-Match", tag)], connected=True)
             polling = asyncio.create_task(poll)
             await waited_for(node, path.rpartition("/")[2])
-            node.service.succeeded(side.given[0], b"")
+            node.service.settling.succeeded(side.given[0], b"")
             answer = await polling
             assert (answer.status, answer.json["state"]) == (200, "succeeded")
             tag = answer.headers["etag"]
@@ -262,9 +262,9 @@ def test_a_stream_has_the_states_of_a_job_until_it_ends() -> None:
             side = node.worker()
             while not side.given:  # noqa: ASYNC110 - a request has no event for it
                 await asyncio.sleep(0)
-            node.service.status(side.given[0], b"1", b"4")
+            node.service.reports.status(side.given[0], b"1", b"4")
             await asyncio.sleep(0)
-            node.service.failed(side.given[0], failure("E", "why"), final=True)
+            node.service.settling.failed(side.given[0], failure("E", "why"), final=True)
             answer = await stream
             events = [line for line in answer.body.decode().split("\n\n") if "event" in line]
             assert events[0].startswith('event: job\ndata: {"handle":"' + handle)

@@ -101,7 +101,7 @@ class Logged:
         assert not self._logs.is_writing(self.held.job.id)
 
     async def end(self) -> None:
-        self.node.service.succeeded(self.held, b"")
+        self.node.service.settling.succeeded(self.held, b"")
         await self.node.committed()
         self.node.clock.advance(10)
 
@@ -160,7 +160,7 @@ def test_the_lines_of_a_deleted_job_are_for_callers_with_its_function() -> None:
 
     async def test(client: Client, logged: Logged, path: str) -> None:
         del path
-        job = logged.node.service.id_of(UNKNOWN_HANDLE.encode())
+        job = logged.node.service.handles.parse(UNKNOWN_HANDLE.encode())
         assert job is not None
         await logged.log("one", delivery=Delivery(None, job, "default", b"f", 1, 5))
         path = f"{JOBS}/{UNKNOWN_HANDLE}/logs"
@@ -293,7 +293,7 @@ def test_lines_of_another_node_are_read_from_the_store(monkeypatch: pytest.Monke
         await logged.log("one")
         looks: list[Callable[[], None]] = []
         with monkeypatch.context() as patch:
-            patch.setattr(logged.node.service, "find_held", lambda _: None)
+            patch.setattr(logged.node.service.table, "find", lambda _: None)
             await turns()
             patch.setattr(LogReaders, "wait", lambda *given: looks.append(given[-1]))
             await turns()
@@ -327,7 +327,7 @@ def test_lines_of_another_node_between_two_claims_of_this_one_are_read_from_the_
             patch.setattr(LogReaders, "written", lambda *_: None)
             await logged.log("elsewhere")
         second = copy(logged.held)
-        monkeypatch.setattr(logged.node.service, "find_held", lambda _: second)
+        monkeypatch.setattr(logged.node.service.table, "find", lambda _: second)
         (look_again,) = looks
         look_again()
         await turns()

@@ -63,7 +63,7 @@ async def handles(client: Client) -> list[str]:
 
 def counted(node: Node, function: bytes = b"f") -> tuple[int, int, int]:
     """Return the numbers of jobs of a function that the node has in memory."""
-    queue = node.service.queue_of(function)
+    queue = node.service.dispatch.queues.get(function)
     assert queue is not None
     return queue.inflight, sum(queue.backlog), queue.away
 
@@ -158,11 +158,11 @@ def test_a_repeated_submission_is_answered_where_a_new_one_is_refused() -> None:
     async def test() -> None:
         async with serving() as (client, node):
             first = await post(client)
-            node.service.limit_queue(b"f", (1, 1, 1))
+            node.service.dispatch.limit_queue(b"f", (1, 1, 1))
             assert (await post(client, key="new")).status == 429
             repeated = await post(client)
             assert (repeated.status, repeated.json) == (201, first.json)
-            node.service.limit_queue(b"f", (0, 0, 0))
+            node.service.dispatch.limit_queue(b"f", (0, 0, 0))
             assert (await post(client, key="new")).status == 201
             node.store.error = StoreUnavailableError("away")
             assert (await post(client, key="newer")).status == 503
@@ -206,7 +206,7 @@ def test_a_submission_that_joins_a_foreground_job_is_answered_with_that() -> Non
             await node.committed()
             assert len(side.given) == 3
             for held in side.given:
-                node.service.succeeded(held, b"")
+                node.service.settling.succeeded(held, b"")
             ends = await asyncio.gather(foreground, other)
             assert [end.handle for end in ends] == [single.json["handle"], second["handle"]]
 
@@ -235,7 +235,7 @@ def test_a_repeated_submission_waits_for_the_outcome_again() -> None:
             meanwhile = await post(client)
             assert (meanwhile.status, list(meanwhile.json)) == (201, ["handle", "joined"])
             await asyncio.sleep(0)
-            node.service.failed(side.given[0], failure("E", "why"), final=True)
+            node.service.settling.failed(side.given[0], failure("E", "why"), final=True)
             first = await waiting
             assert (first.status, first.json["outcome"]["state"]) == (200, "failed")
             repeated = await post(client, prefer="wait=30")
