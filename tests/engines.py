@@ -8,12 +8,11 @@ from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.workflows import MemoryWorkflowSlice
-from mainspring.engines.postgres.bulk import PostgresBulkSlice
+from mainspring.engines.postgres.changing import PostgresBulkSlice
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.postgres.schedules import PostgresScheduleSlice
-from mainspring.engines.sqlite.bulk import SqliteBulkSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
+from mainspring.engines.sqlite.schedules import SqliteBulkSlice, SqliteScheduleSlice
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from mainspring.bulk.store import (
 )
 from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.engines.postgres.bulk import PostgresBulkSlice
+from mainspring.engines.postgres.changing import PostgresBulkSlice
 from mainspring.engines.postgres.engine import PostgresEngine
-from mainspring.engines.sqlite.bulk import SqliteBulkSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.sqlite.schedules import SqliteBulkSlice
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
 from mainspring.queries.filters import JobFilter

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Protocol, cast
 
-from mainspring.engines.sqlite.bulk import SqliteBulkSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.schedules import SqliteScheduleSlice
+from mainspring.engines.sqlite.schedules import SqliteBulkSlice, SqliteScheduleSlice
 from mainspring.engines.sqlite.store_file import Update, migrate_file
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import SettingsError
@@ -55,7 +54,7 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: Wo
         return MemoryEngine([MemoryBulkSlice(), MemoryWorkflowSlice(limits=limits), MemoryScheduleSlice()])
     if settings.engine == "postgres":
         with _driver_for(settings):
-            from mainspring.engines.postgres.bulk import PostgresBulkSlice  # noqa: PLC0415
+            from mainspring.engines.postgres.changing import PostgresBulkSlice  # noqa: PLC0415
             from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
             from mainspring.engines.postgres.schedules import PostgresScheduleSlice  # noqa: PLC0415
         cluster = None if settings.cluster is None else _build_cluster(settings.cluster, lease)

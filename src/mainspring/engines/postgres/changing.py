@@ -1,13 +1,18 @@
-"""Changes of jobs that no node holds: clients cancel, redrive, reschedule and delete them; they become due or expire."""
+"""Changes of jobs that no node holds: clients cancel, redrive, reschedule and delete them; they become due or expire.
+
+Operations on many jobs make them step by step.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mainspring.engines.postgres import settling, submitting, transaction
 from mainspring.engines.postgres.claiming import COMMITTED_AFTER, Floors
 from mainspring.engines.postgres.lists import look_up
+from mainspring.engines.postgres.schedules import PostgresScheduleUnit
 from mainspring.engines.postgres.transaction import JOBS_SQL, SQL
+from mainspring.engines.sql.bulk import BulkRows, BulkSlice
 from mainspring.errors import StoreError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
@@ -16,13 +21,15 @@ from mainspring.jobs.owners import Ended, note
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from asyncpg import Record
 
     from mainspring.engines.postgres.claiming import Floor
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.model import Job
+    from mainspring.queries.filters import JobFilter
+    from mainspring.storage.engine import Operation
 
 Operations = TypeVar("Operations", ops.Cancel, ops.Redrive, ops.DeleteEnded)
 Outcome = TypeVar("Outcome")
@@ -288,3 +295,45 @@ async def next_time(tx: Transaction) -> int:
     floors = tx.memory(Floors)
     (times,) = await tx.connection.fetch(JOBS_SQL["next"], floors.due.place, floors.expiring.place)
     return min((time for time in times if time is not None), default=0)
+
+
+# ---- many jobs ----
+
+_CHANGES: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[Sequence[Any]]]]] = {
+    ops.Cancel: cancel,
+    ops.Redrive: redrive,
+    ops.Reschedule: reschedule,
+    ops.DeleteEnded: delete_ended,
+}
+
+
+class PostgresBulk(BulkRows):
+    """The tables of operations on many jobs."""
+
+    async def is_over(self, term: int) -> bool:
+        """Return whether a term has ended."""
+        (is_over,) = await self._sql.first("is_over", term)
+        return bool(is_over)
+
+    async def jobs(self, ids: Sequence[int]) -> Mapping[int, Job]:
+        """Read jobs and lock them."""
+        for statement in ("lock_live_jobs", "lock_dead_jobs"):
+            await self._sql.fetch(statement, transaction.known_ids(ids))
+        return await look_up(self._tx, ids)
+
+    async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
+        """Run operations on jobs."""
+        return await _CHANGES[type(operations[0])](self._tx, operations)
+
+    async def near(self, where: JobFilter, after: int, limit: int) -> None:
+        """Read nothing ahead: queries have a connection of their own."""
+
+    def schedules(self) -> PostgresScheduleUnit:
+        """Return the unit of work of schedules."""
+        return PostgresScheduleUnit(self._tx)
+
+
+class PostgresBulkSlice(BulkSlice):
+    """The slice of operations on many jobs."""
+
+    tables = PostgresBulk

@@ -51,7 +51,7 @@ _DIALECT: Final = {
     "index": lambda _: "",
 }
 
-SQL: Final = statements.load(__package__, ("access.sql", "records.sql"), _DIALECT)
+SQL: Final = statements.load(__package__, ("access.sql", "records.sql", "bulk.sql"), _DIALECT)
 """The statements of shared slices, by name."""
 
 

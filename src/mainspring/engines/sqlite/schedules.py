@@ -1,4 +1,4 @@
-"""The schedules slice on SQLite."""
+"""The schedules slice on SQLite, and what operations on many jobs need of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.engines.sql.bulk import BulkRows, BulkSlice
+from mainspring.engines.sqlite import jobs as sqlite_jobs
+from mainspring.engines.sqlite.queries import near
 from mainspring.engines.sqlite.slice_transaction import SqliteGround
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import LARGEST_ID
 from mainspring.jobs.owners import Ended
-from mainspring.queries.lists import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
+from mainspring.queries.lists import AMONG, LastOutcomes, ListFires, NewestFires, QueryJobs, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
 from mainspring.schedules.catalogue import Catalogue
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.jobs.model import Job
+    from mainspring.queries.filters import JobFilter
     from mainspring.queries.lists import Stretch
     from mainspring.schedules.model import Fire
     from mainspring.storage.engine import Meter, Operation, Page, Query
@@ -233,3 +238,38 @@ class SqliteScheduleSlice:
     def unit(self, tx: Transaction) -> ScheduleUnit:
         """Begin a unit of work."""
         return ScheduleUnit(SqliteSchedules(tx), self._monotonic)
+
+
+class SqliteBulk(BulkRows):
+    """The tables of operations on many jobs."""
+
+    _jobs: Mapping[int, Job]
+
+    async def is_over(self, term: int) -> bool:
+        """Return whether it is another term: only one node has the file open."""
+        return term != self.term
+
+    async def jobs(self, ids: Sequence[int]) -> Mapping[int, Job]:
+        """Read jobs."""
+        found = (sqlite_jobs.find_job(self._tx, job_id) for job_id in ids)
+        self._jobs = {job.id: job for job in found if job is not None}
+        return self._jobs
+
+    async def perform(self, operations: Sequence[Any]) -> Sequence[Any]:
+        """Run operations on the jobs of the step."""
+        change = sqlite_jobs.CHANGES[type(operations[0])]
+        return [change(self._tx, self._jobs.get(operation.id), operation) for operation in operations]
+
+    async def near(self, where: JobFilter, after: int, limit: int) -> Page[Job] | None:
+        """Read the next jobs by a filter, if they are near."""
+        return near(self._tx, QueryJobs(where=where, after=after, limit=limit))
+
+    def schedules(self) -> ScheduleUnit:
+        """Return the unit of work of schedules."""
+        return ScheduleUnit(SqliteSchedules(self._tx))
+
+
+class SqliteBulkSlice(BulkSlice):
+    """The slice of operations on many jobs."""
+
+    tables = SqliteBulk
