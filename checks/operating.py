@@ -22,7 +22,7 @@ from msgspec import inspect as types
 
 from mainspring.api import functions, jobs, operations, schedules, workflows
 from mainspring.api.request import answer_type, is_list
-from mainspring.client.declared import ARGUMENTS, DURATIONS, INSTANTS
+from mainspring.client.declared import ARGUMENTS, DURATIONS, INSTANTS, NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,8 +45,23 @@ _STRUCTS: Final = {"Retry": "Retry", "RateSpec": "Rate"}
 _PLAIN: Final = {types.StrType: "str", types.IntType: "int", types.FloatType: "float", types.BoolType: "bool"}
 WIDTH: Final = 118
 """Characters of a line of a docstring."""
-_NEVER: Final = {"namespace", "payload"}
-"""Fields that no method has: the App has a namespace, and ``args`` may be bytes."""
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A TypedDict of the optional fields of a request, which several methods take as keyword arguments."""
+
+    name: str
+    doc: str
+    request: type[Request[Any]]
+    apart: frozenset[str] = frozenset({"cursor", "limit", "revision"})
+    """Optional fields that are none of them."""
+
+    @property
+    def members(self) -> dict[str, msgspec.structs.FieldInfo]:
+        """The fields by their names."""
+        found = msgspec.structs.fields(self.request)
+        return {one.name: one for one in found if not one.required and one.name not in {*NEVER, *self.apart}}
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,8 @@ class Method:
     """The field that the object of the method has as its own: ``handle`` or ``key``."""
     says: str = ""
     """The sentence about the method, if that of the request does not fit."""
+    fields: Fields | None = None
+    """The fields of the request that it shares with other methods, as one TypedDict."""
 
     @property
     def is_list(self) -> bool:
@@ -94,9 +111,18 @@ class File:
     name: str
     doc: str
     groups: tuple[Group, ...]
+    fields: tuple[Fields, ...] = ()
     imports: tuple[str, ...] = field(default=())
 
 
+JOB_CRITERIA: Final = Fields("JobCriteria", "Criteria of the jobs in a list.", jobs.ListJobs)
+CLONE_CHANGES: Final = Fields("CloneChanges", "The parts of a clone that differ from its job.", jobs.CloneJob)
+RUN_CRITERIA: Final = Fields("RunCriteria", "Criteria of the runs in a list.", workflows.ListWorkflowRuns)
+RUN_START: Final = Fields("RunStart", "The options of the start of a run.", workflows.StartRun)
+LIMITS: Final = Fields("FunctionLimits", "The limits of a function.", functions.LimitFunction)
+SCHEDULE: Final = Fields("ScheduleFields", "The parts of a schedule beside its name.", schedules.AddSchedule)
+FIRE_CRITERIA: Final = Fields("FireCriteria", "Criteria of the fire times in a list.", schedules.ListFires)
+BACKFILL: Final = Fields("BackfillBounds", "The bounds and the pace of a backfill.", operations.Backfill)
 JOB: Final = (
     Method("retry", jobs.RetryJob, own="handle"),
     Method("update", jobs.UpdateJob, own="handle"),
@@ -115,6 +141,7 @@ JOBS: Final = (
         jobs.ListJobs,
         returns="ListedJob",
         says="Yield the jobs that match all given criteria, newest first.",
+        fields=JOB_CRITERIA,
     ),
     Method(
         "find",
@@ -122,9 +149,10 @@ JOBS: Final = (
         returns="ListedJob",
         first=True,
         says="Return the newest job that matches all given criteria; None if there is none.",
+        fields=JOB_CRITERIA,
     ),
     Method("get", jobs.ShowJob, returns="ListedJob", says="Return a job by its handle. ``row`` has all its details."),
-    Method("clone", jobs.CloneJob, returns="Job"),
+    Method("clone", jobs.CloneJob, returns="Job", fields=CLONE_CHANGES),
 )
 RUNS: Final = (
     Method(
@@ -132,12 +160,14 @@ RUNS: Final = (
         workflows.StartRun,
         returns="Run",
         says="Start a run of a workflow, or join the open run with the workflow id ``id``.",
+        fields=RUN_START,
     ),
     Method(
         "list",
         workflows.ListWorkflowRuns,
         returns="ListedRun",
         says="Yield the runs that match all given criteria, newest first.",
+        fields=RUN_CRITERIA,
     ),
     Method(
         "find",
@@ -145,6 +175,7 @@ RUNS: Final = (
         returns="ListedRun",
         first=True,
         says="Return the newest run that matches all given criteria; None if there is none.",
+        fields=RUN_CRITERIA,
     ),
     Method(
         "get",
@@ -162,15 +193,20 @@ FUNCTIONS: Final = (
     Method("get", functions.ShowFunction, says="Return a function."),
     Method("pause", functions.PauseFunction),
     Method("resume", functions.ResumeFunction),
-    Method("limit", functions.LimitFunction),
+    Method("limit", functions.LimitFunction, fields=LIMITS),
 )
 SCHEDULES: Final = (
     Method("list", schedules.ListAllSchedules, says="Yield the schedules, by name."),
     Method("get", schedules.ShowSchedule, says="Return a schedule with all its details."),
-    Method("add", schedules.AddSchedule),
-    Method("edit", schedules.EditSchedule),
-    Method("replace", schedules.ReplaceSchedule),
-    Method("preview", schedules.PreviewSchedule, says="Return what ``add`` or ``edit`` would do, and save nothing."),
+    Method("add", schedules.AddSchedule, fields=SCHEDULE),
+    Method("edit", schedules.EditSchedule, fields=SCHEDULE),
+    Method("replace", schedules.ReplaceSchedule, fields=SCHEDULE),
+    Method(
+        "preview",
+        schedules.PreviewSchedule,
+        says="Return what ``add`` or ``edit`` would do, and save nothing.",
+        fields=SCHEDULE,
+    ),
     Method("pause", schedules.PauseSchedule),
     Method("resume", schedules.ResumeSchedule),
     Method("trigger", schedules.TriggerSchedule),
@@ -180,8 +216,9 @@ SCHEDULES: Final = (
         "fires",
         schedules.ListFires,
         says="Yield the outcomes of the fire times of all schedules, or of one, newest first.",
+        fields=FIRE_CRITERIA,
     ),
-    Method("backfill", operations.Backfill),
+    Method("backfill", operations.Backfill, fields=BACKFILL),
 )
 RAISES: Final = (
     "Raises NotFoundError, ConflictError, UsageError for an invalid value, ForbiddenError if the App's token lacks a right, and\n"
@@ -203,23 +240,20 @@ FILES: Final = (
     ),
     File(
         "operating.py",
-        "The jobs, runs and functions of an App's servers.",
+        "The jobs, runs, functions and schedules of an App's servers.",
         (
             Group("Jobs", f"The jobs on an App's servers.\n\n    {RAISES}", JOBS, "FindsJobs"),
             Group("Runs", f"The runs of workflows on an App's servers.\n\n    {RAISES}", RUNS, "FindsRuns"),
             Group("Functions", f"The functions on an App's servers.\n\n    {RAISES}", FUNCTIONS, "OnServers"),
+            Group("Schedules", f"The schedules on an App's servers.\n\n    {RAISES}", SCHEDULES, "OnServers"),
         ),
+        (JOB_CRITERIA, CLONE_CHANGES, RUN_START, RUN_CRITERIA, LIMITS, SCHEDULE, FIRE_CRITERIA, BACKFILL),
         (
-            "from mainspring.client.found import FindsJobs, FindsRuns",
-            "from mainspring.client.found import ListedJob, ListedRun",
-            "from mainspring.client.job import Job",
-            "from mainspring.client.run import Run",
+            "from mainspring.client.job import FindsJobs",
+            "from mainspring.client.run import FindsRuns",
+            "from mainspring.client.job import Job, ListedJob",
+            "from mainspring.client.run import ListedRun, Run",
         ),
-    ),
-    File(
-        "schedule_requests.py",
-        "The schedules of an App's servers.",
-        (Group("ScheduleRequests", f"The schedules on an App's servers.\n\n    {RAISES}", SCHEDULES, "OnServers"),),
     ),
 )
 
@@ -227,10 +261,11 @@ FILES: Final = (
 def text_of(file: File) -> str:
     """Return the text of a module, not yet formatted."""
     imports: set[str] = set()
-    classes = [_class(group, imports) for group in file.groups]
-    checked = "\n".join(f"    {line}" for line in sorted(imports | set(file.imports[1:])))
+    classes = [_typed_dict(fields, imports) for fields in file.fields]
+    classes += [_class(group, imports) for group in file.groups]
+    checked = "\n".join(f"    {line}" for line in sorted(imports | set(file.imports[2:])))
     bases = sorted({group.base for group in file.groups} & {"OnServers", "OfJob", "OfRun"})
-    run_time = [f"from mainspring.client.asking import {', '.join(bases)}", *file.imports[:1]]
+    run_time = [f"from mainspring.client.asking import {', '.join(bases)}", *file.imports[:2]]
     return f'''"""{file.doc}
 
 ``python -m checks.operating`` writes this module.
@@ -238,7 +273,7 @@ def text_of(file: File) -> str:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from msgspec import UNSET, UnsetType
 
@@ -247,6 +282,7 @@ from msgspec import UNSET, UnsetType
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from datetime import date, datetime
+    from typing import Unpack
 
     from mainspring.client.asking import Named
     from mainspring.client.options import Duration, Rate, Retry
@@ -256,6 +292,11 @@ if TYPE_CHECKING:
 {chr(10).join(classes)}'''
 
 
+def _typed_dict(fields: Fields, imports: set[str]) -> str:
+    members = "\n".join(f"    {_typed(one, imports)}" for one in fields.members.values())
+    return f'class {fields.name}(TypedDict, total=False):\n    """{fields.doc}"""\n\n{members}\n\n'
+
+
 def _class(group: Group, imports: set[str]) -> str:
     methods = "\n".join(text for method in group.methods for text in _twins(method, imports))
     slots = "    __slots__ = ()\n\n" if group.base.startswith("Of") else ""
@@ -263,17 +304,23 @@ def _class(group: Group, imports: set[str]) -> str:
 
 
 def _twins(method: Method, imports: set[str]) -> Iterator[str]:
-    shown = [one for one in msgspec.structs.fields(method.request) if one.name not in {*_NEVER, method.own}]
+    shown = [one for one in msgspec.structs.fields(method.request) if one.name not in {*NEVER, method.own}]
     if method.is_list:
         shown = [one for one in shown if one.name not in {"cursor", "limit"}]
     if method.own == "key":
         shown = [one for one in shown if one.name != "all"]
+    shared = method.fields.members if method.fields else {}
+    shown = [one for one in shown if one.name not in shared]
     required = [_parameter(one, imports) for one in shown if one.required]
     others = [_parameter(one, imports) for one in shown if not one.required]
     if method.limits:
         others.append("limit: int | None = None")
     parameters = ["self", *required, *(["*", *others] if others else [])]
-    given = ", ".join(f'"{one.name}": {one.name}' for one in shown)
+    entries = [f'"{one.name}": {one.name}' for one in shown]
+    if method.fields:
+        parameters.append(f"**fields: Unpack[{method.fields.name}]")
+        entries.append("**fields")
+    given = "{" + ", ".join(entries) + "}" if entries != ["**fields"] else "fields"
     answer = _answer(method, imports)
     sentence = _sentence(method)
     yield _method(method, parameters, given, answer, sentence, is_async=False)
@@ -290,7 +337,7 @@ def _method(method: Method, parameters: list[str], given: str, answer: str, sent
     head = f"{'async ' if is_async and not iterates else ''}def {name}({', '.join(parameters)}) -> {kind}:"
     doc = f'"""{sentence}"""' if not is_async else f'"""As ``{method.name}``."""'
     ask = f"self._{a}ask{own}"
-    arguments = [f'"{call}"', "{" + given + "}"]
+    arguments = [f'"{call}"', given]
     if iterates or method.first:
         ask = f"self._{a}{'first' if method.first else 'pages'}"
         arguments += [] if method.first else ["limit"]
@@ -301,10 +348,7 @@ def _method(method: Method, parameters: list[str], given: str, answer: str, sent
         value = f"self._as_{method.returns.lower()}({value})"
     elif method.returns:
         value = f"self._{a}each_{method.returns.lower()}({value})"
-    return "\n".join(
-        f"    {line}" if line else ""
-        for line in (head, f"    {doc}", f"    answer: {kind} = {value}", "    return answer", "")
-    )
+    return "\n".join(f"    {line}" if line else "" for line in (head, f"    {doc}", f"    return {value}", ""))
 
 
 def _sentence(method: Method) -> str:
@@ -320,7 +364,7 @@ def _block(paragraphs: list[str]) -> str:
     return indented.lstrip() + "\n" + " " * 8
 
 
-def _parameter(one: msgspec.structs.FieldInfo, imports: set[str]) -> str:
+def _typed(one: msgspec.structs.FieldInfo, imports: set[str]) -> str:
     info = _bare(types.type_info(one.type))
     parts = info.types if isinstance(info, types.UnionType) else (info,)
     names = [_TYPES[one.name]] if one.name in _TYPES else [_text(part, imports) for part in parts if not _is_none(part)]
@@ -328,11 +372,14 @@ def _parameter(one: msgspec.structs.FieldInfo, imports: set[str]) -> str:
         names.append("UnsetType")
     if any(_is_none(part) for part in parts):
         names.append("None")
-    kind = " | ".join(dict.fromkeys(names))
+    return f"{one.name}: {' | '.join(dict.fromkeys(names))}"
+
+
+def _parameter(one: msgspec.structs.FieldInfo, imports: set[str]) -> str:
     if one.required:
-        return f"{one.name}: {kind}"
+        return _typed(one, imports)
     default = "UNSET" if one.default is UNSET else repr(() if one.default is NODEFAULT else one.default)
-    return f"{one.name}: {kind} = {default}"
+    return f"{_typed(one, imports)} = {default}"
 
 
 def _bare(info: types.Type) -> types.Type:
@@ -376,7 +423,7 @@ def _answer(method: Method, imports: set[str]) -> str:
 def formatted(text: str) -> str:
     """Return the text of a module as ruff formats it, without imports that it does not need."""
     for arguments in (
-        ("check", "--fix", "--quiet", "--exit-zero", "--select", "F401,I,A002", "--ignore", "A002"),
+        ("check", "--fix", "--unsafe-fixes", "--quiet", "--exit-zero", "--select", "F401,I,TC002"),
         ("format",),
     ):
         done = subprocess.run(  # noqa: S603 - our own arguments

@@ -17,7 +17,7 @@ PLACES = {
     "Jobs": "app.jobs",
     "Runs": "app.runs",
     "Functions": "app.functions",
-    "ScheduleRequests": "app.schedules",
+    "Schedules": "app.schedules",
 }
 
 
@@ -29,6 +29,8 @@ def operate() -> str:
             for method in group.methods:
                 call = getattr(kind, method.name)
                 names = [one.name for one in inspect.signature(call).parameters.values() if one.name != "self"]
+                if method.fields:
+                    names[-1:] = method.fields.members
                 sentence = " ".join((call.__doc__ or "").split("\n\n")[0].split())
                 rows.append(f"| `{PLACES[group.name]}.{method.name}({', '.join(names)})` | {sentence} |")
     return "\n".join(rows).replace("``", "`")

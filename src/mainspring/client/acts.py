@@ -35,13 +35,11 @@ class JobActs(OfJob):
         It is pending at once, or after the ``delay``. With arguments, it gets these in place of its own: that needs the
         permission to submit jobs.
         """
-        answer: JobInfo = self._ask_of_handle("jobs.retry", {"delay": delay, "args": args})
-        return answer
+        return self._ask_of_handle("jobs.retry", {"delay": delay, "args": args})
 
     async def aretry(self, *, delay: Duration | None = None, args: Any | UnsetType = UNSET) -> JobInfo:
         """As ``retry``."""
-        answer: JobInfo = await self._aask_of_handle("jobs.retry", {"delay": delay, "args": args})
-        return answer
+        return await self._aask_of_handle("jobs.retry", {"delay": delay, "args": args})
 
     def update(
         self,
@@ -51,10 +49,7 @@ class JobActs(OfJob):
         expires_at: datetime | UnsetType | None = UNSET,
     ) -> JobInfo:
         """Change the time, the priority or the expiry of a job that waits. Keys that are left out stay as they are."""
-        answer: JobInfo = self._ask_of_handle(
-            "jobs.update", {"run_at": run_at, "priority": priority, "expires_at": expires_at}
-        )
-        return answer
+        return self._ask_of_handle("jobs.update", {"run_at": run_at, "priority": priority, "expires_at": expires_at})
 
     async def aupdate(
         self,
@@ -64,50 +59,41 @@ class JobActs(OfJob):
         expires_at: datetime | UnsetType | None = UNSET,
     ) -> JobInfo:
         """As ``update``."""
-        answer: JobInfo = await self._aask_of_handle(
+        return await self._aask_of_handle(
             "jobs.update", {"run_at": run_at, "priority": priority, "expires_at": expires_at}
         )
-        return answer
 
     def snooze(self, delay: Duration) -> JobInfo:
         """Postpone a job that waits."""
-        answer: JobInfo = self._ask_of_handle("jobs.snooze", {"delay": delay})
-        return answer
+        return self._ask_of_handle("jobs.snooze", {"delay": delay})
 
     async def asnooze(self, delay: Duration) -> JobInfo:
         """As ``snooze``."""
-        answer: JobInfo = await self._aask_of_handle("jobs.snooze", {"delay": delay})
-        return answer
+        return await self._aask_of_handle("jobs.snooze", {"delay": delay})
 
     def delete(self) -> DeletedJob:
         """Delete a job that has ended."""
-        answer: DeletedJob = self._ask_of_handle("jobs.delete", {})
-        return answer
+        return self._ask_of_handle("jobs.delete", {})
 
     async def adelete(self) -> DeletedJob:
         """As ``delete``."""
-        answer: DeletedJob = await self._aask_of_handle("jobs.delete", {})
-        return answer
+        return await self._aask_of_handle("jobs.delete", {})
 
     def attempts(self) -> Sequence[Attempt]:
         """Return the attempts, oldest first."""
-        answer: Sequence[Attempt] = (self._ask_of_handle("jobs.attempts", {})).attempts
-        return answer
+        return (self._ask_of_handle("jobs.attempts", {})).attempts
 
     async def aattempts(self) -> Sequence[Attempt]:
         """As ``attempts``."""
-        answer: Sequence[Attempt] = (await self._aask_of_handle("jobs.attempts", {})).attempts
-        return answer
+        return (await self._aask_of_handle("jobs.attempts", {})).attempts
 
     def arguments(self) -> KeptArguments:
         """Return the arguments, as far as they are kept."""
-        answer: KeptArguments = self._ask_of_handle("jobs.arguments", {})
-        return answer
+        return self._ask_of_handle("jobs.arguments", {})
 
     async def aarguments(self) -> KeptArguments:
         """As ``arguments``."""
-        answer: KeptArguments = await self._aask_of_handle("jobs.arguments", {})
-        return answer
+        return await self._aask_of_handle("jobs.arguments", {})
 
 
 class RunActs(OfRun):
@@ -121,20 +107,16 @@ class RunActs(OfRun):
 
     def move(self, version: str) -> ReachedRun:
         """Give a run another version before its code has recorded anything. It continues as new."""
-        answer: ReachedRun = self._ask_of_key("workflows.move", {"version": version})
-        return answer
+        return self._ask_of_key("workflows.move", {"version": version})
 
     async def amove(self, version: str) -> ReachedRun:
         """As ``move``."""
-        answer: ReachedRun = await self._aask_of_key("workflows.move", {"version": version})
-        return answer
+        return await self._aask_of_key("workflows.move", {"version": version})
 
     def unpark(self) -> ChangedRuns:
         """Let the code try the run again, if it is parked."""
-        answer: ChangedRuns = self._ask_of_key("workflows.unpark", {})
-        return answer
+        return self._ask_of_key("workflows.unpark", {})
 
     async def aunpark(self) -> ChangedRuns:
         """As ``unpark``."""
-        answer: ChangedRuns = await self._aask_of_key("workflows.unpark", {})
-        return answer
+        return await self._aask_of_key("workflows.unpark", {})

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from mainspring.client.operating import Schedules
 from mainspring.client.options import Duration, Options, Retry, check_flag, check_text, instant, refusal, seconds
-from mainspring.client.schedule_requests import ScheduleRequests
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority
 from mainspring.jobs.model import Retry as StoredRetry
@@ -68,7 +68,7 @@ def default_name(place: Mapping[str, Any], variables: Sequence[str]) -> str:
     return f"{stem}:{variables[0]}" if variables and "app" not in variables else stem
 
 
-class Declarations(ScheduleRequests):
+class Declarations(Schedules):
     """The schedules in an App's code, and requests about those on its servers.
 
     ``name`` distinguishes the Apps that share a store; without one, ``default`` returns it.

@@ -29,6 +29,8 @@ INSTANTS: Final = (
 """Fields with a time. Methods take an aware datetime."""
 ARGUMENTS: Final = "args"
 """The field with the arguments of a job or run. Methods take bytes, which are sent as they are, or a value for JSON."""
+NEVER: Final = ("namespace", "payload")
+"""Fields that no method has: the App has a namespace, and ``args`` may be bytes."""
 _SUBJECTS: Final = (operations, schedules, functions, jobs, jobs, jobs, schedules, workflows)
 
 
@@ -41,13 +43,18 @@ REQUESTS: Final = _requests()
 
 
 def params(call: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of a call for the arguments of its method. Raises UsageError and PayloadError."""
+    """Return the params of a call for the arguments of its method. Raises UsageError and PayloadError.
+
+    Raises TypeError for an argument that the method does not have.
+    """
     kind = REQUESTS[call]
     names = {one.name: one for one in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in given.items():
         if value is UNSET:
             continue
+        if name in NEVER or (name not in names and name != ARGUMENTS):
+            raise TypeError(f"{call} has no argument {name!r}")
         if name == ARGUMENTS:
             values["payload"] = b64encode(_payload(call, value)).decode()
         else:

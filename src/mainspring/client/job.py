@@ -10,14 +10,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from mainspring.client.acts import JobActs
+from mainspring.client.asking import OnServers
 from mainspring.client.options import Duration, seconds
 from mainspring.client.outcomes import Outcome, failure
 from mainspring.client.session import RECONNECT_TIMEOUT, delays
 from mainspring.errors import ConnectionLostError, JobError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 
+    from mainspring.api.jobs import JobInfo
+    from mainspring.api.submitting import Submission
     from mainspring.client.connections import Connections
     from mainspring.client.outcomes import JobEvent
 
@@ -337,3 +340,29 @@ def check_handle(handle: str) -> str:
 
 def _cancel(handle: str, reason: str) -> dict[str, str]:
     return {"handle": handle, "reason": reason} if reason else {"handle": handle}
+
+
+class ListedJob(SubmittedJob[bytes]):
+    """A job that a server has listed. ``row`` is what the server had about it then; its result is bytes."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, connections: Connections, row: JobInfo) -> None:
+        super().__init__(connections, row.handle, bytes)
+        self.row = row
+
+
+class FindsJobs(OnServers):
+    """Makes jobs of answers."""
+
+    def _as_job(self, submitted: Submission) -> Job[bytes]:
+        return SubmittedJob(self._connections, submitted.handle or "", bytes, joined=bool(submitted.joined))
+
+    def _as_listedjob(self, row: JobInfo | None) -> Any:
+        return None if row is None else ListedJob(self._connections, row)
+
+    def _each_listedjob(self, rows: Iterator[JobInfo]) -> Iterator[ListedJob]:
+        return (ListedJob(self._connections, row) for row in rows)
+
+    def _aeach_listedjob(self, rows: AsyncIterator[JobInfo]) -> AsyncIterator[ListedJob]:
+        return (ListedJob(self._connections, row) async for row in rows)

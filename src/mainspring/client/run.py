@@ -7,6 +7,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from mainspring.client.acts import RunActs
+from mainspring.client.asking import OnServers
 from mainspring.client.job import Job
 from mainspring.client.options import check_child_policy, check_short, check_text, check_unique, refusal
 from mainspring.client.payload import encode_result
@@ -14,8 +15,9 @@ from mainspring.errors import NotFoundError, UsageError
 from mainspring.ids import Handles
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
+    from mainspring.api.workflows import RunInfo, StartedRun
     from mainspring.client.connections import Connections
     from mainspring.client.options import ChildPolicy, Duration
     from mainspring.client.outcomes import JobEvent
@@ -203,3 +205,27 @@ def check_run_key(key: object) -> str:
     if len(number) > _DIGITS:
         raise UsageError(f"{text!r} names no run: its number after the @ has more than {_DIGITS} digits")
     return check_short(text, "the key of a run")
+
+
+class ListedRun(Run[bytes]):
+    """A run that a server has listed. ``row`` is what the server had about it then; its result is bytes."""
+
+    def __init__(self, connections: Connections, row: RunInfo) -> None:
+        super().__init__(connections, row.run, bytes)
+        self.row = row
+
+
+class FindsRuns(OnServers):
+    """Makes runs of answers."""
+
+    def _as_run(self, started: StartedRun) -> Run[bytes]:
+        return Run(self._connections, started.handle, bytes, joined=started.joined)
+
+    def _as_listedrun(self, row: RunInfo | None) -> Any:
+        return None if row is None else ListedRun(self._connections, row)
+
+    def _each_listedrun(self, rows: Iterator[RunInfo]) -> Iterator[ListedRun]:
+        return (ListedRun(self._connections, row) for row in rows)
+
+    def _aeach_listedrun(self, rows: AsyncIterator[RunInfo]) -> AsyncIterator[ListedRun]:
+        return (ListedRun(self._connections, row) async for row in rows)

@@ -15,7 +15,8 @@ from mainspring import App, Rate, Retry
 from mainspring.api.request import Page
 from mainspring.client.asking import PAGE, _Pages
 from mainspring.client.declared import REQUESTS, answer, params
-from mainspring.client.found import ListedJob, ListedRun
+from mainspring.client.job import ListedJob
+from mainspring.client.run import ListedRun
 from mainspring.errors import ConflictError, JobFailed, NotFoundError, ServerError, UsageError
 from mainspring.testing import in_memory
 
@@ -110,6 +111,10 @@ def test_a_waiting_job_is_found_by_its_unique_and_changed(fleet: InMemory) -> No
         found.update(run_at=datetime(2040, 1, 1))  # noqa: DTZ001 - that is the mistake
     with pytest.raises(UsageError, match="delay"):
         found.snooze("soon")
+    with pytest.raises(TypeError, match=r"jobs\.clone has no argument 'namespace'"):
+        app.jobs.clone(found.handle, namespace="other")  # type: ignore[call-arg] # that is the mistake
+    with pytest.raises(TypeError, match=r"jobs\.list has no argument 'colour'"):
+        app.jobs.find(colour="red")  # type: ignore[call-arg] # that is the mistake
     with pytest.raises(UsageError, match=r"jobs\.update: .*priority"):
         found.update(priority="highest")  # type: ignore[arg-type] # that is the mistake
 
