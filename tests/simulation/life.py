@@ -23,7 +23,7 @@ from mainspring.server.engines import run_slice
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
 from mainspring.workflows.model import Limits
-from mainspring.workflows.service import WorkflowService
+from mainspring.workflows.service import RootRuns, WorkflowService
 
 from .clockwork import Clockwork
 from .store import UNTIMED, History, SlowStore
@@ -83,14 +83,13 @@ class Life:
             assert runs is not None
             cache = runs.cache
             of_runs = {"root_of": cache.root_of, "type_of": cache.type_of}
-            self.workflows = WorkflowService(
-                self.commits, self.reads, clock, tail=cache.tail, failed_builds=cache.failed_builds
-            )
-            runs.subscribe(self.workflows)
-            options |= {"roots": self.workflows, "prefers": self.workflows.prefers}
+            roots = RootRuns(self.commits, clock, failed_builds=cache.failed_builds)
+            options |= {"roots": roots, "prefers": roots.prefers}
         self.service = JobService(self.commits, self.reads, clock, handles, Hub(), earlier=self._tick_at, **options)
-        if self.workflows is not None:
-            self.workflows.attach(self.service)
+        if workflows:
+            assert runs is not None
+            self.workflows = WorkflowService(self.commits, self.reads, clock, self.service, roots, tail=cache.tail)
+            runs.subscribe(self.workflows)
         opened = asyncio.run(self.store.open(NodeId("n"), self.store.deliveries.put, self.service.lifecycle))
         handles.use_names(opened.nodes)
         self.service.begin(opened.term)

@@ -72,7 +72,7 @@ from mainspring.storage.set_aside import SetAside
 from mainspring.version import version
 from mainspring.wire.gearman_protocol import MAX_BODY
 from mainspring.workflows.observers import ProgressReports
-from mainspring.workflows.service import WorkflowService
+from mainspring.workflows.service import RootRuns, WorkflowService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -191,21 +191,7 @@ async def open_node(
         )
     set_aside = SetAside(job_clock)
     runs = run_slice(engine)
-    workflows = None
-    if runs is not None:
-        workflows = WorkflowService(
-            commits,
-            reads,
-            job_clock,
-            tail=runs.cache.tail,
-            failed_builds=runs.cache.failed_builds,
-            first=None if fleet is None else fleet.first_in_line,
-            retention=settings.workflows.retention,
-            limits=run_limits(settings.workflows, engine.max_value),
-            fetching=fetching,
-            set_aside=set_aside,
-        )
-        runs.subscribe(workflows)
+    roots = None if runs is None else RootRuns(commits, job_clock, failed_builds=runs.cache.failed_builds)
     service = JobService(
         commits,
         reads,
@@ -222,13 +208,28 @@ async def open_node(
         retention=jobs.retention,
         dead_retention=jobs.dead_retention,
         attempts_ended=(FailedAttempts(attempt_log, handles, clock.wall).ended,),
-        roots=workflows,
-        prefers=None if workflows is None else workflows.prefers,
+        roots=roots,
+        prefers=None if roots is None else roots.prefers,
         arguments=ArgumentRules(jobs.keep_arguments, jobs.redact),
         set_aside=set_aside,
     )
-    if workflows is not None:
-        workflows.attach(service)
+    workflows = None
+    if runs is not None and roots is not None:
+        workflows = WorkflowService(
+            commits,
+            reads,
+            job_clock,
+            service,
+            roots,
+            tail=runs.cache.tail,
+            first=None if fleet is None else fleet.first_in_line,
+            retention=settings.workflows.retention,
+            limits=run_limits(settings.workflows, engine.max_value),
+            fetching=fetching,
+            set_aside=set_aside,
+        )
+        runs.subscribe(workflows)
+        runs.subscribe(ProgressReports(service.reports.report_root))
     schedules = ScheduleService(
         commits,
         reads,
@@ -240,8 +241,6 @@ async def open_node(
         fires=jobs.schedules,
         set_aside=set_aside,
     )
-    if runs is not None:
-        runs.subscribe(ProgressReports(service.reports.report_root))
     logs = None
     if Feature.LOGS not in lacks:
         logs = LogService(

@@ -44,13 +44,17 @@ class Connection(Protocol):
 
 
 class CachedRuns:
-    """The runs in the caches of the connected workers, each at the worker that got its events last."""
+    """The runs in the caches of the connected workers, each at the worker that got its events last.
+
+    It also has the runs with which their workers go on: these workers alone get the next decisions.
+    """
 
     def __init__(self) -> None:
         self._runs: dict[int, _Cached] = {}
         self._connections: dict[Worker, Connection] = {}
         self._of: dict[Worker, dict[int, None]] = {}
         """The runs of each worker, those that got events most recently last."""
+        self._goes_on: dict[int, Worker] = {}
 
     def connected(self, worker: Worker, connection: Connection) -> None:
         """Note the connection of a worker."""
@@ -101,6 +105,29 @@ class CachedRuns:
             if run in mine:
                 del mine[run], self._runs[run]
 
+    def go_on(self, run: int, worker: Worker) -> None:
+        """Record that a worker goes on with a run, whose decision is not committed yet."""
+        self._goes_on[run] = worker
+
+    def went_on(self, run: int) -> None:
+        """Record that the decision after which a worker goes on with a run is committed."""
+        self._goes_on.pop(run, None)
+
+    def goes_on(self, job: Job) -> Worker | None:
+        """Return the worker that alone may get a new job: the next decision of a run with which it goes on.
+
+        This includes the first decision of a run that continues another one as new.
+        """
+        if not self._goes_on or job.options is None or job.options.run is None:
+            return None
+        worker = self._goes_on.get(job.options.run[0])
+        return None if worker is None or worker.gone else worker
+
+    def prefer_not(self, worker: Worker) -> None:
+        """Prefer a worker for no run, because it is silent."""
+        self.forget_all(worker)
+        self._goes_on = {run: other for run, other in self._goes_on.items() if other is not worker}
+
     def forget_all(self, worker: Worker) -> None:
         """Forget all runs of a worker, whose connection stays."""
         for run in self._of.pop(worker, ()):
@@ -136,19 +163,14 @@ class Deciders:
     The settlements of a report and its completion are one atomic part of a group.
     """
 
-    def __init__(self, commits: CommitQueue, clock: Clock) -> None:
-        self._jobs: JobService
+    def __init__(self, commits: CommitQueue, clock: Clock, jobs: JobService, cached: CachedRuns) -> None:
+        self._jobs = jobs
         self._commits = commits
         self._clock = clock
-        self.cached = CachedRuns()
+        self._cached = cached
         self._open: Decide | None = None
         self._settlements = SettleBatch()
         self._done: list[Callable[[Decided], None]] = []
-        self._goes_on: dict[int, Worker] = {}
-
-    def attach(self, jobs: JobService) -> None:
-        """Settle decision tasks and activities by this service."""
-        self._jobs = jobs
 
     def report(
         self,
@@ -163,10 +185,10 @@ class Deciders:
         If ``worker`` goes on with the run (``more``), or continues it as new, it alone gets the next decision.
         """
         if completion.more:
-            self._goes_on[completion.run] = worker
+            self._cached.go_on(completion.run, worker)
         elif completion.decisions and _continues(completion.decisions[-1]):
             completion = completion._replace(new_run=self._jobs.table.next_id())
-            self._goes_on[completion.new_run] = worker
+            self._cached.go_on(completion.new_run, worker)
         operation = self._open
         if operation is None or not operation.open:
             operation = self._begin()
@@ -183,21 +205,6 @@ class Deciders:
         self._commits.add_bytes(size)
         self._done.append(done)
 
-    def goes_on(self, job: Job) -> Worker | None:
-        """Return the worker that alone may get a new job: the next decision of a run with which it goes on.
-
-        This includes the first decision of a run that continues another one as new.
-        """
-        if not self._goes_on or job.options is None or job.options.run is None:
-            return None
-        worker = self._goes_on.get(job.options.run[0])
-        return None if worker is None or worker.gone else worker
-
-    def forget(self, worker: Worker) -> None:
-        """Prefer a worker for no run, because it is silent."""
-        self.cached.forget_all(worker)
-        self._goes_on = {run: other for run, other in self._goes_on.items() if other is not worker}
-
     def _begin(self) -> Decide:
         done: list[Callable[[Decided], None]] = []
         batch = SettleBatch()
@@ -206,7 +213,7 @@ class Deciders:
         def end() -> None:
             for completion in operation.completions:
                 if completion.more or completion.new_run:
-                    self._goes_on.pop(completion.new_run or completion.run, None)
+                    self._cached.went_on(completion.new_run or completion.run)
 
         def decided(outcome: Sequence[Decided]) -> None:
             end()

@@ -80,13 +80,13 @@ class ProgressReports:
         self._send = send
 
     def errands_stored(self) -> None:
-        """See `workflows.observer.RunObserver`: errands are no progress."""
+        """See `workflows.observers.RunObserver`: errands are no progress."""
 
     def not_read(self, runs: Sequence[Unread]) -> None:
-        """See `workflows.observer.RunObserver`: such runs have no progress."""
+        """See `workflows.observers.RunObserver`: such runs have no progress."""
 
     def appended(self, runs: Sequence[Changed]) -> None:
-        """See `workflows.observer.RunObserver`."""
+        """See `workflows.observers.RunObserver`."""
         for one in runs:
             if one.about:
                 progress = decode_about(one.about).progress

@@ -21,7 +21,7 @@ from mainspring.namespaces import ANY
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.set_aside import REMEDY, Kind, SetAside
 from mainspring.workflows.decider_workers import Builds, DeciderWorkers
-from mainspring.workflows.decision_intake import Deciders
+from mainspring.workflows.decision_intake import CachedRuns, Deciders
 from mainspring.workflows.definitions import Definitions, VersionTable
 from mainspring.workflows.model import Key, Limits, decisions_of
 from mainspring.workflows.observers import LongHistories, NewlyParked
@@ -161,9 +161,47 @@ class RunRequests:
             number += unparked
         return int(number)
 
+    def _now_us(self) -> int:
+        return to_us(self._clock.wall())
+
+
+class RootRuns:
+    """The runs of the root jobs of a node, for its jobs; see ``jobs.roots.Roots``.
+
+    ``failed_builds`` returns the builds whose code could not make a decision of a run.
+    """
+
+    def __init__(self, commits: CommitQueue, clock: Clock, *, failed_builds: Callable[[int], Collection[str]]) -> None:
+        self._commits = commits
+        self._clock = clock
+        self._failed_builds = failed_builds
+        self.cached = CachedRuns()
+        self.builds = Builds()
+
+    def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Failed) -> None:
+        """See ``jobs.roots.Roots``."""
+
+        def begun(outcome: Begun) -> None:
+            for why in outcome.refused.values():
+                failed(UsageError(why))
+                return
+            done(outcome.joined)
+
+        self._commits.put(_beginning([Start(job) for job in jobs], self._now_us()), begun, failed)
+
+    def beginning(self, jobs: list[Job], act: KeyedAct) -> tuple[Operation, Callable[[Begun], Stored]]:
+        """See ``jobs.roots.Roots``."""
+        return _beginning([Start(job) for job in jobs], self._now_us(), act), _stored
+
+    def begin_waiting(self, function: bytes, limit: int, done: Callable[[int], None], failed: Failed) -> None:
+        """See ``jobs.roots.Roots``."""
+        self._commits.put(BeginWaiting(function, limit, self._now_us()), done, failed)
+
     async def cancel(self, job_id: int, reason: str, act: Act | None = None) -> str:
         """See ``jobs.roots.Roots``."""
-        reached = await self.request_cancel(Key(job=job_id, namespace=ANY), reason, 0, act)
+        operation = RequestCancelRun(Key(job=job_id, namespace=ANY), reason, self._now_us())
+        operation.act = act
+        reached: Reached = await self._commits.committed(operation)
         if reached.verdict == "unread":
             raise ConflictError(f"this node cannot read the run: {reached.fault}; {REMEDY}")
         if reached.verdict == "full":
@@ -173,6 +211,27 @@ class RunRequests:
         if reached.verdict in {"recorded", "repeated"}:
             return "running" if reached.run and reached.status.open else "cancelled"
         return "unknown" if reached.verdict == "unknown" else "ended"
+
+    def goes_on(self, job: Job) -> Worker | None:
+        """See ``jobs.roots.Roots``."""
+        return self.cached.goes_on(job)
+
+    def prefers(self, function: bytes) -> Callable[[Held], Worker | None] | None:
+        """See ``jobs.dispatch.Dispatch``: decisions prefer the worker that has the run in memory.
+
+        If builds have failed at the run, its decisions prefer workers with another build.
+        """
+        return self._worker_with if function[:1] == DECISIONS else None
+
+    def _worker_with(self, held: Held) -> Worker | None:
+        options = held.job.options
+        if options is None or options.run is None:
+            return None
+        run = options.run[0]
+        cached = self.cached.worker_of(run)
+        failed = self._failed_builds(run)
+        definition = decisions_of(held.job.function) if failed else None
+        return cached if definition is None else self.builds.other_than(failed, definition, cached)
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())
@@ -193,10 +252,9 @@ class Counts(NamedTuple):
 class WorkflowService:
     """The workflows slice of a node, on a store that keeps runs. The node calls ``tick`` at least every quarter of a second.
 
-    ``tail`` returns the newest events of a run, if they are in memory, ``failed_builds`` the builds whose code could not make a
-    decision of it. ``first`` returns whether this node is the first in line
-    for a name; None if no other node shares the store. ``retention`` is the time in seconds for which closed runs are kept.
-    ``set_aside`` has the runs and errands that this node cannot read.
+    ``roots`` begins the runs of ``jobs``. ``tail`` returns the newest events of a run, if they are in memory. ``first`` returns
+    whether this node is the first in line for a name; None if no other node shares the store. ``retention`` is the time in
+    seconds for which closed runs are kept. ``set_aside`` has the runs and errands that this node cannot read.
     """
 
     def __init__(
@@ -204,53 +262,36 @@ class WorkflowService:
         commits: CommitQueue,
         reads: Reads,
         clock: Clock,
+        jobs: JobService,
+        roots: RootRuns,
         *,
         tail: Callable[[int], Tail | None],
-        failed_builds: Callable[[int], Collection[str]],
         first: Callable[[str], bool] | None = None,
         retention: float = 14 * DAY,
         limits: Limits | None = None,
         fetching: FetchTimes = FETCH_TIMES,
         set_aside: SetAside | None = None,
     ) -> None:
-        self._jobs: JobService
         self._set_aside = SetAside(clock) if set_aside is None else set_aside
-        self._fetching = fetching
         self._commits = commits
         self._reads = reads
         self._clock = clock
-        self._first = first or (lambda _: True)
-        self._retention = retention
+        self._jobs = jobs
         self.limits = limits or Limits()
-        self.definitions = Definitions(commits, reads, clock, self._became_workflows)
-        self.deciders = Deciders(commits, clock)
         self.tail = tail
         self.latest = LatestEvents(reads)
-        self._alarms: Alarms
-        self._watch: Watch
-        self._errands: ErrandLoop
-        self._long_histories: LongHistories
-        self._newly_parked: NewlyParked
-        self._failed_builds = failed_builds
-        self._builds = Builds()
+        self.cached = roots.cached
+        self._builds = builds = roots.builds
+        self.deciders = Deciders(commits, clock, jobs, roots.cached)
         self.workers = DeciderWorkers()
-        self.versions = VersionTable(commits, reads, clock, self.definitions, self._builds, lambda: self._watch.parked)
-        self._starting: tuple[BeginRuns, Gathered[Start]] | None = None
-        self.goes_on = self.deciders.goes_on
-        self._tasks = Functions(lambda function: self._jobs.registered.has(function))  # noqa: PLW0108 - attached later
-        self._paused = Functions(lambda function: self._jobs.functions.limits_of(function).paused)
-        requests = RunRequests(commits, clock, tasks=self._tasks, paused=self._paused)
-
-        # The requests of clients to runs; their docstrings are at their definitions.
-        self.signal, self.request_cancel, self.terminate = requests.signal, requests.request_cancel, requests.terminate
-        self.unpark, self.cancel, self.move = requests.unpark, requests.cancel, requests.move
-
-    def attach(self, jobs: JobService) -> None:
-        """Work with the jobs of the node, which refer to this service themselves."""
-        self._jobs = jobs
+        self.definitions = Definitions(commits, reads, clock, self._became_workflows)
+        self._tasks = Functions(jobs.registered.has)
+        self._paused = Functions(lambda function: jobs.functions.limits_of(function).paused)
+        self.requests = RunRequests(commits, clock, tasks=self._tasks, paused=self._paused)
         self._long_histories = LongHistories(self.limits, jobs.handles.of)
-        self._newly_parked = NewlyParked(jobs.handles.of, self._clock.monotonic)
-        self.deciders.attach(jobs)
+        self._newly_parked = NewlyParked(jobs.handles.of, clock.monotonic)
+        self._starting: tuple[BeginRuns, Gathered[Start]] | None = None
+        first = first or (lambda _: True)
 
         def paused() -> bool:
             return jobs.dispatch.paused
@@ -258,45 +299,29 @@ class WorkflowService:
         def aside() -> int:
             return self._set_aside.number(RUN)
 
-        self._errands = ErrandLoop(self._commits, self._clock, paused=paused, set_aside=self._set_aside)
+        self._errands = ErrandLoop(commits, clock, paused=paused, set_aside=self._set_aside)
         self._alarms = Alarms(
-            self._commits,
-            self._clock,
+            commits,
+            clock,
             jobs.timers,
-            first=self._first,
+            first=first,
             paused=paused,
-            fetching=self._fetching,
+            fetching=fetching,
             waits=self.is_set_aside,
             aside=aside,
         )
-        self._watch = Watch(
-            self._commits,
-            self._reads,
-            self._clock,
-            builds=self._builds.all,
+        self._watch = watch = Watch(
+            commits,
+            reads,
+            clock,
+            builds=builds.all,
             definitions=self.definitions.all,
-            first=self._first,
+            first=first,
             paused=paused,
-            retention=self._retention,
+            retention=retention,
             aside=aside,
         )
-
-    def prefers(self, function: bytes) -> Callable[[Held], Worker | None] | None:
-        """See ``jobs.dispatch.Dispatch``: decisions prefer the worker that has the run in memory.
-
-        If builds have failed at the run, its decisions prefer workers with another build.
-        """
-        return self._worker_with if function[:1] == DECISIONS else None
-
-    def _worker_with(self, held: Held) -> Worker | None:
-        options = held.job.options
-        if options is None or options.run is None:
-            return None
-        run = options.run[0]
-        cached = self.deciders.cached.worker_of(run)
-        failed = self._failed_builds(run)
-        definition = decisions_of(held.job.function) if failed else None
-        return cached if definition is None else self._builds.other_than(failed, definition, cached)
+        self.versions = VersionTable(commits, reads, clock, self.definitions, builds, lambda: watch.parked)
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())
@@ -327,15 +352,15 @@ class WorkflowService:
     # ---- the store's notes after a commit ----
 
     def errands_stored(self) -> None:
-        """See `workflows.observer.RunObserver`."""
+        """See `workflows.observers.RunObserver`."""
         self._errands.stored()
 
     def appended(self, runs: Sequence[Changed]) -> None:
-        """See `workflows.observer.RunObserver`: add the alarms of the runs, count parked ones, and forget the closed ones."""
+        """See `workflows.observers.RunObserver`: add the alarms of the runs, count parked ones, and forget the closed ones."""
         if not self._set_aside.is_empty:
             self._set_aside.handled(RUN, [self._jobs.handles.of(one.run).decode() for one in runs])
         alarms = []
-        cached = self.deciders.cached
+        cached = self.cached
         for one in runs:
             if one.parked_us or one.was_parked:
                 self._watch.changed(one)
@@ -351,7 +376,7 @@ class WorkflowService:
             self._alarms.written(alarms)
 
     def not_read(self, runs: Sequence[Unread]) -> None:
-        """See `workflows.observer.RunObserver`: name the runs in the log, on the overview and in the metrics."""
+        """See `workflows.observers.RunObserver`: name the runs in the log, on the overview and in the metrics."""
         for row, fault in runs:
             name = self._jobs.handles.of(row.id).decode()
             self._set_aside.note(RUN, name, fault)
@@ -445,31 +470,7 @@ class WorkflowService:
                 return Stored({}, {job.id: why})
             return await self._jobs.keyed_intake.submit([job], keyed_act)
         act = KeyedAct(keyed_act.key, lambda outcomes: keyed_act.reply([_stored(outcomes[0])]))
-        return _stored(await commit_keyed(self._commits, self._beginning([start], act)))
-
-    def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Failed) -> None:
-        """See ``jobs.roots.Roots``."""
-
-        def begun(outcome: Begun) -> None:
-            for why in outcome.refused.values():
-                failed(UsageError(why))
-                return
-            done(outcome.joined)
-
-        self._commits.put(self._beginning([Start(job) for job in jobs]), begun, failed)
-
-    def beginning(self, jobs: list[Job], act: KeyedAct) -> tuple[Operation, Callable[[Begun], Stored]]:
-        """See ``jobs.roots.Roots``."""
-        return self._beginning([Start(job) for job in jobs], act), _stored
-
-    def _beginning(self, starts: list[Start], act: KeyedAct | None = None) -> BeginRuns:
-        operation = BeginRuns(starts, self._now_us(), act)
-        operation.size += sum(len(start.job.payload) + 300 for start in starts)
-        return operation
-
-    def begin_waiting(self, function: bytes, limit: int, done: Callable[[int], None], failed: Failed) -> None:
-        """See ``jobs.roots.Roots``."""
-        self._commits.put(BeginWaiting(function, limit, self._now_us()), done, failed)
+        return _stored(await commit_keyed(self._commits, _beginning([start], self._now_us(), act)))
 
     # ---- queries ----
 
@@ -504,6 +505,12 @@ class WorkflowService:
         """Return the last counts."""
         stranded = {(one.namespace, one.type, one.version): one.runs for one in self._watch.stranded()}
         return Counts(self._watch.open, self._watch.parked, stranded)
+
+
+def _beginning(starts: list[Start], now_us: int, act: KeyedAct | None = None) -> BeginRuns:
+    operation = BeginRuns(starts, now_us, act)
+    operation.size += sum(len(start.job.payload) + 300 for start in starts)
+    return operation
 
 
 def _stored(begun: Begun) -> Stored:

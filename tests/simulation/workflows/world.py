@@ -110,7 +110,7 @@ class FlowWorld(FlowStage):
         """Check the node's memory."""
         invariants.always(self.life)
         assert self.life.workflows is not None
-        cached = self.life.workflows.deciders.cached
+        cached = self.life.workflows.cached
         for run, at in cached._runs.items():
             assert at.worker in cached._connections, f"run {run} counts as cached by a worker that has gone"
 
@@ -323,8 +323,8 @@ class FlowWorld(FlowStage):
         assert not any(ended.values()), f"ended jobs of runs are left: {ended}"
         workflows = life.workflows
         assert workflows is not None
-        assert not workflows.deciders._goes_on
-        assert not workflows.deciders.cached._runs
+        assert not workflows.cached._goes_on
+        assert not workflows.cached._runs
 
     def _names(self) -> set[str]:
         return {"relay"} if self._chains else {*program.KINDS, *self.kinds}

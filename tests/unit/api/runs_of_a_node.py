@@ -44,42 +44,46 @@ class FakeWorkflows:
         self.reached = Reached("recorded", ROOT, ROOT, 7)
         self.moved = Moved("moved", ROOT + 1, ROOT)
         self.begun: Callable[[Job], Begun] = lambda _: Begun({}, {})
-        self.requests: list[Any] = []
+        self.received: list[Any] = []
         self.examined = 10**9
         """The runs that one read examines."""
         self.without_worker: list[tuple[str, str, str]] = []
 
+    @property
+    def requests(self) -> FakeWorkflows:
+        return self
+
     async def start(self, start: Start) -> Begun:
-        self.requests.append(tuple(start))
+        self.received.append(tuple(start))
         return self.begun(start.job)
 
     async def start_once(self, start: Start, keyed_act: KeyedAct) -> Stored:
         stored = Stored(*self.begun(start.job))
-        self.requests.append((keyed_act.key, keyed_act.reply([stored])))
+        self.received.append((keyed_act.key, keyed_act.reply([stored])))
         return stored
 
     async def signal(self, signal: Signal) -> Reached:
-        self.requests.append(signal)
+        self.received.append(signal)
         return self.reached
 
     async def request_cancel(self, key: Key, reason: str, request: int, act: object = None) -> Reached:
         del act
-        self.requests.append((key, reason, request))
+        self.received.append((key, reason, request))
         return self.reached
 
     async def terminate(self, key: Key, reason: str, children: ChildPolicy | None, act: object = None) -> Reached:
         del act
-        self.requests.append((key, reason, children))
+        self.received.append((key, reason, children))
         return self.reached
 
     async def move(self, key: Key, version: str, act: object = None) -> Moved:
         del act
-        self.requests.append((key, version))
+        self.received.append((key, version))
         return self.moved
 
     async def unpark(self, key: Key | None, _namespace: str, act: object = None) -> int:
         del act
-        self.requests.append(key)
+        self.received.append(key)
         return 1 if key else len(self.runs)
 
     def stranded(self) -> Collection[tuple[str, str, str]]:
@@ -89,7 +93,7 @@ class FakeWorkflows:
         return [b"order"]
 
     async def list(self, query: ListRuns, most: int = 10**9) -> Page[ShownRun]:
-        self.requests.append(query)
+        self.received.append(query)
         newest = sorted(
             (one for one in self.runs if query.after is None or one.row.id < query.after), key=lambda one: -one.row.id
         )
@@ -103,13 +107,13 @@ class FakeWorkflows:
         return await self.list(query, self.examined)
 
     async def show(self, key: Key) -> Shown:
-        self.requests.append(key)
+        self.received.append(key)
         return next(iter(self.runs), self.unbegun)
 
     async def history(self, run_id: int, first: int, limit: int, *, namespace: str) -> Page[Event]:
         assert namespace == "default"
         found = [event for event in self.events if event.id >= first]
-        self.requests.append(run_id)
+        self.received.append(run_id)
         return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 

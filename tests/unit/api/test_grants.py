@@ -178,7 +178,7 @@ def test_runs_of_other_workflows_are_left_out_and_forbidden() -> None:
             own = Caller("own", (Grant(Role.ADMIN, functions=("order",)),))
             assert (await node.api.call(workflows.ShowRun("order-17"), caller=own)).type == "order"
             await node.api.call(workflows.SignalRun(key="order-17", name="go"), caller=own)
-            assert fake.requests[-1].name == "go"
+            assert fake.received[-1].name == "go"
 
     run(test())
 

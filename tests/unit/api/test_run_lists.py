@@ -98,7 +98,7 @@ def test_lists_have_filters() -> None:
                 (workflows.ListWorkflowRuns(status="timed_out"), ((6,), False)),
             ):
                 await node.api.call(request)
-                query = fake.requests.pop()
+                query = fake.received.pop()
                 assert (query.status, query.parked) == expected
                 assert (query.type, query.workflow_id, query.since_us) == (
                     request.type,

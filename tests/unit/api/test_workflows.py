@@ -37,7 +37,7 @@ def test_a_run_is_started_or_joined() -> None:
                 '{"function": "order", "args": [17, ["cat"]], "id": "order-17", "version": "2", "timeout": 60}',
             )
             started = await node.api.call(request)
-            job, version, timeout = fake.requests.pop()
+            job, version, timeout = fake.received.pop()
             assert (job.function, job.payload, job.unique) == (b"order", b'[17, ["cat"]]', b"order-17")
             assert (version, timeout) == ("2", 60.0)
             handle = node.service.handles.of(job.id).decode()
@@ -58,7 +58,7 @@ def test_an_id_is_the_handle_without_a_unique() -> None:
         async with with_runs() as (node, fake):
             started = await node.api.call(workflows.StartRun("order"))
             assert started.id == started.handle
-            assert fake.requests[0][0].payload == b""
+            assert fake.received[0][0].payload == b""
 
     run(test())
 
@@ -75,19 +75,19 @@ def test_requests_reach_a_run() -> None:
                 fake.reached = Reached("recorded", ROOT, ROOT, waiting=state)
                 assert (await node.api.call(request)).status == state.name.lower()
             fake.reached = Reached("recorded", ROOT, ROOT, 7)
-            signal = fake.requests.pop()
+            signal = fake.received.pop()
             assert signal[:3] == (Key(workflow_id="order-17"), "approved", b'{"by": "eva"}')
             await node.api.call(workflows.SignalRun("order-17", "approved", request="r"))
-            assert fake.requests[-1].request == signal.request != 0
-            assert fake.requests.pop().input == b"", "as of Run.signal without a value"
+            assert fake.received[-1].request == signal.request != 0
+            assert fake.received.pop().input == b"", "as of Run.signal without a value"
             fake.reached = fake.reached._replace(verdict="repeated")
             assert (await node.api.call(workflows.CancelRun("order-17", "why"))).repeated
-            assert fake.requests.pop() == (Key(workflow_id="order-17"), "why", 0)
+            assert fake.received.pop() == (Key(workflow_id="order-17"), "why", 0)
             fake.reached = fake.reached._replace(verdict="recorded", status=Status.TERMINATED)
             assert (await node.api.call(workflows.TerminateRun("order-17", "why"))).status == "terminated"
-            assert fake.requests.pop() == (Key(workflow_id="order-17"), "why", None)
+            assert fake.received.pop() == (Key(workflow_id="order-17"), "why", None)
             await node.api.call(call("workflows.terminate", '{"key": "order-17", "children": "cancel"}'))
-            assert fake.requests.pop()[2] is ChildPolicy.REQUEST_CANCEL
+            assert fake.received.pop()[2] is ChildPolicy.REQUEST_CANCEL
 
     run(test())
 
@@ -106,7 +106,7 @@ def test_a_key_is_a_handle_or_a_run_or_a_workflow_id(text: str, key: Key) -> Non
     async def test() -> None:
         async with with_runs() as (node, fake):
             await node.api.call(workflows.CancelRun(text))
-            assert fake.requests.pop()[0] == key
+            assert fake.received.pop()[0] == key
 
     run(test())
 
@@ -116,7 +116,7 @@ def test_parked_runs_go_on() -> None:
         async with with_runs(a_run(1), a_run(2)) as (node, fake):
             assert await node.api.call(workflows.UnparkRun("order-1")) == workflows.ChangedRuns(1)
             assert await node.api.call(workflows.UnparkAllRuns()) == workflows.ChangedRuns(2)
-            assert fake.requests[-1] is None
+            assert fake.received[-1] is None
 
     run(test())
 
@@ -127,7 +127,7 @@ def test_a_run_is_moved_to_another_version() -> None:
             fake.moved = Moved("moved", ROOT + 5, ROOT)
             request = workflows.MoveRun("order-17", "1")
             moved = await node.api.call(request)
-            assert fake.requests[-1] == (Key(workflow_id="order-17"), "1")
+            assert fake.received[-1] == (Key(workflow_id="order-17"), "1")
             assert (moved.run, moved.status, moved.repeated) == (f"H:laptop:{ROOT}@{ROOT + 5}", "open", False)
             fake.moved = Moved("same", ROOT, ROOT)
             assert (await node.api.call(request)).repeated

@@ -67,14 +67,8 @@ if TYPE_CHECKING:
     from mainspring.workflows.store import Begun, Moved
 
 
-class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
-    """The runs of a node; `workflows.service` implements it."""
-
-    async def start(self, start: NewRun) -> Begun:
-        """Store a root job and begin its run; see ``workflows.store.Start``."""
-
-    async def start_once(self, start: NewRun, keyed_act: KeyedAct) -> Stored:
-        """Do the same in one transaction with the answer to the request. Raises RepeatedError."""
+class TakesRequests(Protocol):
+    """Requests to the runs of a node; `workflows.service.RunRequests` implements it."""
 
     async def signal(self, signal: requests.Signal) -> requests.Reached:
         """Record a signal."""
@@ -92,6 +86,20 @@ class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
 
     async def unpark(self, key: Key | None, namespace: str, act: Act | None = None) -> int:
         """Let a parked run go on; without a key, all of a namespace. Return their number."""
+
+
+class Workflows(ListsRuns, ReadsRuns, ShowsRuns, Protocol):
+    """The runs of a node; `workflows.service` implements it."""
+
+    async def start(self, start: NewRun) -> Begun:
+        """Store a root job and begin its run; see ``workflows.store.Start``."""
+
+    async def start_once(self, start: NewRun, keyed_act: KeyedAct) -> Stored:
+        """Do the same in one transaction with the answer to the request. Raises RepeatedError."""
+
+    @property
+    def requests(self) -> TakesRequests:
+        """The requests to runs."""
 
 
 class WorkflowCalls:
@@ -159,18 +167,22 @@ class WorkflowCalls:
         )
         if (problem := size_problem(signal.input, self._limits.largest)) is not None:
             raise ApiError(problem.code, problem.message)
-        return await self._reached(request, await self._workflows.signal(signal))
+        return await self._reached(request, await self._workflows.requests.signal(signal))
 
     async def _cancel(self, request: CancelRun, call: Call) -> ReachedRun:
         key, number = self._runs.key(request.namespace, request.key), _request_key(request.request)
         act = call.act(request.reason)
-        return await self._reached(request, await self._workflows.request_cancel(key, request.reason, number, act))
+        return await self._reached(
+            request, await self._workflows.requests.request_cancel(key, request.reason, number, act)
+        )
 
     async def _terminate(self, request: TerminateRun, call: Call) -> ReachedRun:
         act = call.act(request.reason)
         key = self._runs.key(request.namespace, request.key)
         children = None if request.children is None else CHILD_POLICIES[request.children]
-        return await self._reached(request, await self._workflows.terminate(key, request.reason, children, act))
+        return await self._reached(
+            request, await self._workflows.requests.terminate(key, request.reason, children, act)
+        )
 
     async def _reached(self, request: SignalRun | CancelRun | TerminateRun, reached: requests.Reached) -> ReachedRun:
         key = request.key
@@ -211,7 +223,7 @@ class WorkflowCalls:
         key, version = request.key, request.version
         target = self._runs.key(request.namespace, key)
         act = call.act(version)
-        moved = await self._workflows.move(target, version, act)
+        moved = await self._workflows.requests.move(target, version, act)
         why = ""
         match moved.verdict:
             case "unknown":
@@ -245,11 +257,11 @@ class WorkflowCalls:
             raise unread(request.key, found.fault)
         key = self._runs.key(request.namespace, request.key)
         act = call.act()
-        return ChangedRuns(await self._workflows.unpark(key, request.namespace, act))
+        return ChangedRuns(await self._workflows.requests.unpark(key, request.namespace, act))
 
     async def _unpark_all(self, request: UnparkAllRuns, call: Call) -> ChangedRuns:
         act = call.act(of="all")
-        return ChangedRuns(await self._workflows.unpark(None, request.namespace, act))
+        return ChangedRuns(await self._workflows.requests.unpark(None, request.namespace, act))
 
 
 def _value(request: SignalRun) -> bytes:

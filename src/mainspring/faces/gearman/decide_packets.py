@@ -241,7 +241,7 @@ class DecisionSide:
         self._peer = peer
         self._service = peer.service
         self._workflows = workflows
-        self._cached = workflows.deciders.cached
+        self._cached = workflows.cached
         self._limit = limit
         """The most decisions that the worker has at a time, besides those that it goes on with."""
         self.worker = Worker(self, peer.as_worker())
@@ -312,7 +312,7 @@ class DecisionSide:
 
     def forget(self) -> None:
         """Prefer the worker for no run, because it is silent. Its next decision of a run comes with the whole history."""
-        self._workflows.deciders.forget(self.worker)
+        self._workflows.cached.prefer_not(self.worker)
 
     def park(self, held: Held, why: str) -> None:
         """Park the run of a decision that has blocked the worker. Like one that was lost too often, it is tried again later."""
@@ -478,7 +478,7 @@ class DecisionReports:
         self._peer = peer
         self._service = peer.service
         self._workflows = workflows
-        self._cached = workflows.deciders.cached
+        self._cached = workflows.cached
         self._worker = worker
         self._assign = assign
         self._refill = refill

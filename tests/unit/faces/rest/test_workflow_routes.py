@@ -58,12 +58,12 @@ def test_requests_to_runs_have_their_roles() -> None:
             started = await client.send("POST", WORKFLOWS, body, token="developer")
             assert (started.status, started.json["joined"]) == (201, False)
             assert started.headers["location"].startswith(f"{WORKFLOWS}/H:")
-            assert fake.requests[-1][0].payload == b'{"amount":100}'
+            assert fake.received[-1][0].payload == b'{"amount":100}'
             old = {"function": "order", "unique": "order-17", "input": {"amount": 100}}
             assert (await client.send("POST", WORKFLOWS, old, token="developer")).status == 422
             for name in ("value",):
                 signal = await client.send("POST", f"{WORKFLOWS}/order-17/signal", {"name": "go", name: [1]})
-                assert (signal.status, fake.requests[-1].input) == (202, b"[1]")
+                assert (signal.status, fake.received[-1].input) == (202, b"[1]")
             for verb, status in (("cancel", 202), ("terminate", 200), ("move", 200), ("unpark", 200)):
                 given = {"version": "1"} if verb == "move" else {}
                 path = f"{WORKFLOWS}/order-17/{verb}"
