@@ -28,10 +28,7 @@ from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.stores import ZooKeeper, check_options, check_store
 from mainspring.tasks import CoroutineTask, Define, Definitions, Schedule, Task
 from mainspring.worker.functions import check_annotations, check_definition, check_workflows
-from mainspring.worker.link import connector
 from mainspring.worker.registry import Kept, Registry, kept_seconds
-from mainspring.worker.runtime import Worker
-from mainspring.worker.selector import absolute, import_included
 from mainspring.workflow_code.channels import Channel
 from mainspring.workflow_code.model import PARK_ON
 from mainspring.workflow_definitions import DefineWorkflow, Workflow, check_park_on, no_activity, run_limit, workflow_id
@@ -42,6 +39,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime
 
     from mainspring.client.environment import Address
+    from mainspring.worker.runtime import Worker
     from mainspring.worker.settings import WorkerSettings
 
 P = ParamSpec("P")
@@ -396,6 +394,10 @@ class App(AppClient):
 
         Raises SettingsError for a module that does not exist or whose import fails, with the cause chained.
         """
+        if not self._included:
+            return
+        from mainspring.worker.selector import import_included  # noqa: PLC0415 - for workers only
+
         for module in self._included:  # the list grows if one of them includes others
             import_included(module)
 
@@ -413,6 +415,11 @@ class App(AppClient):
         Raises SettingsError if a module that the App includes cannot be imported, or if the annotations of a function cannot be
         used.
         """
+        # Loaded here: a program that only submits needs no worker.
+        from mainspring.worker.link import connector  # noqa: PLC0415
+        from mainspring.worker.runtime import Worker  # noqa: PLC0415
+        from mainspring.worker.selector import absolute  # noqa: PLC0415
+
         self.load_tasks()
         check_annotations(self.registry)
         check_workflows(self.registry)

@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.zookeeper import address
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from mainspring.engines.zookeeper.ensemble_client import KazooTree
 from mainspring.engines.zookeeper.schedule_handlers import ZookeeperScheduleSlice
 from mainspring.errors import StoreError
 from mainspring.jobs.store import Claim, ClaimRequest
 from mainspring.storage.engine import DEFERRED
+from mainspring.stores import parse_zookeeper
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def in_memory(content: MemoryContent | None = None) -> Callable[[], DrivenEngine
 
 def on(url: str) -> Callable[[], DrivenEngine]:
     """Return a factory of engines on a real ensemble."""
-    return lambda: DrivenEngine(lambda: KazooTree(address.parse(url), LEASE), lease=LEASE, slices=SLICES)
+    return lambda: DrivenEngine(lambda: KazooTree(parse_zookeeper(url), LEASE), lease=LEASE, slices=SLICES)
 
 
 class DrivenEngine(ZookeeperEngine):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.ensemble_wiring import check_versions
 from mainspring.engines.zookeeper.tree import Create, Done
 from mainspring.errors import StoreUnavailableError
+from mainspring.stores import parse_zookeeper
 
 from .server import Ensemble
 from .test_faults import Watched, do, insist, run, session
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def test_ensembles_are_of_a_release_that_keeps_acknowledged_writes(ensemble: Ensemble) -> None:
     """Otherwise the tests that kill a leader could fail for ZooKeeper's sake."""
     with structlog.testing.capture_logs() as logs:
-        run(check_versions(parse(ensemble.url())))
+        run(check_versions(parse_zookeeper(ensemble.url())))
     assert logs == []
 
 

@@ -13,10 +13,10 @@ import pytest
 from kazoo.protocol.states import KazooState
 
 from mainspring.engines.zookeeper import committer, paths
-from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.ensemble_client import KazooTree
 from mainspring.engines.zookeeper.tree import Create, Done, SessionEndedError, UnknownOutcomeError
 from mainspring.errors import StoreError, StoreUnavailableError
+from mainspring.stores import parse_zookeeper
 from tests.postgres.proxy import Direction, Proxy
 
 from .server import Ensemble
@@ -59,7 +59,7 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def session(url: str, lease: float = LEASE, **more: Any) -> AsyncIterator[KazooTree]:
-    tree = KazooTree(parse(url), lease, **more)
+    tree = KazooTree(parse_zookeeper(url), lease, **more)
     await tree.open()
     try:
         yield tree
@@ -292,7 +292,7 @@ def test_a_multi_too_large_for_a_server_is_refused_by_the_client(zookeeper: str,
 @pytest.mark.parametrize("state", ["connected", "frozen", "refused", "forgotten", "ended", "opening"])
 def test_closing_takes_two_seconds_at_most(zookeeper: str, chroot: str, way: Proxy, state: str) -> None:
     async def test() -> None:
-        tree = KazooTree(parse(f"zookeeper://127.0.0.1:{way.port}{chroot}"), 8.0)
+        tree = KazooTree(parse_zookeeper(f"zookeeper://127.0.0.1:{way.port}{chroot}"), 8.0)
         opening = None
         if state == "opening":
             await do(way.freeze)

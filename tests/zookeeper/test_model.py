@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
-from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.ensemble_client import KazooTree
 from mainspring.engines.zookeeper.tree import ANY, Check, Create, Delete, Write
 from mainspring.errors import StoreError
+from mainspring.stores import parse_zookeeper
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Comparison(RuleBasedStateMachine):
         self.generations = itertools.count(1)
         url = f"zookeeper://{self.address}/model{next(CHROOTS)}"
         self.content = MemoryContent()
-        self.real = Side([KazooTree(parse(url), 4.0) for _ in range(SESSIONS)])
+        self.real = Side([KazooTree(parse_zookeeper(url), 4.0) for _ in range(SESSIONS)])
         self.model = Side([MemoryTree(self.content) for _ in range(SESSIONS)])
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:

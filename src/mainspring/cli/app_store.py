@@ -18,7 +18,8 @@ from typing import Final
 import msgspec
 
 from mainspring.errors import SettingsError
-from mainspring.server.settings import DEFAULT_STORE, parse_store
+from mainspring.server.settings import parse_store
+from mainspring.stores import DEFAULT_STORE
 from mainspring.worker import selector
 from mainspring.worker.processes import die_with, ignore_interrupts, python, spawn
 

@@ -37,7 +37,6 @@ from mainspring.namespaces import check
 from mainspring.server.process import stop_signals
 from mainspring.server.settings import (
     DEFAULT_HTTP,
-    DEFAULT_STORE,
     STOP_GRACE,
     Address,
     TcpAddress,
@@ -46,6 +45,7 @@ from mainspring.server.settings import (
     parse_address,
     parse_store,
 )
+from mainspring.stores import DEFAULT_STORE
 from mainspring.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:

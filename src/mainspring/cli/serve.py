@@ -42,7 +42,6 @@ from mainspring.server.settings import (
     DAY,
     DEFAULT_GEARMAN,
     DEFAULT_HTTP,
-    DEFAULT_STORE,
     STOP_GRACE,
     Address,
     FleetSettings,
@@ -55,6 +54,7 @@ from mainspring.server.settings import (
     parse_gearman_addresses,
     parse_store,
 )
+from mainspring.stores import DEFAULT_STORE
 
 PORTS_GROUP = Group("Ports", sort_key=2)
 

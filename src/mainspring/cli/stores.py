@@ -26,7 +26,8 @@ from mainspring.engines.sqlite.store_file import check_file, copy_store
 from mainspring.errors import ConnectionLostError, ServerError, StoreForeignError, UsageError
 from mainspring.namespaces import DEFAULT
 from mainspring.quantities import format_size
-from mainspring.server.settings import DAY, DEFAULT_STORE, parse_store
+from mainspring.server.settings import DAY, parse_store
+from mainspring.stores import DEFAULT_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

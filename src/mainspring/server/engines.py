@@ -13,6 +13,7 @@ from mainspring.errors import SettingsError
 from mainspring.features import Feature
 from mainspring.nodes.model import LEASE
 from mainspring.server.settings import WorkflowSettings, parse_store
+from mainspring.stores import parse_zookeeper
 from mainspring.workflows.model import Limits
 from mainspring.workflows.unit import KIND
 
@@ -66,11 +67,10 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: Wo
         )
     if settings.engine == "zookeeper":
         with _driver_for(settings):
-            from mainspring.engines.zookeeper import address  # noqa: PLC0415
             from mainspring.engines.zookeeper.engine import ZookeeperEngine  # noqa: PLC0415
             from mainspring.engines.zookeeper.ensemble_client import KazooTree  # noqa: PLC0415
             from mainspring.engines.zookeeper.schedule_handlers import ZookeeperScheduleSlice  # noqa: PLC0415
-        where = address.parse(settings.url)
+        where = parse_zookeeper(settings.url)
         return ZookeeperEngine(
             lambda: KazooTree(where, lease, checks_versions=True), lease=lease, slices=[ZookeeperScheduleSlice()]
         )
@@ -108,10 +108,9 @@ def _build_cluster(url: str, lease: float) -> Cluster:
     Raises SettingsError for a URL that is invalid.
     """
     with _driver_for(parse_store(url)):
-        from mainspring.engines.zookeeper import address  # noqa: PLC0415
         from mainspring.engines.zookeeper.cluster import ZookeeperCluster  # noqa: PLC0415
         from mainspring.engines.zookeeper.ensemble_client import KazooTree  # noqa: PLC0415
-    return ZookeeperCluster(KazooTree(address.parse(url), lease))
+    return ZookeeperCluster(KazooTree(parse_zookeeper(url), lease))
 
 
 async def migrate_store(settings: StoreSettings) -> list[int]:
@@ -122,10 +121,9 @@ async def migrate_store(settings: StoreSettings) -> list[int]:
         return await migrate_postgres(settings.url)
     if settings.engine == "zookeeper":
         with _driver_for(settings):
-            from mainspring.engines.zookeeper import address  # noqa: PLC0415
             from mainspring.engines.zookeeper.engine import migrate_tree  # noqa: PLC0415
             from mainspring.engines.zookeeper.ensemble_client import KazooTree  # noqa: PLC0415
-        return await migrate_tree(KazooTree(address.parse(settings.url), 10.0))
+        return await migrate_tree(KazooTree(parse_zookeeper(settings.url), 10.0))
     assert settings.path is not None
     return migrate_file(settings.path, copied=settings.backup_before_migrate)
 

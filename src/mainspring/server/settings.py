@@ -14,7 +14,7 @@ import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from mainspring.access.proxy import USER_HEADER
 from mainspring.access.roles import Role
@@ -24,6 +24,7 @@ from mainspring.namespaces import DEFAULT, check
 from mainspring.nodes import strategies
 from mainspring.nodes.model import BEAT, LEASE, Lease
 from mainspring.server.log_writer import LogSettings
+from mainspring.stores import DEFAULT_STORE, Engine, parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,7 +165,6 @@ def _is_ip(text: str) -> bool:
     return True
 
 
-DEFAULT_STORE = "sqlite:///mainspring.db"
 DEFAULT_GEARMAN = TcpAddress("127.0.0.1", 4730)
 DEFAULT_HTTP = TcpAddress("127.0.0.1", 8080)
 """The address for HTTP of ``mainspring run``."""
@@ -174,7 +174,6 @@ STOP_GRACE = 30.0
 """Seconds that a stop waits for running jobs, by default."""
 MIB = 1 << 20
 
-Engine = Literal["memory", "sqlite", "postgres", "zookeeper"]
 Synchronous = Literal["full", "normal"]
 TLS_OPTIONS = ("--tls-cert", "--tls-key", "--tls-client-ca")
 
@@ -499,34 +498,8 @@ class ServerSettings:
 
 
 def parse_store(url: str, **options: object) -> StoreSettings:
-    """Parse a store's URL.
-
-    Raises SettingsError for an unknown scheme, and for a SQLite URL without a file.
-    """
-    parts = urlsplit(url)
-    if parts.scheme == "memory":
-        if url not in {"memory://", "memory:"}:
-            raise SettingsError(f"{url!r} has a name, but a store in memory has none: write memory://")
-        return StoreSettings(url="memory://", engine="memory", path=None, **options)  # type: ignore[arg-type]
-    if parts.scheme == "sqlite":
-        if parts.netloc or not url.startswith("sqlite:///"):
-            raise SettingsError(
-                f"{url!r} lacks a slash: write sqlite:///FILE, or sqlite:////PATH/FILE for an absolute path"
-            )
-        path = unquote(url.removeprefix("sqlite:///"))
-        if not path or path.endswith("/"):
-            raise SettingsError(f"{url!r} names no file: write sqlite:///FILE, such as {DEFAULT_STORE}")
-        return StoreSettings(url=url, engine="sqlite", path=Path(path), **options)  # type: ignore[arg-type]
-    if parts.scheme in {"postgresql", "postgres"}:
-        return StoreSettings(url=url, engine="postgres", path=None, **options)  # type: ignore[arg-type]
-    if parts.scheme == "zookeeper":
-        return StoreSettings(url=url, engine="zookeeper", path=None, **options)  # type: ignore[arg-type]
-    if not parts.scheme or len(parts.scheme) == 1:
-        raise SettingsError(f"{url!r} is not a store: write sqlite:///{url} for that file, or memory://")
-    raise SettingsError(
-        f"{url!r} is a store that this version does not have: use sqlite:///FILE, postgresql://USER@HOST/DATABASE,"
-        " zookeeper://HOST:2181/CHROOT, or memory:// to keep nothing"
-    )
+    """Parse a store's URL. Raises SettingsError, as `parse_url` does."""
+    return StoreSettings(**parse_url(url)._asdict(), **options)  # type: ignore[arg-type]
 
 
 def default_node_name(host: str | None = None) -> NodeId:

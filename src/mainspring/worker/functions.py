@@ -10,14 +10,11 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from mainspring.client.options import Options, check_text, refusal
 from mainspring.client.payload import Signature
 from mainspring.errors import SettingsError, UsageError
 from mainspring.resources.rules import UNLIMITED, Limits
 from mainspring.worker.registry import KEPT, Function, Kept, Registry, WorkflowFunction
-from mainspring.workflow_code.lint import lint
 from mainspring.workflow_code.model import Code
 
 if TYPE_CHECKING:
@@ -165,20 +162,24 @@ def _check_parameters(call: Callable[..., Any], name: str, signature: Signature)
         )
 
 
-_log = structlog.get_logger("mainspring.workflows")
-
-
 def check_workflows(registry: Registry, *, strict: bool = False) -> None:
     """Log a warning for code of workflows that a replay cannot repeat.
 
     Raises SettingsError for it if ``strict``.
     """
+    if not registry.workflows:
+        return
+    # Loaded at the start of a worker: an App that only submits needs neither.
+    import structlog  # noqa: PLC0415
+
+    from mainspring.workflow_code.lint import lint  # noqa: PLC0415
+
     findings = list(dict.fromkeys(one for workflow in registry.workflows.values() for one in lint(workflow.code.call)))
     if strict and findings:
         listed = "; ".join(map(str, findings))
         raise SettingsError(f"workflows have code that a replay cannot repeat: {listed}")
     for finding in findings:
-        _log.warning(
+        structlog.get_logger("mainspring.workflows").warning(
             "a replay cannot repeat this code of a workflow",
             at=f"{finding.file}:{finding.line}",
             function=finding.function,

@@ -12,7 +12,6 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from tests.zookeeper.server import Ensemble
 
-from mainspring.engines.zookeeper.address import parse
 from mainspring.engines.zookeeper.engine import prepare_tree
 from mainspring.engines.zookeeper.ensemble_client import KazooTree
 from mainspring.engines.zookeeper.ensemble_wiring import Answer, check_versions, make_client
@@ -31,6 +30,7 @@ from mainspring.errors import SettingsError, StoreError, StoreForeignError, Stor
 from mainspring.ids import NodeId
 from mainspring.server.engines import build_engine
 from mainspring.server.settings import parse_store
+from mainspring.stores import parse_zookeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -47,7 +47,7 @@ def run(zookeeper: str, chroot: str) -> Callable[[Callable[[KazooTree, KazooTree
 
     def run(test: Callable[[KazooTree, KazooTree], Coroutine[Any, Any, None]]) -> None:
         async def run_with_trees() -> None:
-            trees = [KazooTree(parse(f"zookeeper://{zookeeper}{chroot}/below"), 4.0) for _ in range(2)]
+            trees = [KazooTree(parse_zookeeper(f"zookeeper://{zookeeper}{chroot}/below"), 4.0) for _ in range(2)]
             try:
                 for tree in trees:
                     await tree.open()
@@ -352,7 +352,7 @@ def test_a_client_whose_thread_fails_is_replaced(run: Any) -> None:
 
 def test_an_unreachable_ensemble_is_reported_without_the_password(free_port: int) -> None:
     async def test() -> None:
-        tree = KazooTree(parse(f"zookeeper://user:secret@127.0.0.1:{free_port}/x"), 1.0)
+        tree = KazooTree(parse_zookeeper(f"zookeeper://user:secret@127.0.0.1:{free_port}/x"), 1.0)
         with pytest.raises(StoreUnavailableError, match=r"zookeeper://user@127") as caught:
             await tree.open()
         assert "secret" not in str(caught.value)
@@ -391,7 +391,7 @@ def test_a_version_that_may_lose_writes_is_logged(answer: str, logged: str) -> N
         async with server:
             port = server.sockets[0].getsockname()[1]
             with structlog.testing.capture_logs() as logs:
-                await check_versions(parse(f"zookeeper://127.0.0.1:{port}/x"))
+                await check_versions(parse_zookeeper(f"zookeeper://127.0.0.1:{port}/x"))
         assert logged in "".join(line["event"] for line in logs)
         assert len(logs) == bool(logged)
 
@@ -418,9 +418,9 @@ def test_a_node_logs_the_version_of_each_member_once(zookeeper: str, chroot: str
 @pytest.mark.parametrize("below", ["/workers", "/pending_tasks/00", "/fires/x"])
 def test_a_chroot_inside_another_store_is_refused(zookeeper: str, chroot: str, below: str) -> None:
     async def check() -> None:
-        store = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
-        inside = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}{below}"), 4.0)
-        beside = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}/others{below}"), 4.0)
+        store = KazooTree(parse_zookeeper(f"zookeeper://{zookeeper}{chroot}"), 4.0)
+        inside = KazooTree(parse_zookeeper(f"zookeeper://{zookeeper}{chroot}{below}"), 4.0)
+        beside = KazooTree(parse_zookeeper(f"zookeeper://{zookeeper}{chroot}/others{below}"), 4.0)
         await store.open()
         try:
             await prepare_tree(store)
@@ -437,18 +437,18 @@ def test_a_chroot_inside_another_store_is_refused(zookeeper: str, chroot: str, b
 
 def test_nodes_of_a_client_with_credentials_are_its_own(zookeeper: str, chroot: str) -> None:
     async def test() -> None:
-        own = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
+        own = KazooTree(parse_zookeeper(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
         await own.open()
         await own.commit([Create("/a", b"1")])
-        same = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
+        same = KazooTree(parse_zookeeper(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
         await same.open()
         await same.sync()
         assert await same.get("/a") is not None
-        stranger = KazooTree(parse(f"zookeeper://user:wrong@{zookeeper}{chroot}"), 4.0)
+        stranger = KazooTree(parse_zookeeper(f"zookeeper://user:wrong@{zookeeper}{chroot}"), 4.0)
         with pytest.raises(SettingsError, match="do not allow") as caught:
             await stranger.open()
         assert "wrong" not in str(caught.value)
-        anonymous = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
+        anonymous = KazooTree(parse_zookeeper(f"zookeeper://{zookeeper}{chroot}"), 4.0)
         with pytest.raises(SettingsError):
             await anonymous.open()
         await own.close()
@@ -459,10 +459,10 @@ def test_nodes_of_a_client_with_credentials_are_its_own(zookeeper: str, chroot: 
 
 def test_acl_world_gives_every_client_access(zookeeper: str, chroot: str) -> None:
     async def test() -> None:
-        own = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}?acl=world"), 4.0)
+        own = KazooTree(parse_zookeeper(f"zookeeper://user:secret@{zookeeper}{chroot}?acl=world"), 4.0)
         await own.open()
         await own.commit([Create("/a", b"1")])
-        anonymous = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
+        anonymous = KazooTree(parse_zookeeper(f"zookeeper://{zookeeper}{chroot}"), 4.0)
         await anonymous.open()
         await anonymous.sync()
         assert await anonymous.commit([Write("/a", b"2")]) == Done(["/a"])
@@ -474,9 +474,9 @@ def test_acl_world_gives_every_client_access(zookeeper: str, chroot: str) -> Non
 
 def test_nodes_of_another_user_are_neither_read_nor_written(zookeeper: str, chroot: str) -> None:
     async def test() -> None:
-        anonymous = KazooTree(parse(f"zookeeper://{zookeeper}{chroot}"), 4.0)
+        anonymous = KazooTree(parse_zookeeper(f"zookeeper://{zookeeper}{chroot}"), 4.0)
         await anonymous.open()
-        user = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
+        user = KazooTree(parse_zookeeper(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
         await user.open()
         await user.commit([Create("/a", b"1")])
         await anonymous.sync()
@@ -497,10 +497,10 @@ def test_an_ensemble_that_requires_credentials_refuses_a_client_without(
     with Ensemble(parent=tmp_path, java=options) as server:
 
         async def test() -> None:
-            anonymous = KazooTree(parse(server.url(chroot)), 4.0)
+            anonymous = KazooTree(parse_zookeeper(server.url(chroot)), 4.0)
             with pytest.raises(SettingsError, match="requires a user and password"):
                 await anonymous.open()
-            user = KazooTree(parse(server.url(chroot).replace("//", "//user:secret@")), 4.0)
+            user = KazooTree(parse_zookeeper(server.url(chroot).replace("//", "//user:secret@")), 4.0)
             await user.open()
             await user.close()
 
@@ -511,7 +511,7 @@ def test_refused_credentials_fail_the_opening(zookeeper: str, chroot: str, monke
     """A server accepts any digest, but refuses an unknown scheme."""
 
     async def test() -> None:
-        tree = KazooTree(parse(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
+        tree = KazooTree(parse_zookeeper(f"zookeeper://user:secret@{zookeeper}{chroot}"), 4.0)
 
         def make_with_unknown_scheme(*arguments: Any) -> Any:
             client = make_client(*arguments)

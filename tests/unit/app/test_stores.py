@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -148,3 +150,26 @@ def test_an_app_on_zookeeper_has_all_other_features() -> None:
 
     assert [function.name for function in app.registry] == ["f", "g", "h"]
     assert f(7) == 7
+
+
+APP = """
+import sys, mainspring
+app = mainspring.App(store="sqlite:///jobs.db")
+@app.task
+def add(a: int, b: int) -> int: ...
+print(*sys.modules)
+"""
+
+
+def test_an_app_loads_no_store_and_no_worker() -> None:
+    loaded = subprocess.run([sys.executable, "-c", APP], check=True, capture_output=True, text=True).stdout.split()
+    others = (
+        "mainspring.engines",
+        "asyncpg",
+        "kazoo",
+        "apsw",
+        "mainspring.server",
+        "mainspring.worker.runtime",
+        "structlog",
+    )
+    assert [name for name in loaded if name.startswith(others)] == []

@@ -31,9 +31,9 @@ from mainspring.errors import SettingsError, StoreForeignError, StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.engines.zookeeper.address import Address
     from mainspring.engines.zookeeper.ensemble_wiring import Answer
     from mainspring.engines.zookeeper.tree import Change, Node, Watch
+    from mainspring.stores import ZooKeeperAddress
 
 log = structlog.get_logger("mainspring.zookeeper")
 
@@ -66,7 +66,7 @@ class KazooTree:
 
     def __init__(
         self,
-        address: Address,
+        address: ZooKeeperAddress,
         session_timeout: float = 10.0,
         *,
         request_timeout: float | None = None,

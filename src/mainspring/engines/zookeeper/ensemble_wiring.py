@@ -33,7 +33,7 @@ from kazoo.retry import KazooRetry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mainspring.engines.zookeeper.address import Address
+    from mainspring.stores import ZooKeeperAddress
 
 RECEIVE_BYTES: Final = 262_144
 PROBE_TIMEOUT: Final = 0.5
@@ -269,7 +269,7 @@ log = structlog.get_logger("mainspring.zookeeper")
 
 
 def make_client(
-    address: Address,
+    address: ZooKeeperAddress,
     session_timeout: float,
     changed: Callable[[object], None],
     agreed: Callable[[Any, float], None],
@@ -367,7 +367,7 @@ def _quiet() -> logging.Logger:
     return logger
 
 
-async def check_versions(address: Address) -> None:
+async def check_versions(address: ZooKeeperAddress) -> None:
     """Log a warning if a member has a version that may lose acknowledged writes."""
     members = [f"{host}:{port}" for host, port in address.hosts]
     versions = await asyncio.gather(*(_version(host, port) for host, port in address.hosts))

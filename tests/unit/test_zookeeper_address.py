@@ -6,13 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mainspring.engines.zookeeper.address import CHROOT, Address, parse
 from mainspring.errors import SettingsError
+from mainspring.stores import ZOOKEEPER_CHROOT, ZooKeeperAddress, parse_zookeeper
 
 
 def test_hosts_and_chroot() -> None:
-    address = parse("zookeeper://h1:2182,h2,[::1]:99/fleet/jobs/")
-    assert address == Address(
+    address = parse_zookeeper("zookeeper://h1:2182,h2,[::1]:99/fleet/jobs/")
+    assert address == ZooKeeperAddress(
         hosts=(("h1", 2182), ("h2", 2181), ("::1", 99)),
         chroot="/fleet/jobs",
         user=None,
@@ -23,20 +23,20 @@ def test_hosts_and_chroot() -> None:
 
 
 def test_the_chroot_has_a_default() -> None:
-    assert parse("zookeeper://h").chroot == CHROOT
-    assert parse("zookeeper://h").shown == f"zookeeper://h{CHROOT}"
-    assert parse("zookeeper://h/").chroot == "/"
-    assert parse("zookeeper://h/a%20b").chroot == "/a b"
+    assert parse_zookeeper("zookeeper://h").chroot == ZOOKEEPER_CHROOT
+    assert parse_zookeeper("zookeeper://h").shown == f"zookeeper://h{ZOOKEEPER_CHROOT}"
+    assert parse_zookeeper("zookeeper://h/").chroot == "/"
+    assert parse_zookeeper("zookeeper://h/a%20b").chroot == "/a b"
 
 
 def test_credentials_are_kept_and_not_shown() -> None:
-    address = parse("zookeeper://me:s%40:e%2Fcret@h:1/x")
+    address = parse_zookeeper("zookeeper://me:s%40:e%2Fcret@h:1/x")
     assert (address.user, address.password) == ("me", "s@:e/cret")
     assert address.shown == "zookeeper://me@h:1/x"
     assert "cret" not in address.shown
     assert not address.is_open
-    assert parse("zookeeper://me:secret@h/x?acl=world").is_open
-    assert not parse("zookeeper://me:secret@h/x?acl=creator").is_open
+    assert parse_zookeeper("zookeeper://me:secret@h/x?acl=world").is_open
+    assert not parse_zookeeper("zookeeper://me:secret@h/x?acl=creator").is_open
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_credentials_are_kept_and_not_shown() -> None:
 )
 def test_an_invalid_address_is_refused_with_the_reason(url: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message) as caught:
-        parse(url)
+        parse_zookeeper(url)
     assert "secret" not in str(caught.value)
 
 
@@ -77,7 +77,7 @@ def test_an_invalid_address_is_refused_with_the_reason(url: str, message: str) -
 @example("//h:١٢")
 def test_any_text_is_an_address_or_an_error(text: str) -> None:
     try:
-        address = parse(f"zookeeper:{text}")
+        address = parse_zookeeper(f"zookeeper:{text}")
     except SettingsError:
         return
     assert address.hosts
