@@ -26,8 +26,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cyclopts import Token
-
 from mainspring.cli.display import did_you_mean
 from mainspring.client.environment import DEFAULT_SERVER, TOKEN_VARIABLE, parse_servers
 from mainspring.errors import SettingsError
@@ -104,6 +102,8 @@ class Defaults:
 
     def __call__(self, _app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Set the options that neither the command line nor the environment sets: a configuration hook of cyclopts."""
+        from cyclopts import Token  # noqa: PLC0415 - slow to load, and `mainspring --help` does without
+
         values = self.of_command(commands[0]) if commands else {}
         given: dict[str, str] = {}
         for argument in arguments:

@@ -16,7 +16,6 @@ out, in a given order.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import re
 import sys
@@ -24,7 +23,6 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from mainspring.appearance import terminal_style
@@ -53,6 +51,8 @@ def did_you_mean(word: str, candidates: Iterable[str], *, most: int = 1, cutoff:
 
     ``cutoff``, from 0 to 1, is the least similarity.
     """
+    import difflib  # noqa: PLC0415 - for mistakes only
+
     close = [repr(name) for name in difflib.get_close_matches(word, candidates, n=most, cutoff=cutoff)]
     if not close:
         return ""
@@ -177,6 +177,8 @@ def _escape(character: str) -> str:
 
 def print_json(value: object) -> None:
     """Print a value as one line of JSON."""
+    import msgspec  # noqa: PLC0415 - help and most tables do without
+
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
     sys.stdout.flush()
 

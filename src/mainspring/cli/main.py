@@ -18,9 +18,6 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from cyclopts import App, Group
-from cyclopts.exceptions import CycloptsError
-
 from mainspring.cli.defaults import Defaults, load_defaults
 from mainspring.cli.display import (
     EXIT_DONE,
@@ -40,6 +37,7 @@ from mainspring.version import version
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from cyclopts import App
     from cyclopts.help import HelpEntry, HelpPanel
     from rich.console import Console, ConsoleOptions
 
@@ -239,11 +237,10 @@ EXIT CODES
   2 wrong usage        5 timed out"""
 
 
-RUNNING_GROUP = Group("Servers and workers", sort_key=1)
-JOBS_GROUP = Group("Jobs", sort_key=2)
-STORES_GROUP = Group("Nodes and stores", sort_key=3)
-ACCESS_GROUP = Group("Access", sort_key=4)
-OPTIONS_GROUP = Group("Options", sort_key=5)
+RUNNING_GROUP = "Servers and workers"
+JOBS_GROUP = "Jobs"
+STORES_GROUP = "Nodes and stores"
+ACCESS_GROUP = "Access"
 
 COMMANDS = {
     "run": ("run:run", RUNNING_GROUP, "Run a server together with workers for the tasks in a file."),
@@ -318,8 +315,29 @@ SUBCOMMANDS = {
 """The subcommands of each command that has some."""
 
 
-def build_app(defaults: Defaults | None = None, *, listing: bool = False) -> App:
-    """Return the parser of all commands. ``listing``: it only lists the commands and does not load them."""
+LISTING: Final[tuple[list[str], ...]] = ([], ["--help"], ["-h"], ["help"])
+"""Arguments that list the commands."""
+GEARMAND = "Run a server with gearmand's options, as a replacement for it."
+
+
+def listing() -> str:
+    """Return the page that lists the commands. It needs no cyclopts, which takes longer to load than everything else here."""
+    groups: dict[str, list[str]] = {}
+    for name, (_, group, purpose) in COMMANDS.items():
+        groups.setdefault(group, []).append(_beside(name, purpose))
+    groups[RUNNING_GROUP].append(_beside("gearmand", GEARMAND))
+    groups["Options"] = [
+        _beside("--help, -h", "Display this message and exit."),
+        _beside("--version", "Display application version."),
+    ]
+    panels = (f"{group.upper()}\n{''.join(lines)}\n" for group, lines in groups.items())
+    return f"Usage: mainspring COMMAND\n\n{_flow(DESCRIPTION)}\n\n{''.join(panels)}"
+
+
+def build_app(defaults: Defaults | None = None) -> App:
+    """Return the parser of all commands."""
+    from cyclopts import App  # noqa: PLC0415 - slow to load
+
     app = App(
         name="mainspring",
         help=DESCRIPTION,
@@ -328,21 +346,10 @@ def build_app(defaults: Defaults | None = None, *, listing: bool = False) -> App
         version=version,
         config=[] if defaults is None else [defaults],
     )
-    for order, (name, (target, group, purpose)) in enumerate(COMMANDS.items()):
-        # A purpose given here would replace the longer text on the command's own help page.
-        more = {"help": purpose} if listing else {"usage": USAGES[name]} if name in USAGES else {}
-        app.command(f"mainspring.cli.{target}", name=name, group=group, sort_key=order, **more)
-    # Listed only: `run` parses the command itself, because gearmand's options have another syntax.
-    app.command(
-        App(
-            name="gearmand",
-            help="Run a server with gearmand's options, as a replacement for it.",
-            group=RUNNING_GROUP,
-            sort_key=len(COMMANDS),
-        )
-    )
-    for flag in ("--help", "--version"):
-        app[flag].group = OPTIONS_GROUP
+    for name, (target, _, _) in COMMANDS.items():
+        app.command(f"mainspring.cli.{target}", name=name, **({"usage": USAGES[name]} if name in USAGES else {}))
+    # Its name only: `run` parses the command itself, because gearmand's options have another syntax.
+    app.command(App(name="gearmand", help=GEARMAND))
     return app
 
 
@@ -378,7 +385,23 @@ def run(arguments: Sequence[str]) -> int:
     for name in [name for name, value in os.environ.items() if name.startswith("MAINSPRING_") and not value]:
         del os.environ[name]  # an empty variable counts as not set: unit files contain such variables
     defaults = load_defaults()
-    app = build_app(defaults, listing=not arguments or arguments[0] not in COMMANDS)
+    if list(arguments) in LISTING:
+        if defaults.found:
+            defaults.check(OptionNames(build_app(defaults)))
+        sys.stdout.write(listing())
+        return EXIT_DONE
+    from cyclopts.exceptions import CycloptsError  # noqa: PLC0415 - slow to load
+
+    try:
+        return _parse_and_run(arguments, defaults)
+    except CycloptsError as error:
+        text = _one_line(error)
+        print_error(f"{text}{'' if text.endswith('?') else ';'} see: mainspring {_command(arguments)}--help")
+        return EXIT_USAGE
+
+
+def _parse_and_run(arguments: Sequence[str], defaults: Defaults) -> int:
+    app = build_app(defaults)
     if defaults.found:
         defaults.check(OptionNames(app))
     if arguments[:1] == ["gearmand"]:
@@ -417,10 +440,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return EXIT_FAILED
     try:
         return run(arguments)
-    except CycloptsError as error:
-        text = _one_line(error)
-        print_error(f"{text}{'' if text.endswith('?') else ';'} see: mainspring {_command(arguments)}--help")
-        return EXIT_USAGE
     except GearmandUsageError as error:
         print_error(f"gearmand: {_one_line(error)}")
         return EXIT_FAILED
