@@ -24,6 +24,7 @@ import postgres_cells
 import python_api
 import report
 import servers
+import starts
 import viewers
 import workflow_cells
 import zookeeper_cells
@@ -44,6 +45,7 @@ def main() -> int:
         + pages.cells("pages", "SQLite", sqlite, fill)
         + viewers.cells("viewers", "SQLite", sqlite)
         + limits.cells(sqlite, memory)
+        + starts.cells(memory)
         + postgres_cells.cells(fill, options.server_cmd)
         + zookeeper_cells.cells(options.server_cmd)
     )
