@@ -11,9 +11,9 @@ from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.postgres.changing import PostgresBulkSlice
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.postgres.schedules import PostgresScheduleSlice
-from mainspring.engines.sql.workflows import SqliteWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.schedules import SqliteBulkSlice, SqliteScheduleSlice
+from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 
 if TYPE_CHECKING:
     from pathlib import Path

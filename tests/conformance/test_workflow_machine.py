@@ -13,8 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.workflows import MemoryWorkflowSlice
-from mainspring.engines.sql.workflows import SqliteWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.workflows import outbox, tables
 from mainspring.workflows.reading import RunCache
 from tests.conformance.suite.flow_machine import FlowMachine

@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.workflows import MemoryRuns, MemoryWorkflowSlice
-from mainspring.engines.sql.workflows import SqliteWorkflowSlice
+from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.workflows.model import YEAR, Definition, Key, Status
 from mainspring.workflows.requests import Signal
 from mainspring.workflows.store import FindDefinitions

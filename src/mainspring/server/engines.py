@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Protocol, cast
 
-from mainspring.engines.sql.workflows import SqliteWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.schedules import SqliteBulkSlice, SqliteScheduleSlice
 from mainspring.engines.sqlite.store_file import Update, migrate_file
+from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import SettingsError
 from mainspring.features import Feature
 from mainspring.nodes.model import LEASE

@@ -79,16 +79,15 @@ class EarlySignals(NamedTuple):
     """Whether one of them has a certain key."""
 
 
-def first_errands(stored: Iterable[tuple[int, bytes]], limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
-    """Return the first of the stored errands; see ``RunTables.errands``."""
-    found: list[tuple[int, bytes]] = []
-    size = 0
-    for errand in stored:
-        size += len(errand[1])
-        if len(found) == limit or (found and size > most_bytes):
+def first_errands(sizes: Iterable[int], limit: int, most_bytes: int) -> int:
+    """Return how many of the stored errands, which have these sizes, are first; see ``RunTables.errands``."""
+    number = total = 0
+    for size in sizes:
+        total += size
+        if number == limit or (number and total > most_bytes):
             break
-        found.append(errand)
-    return found
+        number += 1
+    return number
 
 
 class Runs(Protocol):

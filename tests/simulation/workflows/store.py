@@ -11,8 +11,8 @@ from unittest.mock import patch
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.tables import Tables
 from mainspring.engines.memory.workflows import MemoryWorkflowSlice
-from mainspring.engines.sql.workflows import SqliteWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import StoreError, StoreFullError
 from mainspring.workflows.reading import RunCache
 from tests.postgres.server import memory_directory

@@ -15,6 +15,7 @@ PARTIAL = "SEARCH jobs USING INDEX"
 """An index without ``term``, which its condition implies; no row is read for that (`test_the_queue_is_read_without_its_rows`)."""
 BY_ID = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 RUN_BY_ID = "SEARCH runs USING INTEGER PRIMARY KEY (rowid=?)"
+AMONG = ["LIST SUBQUERY 1", "SCAN json_each VIRTUAL TABLE INDEX 1:"]
 
 PLANS = {
     "live": ["SEARCH jobs USING INDEX live (function=? AND uniq=?)"],
@@ -98,11 +99,7 @@ PLANS = {
         "CORRELATED SCALAR SUBQUERY 2",
         "SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?)",
     ],
-    "whole_histories": [
-        "SEARCH history USING PRIMARY KEY (run=?)",
-        "LIST SUBQUERY 1",
-        "SCAN json_each VIRTUAL TABLE INDEX 1:",
-    ],
+    "whole_histories": ["SEARCH history USING PRIMARY KEY (run=?)", *AMONG],
     "blocks": [
         "SEARCH history USING PRIMARY KEY (run=? AND first>?)",
         "SCALAR SUBQUERY 1",
@@ -126,7 +123,7 @@ PLANS = {
         "CORRELATED SCALAR SUBQUERY 1",
         "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)",
     ],
-    "forget_early": ["SEARCH early_signals USING PRIMARY KEY (job=?)"],
+    "forget_early": ["SEARCH early_signals USING PRIMARY KEY (job=?)", *AMONG],
     "definitions_of": ["SEARCH definitions USING PRIMARY KEY (namespace=? AND name=?)"],
     "next_builds": ["SEARCH runs USING INDEX runs_parked ((namespace,type,version,builds)>(?,?,?,?))"],
     "parked_runs": ["SEARCH runs USING INDEX runs_parked (namespace=? AND type=? AND version=? AND builds=?)"],
@@ -137,20 +134,23 @@ PLANS = {
     "due_runs": ["SEARCH runs USING COVERING INDEX runs_due (due_us>? AND due_us<?)"],
     "next_run": ["SEARCH runs USING COVERING INDEX runs_due (due_us>?)"],
     "closed_runs": ["SEARCH runs USING INDEX runs_closed (namespace=? AND closed_us<?)"],
-    "forget_history": ["SEARCH history USING PRIMARY KEY (run=?)"],
-    "forget_snapshot": ["SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?)"],
-    "forget_run": [RUN_BY_ID],
+    "errand_sizes": ["SEARCH errands USING INTEGER PRIMARY KEY (rowid>?)"],
+    "errands": ["SEARCH errands USING INTEGER PRIMARY KEY (rowid>?)"],
+    "delete_errands": ["SEARCH errands USING INTEGER PRIMARY KEY (rowid=?)", *AMONG],
+    "forget_histories": ["SEARCH history USING PRIMARY KEY (run=?)", *AMONG],
+    "forget_snapshots": ["SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?)", *AMONG],
+    "forget_runs": [RUN_BY_ID, *AMONG],
     "mark_run": ["SEARCH runs USING INTEGER PRIMARY KEY (rowid<?)"],
     "list_runs": ["SEARCH runs USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
-    "list_these_runs": [RUN_BY_ID, "LIST SUBQUERY 1", "SCAN json_each VIRTUAL TABLE INDEX 1:"],
+    "list_these_runs": [RUN_BY_ID, *AMONG],
     "few_named": [
         "COMPOUND QUERY",
         "LEFT-MOST SUBQUERY",
         "SEARCH runs USING COVERING INDEX runs_open (namespace=? AND workflow_id=?)",
         "UNION ALL",
-        "CO-ROUTINE (subquery-2)",
+        "CO-ROUTINE few",
         "SEARCH runs USING INDEX runs_named (namespace=? AND workflow_id=?)",
-        "SCAN (subquery-2)",
+        "SCAN few",
     ],
     "acts_on_object": [
         "MERGE (UNION ALL)",

@@ -188,8 +188,8 @@ class MemoryRuns(MemoryRunReads, MemoryGround):
             self._tables.early_signals.pop(job, None)
 
     async def errands(self, after: int, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
-        stored = self._tables.errands.items()
-        return first_errands((one for one in stored if one[0] > after) if after else stored, limit, most_bytes)
+        stored = [one for one in self._tables.errands.items() if one[0] > after]
+        return stored[: first_errands((len(errand) for _, errand in stored), limit, most_bytes)]
 
     async def change_errands(self, done: Collection[int], new: Collection[bytes]) -> None:
         tables = self._tables

@@ -83,5 +83,5 @@ def load(package: str, names: Iterable[str], dialect: Dialect, *, parameter: str
     """
     shared, own = files(__package__), files(package)
     texts = [one.read_text("utf-8") for name in names for one in (shared / name, own / name) if one.is_file()]
-    text = _CALL.sub(lambda call: dialect[call[1]](*call[2].split(", ")), "\n".join(texts))
+    text = _CALL.sub(lambda call: dialect[call[1]](*re.split(r",\s*", call[2])), "\n".join(texts))
     return statements_of(_PARAMETER.sub(rf"{parameter}\1", text) if parameter else text)

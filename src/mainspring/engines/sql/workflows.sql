@@ -1,161 +1,166 @@
+-- Runs of workflows, open and closed, their histories and snapshots, and what waits for them.
+
+-- Most changes touch no column that has an index.
+-- part: appended_columns
+events, history_bytes, about, decision;
+-- part: rescheduled_columns
+{appended_columns}, due_us;
+-- part: changed_columns
+{rescheduled_columns}, status, closed_us, output_size, parked_us, builds, parking;
+-- part: run_columns
+id, root, namespace, workflow_id, type, version, slot, started_us, input_size, {changed_columns};
+
+-- mainspring.workflows.model.Status
+-- part: run_is_open
+status = 0;
+-- part: run_is_closed
+status > 0;
+
 -- name: load_run
-SELECT id, root, namespace, workflow_id, type, version, status, started_us, closed_us, events, runs.history_bytes, input_size,
-    output_size, due_us, about, decision, slot, parked_us, builds, parking, snapshots.history_bytes, state
-FROM runs LEFT JOIN snapshots ON run = id WHERE id = ?1 AND (?2 = '' OR namespace = ?2);
+SELECT {run_columns}, snapshot_bytes, state
+FROM runs LEFT JOIN (SELECT run, history_bytes AS snapshot_bytes, state FROM snapshots) AS snapshot ON run = id
+WHERE id = $1 AND ($2 = '' OR namespace = $2);
 
 -- name: run_of_namespace
-SELECT id FROM runs WHERE id = ?1 AND (?2 = '' OR namespace = ?2);
+SELECT id FROM runs WHERE id = $1 AND ($2 = '' OR namespace = $2);
 
 -- Many runs at once, each row in a quarter of the time.
 -- name: load_short_runs
-SELECT id, root, namespace, workflow_id, type, version, status, started_us, closed_us, events, history_bytes, input_size,
-    output_size, due_us, about, decision, slot, parked_us, builds, parking
-FROM runs
-WHERE id IN (SELECT value FROM json_each(?)) AND status = 0 AND NOT EXISTS (SELECT 1 FROM snapshots WHERE run = id);
+SELECT {run_columns} FROM runs
+WHERE id {among($1)} AND {run_is_open} AND NOT EXISTS (SELECT 1 FROM snapshots WHERE run = id);
 
 -- name: whole_histories
-SELECT run, block FROM history WHERE run IN (SELECT value FROM json_each(?)) ORDER BY run, first;
+SELECT run, block FROM history WHERE run {among($1)} ORDER BY run, first;
 
 -- name: blocks
 SELECT block FROM history
-WHERE run = ?1 AND first >= ifnull((SELECT max(first) FROM history WHERE run = ?1 AND first <= ?2), 1) ORDER BY first LIMIT ?3;
+WHERE run = $1 AND first >= coalesce((SELECT max(first) FROM history WHERE run = $1 AND first <= $2), 1) ORDER BY first LIMIT $3;
 
 -- name: open_run
-SELECT id FROM runs INDEXED BY runs_open WHERE status = 0 AND namespace = ? AND workflow_id = ?;
+SELECT id FROM runs {index(runs_open)} WHERE {run_is_open} AND namespace = $1 AND workflow_id = $2;
 
 -- name: last_run
-SELECT id FROM runs INDEXED BY runs_named WHERE status > 0 AND namespace = ? AND workflow_id = ? ORDER BY id DESC LIMIT 1;
+SELECT id FROM runs {index(runs_named)} WHERE {run_is_closed} AND namespace = $1 AND workflow_id = $2 ORDER BY id DESC LIMIT 1;
 
 -- name: last_link
-SELECT id FROM runs INDEXED BY runs_links WHERE id <> root AND root = ?1 AND (?2 = '' OR namespace = ?2) ORDER BY id DESC LIMIT 1;
+SELECT id FROM runs {index(runs_links)} WHERE id <> root AND root = $1 AND ($2 = '' OR namespace = $2) ORDER BY id DESC LIMIT 1;
 
 -- name: new_run
-INSERT INTO runs (id, root, namespace, workflow_id, type, version, status, started_us, closed_us, events, history_bytes,
-    input_size, output_size, due_us, about, decision, slot, parked_us, builds, parking)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
--- Most changes touch no column that has an index.
--- name: append_run
-UPDATE runs SET events = ?, history_bytes = ?, about = ?, decision = ? WHERE id = ? AND events = ?;
-
--- name: reschedule_run
-UPDATE runs SET events = ?, history_bytes = ?, about = ?, decision = ?, due_us = ? WHERE id = ? AND events = ?;
-
--- name: change_run
-UPDATE runs
-SET events = ?, history_bytes = ?, about = ?, decision = ?, due_us = ?, status = ?, closed_us = ?, output_size = ?, parked_us = ?,
-    builds = ?, parking = ?
-WHERE id = ? AND events = ?;
+INSERT INTO runs ({run_columns})
+{rows(bigint, bigint, text, text, text, text, bigint, bigint, bigint,
+    bigint, bigint, bytea, bigint, bigint, int, bigint, bigint, bigint, text, bytea)};
 
 -- name: append_block
-INSERT INTO history (run, first, block) VALUES (?, ?, ?);
+INSERT INTO history (run, first, block) {rows(bigint, bigint, bytea)};
 
 -- name: save_snapshot
-INSERT INTO snapshots (run, history_bytes, state) VALUES (?, ?, ?)
+INSERT INTO snapshots (run, history_bytes, state) {rows(bigint, bigint, bytea)}
 ON CONFLICT (run) DO UPDATE SET history_bytes = excluded.history_bytes, state = excluded.state;
 
+-- part: definition_columns
+namespace, name, version, definition;
+
 -- name: definitions
-SELECT namespace, name, version, definition FROM definitions;
+SELECT {definition_columns} FROM definitions;
 
 -- name: definitions_of
-SELECT namespace, name, version, definition FROM definitions WHERE namespace = ? AND name = ?;
+SELECT {definition_columns} FROM definitions WHERE namespace = $1 AND name = $2;
 
 -- name: save_definition
-INSERT INTO definitions (namespace, name, version, definition) VALUES (?, ?, ?, ?)
+INSERT INTO definitions ({definition_columns}) {rows(text, text, text, bytea)}
 ON CONFLICT (namespace, name, version) DO UPDATE SET definition = excluded.definition;
 
--- name: first_errands
-SELECT number, errand FROM errands WHERE number > ? ORDER BY number LIMIT ?;
+-- name: remove_definition
+DELETE FROM definitions WHERE namespace = $1 AND name = $2 AND version = $3;
 
--- name: delete_errand
-DELETE FROM errands WHERE number = ?;
+-- name: errand_sizes
+SELECT length(errand) FROM errands WHERE number > $1 ORDER BY number LIMIT $2;
+
+-- name: errands
+SELECT number, errand FROM errands WHERE number > $1 ORDER BY number LIMIT $2;
+
+-- name: delete_errands
+DELETE FROM errands WHERE number {among($1)};
 
 -- name: add_errand
-INSERT INTO errands (errand) VALUES (?);
+INSERT INTO errands (errand) {rows(bytea)};
 
 -- name: last_early
-SELECT number, bytes FROM early_signals WHERE job = ? ORDER BY number DESC LIMIT 1;
+SELECT number, bytes FROM early_signals WHERE job = $1 ORDER BY number DESC LIMIT 1;
 
 -- name: early_request
-SELECT 1 FROM early_signals INDEXED BY early_requests WHERE request <> 0 AND job = ? AND request = ?;
+SELECT 1 FROM early_signals {index(early_requests)} WHERE request <> 0 AND job = $1 AND request = $2;
 
 -- name: add_early
-INSERT INTO early_signals (job, number, bytes, request, name, input) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO early_signals (job, number, bytes, request, name, input) VALUES ($1, $2, $3, $4, $5, $6);
 
 -- name: early_signals
-SELECT name, input, request FROM early_signals WHERE job = ? ORDER BY number;
+SELECT name, input, request FROM early_signals WHERE job = $1 ORDER BY number;
 
 -- name: forget_early
-DELETE FROM early_signals WHERE job = ?;
+DELETE FROM early_signals WHERE job {among($1)};
 
 -- From one set of builds to the next, not from run to run: there may be very many runs that the same builds have parked.
 -- name: next_builds
-SELECT namespace, type, version, builds FROM runs INDEXED BY runs_parked
-WHERE parked_us IS NOT NULL AND (namespace, type, version, builds) > (?, ?, ?, ?)
+SELECT namespace, type, version, builds FROM runs {index(runs_parked)}
+WHERE parked_us IS NOT NULL AND (namespace, type, version, builds) > ($1, $2, $3, $4)
 ORDER BY namespace, type, version, builds LIMIT 1;
 
 -- name: parked_runs
-SELECT id FROM runs INDEXED BY runs_parked
-WHERE parked_us IS NOT NULL AND namespace = ? AND type = ? AND version = ? AND builds = ? LIMIT ?;
+SELECT id FROM runs {index(runs_parked)}
+WHERE parked_us IS NOT NULL AND namespace = $1 AND type = $2 AND version = $3 AND builds = $4 LIMIT $5;
 
 -- name: count_parked
-SELECT namespace, type, version, count(*) FROM runs INDEXED BY runs_parked
+SELECT namespace, type, version, count(*) FROM runs {index(runs_parked)}
 WHERE parked_us IS NOT NULL AND namespace > '' GROUP BY namespace, type, version;
 
 -- name: count_open
-SELECT namespace, type, version, count(*) FROM runs INDEXED BY runs_versions
-WHERE status = 0 AND namespace > '' GROUP BY namespace, type, version;
+SELECT namespace, type, version, count(*) FROM runs {index(runs_versions)}
+WHERE {run_is_open} AND namespace > '' GROUP BY namespace, type, version;
 
 -- name: open_of_version
-SELECT 1 FROM runs INDEXED BY runs_versions WHERE status = 0 AND namespace = ? AND type = ? AND version = ? LIMIT 1;
-
--- name: remove_definition
-DELETE FROM definitions WHERE namespace = ? AND name = ? AND version = ?;
+SELECT 1 FROM runs {index(runs_versions)} WHERE {run_is_open} AND namespace = $1 AND type = $2 AND version = $3 LIMIT 1;
 
 -- name: due_runs
-SELECT id, due_us FROM runs INDEXED BY runs_due WHERE due_us IS NOT NULL AND due_us <= ? ORDER BY due_us, id LIMIT ?;
+SELECT id, due_us FROM runs {index(runs_due)} WHERE due_us IS NOT NULL AND due_us <= $1 ORDER BY due_us, id LIMIT $2;
 
 -- name: next_run
-SELECT due_us FROM runs INDEXED BY runs_due WHERE due_us IS NOT NULL AND (due_us, id) > (?, ?) ORDER BY due_us, id LIMIT 1;
+SELECT due_us FROM runs {index(runs_due)} WHERE due_us IS NOT NULL AND (due_us, id) > ($1, $2) ORDER BY due_us, id LIMIT 1;
 
 -- name: closed_runs
-SELECT id, root, namespace, workflow_id, type, version, status, started_us, closed_us, events, history_bytes, input_size,
-    output_size, due_us, about, decision, slot, parked_us, builds, parking
-FROM runs INDEXED BY runs_closed WHERE status > 0 AND namespace = ? AND closed_us < ? ORDER BY closed_us, id LIMIT ?;
+SELECT {run_columns} FROM runs {index(runs_closed)}
+WHERE {run_is_closed} AND namespace = $1 AND closed_us < $2 ORDER BY closed_us, id LIMIT $3;
 
--- name: forget_history
-DELETE FROM history WHERE run = ?;
+-- name: forget_histories
+DELETE FROM history WHERE run {among($1)};
 
--- name: forget_snapshot
-DELETE FROM snapshots WHERE run = ?;
+-- name: forget_snapshots
+DELETE FROM snapshots WHERE run {among($1)};
 
--- name: forget_run
-DELETE FROM runs WHERE id = ?;
+-- name: forget_runs
+DELETE FROM runs WHERE id {among($1)};
 
 -- A list is in the order of ids. It reads all runs from the newest on, a part at a time: up to this one.
 -- name: mark_run
-SELECT id, started_us FROM runs WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?;
+SELECT id, started_us FROM runs WHERE id < $1 ORDER BY id DESC LIMIT 1 OFFSET $2;
+
+-- part: matching_runs
+id < $1 AND namespace = $3 AND ($4 = 0 OR $4 >> status & 1 = 1) AND (CAST($5 AS TEXT) IS NULL OR type = $5)
+    AND started_us >= $6 AND (CAST($7 AS TEXT) IS NULL OR workflow_id = $7) AND ($8 = 0 OR parked_us IS NOT NULL)
+    AND ($9 = 0 OR decision <> 0)
+ORDER BY id DESC LIMIT $10;
 
 -- name: list_runs
-SELECT id FROM runs
-WHERE id < ?1 AND id >= ?2 AND namespace = ?3 AND (?4 = 0 OR ?4 >> status & 1)
-    AND (?5 IS NULL OR type = ?5) AND started_us >= ?6 AND (?7 IS NULL OR workflow_id = ?7) AND (?8 = 0 OR parked_us IS NOT NULL)
-    AND (?9 = 0 OR decision <> 0)
-ORDER BY id DESC LIMIT ?10;
+SELECT id FROM runs WHERE id >= $2 AND {matching_runs};
 
 -- Few runs have one workflow id or are parked: an index returns all of them sooner.
 -- name: few_named
-SELECT id FROM runs INDEXED BY runs_open WHERE status = 0 AND namespace = ?1 AND workflow_id = ?2
+SELECT id FROM runs {index(runs_open)} WHERE {run_is_open} AND namespace = $1 AND workflow_id = $2
 UNION ALL
-SELECT * FROM (SELECT id FROM runs INDEXED BY runs_named WHERE status > 0 AND namespace = ?1 AND workflow_id = ?2 LIMIT ?3);
+SELECT * FROM (SELECT id FROM runs {index(runs_named)} WHERE {run_is_closed} AND namespace = $1 AND workflow_id = $2 LIMIT $3) AS few;
 
 -- name: few_parked
-SELECT id FROM runs INDEXED BY runs_parked WHERE parked_us IS NOT NULL AND namespace = ?1 LIMIT ?2;
+SELECT id FROM runs {index(runs_parked)} WHERE parked_us IS NOT NULL AND namespace = $1 LIMIT $2;
 
 -- name: list_these_runs
-SELECT id FROM runs
-WHERE id IN (SELECT value FROM json_each(?2))
-    AND id < ?1 AND namespace = ?3 AND (?4 = 0 OR ?4 >> status & 1)
-    AND (?5 IS NULL OR type = ?5) AND started_us >= ?6 AND (?7 IS NULL OR workflow_id = ?7) AND (?8 = 0 OR parked_us IS NOT NULL)
-    AND (?9 = 0 OR decision <> 0)
-ORDER BY id DESC LIMIT ?10;
+SELECT id FROM runs WHERE id {among($2)} AND {matching_runs};

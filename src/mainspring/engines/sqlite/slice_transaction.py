@@ -73,6 +73,10 @@ class SqliteGround:
         """End root jobs."""
         return end_roots(self._tx, ended)
 
+    async def reject_roots(self, rejected: Iterable[Job]) -> list[Job]:
+        """End root jobs whose runs do not begin."""
+        return reject_roots(self._tx, rejected)
+
     async def forget_roots(self, ids: Iterable[int]) -> int:
         """Delete ended root jobs."""
         return forget_roots(self._tx, ids)
@@ -145,15 +149,30 @@ def end_roots(tx: Transaction, jobs: Iterable[Job]) -> list[Job]:
     for given in jobs:
         result = given.result
         values = (given.state, given.ended_us, len(result), result or None, given.error or None, given.id)
-        for job in transaction.stored_jobs(list(tx.cursor.execute(SQL["end_root"], values)), tx.functions):
-            job.result = result
-            function = tx.functions.number(job.function)
-            tx.count(function, _RUNNING, job.priority, -1)
-            tx.count(function, job.state, job.priority, 1)
-            note(tx.notices, Ended.of(job))
-            ended.append(job)
+        ended += _ended(tx, "end_root", values, result)
     forget_roots(tx, [job.id for job in ended if job.options is not None and job.options.forget])
     return ended
+
+
+def reject_roots(tx: Transaction, jobs: Iterable[Job]) -> list[Job]:
+    """End root jobs whose runs do not begin; see ``workflows.tables.RunTables.reject_roots``."""
+    rejected: list[Job] = []
+    for given in jobs:
+        values = (given.state, given.ended_us, given.error or None, given.payload, given.id)
+        rejected += _ended(tx, "reject_root", values)
+    return rejected
+
+
+def _ended(tx: Transaction, statement: str, values: transaction.Row, result: bytes = b"") -> list[Job]:
+    """Run a statement that ends a root job; count the job, and notify its owner."""
+    jobs = transaction.stored_jobs(list(tx.cursor.execute(SQL[statement], values)), tx.functions)
+    for job in jobs:
+        job.result = result
+        function = tx.functions.number(job.function)
+        tx.count(function, _RUNNING, job.priority, -1)
+        tx.count(function, job.state, job.priority, 1)
+        note(tx.notices, Ended.of(job))
+    return jobs
 
 
 def forget_roots(tx: Transaction, ids: Iterable[int]) -> int:

@@ -1,12 +1,21 @@
+-- name: append_run
+UPDATE runs SET ({appended_columns}) = ($1, $2, $3, $4) WHERE id = $5 AND events = $6;
+
+-- name: reschedule_run
+UPDATE runs SET ({rescheduled_columns}) = ($1, $2, $3, $4, $5) WHERE id = $6 AND events = $7;
+
+-- name: change_run
+UPDATE runs SET ({changed_columns}) = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) WHERE id = $12 AND events = $13;
+
 -- A waiting job of any function. Stores have few functions, and uniques are indexed by function.
 -- name: waiting_named
 SELECT j.id FROM functions AS f
-CROSS JOIN jobs AS j INDEXED BY live ON j.function = f.id AND j.uniq = ?2 AND j.uniq IS NOT NULL AND j.state < 4
-WHERE f.namespace = ?1 AND j.state < 2;
+CROSS JOIN jobs AS j INDEXED BY live ON j.function = f.id AND j.uniq = $2 AND j.uniq IS NOT NULL AND j.state < 4
+WHERE f.namespace = $1 AND j.state < 2;
 
 -- name: next_early
 SELECT job, EXISTS (SELECT 1 FROM jobs WHERE id = job AND (state < 4 OR attempt = 0)) FROM early_signals
-WHERE job > ? ORDER BY job LIMIT 1;
+WHERE job > $1 ORDER BY job LIMIT 1;
 
 -- name: reject_root
 UPDATE jobs SET state = ?, term = 0, attempt = 0, started_us = 0, ended_us = ?, error = ?, payload = ?
