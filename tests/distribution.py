@@ -66,7 +66,7 @@ LONG: Final = (
     "tests/upgrades/",
     "tests/unit/engines/zookeeper/test_master_crashes.py",
     "tests/unit/worker/test_process.py",
-    "tests/unit/deciding/test_determinism.py",
+    "tests/unit/workflow_code/test_determinism.py",
     "tests/unit/workflows/test_run_machine.py",
 )
 """Files, or all files of a directory, that come after these, in this order. All others come last."""

@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.deciding.fake_node import FakeNode, FakeWorker
+from tests.unit.workflow_code.fake_node import FakeNode, FakeWorker
 
 from mainspring import App, testing
 from mainspring.cli.main import main

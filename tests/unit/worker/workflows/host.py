@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tests.unit.deciding.fake_node import FakeNode
+from tests.unit.workflow_code.fake_node import FakeNode
 
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import Ended

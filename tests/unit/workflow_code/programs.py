@@ -7,7 +7,7 @@ import contextlib
 import random
 from typing import Any
 
-from tests.unit.deciding.fake_node import code_of
+from tests.unit.workflow_code.fake_node import code_of
 
 from mainspring import App, CompensationFailed, MapFailed, workflow
 from mainspring.errors import JobError, NotFoundError

@@ -2,7 +2,7 @@
 
 As a script it replays histories from stdin and prints a digest of the turns of each prefix::
 
-    python -m tests.unit.deciding.recordings < histories > digests
+    python -m tests.unit.workflow_code.recordings < histories > digests
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import sys
 from typing import Any, NamedTuple
 
 import msgspec
-from tests.unit.deciding.fake_node import FakeNode, FakeWorker
-from tests.unit.deciding.other_runs import OtherRuns
-from tests.unit.deciding.programs import CODE, deployed, make, recording
+from tests.unit.workflow_code.fake_node import FakeNode, FakeWorker
+from tests.unit.workflow_code.other_runs import OtherRuns
+from tests.unit.workflow_code.programs import CODE, deployed, make, recording
 
 from mainspring.jobs.model import JobFailure
 from mainspring.workflow_code.instance import Instance

@@ -36,7 +36,7 @@ def compare(programs: int, interpreters: list[tuple[str, str]]) -> None:
     environment = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "/usr/bin:/bin"}
     for python, hash_seed in interpreters:
         done = subprocess.run(
-            [python, "-m", "tests.unit.deciding.recordings"],
+            [python, "-m", "tests.unit.workflow_code.recordings"],
             input=data,
             env={**environment, "PYTHONHASHSEED": hash_seed},
             cwd=ROOT,
