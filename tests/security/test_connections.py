@@ -12,7 +12,7 @@ from mainspring.access.roles import Grant, Role
 from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 from mainspring.workflows.history import decode_events
 from tests.unit.faces.gearman.a_face import Node, Peer, configure
-from tests.unit.faces.gearman.test_deciders import ORDER, WORKFLOW, Decider
+from tests.unit.faces.gearman.test_decide_packets import ORDER, WORKFLOW, Decider
 from tests.unit.faces.gearman.test_guard import TOKENS, Access
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from mainspring.workflows import history, requests
 from mainspring.workflows.messages import DecidedMessage, DecideMessage, SettlementMessage, decode_decided
 from mainspring.workflows.model import CHILD_TAG, PART, PART_TAG
 from tests.unit.faces.gearman.a_face import Node
-from tests.unit.faces.gearman.test_deciders import ORDER, Assigned, Decider, report
+from tests.unit.faces.gearman.test_decide_packets import ORDER, Assigned, Decider, report
 from tests.unit.faces.gearman.test_guard import TOKENS, Access
 
 if TYPE_CHECKING:

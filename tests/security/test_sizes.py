@@ -34,7 +34,7 @@ from mainspring.workflows.model import Parked
 from mainspring.workflows.requests import ContinueAsNewWorkflowExecution, Decision, ScheduleActivityTask, StepResult
 from tests.docs.pages import ROOT
 from tests.unit.faces.gearman.a_face import F, Node
-from tests.unit.faces.gearman.test_deciders import Decider
+from tests.unit.faces.gearman.test_decide_packets import Decider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from mainspring.wire.gearman_protocol import Type
 from mainspring.workflows import definitions
 from tests.unit.access.test_service import run
 from tests.unit.faces.gearman.a_face import Node
-from tests.unit.faces.gearman.test_deciders import ORDER
+from tests.unit.faces.gearman.test_decide_packets import ORDER
 from tests.unit.faces.rest.a_client import serving
 
 if TYPE_CHECKING:

@@ -225,7 +225,7 @@ class DecisionTaskCompleted(EventBase, frozen=True, tag=15):
     batch: int = 0
     """The last batch of step results that the decision has used."""
     semantics: int = 0
-    """The behaviour of `deciding` with which its code ran; see ``workflows.model.SEMANTICS``."""
+    """The behaviour of `workflow_code` with which its code ran; see ``workflows.model.SEMANTICS``."""
 
 
 class DecisionTaskTimedOut(EventBase, frozen=True, tag=16):
@@ -566,7 +566,7 @@ class MarkerRecorded(EventBase, frozen=True, tag=27):
     now_us: int = 0
     """``seen`` and ``now_us`` of the decision, so that a lost one can be resumed."""
     digest: int = 0
-    """Of the result; for a step of its arguments, too. See ``deciding.matching``."""
+    """Of the result; for a step of its arguments, too. See ``workflow_code.matching``."""
     attempt: int = 1
     failed: bool = False
     """Whether ``details`` is the step's error (``jobs.model.JobFailure`` as JSON) and not its result."""

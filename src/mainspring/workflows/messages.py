@@ -84,7 +84,7 @@ class DecideMessage(msgspec.Struct, array_like=True, frozen=True):
     parked: Parked | None = None
     build: str = ""
     log: bytes = b""
-    """Lines that the code has logged, as `deciding.log_lines` encodes them; a node stores them if it records the report."""
+    """Lines that the code has logged, as `workflow_code.model.LogLines` encodes them; a node stores them with the report."""
     semantics: int = 0
     """The behaviour with which the code ran; see ``workflows.model.SEMANTICS``."""
     retries: tuple[StepRetry, ...] = ()

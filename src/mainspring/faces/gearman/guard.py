@@ -370,7 +370,7 @@ def sign_in(peer: GuardedPeer, option: bytes) -> None:
 
 
 class _Part(msgspec.Struct, array_like=True):
-    """The begin of the input of a part of a map; `deciding.map_parts` has all of it."""
+    """The begin of the input of a part of a map; `workflow_code.mapping` has all of it."""
 
     activity: requests.ScheduleActivityTask
 

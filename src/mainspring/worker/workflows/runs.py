@@ -104,7 +104,7 @@ class RunningStep:
 
 
 class Run:
-    """A run that this worker decides. `deciding` drives it.
+    """A run that this worker decides. `decider` drives it.
 
     At most one report about it is under way. While it is, everything that happens to the run waits.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from structlog.testing import capture_logs
 from tests.unit.worker.workflows.host import Host
-from tests.unit.worker.workflows.test_deciding import sleeper
+from tests.unit.worker.workflows.test_decider import sleeper
 
 from mainspring.wire.gearman_protocol import Type
 from mainspring.worker.workflows.decider import REPORT_INTERVAL, REPORTS_PER_LINE

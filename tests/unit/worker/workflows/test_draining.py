@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.unit.worker.workflows.host import Host
-from tests.unit.worker.workflows.test_deciding import Steps, markers, sleeper
+from tests.unit.worker.workflows.test_decider import Steps, markers, sleeper
 
 from mainspring.wire.gearman_protocol import Type
 

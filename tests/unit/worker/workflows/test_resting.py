@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.unit.worker.workflows.host import RUN, Host
-from tests.unit.worker.workflows.test_deciding import Steps
+from tests.unit.worker.workflows.test_decider import Steps
 
 from mainspring import App, Retry, Snooze, current_job
 from mainspring.wire.gearman_protocol import Type
