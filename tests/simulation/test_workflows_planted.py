@@ -29,7 +29,7 @@ from mainspring.workflows import (
 )
 from mainspring.workflows.changes import RunJobs
 from mainspring.workflows.cross_run import StartChild
-from mainspring.workflows.decision_intake import CachedRuns, Deciders
+from mainspring.workflows.decision_intake import CachedRuns, DecisionIntake
 from mainspring.workflows.reading import RunCache
 from mainspring.workflows.requests import Decided, Reached
 from mainspring.workflows.service import RunRequests, WorkflowService
@@ -152,15 +152,17 @@ def test_acknowledging_a_signal_before_the_commit_is_detected(monkeypatch: Plant
 
 
 def test_acknowledging_a_decision_before_the_commit_is_detected(monkeypatch: Plant) -> None:
-    report = Deciders.report
+    report = DecisionIntake.report
 
-    def hasty(self: Deciders, completion: Completion, decision: Any, endings: Any, done: Any, worker: Any) -> None:
+    def hasty(
+        self: DecisionIntake, completion: Completion, decision: Any, endings: Any, done: Any, worker: Any
+    ) -> None:
         early = completion.more
         report(self, completion, decision, endings, (lambda _: None) if early else done, worker)
         if early:
             done(Decided("recorded"))
 
-    monkeypatch.setattr(Deciders, "report", hasty)
+    monkeypatch.setattr(DecisionIntake, "report", hasty)
     is_caught(20, by="acknowledged and not recorded|the code differs from the history")
 
 

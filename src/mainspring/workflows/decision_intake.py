@@ -157,7 +157,7 @@ class Ending(NamedTuple):
     result: bytes
 
 
-class Deciders:
+class DecisionIntake:
     """Records the reports of deciders: what one turn of the node's loop brings is one operation.
 
     The settlements of a report and its completion are one atomic part of a group.

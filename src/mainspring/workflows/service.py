@@ -21,7 +21,7 @@ from mainspring.namespaces import ANY
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.set_aside import REMEDY, Kind, SetAside
 from mainspring.workflows.decider_workers import Builds, DeciderWorkers
-from mainspring.workflows.decision_intake import CachedRuns, Deciders
+from mainspring.workflows.decision_intake import CachedRuns, DecisionIntake
 from mainspring.workflows.definitions import Definitions, VersionTable
 from mainspring.workflows.model import Key, Limits, decisions_of
 from mainspring.workflows.observers import LongHistories, NewlyParked
@@ -282,7 +282,7 @@ class WorkflowService:
         self.latest = LatestEvents(reads)
         self.cached = roots.cached
         self._builds = builds = roots.builds
-        self.deciders = Deciders(commits, clock, jobs, roots.cached)
+        self.decisions = DecisionIntake(commits, clock, jobs, roots.cached)
         self.workers = DeciderWorkers()
         self.definitions = Definitions(commits, reads, clock, self._became_workflows)
         self._tasks = Functions(jobs.registered.has)

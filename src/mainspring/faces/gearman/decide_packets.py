@@ -327,7 +327,7 @@ class DecisionSide:
             identity=self.name(),
             namespace=self._peer.namespace,
         )
-        self._workflows.deciders.report(completion, held, [], lambda _: None, self.worker)
+        self._workflows.decisions.report(completion, held, [], lambda _: None, self.worker)
 
     def decides(self, run: int) -> bool:
         """Return whether the worker has a decision of a run, or has the run in its memory after one."""
@@ -589,7 +589,7 @@ class DecisionReports:
             done = _storing(store, done)
         if malformed:
             original, done = done, lambda _: original(Decided("refused", malformed))
-        self._workflows.deciders.report(completion, held, endings, done, self._worker)
+        self._workflows.decisions.report(completion, held, endings, done, self._worker)
 
     def _audit(self, run: int, why: str) -> None:
         peer = self._peer
