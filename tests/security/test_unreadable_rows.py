@@ -14,7 +14,7 @@ from mainspring.access.caller import Act
 from mainspring.access.store import shown_credential
 from mainspring.api import access as access_requests
 from mainspring.api.handlers.access import AccessCalls
-from mainspring.api.handlers.job_lookup import info_of
+from mainspring.api.handlers.job_records import info_of
 from mainspring.api.handlers.pages import number_fitting
 from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.text import rfc3339, value_in_row

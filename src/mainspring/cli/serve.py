@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Group, Parameter
 
 from mainspring.access.proxy import ProxyRule, parse_networks, parse_rules, parse_user_header
-from mainspring.cli.limit_options import DEFAULT_LIMITS, DEFAULT_RUN_LIMITS, LimitOptions, RunLimitOptions
 from mainspring.cli.node import run_node
 from mainspring.cli.options import (
     DURATION_OPTION,
@@ -21,9 +20,13 @@ from mainspring.cli.options import (
     reading,
 )
 from mainspring.cli.process_options import (
+    DEFAULT_LIMITS,
     DEFAULT_PROCESS,
+    DEFAULT_RUN_LIMITS,
     DEFAULT_STOP,
+    LimitOptions,
     ProcessOptions,
+    RunLimitOptions,
     StopOptions,
     addresses_text,
     host_names,

@@ -34,7 +34,7 @@ from mainspring.cli.display import (
 )
 from mainspring.cli.options import LOCAL, Cursor, Json, ServerOptions, plain
 from mainspring.cli.run_views import EVENT_COLUMNS, INTERVAL, UNFINISHED, EventRows, print_difference
-from mainspring.client.histories import read_events
+from mainspring.client.run import read_events
 from mainspring.errors import MainspringError, NotFoundError, UsageError
 from mainspring.quantities import format_size
 from mainspring.workflows.history_json import (

@@ -1,4 +1,4 @@
-"""The runs of workflows, as programs outside of them see them."""
+"""The runs of workflows and their histories, as programs outside of them see them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
     from mainspring.api.workflows import RunInfo, StartedRun
+    from mainspring.client.blocking import Client
     from mainspring.client.connections import Connections
     from mainspring.client.options import ChildPolicy, Duration
     from mainspring.client.outcomes import JobEvent
+
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -229,3 +231,19 @@ class FindsRuns(OnServers):
 
     def _aeach_listedrun(self, rows: AsyncIterator[RunInfo]) -> AsyncIterator[ListedRun]:
         return (ListedRun(self._connections, row) async for row in rows)
+
+
+PAGE: Final = 1000
+"""Events of one request."""
+
+
+def read_events(client: Client, key: str) -> list[dict[str, Any]]:
+    """Return the events of a run as files of histories have them; none if it has not begun. Raises NotFoundError."""
+    events: list[dict[str, Any]] = []
+    params: dict[str, Any] = {"key": key, "exact": True, "limit": PAGE}
+    while True:
+        page: Any = client.call("workflows.history", params)
+        events += page["items"]
+        if page["next"] is None:
+            return events
+        params["cursor"] = page["next"]

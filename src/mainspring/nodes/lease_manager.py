@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.ids import Term
-    from mainspring.nodes.model import NodeRow
-    from mainspring.nodes.store import MembershipPort
+    from mainspring.nodes.model import MembershipPort, NodeRow
 
 RETRY_DELAY: Final = 0.5
 """Seconds until the next attempt after the store could not answer."""

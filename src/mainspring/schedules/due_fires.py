@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.namespaces import Turns, split_text
 from mainspring.schedules.store import FireSchedules
-from mainspring.storage.pace import Pace, Steps
+from mainspring.storage.agenda import Pace, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -24,13 +24,12 @@ from mainspring.api.handlers.job_records import JobDataCalls, RecordCalls
 from mainspring.api.handlers.jobs import JobCalls, JobChangeCalls, JobStreams
 from mainspring.api.handlers.logs import LogCalls
 from mainspring.api.handlers.namespaces import NamespaceCalls, SeriesCalls
-from mainspring.api.handlers.nodes import NodeCalls, SingleNodeCalls, StatusCalls
+from mainspring.api.handlers.nodes import NodeCalls, SingleNodeCalls, StatusCalls, WorkerCalls
 from mainspring.api.handlers.operations import BackfillCalls, OperationCalls, OperationStreams
 from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.samples import LiveStreams, VersionStreams
 from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.api.handlers.submitting import SubmitCalls
-from mainspring.api.handlers.workers import WorkerCalls
 from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls
 from mainspring.api.namespaces import StoreState
 from mainspring.bulk.service import BulkNode, BulkService

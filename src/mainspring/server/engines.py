@@ -20,7 +20,7 @@ from mainspring.workflows.unit import KIND
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mainspring.nodes.store import Cluster
+    from mainspring.nodes.model import Cluster
     from mainspring.server.settings import StoreSettings
     from mainspring.storage.engine import Engine
     from mainspring.workflows.observers import RunObserver

@@ -22,8 +22,7 @@ from mainspring.jobs.claiming import ClaimQuota
 from mainspring.jobs.sharing import Shared
 from mainspring.namespaces import DEFAULT, SEPARATOR, split
 from mainspring.nodes.lease_manager import LeaseManager, Recoveries
-from mainspring.nodes.model import WORKERS_LIMIT, NodeRow, WorkerRow
-from mainspring.nodes.store import MembershipPort
+from mainspring.nodes.model import WORKERS_LIMIT, MembershipPort, NodeRow, WorkerRow
 from mainspring.schedules.service import first_in_line
 from mainspring.storage.engine import Engine
 from mainspring.version import version

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.client.histories import read_events
+from mainspring.client.run import read_events
 from mainspring.errors import NotFoundError, UsageError
 from mainspring.worker.workflows import replay_checks
 from mainspring.worker.workflows.replay_checks import OtherSeed, replay_history

@@ -14,8 +14,7 @@ from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, Counts, Job, Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.nodes.model import NodeRow
-from mainspring.nodes.store import MembershipPort
+from mainspring.nodes.model import MembershipPort, NodeRow
 from mainspring.queries.filters import JobFilter
 from mainspring.queries.lists import QueryJobs
 from mainspring.storage.engine import DEFERRED, Engine

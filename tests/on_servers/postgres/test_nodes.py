@@ -14,7 +14,7 @@ from mainspring.jobs.model import State
 from .a_fleet import eventually, node, session
 
 if TYPE_CHECKING:
-    from mainspring.nodes.store import MembershipPort
+    from mainspring.nodes.model import MembershipPort
 
 LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.exceptions.InternalClientError, OSError)
 

@@ -21,8 +21,7 @@ from .a_node import run
 
 if TYPE_CHECKING:
     from mainspring.nodes.lease_manager import LeaseManager
-    from mainspring.nodes.model import NodeRow
-    from mainspring.nodes.store import MembershipPort
+    from mainspring.nodes.model import MembershipPort, NodeRow
 
 
 class Members:

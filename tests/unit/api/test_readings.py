@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.api.handlers.readings import Readings
+from mainspring.api.handlers.functions import Readings
 from mainspring.callbacks import Callback, CallInProgress
 from mainspring.errors import MainspringError, StoreFullError
 from mainspring.testing import ManualClock

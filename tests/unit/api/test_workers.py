@@ -11,8 +11,8 @@ from tests.unit.nodes.rows import row
 from mainspring.access.caller import Caller
 from mainspring.access.roles import Grant, Role
 from mainspring.api import nodes
+from mainspring.api.handlers.nodes import Verb, WorkerCalls
 from mainspring.api.handlers.registry import Api
-from mainspring.api.handlers.workers import Verb, WorkerCalls
 from mainspring.api.request import ApiError, Code
 from mainspring.events import Direct
 from mainspring.nodes.model import WorkerRow

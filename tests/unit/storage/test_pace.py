@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mainspring.storage.pace import LONGEST, PAUSES, SHARE, SHORTEST, Pace, Pause, Steps
+from mainspring.storage.agenda import LONGEST, PAUSES, SHARE, SHORTEST, Pace, Pause, Steps
 
 STEPS = Steps(first=8, smallest=8, largest=1000, aim=3000)
 

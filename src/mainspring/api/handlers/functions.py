@@ -1,7 +1,8 @@
 """Calls about functions: their work, limits and pauses, their failures, and the workers that have registered them.
 
 The numbers of dead letters by function come from the counts in the store. That somebody has acknowledged the failures of a
-function is an act in the audit, which holds until the next failure.
+function is an act in the audit, which holds until the next failure. `Readings` are values that several calls share: one of them
+reads the store, and all use its value for some seconds.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import heapq
 from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict, replace
@@ -28,14 +29,13 @@ from mainspring.api.functions import (
     ShowFunction,
 )
 from mainspring.api.handlers.pages import no_place
-from mainspring.api.handlers.readings import Readings
 from mainspring.api.handlers.text import names_in_row, rfc3339
 from mainspring.api.nodes import WaitingJobs
 from mainspring.api.request import ApiError, Code, Page
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
-from mainspring.errors import StoreError
+from mainspring.errors import MainspringError, StoreError
 from mainspring.features import Feature
 from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE, Place
 from mainspring.jobs.held import FunctionQueue
@@ -50,17 +50,19 @@ from mainspring.resources.rules import UNLIMITED, FunctionLimits, LimitSpec, enc
 from mainspring.workflows.model import decisions_of, function_named, function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from mainspring.access.audit import Recorded
     from mainspring.access.caller import Act, Caller
     from mainspring.access.service import AccessService
     from mainspring.api.handlers.registry import Call, Handlers
+    from mainspring.callbacks import Ask, Done, Failed
     from mainspring.clock import Clock
     from mainspring.jobs.function_limits import Change
     from mainspring.jobs.service import JobService
     from mainspring.nodes.model import NodeRow
     from mainspring.storage.reads import Reads
+
 
 KEPT_FOR: Final = 5.0
 """Seconds for which the numbers of a namespace are used again."""
@@ -481,3 +483,70 @@ def _place(token: str | None) -> Place | bytes:
         raise ValueError(token)
     serial, _, row = rest.partition(".")
     return Place(int(serial), bytes.fromhex(row) if kind == "s" else None)
+
+
+V = TypeVar("V")
+K = TypeVar("K")
+
+
+class _Reading(NamedTuple, Generic[V]):
+    """A value, and the monotonic time at which its reading began."""
+
+    read_at: float
+    value: V
+
+
+class _EndedError(Exception):
+    """The call that was reading has ended, so another one has to read."""
+
+
+class Readings(Generic[K, V]):
+    """The newest values by key, at most ``most`` of them; ``seconds`` is for how long a value is used."""
+
+    def __init__(self, monotonic: Callable[[], float], seconds: float, most: int) -> None:
+        self._monotonic = monotonic
+        self._seconds = seconds
+        self._most = most
+        self._kept: dict[K, _Reading[V]] = {}
+        self._under_way: dict[K, list[tuple[Done, Failed]]] = {}
+        """The calls that wait for a reading of another call."""
+
+    async def get(self, key: K, read: Callable[[], Coroutine[Ask, Any, V]]) -> V:
+        """Return a value, with ``read`` if it is too old and no other call reads it. Raises what ``read`` raises."""
+        while True:
+            kept = self._kept.get(key)
+            if kept is not None and self._monotonic() - kept.read_at < self._seconds:
+                return kept.value
+            waiting = self._under_way.get(key)
+            if waiting is None:
+                return await self._read(key, read)
+            try:
+                return await Callback[V](lambda done, failed, calls=waiting: calls.append((done, failed)))  # type: ignore[misc]
+            except _EndedError:
+                continue
+
+    def forget(self, key: K) -> None:
+        """Read a value anew the next time."""
+        self._kept.pop(key, None)
+
+    async def _read(self, key: K, read: Callable[[], Coroutine[Ask, Any, V]]) -> V:
+        waiting = self._under_way[key] = []
+        began = self._monotonic()
+        try:
+            value = await read()
+        except BaseException as error:
+            del self._under_way[key]
+            for _, failed in waiting:
+                failed(error if isinstance(error, MainspringError) else _EndedError())
+            raise
+        del self._under_way[key]
+        self._keep(key, _Reading(began, value))
+        for done, _ in waiting:
+            done(value)
+        return value
+
+    def _keep(self, key: K, kept: _Reading[V]) -> None:
+        self._kept.pop(key, None)
+        while len(self._kept) >= self._most:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = kept

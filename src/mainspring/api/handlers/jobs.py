@@ -12,7 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from mainspring.access.idempotency import act_if_new
-from mainspring.api.handlers.job_lookup import (
+from mainspring.api.handlers.job_records import (
     PRIORITY_NAMES,
     JobLookup,
     check_job,

@@ -21,7 +21,7 @@ from mainspring.api.functions import (
     ReadFunctionSeries,
     Series,
 )
-from mainspring.api.handlers.readings import Readings
+from mainspring.api.handlers.functions import Readings
 from mainspring.api.handlers.text import rfc3339
 from mainspring.api.namespaces import (
     FailingFunction,

@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from mainspring.access.idempotency import act_if_new
 from mainspring.access.roles import Permission
-from mainspring.api.handlers.job_lookup import filter_of, info_of
+from mainspring.api.handlers.job_records import filter_of, info_of
 from mainspring.api.handlers.pages import number_of
 from mainspring.api.handlers.text import rfc3339
 from mainspring.api.operations import (

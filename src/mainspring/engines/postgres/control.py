@@ -1,7 +1,7 @@
 """The control connection, and the rows of nodes that it writes: heartbeats, and the ends of terms.
 
 Messages, folding and partitions use the connection, too. It and the groups' connection do not block each other. `Membership`
-implements ``mainspring.nodes.store.MembershipPort``.
+implements ``mainspring.nodes.model.MembershipPort``.
 """
 
 from __future__ import annotations

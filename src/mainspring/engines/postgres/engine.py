@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mainspring.events import Message
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
-    from mainspring.nodes.store import Cluster
+    from mainspring.nodes.model import Cluster
     from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
 log = structlog.get_logger("mainspring.postgres")

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.control import Control
     from mainspring.events import Message
-    from mainspring.nodes.model import NodeRow
-    from mainspring.nodes.store import Cluster
+    from mainspring.nodes.model import Cluster, NodeRow
 
 log = structlog.get_logger("mainspring.postgres")
 _SQL = load_statements("engine.sql")

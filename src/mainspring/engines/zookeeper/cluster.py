@@ -10,7 +10,7 @@ written (`flush_progress`), and a master delivers its own messages after the let
 A letter is one node of the tree, JSON: ``{"from": 7, "messages": [["settled", [ids]], ["pending", [functions]], …]}``. Bytes are
 in base 64. Messages that are sent during the write of a letter go into the next one.
 
-`ZookeeperCluster` implements ``mainspring.nodes.store.Cluster`` for the nodes of another store, which keeps the terms, and
+`ZookeeperCluster` implements ``mainspring.nodes.model.Cluster`` for the nodes of another store, which keeps the terms, and
 ends them.
 """
 
