@@ -12,7 +12,7 @@ from mainspring.engines.postgres.changing import PostgresBulkSlice
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.postgres.schedules import PostgresScheduleSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.schedules import SqliteBulkSlice, SqliteScheduleSlice
+from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice, SqliteScheduleSlice
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.postgres.changing import PostgresBulkSlice
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.schedules import SqliteBulkSlice
+from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
 from mainspring.queries.filters import JobFilter

@@ -16,7 +16,7 @@ from mainspring.bulk.store import BeginBulk, StepBulk
 from mainspring.engines.postgres.changing import PostgresBulkSlice
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.schedules import SqliteBulkSlice
+from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.jobs.model import UNREADABLE_OPTIONS, Job, Options, State, encode_options
 from mainspring.resources.rules import FunctionLimits, Limits

@@ -17,7 +17,7 @@ SELF_NAMES = {"self", "cls"}
 PART_OF_SELF = re.compile(r"self(\.\w+)+")
 EXCEPTIONS = {
     "engines/memory/access.py: self._tables.revocations": "a number that the store keeps",
-    "engines/sqlite/schedules.py: self._tx.catalogue": "state that the slice keeps from group to group",
+    "engines/sqlite/slice_transaction.py: self._tx.catalogue": "state that the slice keeps from group to group",
     "engines/zookeeper/ensemble_client.py: self._requests.is_connected": "the client records events of kazoo",
     "engines/zookeeper/ensemble_client.py: self._requests.refused": "the same",
     "engines/zookeeper/ensemble_client.py: self._requests.session": "the same",

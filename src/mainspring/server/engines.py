@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol, cast
 
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.schedules import SqliteBulkSlice, SqliteScheduleSlice
+from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice, SqliteScheduleSlice
 from mainspring.engines.sqlite.store_file import Update, migrate_file
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import SettingsError

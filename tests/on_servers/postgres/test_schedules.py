@@ -14,7 +14,8 @@ from tests.postgres.proxy import Proxy
 
 from mainspring.engines.postgres.claiming import LOWEST, SCAN_SHARE
 from mainspring.engines.postgres.connections import SESSION_SETTINGS
-from mainspring.engines.postgres.schedules import SQL, DueFloor
+from mainspring.engines.postgres.schedules import DueFloor
+from mainspring.engines.postgres.transaction import SQL
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event, Settlement
@@ -346,7 +347,7 @@ def test_from_the_floor_no_dead_entries_are_passed(database: str) -> None:
             now_us = START + times * SECOND
 
             async def passed(place: int) -> int:
-                explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {SQL['due_soon']}"
+                explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {SQL['due_schedules']}"
                 (row,) = await other.fetch(explain, place, now_us, 1000)
                 plan = json.loads(row[0])[0]["Plan"]
                 return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])

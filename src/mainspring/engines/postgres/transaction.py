@@ -45,13 +45,17 @@ def _rows(*types: str) -> str:
     return f"SELECT * FROM unnest({', '.join(f'${number}::{kind}[]' for number, kind in enumerate(types, 1))})"  # noqa: S608 - own statements
 
 
-_DIALECT: Final = {
+def _among(values: str, kind: str = "bigint") -> str:
+    return f"= ANY ({values}::{kind}[])"
+
+
+_DIALECT: Final[statements.Dialect] = {
     "rows": _rows,
-    "among": lambda numbers: f"= ANY ({numbers}::bigint[])",
+    "among": _among,
     "index": lambda _: "",
 }
 
-SQL: Final = statements.load(__package__, ("access.sql", "records.sql", "bulk.sql"), _DIALECT)
+SQL: Final = statements.load(__package__, ("access.sql", "records.sql", "bulk.sql", "schedules.sql"), _DIALECT)
 """The statements of shared slices, by name."""
 
 
@@ -82,9 +86,14 @@ class Statements:
         answer = await self._connection.execute(SQL[name], *values)
         return int(answer.rpartition(" ")[2])
 
-    def among(self, numbers: Iterable[int]) -> list[int]:
-        """Return numbers as an array."""
-        return [*numbers]
+    async def each(self, name: str, rows: Iterable[Values]) -> Sequence[Any]:
+        """Return the rows of one statement with a column of each of the values."""
+        columns = [*zip(*rows, strict=True)]
+        return await self.fetch(name, *columns) if columns else ()
+
+    def among(self, values: Iterable[Any]) -> list[Any]:
+        """Return values as an array."""
+        return [*values]
 
 
 CACHE_LIMIT = 20_000

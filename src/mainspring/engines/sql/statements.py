@@ -4,7 +4,7 @@ A statement that is the same in all dialects stands in a ``.sql`` file of this p
 same name in each engine's package. Parameters are ``$1``, ``$2`` and so on. Each dialect has its text for three parts:
 
 - ``{rows(text, bigint)}``: the rows that `Statements.many` is given, with the types of their columns;
-- ``id {among($1)}``: the condition that a number is one of `Statements.among`;
+- ``id {among($1)}``, ``name {among($1, text)}``: the condition that a number or a text is one of `Statements.among`;
 - ``{index(NAME)}``: an index that a planner has to use.
 """
 
@@ -47,8 +47,11 @@ class Statements(Protocol):
         No two rows may be about the same stored row.
         """
 
-    def among(self, numbers: Iterable[int]) -> Any:
-        """Return the value of a parameter with many numbers, for a part ``{among($1)}``."""
+    async def each(self, name: str, rows: Iterable[Values]) -> Sequence[Any]:
+        """Run a statement for each row of values, and return all rows that it finds."""
+
+    def among(self, values: Iterable[Any]) -> Any:
+        """Return the value of a parameter with many numbers or texts, for a part ``{among($1)}``."""
 
 
 class Transaction(Protocol):

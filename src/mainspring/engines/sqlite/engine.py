@@ -21,7 +21,7 @@ from mainspring.engines.sqlite import (
     store_file,
 )
 from mainspring.engines.sqlite.queries import READERS, Reader
-from mainspring.engines.sqlite.statements import SQL
+from mainspring.engines.sqlite.statements import SQL, synchronous
 from mainspring.engines.sqlite.store_file import FileLock, Folding
 from mainspring.engines.sqlite.transaction import Transaction, explain, full_at_start
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from mainspring.engines.sql.statements import Handler
     from mainspring.features import Feature
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
@@ -46,11 +45,6 @@ def probe(tx: Transaction, operations: Sequence[Probe]) -> list[None]:
     tx.cursor.execute(SQL["probe"])
     tx.cursor.execute(SQL["probed"])
     return [None] * len(operations)
-
-
-def synchronous(handler: Handler) -> Callable[[Transaction, Sequence[Any]], Sequence[Any]]:
-    """Return a shared handler as a function: here it never suspends."""
-    return lambda tx, operations: run_synchronously(handler(tx, operations))
 
 
 _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {

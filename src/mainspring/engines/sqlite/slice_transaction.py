@@ -1,27 +1,38 @@
-"""The transaction of SQLite as slices use it: `jobs.slices.RunGround`, with root jobs, and jobs that slices withdraw."""
+"""The transaction of SQLite as slices use it: with root jobs, jobs that they withdraw or change, and the tables of schedules."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from mainspring.engines.sql.bulk import BulkRows, BulkSlice
+from mainspring.engines.sql.schedules import ScheduleRows, ScheduleSlice
 from mainspring.engines.sqlite import jobs, transaction
 from mainspring.engines.sqlite import jobs as sqlite_jobs
-from mainspring.engines.sqlite.statements import SQL
+from mainspring.engines.sqlite.queries import near
+from mainspring.engines.sqlite.statements import SQL, synchronous
 from mainspring.jobs import rules
 from mainspring.jobs.model import RUNS, UNREADABLE_OPTIONS, read_options
 from mainspring.jobs.owners import Ended, note
 from mainspring.jobs.rules import Event
 from mainspring.jobs.store import RequestStop, Submit, Withdrawn
+from mainspring.queries.lists import QueryJobs
+from mainspring.schedules.catalogue import Catalogue
+from mainspring.schedules.codecs import decode_schedule, decode_stored, encode
+from mainspring.schedules.unit import ScheduleUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Found
+    from mainspring.queries.filters import JobFilter
+    from mainspring.schedules.reconcile import Stored
+    from mainspring.storage.engine import Page
 
 
 class SqliteGround:
@@ -201,3 +212,86 @@ def withdraw(tx: Transaction, ids: Iterable[int]) -> list[Withdrawn]:
 def is_held(tx: Transaction, job_id: int, term: int) -> bool:
     """Return whether a job is held under a term."""
     return bool(list(tx.cursor.execute(SQL["is_held"], (job_id, term))))
+
+
+class SqliteSchedules(SqliteGround, ScheduleRows):
+    """The tables of schedules. A row of `schedules` has its specification, too."""
+
+    async def catalogue(self, *, lock: bool = False) -> Catalogue:
+        del lock
+        if self._tx.catalogue is None:
+            decoded = {name: decode_schedule(name, row) for name, row in await self._sql.fetch("specifications")}
+            unread = {name: why for name, (_, why) in decoded.items() if why}
+            self._tx.catalogue = Catalogue({name: schedule for name, (schedule, _) in decoded.items()}, unread)
+        return self._tx.catalogue
+
+    async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
+        found = await self._sql.each("schedule", [(name,) for name in names])
+        return {name: decode_stored(name, schedule, state) for name, schedule, state in found}
+
+    async def save(self, schedules: Mapping[str, Stored | None], *, respecified: bool) -> None:
+        saved = [_row(name, stored) for name, stored in schedules.items() if stored is not None]
+        await self._sql.many("save_schedules", saved)
+        await self._sql.many("remove_schedules", [(name,) for name, stored in schedules.items() if stored is None])
+        if respecified and self._tx.catalogue is not None:
+            self._tx.catalogue = self._tx.catalogue.changed(
+                {name: None if stored is None else stored.schedule for name, stored in schedules.items()}
+            )
+
+    async def look_up(self, ids: Iterable[int]) -> Mapping[int, Job]:
+        return _jobs(self._tx, ids)
+
+
+def _row(name: str, stored: Stored) -> tuple[Any, ...]:
+    state = stored.state
+    return (name, state.next_us, state.queued, state.version, encode(stored.schedule), encode(state))
+
+
+def _jobs(tx: Transaction, ids: Iterable[int]) -> dict[int, Job]:
+    found = (sqlite_jobs.find_job(tx, job_id) for job_id in ids)
+    return {job.id: job for job in found if job is not None}
+
+
+class SqliteScheduleSlice(ScheduleSlice):
+    """The slice of schedules."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(monotonic)
+        self.handlers = {kind: synchronous(handler) for kind, handler in self.handlers.items()}
+
+    def unit(self, tx: Transaction) -> ScheduleUnit:
+        return ScheduleUnit(SqliteSchedules(tx), self._monotonic)
+
+
+class SqliteBulk(BulkRows):
+    """The tables of operations on many jobs."""
+
+    _jobs: Mapping[int, Job]
+
+    async def is_over(self, term: int) -> bool:
+        """Return whether it is another term: only one node has the file open."""
+        return term != self.term
+
+    async def jobs(self, ids: Sequence[int]) -> Mapping[int, Job]:
+        """Read jobs."""
+        self._jobs = _jobs(self._tx, ids)
+        return self._jobs
+
+    async def perform(self, operations: Sequence[Any]) -> Sequence[Any]:
+        """Run operations on the jobs of the step."""
+        change = sqlite_jobs.CHANGES[type(operations[0])]
+        return [change(self._tx, self._jobs.get(operation.id), operation) for operation in operations]
+
+    async def near(self, where: JobFilter, after: int, limit: int) -> Page[Job] | None:
+        """Read the next jobs by a filter, if they are near."""
+        return near(self._tx, QueryJobs(where=where, after=after, limit=limit))
+
+    def schedules(self) -> ScheduleUnit:
+        """Return the unit of work of schedules."""
+        return ScheduleUnit(SqliteSchedules(self._tx))
+
+
+class SqliteBulkSlice(BulkSlice):
+    """The slice of operations on many jobs."""
+
+    tables = SqliteBulk

@@ -6,13 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.sql import statements
+from mainspring.storage.engine import run_synchronously
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import apsw
 
-    from mainspring.engines.sql.statements import Values
+    from mainspring.engines.sql.statements import Handler, Values
 
 SQL_FILES: Final = (
     "statements.sql",
@@ -27,7 +28,7 @@ SQL_FILES: Final = (
 
 _DIALECT: Final = {
     "rows": lambda *types: f"VALUES ({', '.join(f'${number}' for number, _ in enumerate(types, 1))})",
-    "among": lambda numbers: f"IN (SELECT value FROM json_each({numbers}))",  # noqa: S608 - own statements
+    "among": lambda *values: f"IN (SELECT value FROM json_each({values[0]}))",  # noqa: S608 - own statements
     "index": lambda name: f"INDEXED BY {name}",
 }
 
@@ -61,6 +62,15 @@ class Statements:
         self._cursor.executemany(SQL[name], rows)
         return connection.total_changes() - before
 
-    def among(self, numbers: Iterable[int]) -> str:
-        """Return numbers as JSON."""
-        return json.dumps([*numbers])
+    async def each(self, name: str, rows: Iterable[Values]) -> Sequence[Any]:
+        """Return the rows for each row."""
+        return [*self._cursor.executemany(SQL[name], rows)]
+
+    def among(self, values: Iterable[Any]) -> str:
+        """Return values as JSON."""
+        return json.dumps([*values])
+
+
+def synchronous(handler: Handler) -> Callable[[Any, Sequence[Any]], Sequence[Any]]:
+    """Return a shared handler as a function: here it never suspends."""
+    return lambda tx, operations: run_synchronously(handler(tx, operations))
