@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mainspring.client.options import Rate, Retry
     from mainspring.client.outcomes import Data, Missed, Progress, Warned
     from mainspring.client.run import Run
+    from mainspring.definitions import CoroutineTask, Task, Workflow
     from mainspring.errors import (
         CompensationFailed,
         ConflictError,
@@ -38,10 +39,8 @@ if TYPE_CHECKING:
         WorkflowUsageError,
     )
     from mainspring.stores import ZooKeeper
-    from mainspring.tasks import CoroutineTask, Task
     from mainspring.worker.current import CurrentJob, JobLogFilter, JobStopped, Snooze, add_job_fields, current_job
     from mainspring.workflow_code.channels import Channel
-    from mainspring.workflow_definitions import Workflow
 
 _MODULES = {
     "mainspring.app": ("App",),
@@ -74,7 +73,7 @@ _MODULES = {
         "WorkflowUsageError",
     ),
     "mainspring.stores": ("ZooKeeper",),
-    "mainspring.tasks": ("CoroutineTask", "Task"),
+    "mainspring.definitions": ("CoroutineTask", "Task", "Workflow"),
     "mainspring.worker.current": (
         "CurrentJob",
         "JobLogFilter",
@@ -83,7 +82,6 @@ _MODULES = {
         "add_job_fields",
         "current_job",
     ),
-    "mainspring.workflow_definitions": ("Workflow",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -23,15 +23,26 @@ from mainspring.client.options import (
 )
 from mainspring.client.session import token_of_environment
 from mainspring.client.submission import Key, Unique, check_keep_unique
+from mainspring.definitions import (
+    CoroutineTask,
+    Define,
+    DefineWorkflow,
+    Definitions,
+    Schedule,
+    Task,
+    Workflow,
+    check_park_on,
+    no_activity,
+    run_limit,
+    workflow_id,
+)
 from mainspring.errors import UsageError
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.stores import ZooKeeper, check_options, check_store
-from mainspring.tasks import CoroutineTask, Define, Definitions, Schedule, Task
 from mainspring.worker.functions import check_annotations, check_definition, check_workflows
 from mainspring.worker.registry import Kept, Registry, kept_seconds
 from mainspring.workflow_code.channels import Channel
 from mainspring.workflow_code.model import PARK_ON
-from mainspring.workflow_definitions import DefineWorkflow, Workflow, check_park_on, no_activity, run_limit, workflow_id
 
 if TYPE_CHECKING:
     import ssl

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api import access, functions, jobs, namespaces, nodes, operations, schedules, submitting, workflows
 from mainspring.api.handlers.pages import cursor_of
 from mainspring.api.request import ApiError, Code, JobCriteria, Shared, write

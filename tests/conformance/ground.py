@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.memory.transaction import MemoryGround
+from mainspring.engines.memory.engine import MemoryGround
 from mainspring.engines.sqlite.slice_transaction import SqliteGround
 from mainspring.jobs.owners import AttemptEnded, Ended, Started
 from mainspring.storage.engine import Operation, Phase
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mainspring.access.idempotency import KeyedAct
-    from mainspring.engines.memory.transaction import Transaction as MemoryTransaction
+    from mainspring.engines.memory.engine import Transaction as MemoryTransaction
     from mainspring.engines.sqlite.transaction import Transaction as SqliteTransaction
     from mainspring.jobs.owners import Notice
     from mainspring.jobs.slices import RunTransaction

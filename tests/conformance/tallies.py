@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from mainspring.engines.memory.transaction import MemoryGround
+from mainspring.engines.memory.engine import MemoryGround
 from mainspring.engines.postgres.schedules import PostgresGround
 from mainspring.engines.sqlite.slice_transaction import SqliteGround
 from mainspring.engines.zookeeper.transaction import ZookeeperGround, transact
@@ -21,8 +21,8 @@ from mainspring.storage.engine import Operation, Phase, Query
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.engines.memory.engine import Transaction as MemoryTransaction
     from mainspring.engines.memory.tables import Tables as MemoryTables
-    from mainspring.engines.memory.transaction import Transaction as MemoryTransaction
     from mainspring.engines.postgres.transaction import Transaction as PostgresTransaction
     from mainspring.engines.sqlite.transaction import Transaction as SqliteTransaction
     from mainspring.engines.zookeeper.sessions import Session

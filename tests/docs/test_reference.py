@@ -18,11 +18,11 @@ from mainspring.client.job import Job
 from mainspring.client.options import Retry
 from mainspring.client.run import Run
 from mainspring.client.submission import Submission
+from mainspring.definitions import Workflow
 from mainspring.faces.gearman import calls
 from mainspring.wire.gearman_protocol import PLAIN, Type
 from mainspring.worker.current import CurrentJob
 from mainspring.workflow_code.channels import Channel
-from mainspring.workflow_definitions import Workflow
 from mainspring.workflows.history import Event
 from mainspring.workflows.messages import DecidedMessage, DecideMessage, SettlementMessage
 from mainspring.workflows.model import About, Parked

@@ -17,8 +17,8 @@ from mainspring import App, CompensationFailed, JobCancelled, JobError, JobFaile
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from mainspring.definitions import Workflow
     from mainspring.testing import InMemory
-    from mainspring.workflow_definitions import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")

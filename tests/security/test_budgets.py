@@ -15,9 +15,8 @@ from mainspring import sizes
 from mainspring.access.caller import LOCAL
 from mainspring.api import jobs
 from mainspring.api.handlers import pages as handlers_pages
-from mainspring.api.handlers.pages import numbered
+from mainspring.api.handlers.pages import names_in_row, numbered
 from mainspring.api.handlers.registry import Api, Call
-from mainspring.api.handlers.text import names_in_row
 from mainspring.api.request import ApiError, Code, Page, Request, answer_type, is_list
 from mainspring.faces.rest.registry import ROOT
 from mainspring.storage.engine import FIRST_PART, Budget, Meter, PageQuery, in_parts

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.access.caller import Caller, caller_of_port
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role, caller_of_port
 from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 from mainspring.workflows.history import decode_events
 from tests.unit.faces.gearman.a_face import Node, Peer, configure

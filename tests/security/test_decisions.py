@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api.handlers.registry import Api
 from mainspring.wire.gearman_protocol import EXTENSION, Type
 from mainspring.workflow_code.mapping import is_part

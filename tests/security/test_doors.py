@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from mainspring.access.caller import LOCAL, Caller, caller_of_port
-from mainspring.access.roles import Grant, Permission, Role
+from mainspring.access.caller import LOCAL, Caller, Grant, Permission, Role, caller_of_port
 from mainspring.api.handlers.registry import Api, Call, check_permission
 from mainspring.api.jobs import WatchJobs
 from mainspring.api.request import Request

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.access.audit import ListActs
-from mainspring.access.caller import Act, Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Act, Caller, Grant, Role
 from mainspring.api import access, functions, jobs, nodes, operations, schedules, workflows
 from mainspring.api import submitting as submits
 from mainspring.api.access import GrantSpec

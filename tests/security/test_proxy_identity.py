@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from mainspring.access.caller import Grant, Role
 from mainspring.access.proxy import TrustedProxies, parse_networks, parse_rules, parse_user_header
-from mainspring.access.roles import Grant, Role
 from mainspring.api.access import AddMark
 from mainspring.errors import SettingsError
 from mainspring.faces.rest.replies import HttpError

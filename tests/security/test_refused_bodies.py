@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from mainspring.access.roles import Role
+from mainspring.access.caller import Role
 from mainspring.callbacks import Callback, CallInProgress, awaited
 from mainspring.errors import StoreUnavailableError
 from tests.unit.faces.rest.a_client import serving

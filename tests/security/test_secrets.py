@@ -16,9 +16,8 @@ import pytest
 import structlog
 
 from mainspring.access.audit import decode_act, row_of
-from mainspring.access.caller import Act, Caller, Kind, secret_of
+from mainspring.access.caller import Act, Caller, Grant, Kind, Role, secret_of
 from mainspring.access.idempotency import KeptReply, encode
-from mainspring.access.roles import Grant, Role
 from mainspring.api import functions, jobs
 from mainspring.api.request import ApiError
 from mainspring.cli.app_store import read_app_store

@@ -14,9 +14,8 @@ from mainspring.access.audit import (
     UNKNOWN_PER_MINUTE,
     ActRecorder,
 )
-from mainspring.access.caller import KINDS, LOCAL, OWNERS, Act, Caller, Refusals, Shares
+from mainspring.access.caller import EVERY_NAMESPACE, KINDS, LOCAL, OWNERS, Act, Caller, Grant, Refusals, Role, Shares
 from mainspring.access.proxy import TrustedProxies, parse_networks, parse_rules
-from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
 from mainspring.api.handlers import logs as log_answers
 from mainspring.api.handlers.logs import LogCalls
 from mainspring.api.handlers.registry import Call

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.faces.gearman.face import SIGN_IN_BYTES
 from mainspring.faces.gearman.peers import Strangers
 from mainspring.wire.gearman_protocol import EXTENSION, Type, request

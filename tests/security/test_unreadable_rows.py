@@ -15,9 +15,8 @@ from mainspring.access.store import shown_credential
 from mainspring.api import access as access_requests
 from mainspring.api.handlers.access import AccessCalls
 from mainspring.api.handlers.job_records import info_of
-from mainspring.api.handlers.pages import number_fitting
+from mainspring.api.handlers.pages import number_fitting, rfc3339, value_in_row
 from mainspring.api.handlers.registry import Api
-from mainspring.api.handlers.text import rfc3339, value_in_row
 from mainspring.bulk.rules import decode_touched
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.ids import NodeId, job_ids

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.interop.packets import Kind, Packet, encode, packet_of
 
-from mainspring.api.handlers.text import rfc3339
+from mainspring.api.handlers.pages import rfc3339
 from mainspring.clock import to_us
 
 from .extension import ExtensionKind, ExtensionPeer, FaultError

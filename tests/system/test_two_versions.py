@@ -13,7 +13,7 @@ import pytest
 from tests.upgrades.old import with_source
 
 from mainspring import App, ServerError
-from mainspring.api.handlers.text import rfc3339
+from mainspring.api.handlers.pages import rfc3339
 from mainspring.clock import to_us
 
 from . import processes

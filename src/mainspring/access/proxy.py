@@ -11,8 +11,7 @@ import re
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role, check_grant
+from mainspring.access.caller import Caller, Grant, Role, check_grant
 from mainspring.errors import MainspringError, SettingsError, UsageError
 from mainspring.namespaces import DEFAULT
 

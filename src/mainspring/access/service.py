@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.access.audit import ActRecorder
-from mainspring.access.caller import SECRET_BYTES, Caller, Kind, digest_of, secret_of
+from mainspring.access.caller import EVERY_NAMESPACE, SECRET_BYTES, Caller, Grant, Kind, Role, digest_of, secret_of
 from mainspring.access.idempotency import ReplyService
 from mainspring.access.proxy import TooManySignInsError
-from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
 from mainspring.access.store import (
     SWEEP_ROWS,
     CountRevocations,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from mainspring.access.audit import Acting
-from mainspring.access.caller import Kind
-from mainspring.access.roles import Grant  # noqa: TC001 - msgspec reads the annotation
+from mainspring.access.caller import (
+    Grant,
+    Kind,
+)
 from mainspring.sizes import CANNOT_READ
 from mainspring.storage.engine import PageQuery, Phase, Query
 

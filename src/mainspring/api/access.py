@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.declaration import delete, get, post
 from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, Page, Request, TokenName, Touches
 from mainspring.features import Feature

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.declaration import get
 from mainspring.api.functions import Acknowledged  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, NodeName, Page, Request, Touches

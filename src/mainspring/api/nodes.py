@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.declaration import delete, get, post
 from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, NodeName, Page, Request, Touches, WorkerId
 from mainspring.sizes import about

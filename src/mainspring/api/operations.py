@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.declaration import get, post
 from mainspring.api.jobs import REASON_LIMIT, JobInfo
 from mainspring.api.request import (

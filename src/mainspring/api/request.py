@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Pr
 
 import msgspec
 
-from mainspring.access.roles import Permission  # noqa: TC001 - msgspec reads the annotation
+from mainspring.access.caller import Permission  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.declaration import Button, Http  # noqa: TC001 - msgspec reads the annotations
 from mainspring.errors import ConflictError, ForbiddenError, Kind, MainspringError, RefusedError, UsageError
 from mainspring.features import Feature  # noqa: TC001 - msgspec reads the annotation

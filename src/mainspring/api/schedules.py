@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.declaration import delete, get, patch, post, put
 from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, Page, Request, Revision, ScheduleName, Touches
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation

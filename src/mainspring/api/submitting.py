@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.request import (
     Code,
     FunctionName,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.declaration import get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, Page, Request, RunKey, Touches

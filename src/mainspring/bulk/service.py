@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from mainspring.access.caller import Permission
 from mainspring.access.idempotency import commit_keyed
-from mainspring.access.roles import Permission
 from mainspring.bulk import rules
 from mainspring.bulk.rules import LARGEST_STEP, PREFIX, Action, BulkOperation, Outcome, Result, Spec, Status
 from mainspring.bulk.store import (

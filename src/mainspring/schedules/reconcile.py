@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring import namespaces
-from mainspring.access.caller import LOCAL
-from mainspring.access.roles import Permission
+from mainspring.access.caller import LOCAL, Permission
 from mainspring.errors import ForbiddenError
 from mainspring.namespaces import name_text
 from mainspring.quantities import format_duration

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.access.caller import KINDS as KINDS_OF_PLACES
 from mainspring.access.caller import OWNERS
-from mainspring.api.handlers.text import rfc3339
+from mainspring.api.handlers.pages import rfc3339
 from mainspring.api.nodes import (
     CommitNumbers,
     FunctionStatus,

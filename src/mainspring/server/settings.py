@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote, urlsplit
 
+from mainspring.access.caller import Role
 from mainspring.access.proxy import USER_HEADER
-from mainspring.access.roles import Role
 from mainspring.errors import SettingsError, UsageError
 from mainspring.ids import NodeId, node_id
 from mainspring.namespaces import DEFAULT, check

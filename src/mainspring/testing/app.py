@@ -26,6 +26,7 @@ from mainspring.callbacks import awaited
 from mainspring.client.blocking import Client
 from mainspring.client.environment import parse_servers
 from mainspring.client.options import Duration, seconds
+from mainspring.definitions import Defined
 from mainspring.errors import UsageError
 from mainspring.faces.gearman.protocol import GearmanProtocol
 from mainspring.ids import Handles, node_id
@@ -35,7 +36,6 @@ from mainspring.server.engines import build_engine
 from mainspring.server.node import Shutdown
 from mainspring.server.settings import ServerSettings, parse_store
 from mainspring.storage.agenda import FetchTimes
-from mainspring.tasks import Defined
 from mainspring.testing import histories
 from mainspring.testing.histories import differences
 from mainspring.testing.passing_time import SETTLE_TIMEOUT, Delays, ManualClock, PassingTime, interrupt, place_of, until

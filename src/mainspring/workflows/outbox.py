@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring import namespaces
-from mainspring.access.roles import matches_any
+from mainspring.access.caller import matches_any
 from mainspring.clock import to_us
 from mainspring.jobs.model import Job
 from mainspring.jobs.model import State as JobState

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from mainspring.access import store as ops
 from mainspring.access.audit import ListActs, RecordActs
-from mainspring.access.caller import Act, Kind
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Act, Grant, Kind, Role
 from mainspring.access.store import Credential
 from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NOW

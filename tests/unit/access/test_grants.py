@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role, administers, check_grant, covers
+from mainspring.access.caller import EVERY_NAMESPACE, Grant, Permission, Role, administers, check_grant, covers
 from mainspring.errors import UsageError
 
 FUNCTIONS: tuple[tuple[str, ...], ...] = ((), ("pay",), ("pay*",), ("pay*", "mail"), ("p*",), ("*",))

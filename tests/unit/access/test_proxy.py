@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.access.caller import Grant, Role
 from mainspring.access.proxy import SpoofedHeaderError, TrustedProxies, parse_networks, parse_rules
-from mainspring.access.roles import Grant, Role
 from mainspring.errors import SettingsError
 
 PROXIES = TrustedProxies(

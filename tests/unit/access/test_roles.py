@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.access.caller import LOCAL, Caller
-from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role, permitted
+from mainspring.access.caller import EVERY_NAMESPACE, LOCAL, Caller, Grant, Permission, Role, permitted
 from mainspring.errors import ForbiddenError
 
 NEEDS = {

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.access.audit import ListActs
-from mainspring.access.caller import Act, Caller, Kind, secret_of
-from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
+from mainspring.access.caller import EVERY_NAMESPACE, Act, Caller, Grant, Kind, Role, secret_of
 from mainspring.access.service import (
     LINK_LIFE,
     MOST_UNKNOWN,

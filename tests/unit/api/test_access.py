@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.access.caller import LOCAL, Caller
-from mainspring.access.roles import EVERY_NAMESPACE, Grant, Role
+from mainspring.access.caller import EVERY_NAMESPACE, LOCAL, Caller, Grant, Role
 from mainspring.access.service import AccessService
 from mainspring.api import access
 from mainspring.api.access import GrantSpec

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api import schedules
 from mainspring.api.handlers import operations as answers
 from mainspring.api.handlers.grants import ScheduleGrants

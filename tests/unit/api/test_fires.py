@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api import jobs, schedules
 from mainspring.api.handlers import fires as module
 from mainspring.api.handlers.fires import FireCalls

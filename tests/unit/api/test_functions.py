@@ -10,8 +10,7 @@ import pytest
 from tests.unit.jobs.a_node import unexpected
 from tests.unit.nodes.rows import row as node_row
 
-from mainspring.access.caller import LOCAL, Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import LOCAL, Caller, Grant, Role
 from mainspring.api import functions, jobs
 from mainspring.api.handlers import functions as answers
 from mainspring.api.handlers.functions import FunctionCalls

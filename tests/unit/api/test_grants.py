@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api import functions, jobs, schedules, workflows
 from mainspring.api.handlers.grants import RunGrants, without_payloads
 from mainspring.api.request import ApiError, Code, Page

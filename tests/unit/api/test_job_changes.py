@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api import jobs
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import NewJob, RunJob, Submission, SubmitJob, SubmitJobs

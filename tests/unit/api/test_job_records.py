@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api.handlers import job_records
 from mainspring.api.jobs import Attempt, CancelJob, KeptArguments, ListAttempts, RetryJob, ShowArguments, ShowJob
 from mainspring.api.request import ApiError, Code

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tests.unit.nodes.rows import row as node_row
 
-from mainspring.access.caller import LOCAL, Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import LOCAL, Caller, Grant, Role
 from mainspring.api import namespaces
 from mainspring.api.handlers import namespaces as namespaces_handlers
 from mainspring.api.handlers import samples as answers

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from tests.unit.nodes.rows import row as node_row
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api import functions as functions_requests
 from mainspring.api import jobs, namespaces, nodes
 from mainspring.api.handlers import functions

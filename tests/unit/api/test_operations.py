@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.access.audit import ListActs
-from mainspring.access.caller import LOCAL, Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import LOCAL, Caller, Grant, Role
 from mainspring.api import jobs
 from mainspring.api.handlers import operations as answers
 from mainspring.api.handlers.operations import OperationCalls

@@ -11,8 +11,7 @@ import pytest
 from tests.unit.api.a_node import Node, opened
 
 from mainspring.access.audit import ListActs
-from mainspring.access.caller import Caller
-from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role
+from mainspring.access.caller import EVERY_NAMESPACE, Caller, Grant, Permission, Role
 from mainspring.api import functions, jobs, schedules, workflows
 from mainspring.api.handlers.functions import FunctionCalls
 from mainspring.api.handlers.jobs import JobChangeCalls

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from mainspring import api
-from mainspring.access.caller import LOCAL, Caller
-from mainspring.access.roles import Grant, Permission, Role
+from mainspring.access.caller import LOCAL, Caller, Grant, Permission, Role
 from mainspring.api import functions, jobs, nodes, schedules, submitting
 from mainspring.api.handlers.registry import Api, Call
 from mainspring.api.request import ApiError, Code, Problem, Request, Touches, read, write

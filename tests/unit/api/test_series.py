@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api.functions import ReadErrors, ReadFunctionSeries
 from mainspring.api.handlers.namespaces import SeriesCalls, quantile
 from mainspring.api.request import ApiError, Code

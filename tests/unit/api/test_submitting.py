@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.api.handlers.text import rfc3339
+from mainspring.api.handlers.pages import rfc3339
 from mainspring.api.jobs import ShowJob
 from mainspring.api.request import Code
 from mainspring.api.submitting import NO_OPTIONS, Ended, JobOptions, NewJob, RunJob, Submit

@@ -11,8 +11,7 @@ import pytest
 import structlog
 from tests.unit.nodes.rows import row as node_row
 
-from mainspring.access.caller import LOCAL, Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import LOCAL, Caller, Grant, Role
 from mainspring.api import jobs, schedules
 from mainspring.api.handlers.namespaces import NamespaceCalls
 from mainspring.api.handlers.nodes import SingleNodeCalls, namespace_node

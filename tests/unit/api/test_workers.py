@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.nodes.rows import row
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api import nodes
 from mainspring.api.handlers.nodes import Verb, WorkerCalls
 from mainspring.api.handlers.registry import Api

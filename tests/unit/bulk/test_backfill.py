@@ -9,8 +9,7 @@ import pytest
 from tests.unit.bulk.test_service import BulkNode
 from tests.unit.jobs.a_node import side
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.bulk import service
 from mainspring.bulk.rules import Action, BulkOperation, Outcome, Status
 from mainspring.callbacks import CallInProgress

@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.jobs.a_node import Client, Node, side, unexpected
 
-from mainspring.access.caller import LOCAL, Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import LOCAL, Caller, Grant, Role
 from mainspring.bulk import service
 from mainspring.bulk.rules import Action, BulkOperation, Outcome, Spec, Status
 from mainspring.bulk.service import FIND_INTERVAL, BulkService

@@ -6,8 +6,7 @@ import asyncio
 import time
 
 from mainspring.access.audit import ListActs
-from mainspring.access.caller import Act
-from mainspring.access.roles import EVERY_NAMESPACE, Permission
+from mainspring.access.caller import EVERY_NAMESPACE, Act, Permission
 from mainspring.callbacks import awaited
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.features import Feature

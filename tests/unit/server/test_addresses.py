@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.access.roles import Role
+from mainspring.access.caller import Role
 from mainspring.errors import SettingsError
 from mainspring.server.settings import (
     TcpAddress,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Grant, Role
 from mainspring.server.ports import Listening, Ports
 from mainspring.server.settings import ListenSettings, ServerSettings, TcpAddress, UnixAddress
 from mainspring.server.sockets import PortError, bind, bound_address

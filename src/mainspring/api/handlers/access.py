@@ -9,12 +9,20 @@ from msgspec.structs import asdict
 
 from mainspring.access import store
 from mainspring.access.audit import ListActs as StoredActs
-from mainspring.access.caller import LOCAL, Kind
-from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role, administers, check_grant, covers
+from mainspring.access.caller import (
+    EVERY_NAMESPACE,
+    LOCAL,
+    Grant,
+    Kind,
+    Permission,
+    Role,
+    administers,
+    check_grant,
+    covers,
+)
 from mainspring.api import access as access_requests
 from mainspring.api.access import CreatedToken, GrantSpec, TokenInfo
-from mainspring.api.handlers.pages import no_place, number_of, numbered
-from mainspring.api.handlers.text import rfc3339, value_in_row
+from mainspring.api.handlers.pages import no_place, number_of, numbered, rfc3339, value_in_row
 from mainspring.api.request import PAGE_LIMIT, ApiError, Code, Page, Touches
 from mainspring.clock import to_us
 from mainspring.sizes import PAGE

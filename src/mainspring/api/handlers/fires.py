@@ -7,9 +7,8 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.api.handlers.pages import number_of, numbered
+from mainspring.api.handlers.pages import number_of, numbered, rfc3339
 from mainspring.api.handlers.schedules import run_of
-from mainspring.api.handlers.text import rfc3339
 from mainspring.api.request import ApiError, Code, Page, Touches
 from mainspring.api.schedules import (
     LONGEST_TIMELINE,

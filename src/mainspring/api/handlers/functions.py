@@ -28,8 +28,7 @@ from mainspring.api.functions import (
     ResumeFunction,
     ShowFunction,
 )
-from mainspring.api.handlers.pages import no_place
-from mainspring.api.handlers.text import names_in_row, rfc3339
+from mainspring.api.handlers.pages import names_in_row, no_place, rfc3339
 from mainspring.api.nodes import WaitingJobs
 from mainspring.api.request import ApiError, Code, Page
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME

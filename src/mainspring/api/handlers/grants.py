@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from mainspring.access.caller import LOCAL
-from mainspring.access.roles import Permission
+from mainspring.access.caller import LOCAL, Permission
 from mainspring.api import functions, schedules, workflows
 from mainspring.api.handlers.registry import Call
 from mainspring.api.request import Touches

@@ -13,9 +13,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from mainspring import namespaces
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
+from mainspring.api.handlers.pages import line, rfc3339, whole_line
 from mainspring.api.handlers.submitting import EndListener
-from mainspring.api.handlers.text import line, rfc3339, whole_line
 from mainspring.api.jobs import (
     SHOWN_BYTES,
     STATE_BY_NAME,

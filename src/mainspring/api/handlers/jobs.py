@@ -20,8 +20,8 @@ from mainspring.api.handlers.job_records import (
     info_of,
     of_another_node,
 )
+from mainspring.api.handlers.pages import rfc3339, whole_line
 from mainspring.api.handlers.run_rows import run_handle
-from mainspring.api.handlers.text import rfc3339, whole_line
 from mainspring.api.jobs import (
     CancelJob,
     CancelledJob,

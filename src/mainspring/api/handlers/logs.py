@@ -10,8 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from mainspring.access.caller import Shares
-from mainspring.api.handlers.pages import no_place
-from mainspring.api.handlers.text import rfc3339
+from mainspring.api.handlers.pages import no_place, rfc3339
 from mainspring.api.jobs import LONGEST_WAIT, FollowLogs, LogEnd, Logged, LogLine, ReadJobLogs
 from mainspring.api.request import ApiError, Code
 from mainspring.callbacks import Callback, CallInProgress

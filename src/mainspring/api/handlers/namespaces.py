@@ -22,7 +22,7 @@ from mainspring.api.functions import (
     Series,
 )
 from mainspring.api.handlers.functions import Readings
-from mainspring.api.handlers.text import rfc3339
+from mainspring.api.handlers.pages import rfc3339
 from mainspring.api.namespaces import (
     FailingFunction,
     Failures,

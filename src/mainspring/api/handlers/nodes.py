@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 
 from msgspec.structs import asdict
 
-from mainspring.access.roles import Permission
-from mainspring.api.handlers.pages import no_place, numbered
-from mainspring.api.handlers.text import names_in_row, rfc3339
+from mainspring.access.caller import Permission
+from mainspring.api.handlers.pages import names_in_row, no_place, numbered, rfc3339
 from mainspring.api.namespaces import ListNamespaceNodes, NamespaceNode, ShowNamespaceNode
 from mainspring.api.nodes import (
     DrainNode,

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import asdict, replace
 
+from mainspring.access.caller import Permission
 from mainspring.access.idempotency import act_if_new
-from mainspring.access.roles import Permission
 from mainspring.api.handlers.job_records import filter_of, info_of
-from mainspring.api.handlers.pages import number_of
-from mainspring.api.handlers.text import rfc3339
+from mainspring.api.handlers.pages import number_of, rfc3339
 from mainspring.api.operations import (
     AbortOperation,
     Backfill,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from mainspring.access.caller import LOCAL, Act
-from mainspring.access.roles import Permission
+from mainspring.access.caller import LOCAL, Act, Permission
 from mainspring.api.handlers.pages import page_of
 from mainspring.api.request import ApiError, Code, Request, Touches, is_list, lacking, problem_of
 from mainspring.callbacks import CallInProgress, reject, resolve

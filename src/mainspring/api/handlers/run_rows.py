@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.api.handlers.text import rfc3339
+from mainspring.api.handlers.pages import rfc3339
 from mainspring.api.workflows import (
     CHILD_POLICIES,
     STATUS_NAMES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mainspring import namespaces
-from mainspring.api.handlers.pages import no_place, number_of, size_of
+from mainspring.api.handlers.pages import no_place, number_of, rfc3339, size_of
 from mainspring.api.handlers.run_rows import (
     activity_info,
     run_details,
@@ -15,7 +15,6 @@ from mainspring.api.handlers.run_rows import (
     unbegun_details,
     unbegun_info,
 )
-from mainspring.api.handlers.text import rfc3339
 from mainspring.api.request import PAGE_LIMIT, ApiError, Code, Page, Touches
 from mainspring.api.workflows import (
     STATUS_BY_NAME,

@@ -15,7 +15,7 @@ import structlog
 from msgspec.structs import replace
 
 from mainspring.api import jobs, namespaces, nodes, schedules, workflows
-from mainspring.api.handlers.text import rfc3339
+from mainspring.api.handlers.pages import rfc3339
 from mainspring.api.namespaces import (
     AllFunctionNumbers,
     FollowNumbers,
@@ -50,8 +50,7 @@ from mainspring.workflows.model import function_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
-    from mainspring.access.caller import Caller
-    from mainspring.access.roles import Grant
+    from mainspring.access.caller import Caller, Grant
     from mainspring.api.handlers.namespaces import Figures
     from mainspring.api.handlers.registry import Call, Followers
     from mainspring.api.namespaces import RecentJobs

@@ -13,8 +13,7 @@ from msgspec.json import decode
 from msgspec.structs import asdict, replace
 
 from mainspring.access.idempotency import act_if_new
-from mainspring.api.handlers.pages import number_of, size_of
-from mainspring.api.handlers.text import line, rfc3339
+from mainspring.api.handlers.pages import line, number_of, rfc3339, size_of
 from mainspring.api.request import ApiError, Code, Page, Touches, check_number
 from mainspring.api.schedules import (
     AddSchedule,

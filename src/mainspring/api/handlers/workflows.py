@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import UNSET
 
-from mainspring.api.handlers.pages import numbered
+from mainspring.api.handlers.pages import names_in_row, numbered, rfc3339
 from mainspring.api.handlers.run_rows import status_name, unbegun_status
 from mainspring.api.handlers.runs import (
     ListsRuns,
@@ -22,7 +22,6 @@ from mainspring.api.handlers.runs import (
     ambiguous,
     unread,
 )
-from mainspring.api.handlers.text import names_in_row, rfc3339
 from mainspring.api.request import ApiError, Code, Page
 from mainspring.api.submitting import JobOptions, bytes_of, checked_levels, size_problem
 from mainspring.api.workflows import (

@@ -18,8 +18,8 @@ from mainspring.storage.engine import in_parts
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
+    from mainspring.engines.memory.engine import Transaction
     from mainspring.engines.memory.tables import Tables
-    from mainspring.engines.memory.transaction import Transaction
     from mainspring.jobs.model import Job
     from mainspring.queries.filters import JobFilter
     from mainspring.schedules.rules import Backfill, Backfilled

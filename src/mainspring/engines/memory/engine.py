@@ -1,31 +1,178 @@
-"""The store without persistence: dictionaries of jobs, under the same rules and the same contract as the other stores."""
+"""The store without persistence: dictionaries of jobs, under the same rules and the same contract as the other stores.
+
+`MemoryGround` is the interface of slices to the transaction of a group.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from mainspring.access.audit import recorded_acts
 from mainspring.access.idempotency import KeyedGroup, has_keys
-from mainspring.engines.memory import (
-    access,
-    claiming,
-    jobs,
-    queries,
-)
+from mainspring.engines.memory import access, claiming, jobs, queries
+from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
 from mainspring.engines.memory.tables import Tables
-from mainspring.engines.memory.transaction import Transaction
 from mainspring.errors import StoreError
 from mainspring.ids import Term
+from mainspring.jobs import rules
+from mainspring.jobs.model import RUNS, State
+from mainspring.jobs.rules import Event
 from mainspring.jobs.slices import Units, concerns
+from mainspring.jobs.store import RequestStop, Submit, Withdrawn
 from mainspring.storage.engine import Meter, Opened, Phase, Probe, plan_of, run_synchronously, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mainspring.features import Feature
     from mainspring.ids import NodeId
+    from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.slices import JobLifecycle, Slice
+    from mainspring.jobs.store import Found
     from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
+
+
+_RUNNING = int(rules.target(Event.BEGIN))
+
+
+def begin_roots(tables: Tables, jobs: list[Job]) -> dict[int, Found]:
+    """Store new root jobs; see ``RunGround.begin_roots``."""
+    roots = [replace(job, state=_RUNNING, term=RUNS, payload=b"") for job in jobs]
+    return submit(tables, Submit(roots))
+
+
+def take_pending(tables: Tables, function: bytes, limit: int, now_us: int) -> list[Job]:
+    """Turn pending jobs into root jobs; see ``RunGround.take_pending``."""
+    taken: list[Job] = []
+    for pending in tables.pending.get(function, ()):
+        while len(taken) < limit and (entry := pending.pop()) is not None:
+            job = tables.jobs.get(entry[1])
+            if job is not None and job.state == PENDING:
+                taken.append(_take(tables, job, now_us))
+    return taken
+
+
+def take_waiting(tables: Tables, ids: Iterable[int], now_us: int) -> list[Job]:
+    """Turn waiting jobs into root jobs; see ``RunGround.take_waiting``."""
+    jobs = [tables.jobs[job_id] for job_id in ids if job_id in tables.jobs]
+    return [_take(tables, job, now_us) for job in jobs if State(job.state) in rules.sources(Event.BEGIN)]
+
+
+def _take(tables: Tables, job: Job, now_us: int) -> Job:
+    before = copy(job)
+    tables.counts.move(job.function, job.priority, job.state, _RUNNING)
+    job.state, job.term, job.attempt, job.started_us = _RUNNING, RUNS, 0, now_us
+    job.payload = job.error = b""
+    return before
+
+
+def end_roots(tables: Tables, jobs: Iterable[Job]) -> list[Job]:
+    """End root jobs; see ``RunGround.end_roots``."""
+    ended = []
+    for given in jobs:
+        job = tables.jobs.get(given.id)
+        if job is not None and job.state == _RUNNING and job.term == RUNS:
+            job.state, job.attempt, job.ended_us = given.state, 1, given.ended_us
+            job.result, job.error, job.output_size = given.result, given.error, len(given.result)
+            enter_end(tables, job, _RUNNING, "")
+            ended.append(copy(job))
+    return ended
+
+
+def forget_roots(tables: Tables, ids: Iterable[int]) -> int:
+    """Delete ended root jobs; see ``RunGround.forget_roots``."""
+    number = 0
+    for job_id in ids:
+        job = tables.jobs.get(job_id)
+        if job is not None and State(job.state).ended and job.term == RUNS:
+            forget_ended(tables, job)
+            number += 1
+    return number
+
+
+def withdraw(tables: Tables, ids: Iterable[int]) -> list[Withdrawn]:
+    """Delete live jobs; see ``RunGround.withdraw``."""
+    withdrawn = []
+    for job_id in ids:
+        job = tables.jobs.get(job_id)
+        if job is not None and not State(job.state).ended:
+            delete(tables, job, job.state)
+            withdrawn.append(Withdrawn(job_id, job.term, job.state, job.function, job.priority))
+    return withdrawn
+
+
+def is_held(tables: Tables, job_id: int, term: int) -> bool:
+    """Return whether a job is held under a term."""
+    job = tables.jobs.get(job_id)
+    return job is not None and State(job.state).held and job.term == term
+
+
+class Transaction:
+    """A group under way. It is never rolled back."""
+
+    def __init__(self, tables: Tables, lifecycle: JobLifecycle | None, nodes: Mapping[int, str], term: int) -> None:
+        self.tables = tables
+        self.term = term
+        self.lifecycle = lifecycle
+        self.nodes = nodes
+        """Nodes by term."""
+        self.commits: list[Callable[[], object]] = []
+
+
+class MemoryGround:
+    """The interface of slices to a transaction: ``jobs.slices.RunGround``."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._tables = tx.tables
+
+    @property
+    def lifecycle(self) -> JobLifecycle:
+        assert self._tx.lifecycle is not None, "a node with slices provides the ids of its jobs"
+        return self._tx.lifecycle
+
+    @property
+    def term(self) -> int:
+        return self._tx.term
+
+    def node(self, term: int) -> str:
+        return self._tx.nodes.get(term, "")
+
+    def after_commit(self, function: Callable[[], object]) -> None:
+        self._tx.commits.append(function)
+
+    def after_rollback(self, function: Callable[[], object]) -> None:
+        """Call nothing: every group is committed."""
+
+    async def submit(self, new: list[Job]) -> dict[int, Found]:
+        return jobs.submit(self._tables, Submit(new))
+
+    async def begin_roots(self, new: list[Job]) -> dict[int, Found]:
+        return begin_roots(self._tables, new)
+
+    async def take_pending(self, function: bytes, limit: int, now_us: int) -> list[Job]:
+        return take_pending(self._tables, function, limit, now_us)
+
+    async def take_waiting(self, ids: Iterable[int], now_us: int) -> list[Job]:
+        return take_waiting(self._tables, ids, now_us)
+
+    async def end_roots(self, ended: Iterable[Job]) -> list[Job]:
+        return end_roots(self._tables, ended)
+
+    async def forget_roots(self, ids: Iterable[int]) -> int:
+        return forget_roots(self._tables, ids)
+
+    async def withdraw(self, ids: Iterable[int]) -> list[Withdrawn]:
+        return withdraw(self._tables, ids)
+
+    async def request_stop(self, held: Sequence[tuple[int, int | None]], request: StopRequest) -> set[int]:
+        return jobs.request_stop(self._tables, RequestStop(held, request))
+
+    async def is_held(self, job_id: int, term: int) -> bool:
+        return is_held(self._tables, job_id, term)
+
 
 _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **jobs.HANDLERS,

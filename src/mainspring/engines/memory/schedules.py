@@ -8,8 +8,8 @@ from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.engines.memory.engine import MemoryGround, Transaction
 from mainspring.engines.memory.queries import behind_of
-from mainspring.engines.memory.transaction import MemoryGround, Transaction
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
 from mainspring.namespaces import ANY, split_text

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from mainspring.engines.memory import jobs
+from mainspring.engines.memory.engine import MemoryGround, Transaction
 from mainspring.engines.memory.jobs import PENDING, find_job
-from mainspring.engines.memory.transaction import MemoryGround, Transaction
 from mainspring.jobs.model import State
 from mainspring.namespaces import ANY
 from mainspring.workflows import reading, unit

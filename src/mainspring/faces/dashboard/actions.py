@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.declaration import Field as DeclaredField
 from mainspring.api.declaration import FieldKind, field_of, fields_of
 from mainspring.api.request import requests_of

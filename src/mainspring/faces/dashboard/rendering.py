@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.runtime import Context
 
 from mainspring import namespaces
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.appearance import look_of
 from mainspring.faces.dashboard import words
 

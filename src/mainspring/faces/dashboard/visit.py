@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from mainspring import namespaces
-from mainspring.access.roles import EVERY_NAMESPACE, Grant, Permission, Role
+from mainspring.access.caller import EVERY_NAMESPACE, Grant, Permission, Role
 from mainspring.faces.dashboard.calls import NONE, N, Problem, RefusedError, encode_query, segment
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring import namespaces
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.jobs import CancelJob, CancelledJob
 from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
 from mainspring.callbacks import CallInProgress

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import msgspec
 import structlog
 
-from mainspring.access.caller import Shares
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission, Shares
 from mainspring.api.jobs import ReadJobLogs, WatchJobs
 from mainspring.api.request import ApiError, Code, Problem, Request, problem_of, read, write
 from mainspring.errors import ForbiddenError

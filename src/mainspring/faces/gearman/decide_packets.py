@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.callbacks import CallInProgress
 from mainspring.clock import to_us
 from mainspring.faces.gearman import guard as packet_guard

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 
 import msgspec
 
-from mainspring.access.caller import Kind
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Kind, Permission
 from mainspring.namespaces import key, namespace_of
 from mainspring.wire.gearman_protocol import (
     BAD,

@@ -21,7 +21,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.clock import to_us
 from mainspring.jobs.model import DECISIONS, encode_failure, fitting
 from mainspring.namespaces import split

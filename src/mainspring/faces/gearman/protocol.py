@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from mainspring.access.caller import LOCAL, caller_of_port
-from mainspring.access.roles import Role
+from mainspring.access.caller import LOCAL, Role, caller_of_port
 from mainspring.faces.gearman import administration, clients, decide_packets, extended_workers, worker_reports, workers
 from mainspring.faces.gearman.guard import PACKETS
 from mainspring.faces.gearman.peer import Peer

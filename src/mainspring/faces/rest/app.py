@@ -13,8 +13,7 @@ import msgspec
 import structlog
 
 from mainspring import namespaces
-from mainspring.access.caller import Shares
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission, Shares
 from mainspring.api.request import Page, problem_of, write
 from mainspring.errors import MainspringError
 from mainspring.faces.rest import registry

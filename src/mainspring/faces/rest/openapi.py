@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import NODEFAULT
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.request import Code, Request, details_of
 from mainspring.faces.rest.inputs import Inputs, is_list
 from mainspring.faces.rest.registry import ROOT, Route

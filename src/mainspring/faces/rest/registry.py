@@ -25,8 +25,7 @@ from mainspring.sizes import about
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from mainspring.access.caller import Caller
-    from mainspring.access.roles import Permission
+    from mainspring.access.caller import Caller, Permission
     from mainspring.api.handlers.registry import Api
     from mainspring.api.request import Page, Request
     from mainspring.faces.rest.idempotency import Encoded

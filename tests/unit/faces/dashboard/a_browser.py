@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
     from tests.unit.faces.rest.a_client import Answer
 
-    from mainspring.access.caller import Caller
-    from mainspring.access.roles import Role
+    from mainspring.access.caller import Caller, Role
     from mainspring.server.build import Built
 
 MOST_SHAPES = 500

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api.access import ActInfo, GrantSpec, Identity
 from mainspring.api.nodes import NodeInfo, WorkerDetails
 from mainspring.faces.dashboard.pages import PAGES

@@ -9,8 +9,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import pytest
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.faces.dashboard.calls import RESERVED, segment
 from mainspring.faces.dashboard.pages import ACTIONS, PAGES
 from mainspring.faces.rest.routes import ROUTES

@@ -8,8 +8,7 @@ from urllib.parse import urlencode
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api.access import GrantSpec, Identity
 from mainspring.api.jobs import Attempt, Attempts, JobDetails, JobInfo, ListJobs
 from mainspring.api.namespaces import JobCounts, NamespaceStatus

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api.jobs import JobProgress
 from mainspring.api.namespaces import FunctionNumbers, Numbers
 from mainspring.api.operations import OperationInfo

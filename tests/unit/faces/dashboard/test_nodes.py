@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.unit.api.a_node import run
 
-from mainspring.access.roles import Role
+from mainspring.access.caller import Role
 from mainspring.api.access import GrantSpec, Identity
 from mainspring.api.namespaces import NamespaceNode
 from mainspring.api.nodes import NodeInfo, RecoveryInfo

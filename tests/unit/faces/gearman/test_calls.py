@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.handlers.nodes import StatusCalls
 from mainspring.api.nodes import CommitNumbers, FunctionStatus, JobNumbers, NodeStatus, WaitingJobs
 from mainspring.api.request import Request

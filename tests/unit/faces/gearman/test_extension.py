@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.api.handlers.text import rfc3339
+from mainspring.api.handlers.pages import rfc3339
 from mainspring.clock import to_us
 from mainspring.features import Feature
 from mainspring.wire.gearman_protocol import Type, request

@@ -9,8 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.simulation.wires import Wire
 
-from mainspring.access.caller import Caller, Kind
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Kind, Role
 from mainspring.api.handlers.registry import Api
 from mainspring.errors import StoreUnavailableError
 from mainspring.faces.gearman.guard import Guard

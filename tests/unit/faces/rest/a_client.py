@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tests.unit.api.a_node import opened
 
-from mainspring.access.caller import Caller, Shares
+from mainspring.access.caller import Caller, Grant, Role, Shares
 from mainspring.access.idempotency import ReplyService
 from mainspring.access.proxy import TrustedProxies, parse_networks
-from mainspring.access.roles import Grant, Role
 from mainspring.faces.rest.app import RestApp
 from mainspring.faces.rest.openapi import with_document
 from mainspring.faces.rest.routes import ROUTES

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.unit.api.a_node import UNKNOWN_HANDLE, run
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.request import ApiError, Code, Request
 from mainspring.faces.rest.registry import Context, N, Route
 from mainspring.faces.rest.replies import Raw, Reply

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.api.a_node import Node, run
 
-from mainspring.access.caller import LOCAL, Caller
+from mainspring.access.caller import LOCAL, Caller, Grant, Permission, Role
 from mainspring.access.idempotency import KeptReply, ReplyService, RequestKey, Reservation
-from mainspring.access.roles import Grant, Permission, Role
 from mainspring.api.request import ApiError, Code, Request
 from mainspring.errors import StoreUnavailableError
 from mainspring.faces.rest.idempotency import LOST_AFTER, REPLAYED, answer_once

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 
 from .a_server import whole_node
 from .test_streams import Reader

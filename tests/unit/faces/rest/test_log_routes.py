@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 from tests.unit.api.a_node import UNKNOWN_HANDLE, run
 
-from mainspring.access.caller import LOCAL, Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import LOCAL, Caller, Grant, Role
 from mainspring.api.handlers.logs import LogCalls
 from mainspring.api.jobs import FollowLogs
 from mainspring.job_logs.model import Line

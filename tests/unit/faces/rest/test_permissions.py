@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.access.audit import REFUSALS_PER_MINUTE, UNKNOWN_PER_MINUTE
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Permission, Role
+from mainspring.access.caller import Caller, Grant, Permission, Role
 from mainspring.api.access import ListActs
 from mainspring.api.nodes import ShowStatus as Status
 from mainspring.api.submitting import Submit

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api import jobs, nodes
 from mainspring.api.request import Request
 from mainspring.faces.rest.inputs import Inputs

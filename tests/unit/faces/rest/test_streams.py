@@ -9,8 +9,7 @@ import msgspec
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.access.caller import LOCAL, Shares
-from mainspring.access.roles import Permission
+from mainspring.access.caller import LOCAL, Permission, Shares
 from mainspring.api.request import ApiError, Code, Request, Shared
 from mainspring.faces.rest.registry import N, Route
 from mainspring.faces.rest.replies import HttpError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from mainspring.access.caller import Caller
-from mainspring.access.roles import Grant, Role
+from mainspring.access.caller import Caller, Grant, Role
 
 from .a_server import whole_node
 

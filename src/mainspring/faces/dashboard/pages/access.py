@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.access import ActInfo, AddMark, CreatedToken, RevokeToken, TokenInfo
 from mainspring.faces.dashboard.actions import Field, FormError, act, read_field
 from mainspring.faces.dashboard.calls import NONE, ROOT, Items, N, RefusedError

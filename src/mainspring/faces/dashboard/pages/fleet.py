@@ -10,7 +10,7 @@ import asyncio
 import datetime as dt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mainspring.access.roles import EVERY_NAMESPACE, Permission
+from mainspring.access.caller import EVERY_NAMESPACE, Permission
 from mainspring.api.namespaces import NamespaceNode
 from mainspring.api.nodes import (
     DrainNode,

@@ -7,7 +7,7 @@ import datetime as dt
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.access import MarkInfo
 from mainspring.api.jobs import JobInfo
 from mainspring.api.namespaces import NamespaceNode, NamespaceStatus, StoreState

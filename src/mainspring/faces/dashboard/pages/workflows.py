@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from mainspring.access.roles import Permission
+from mainspring.access.caller import Permission
 from mainspring.api.versions import PARKED, RUNS, version_of
 from mainspring.api.workflows import (
     CancelRun,
