@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from mainspring.bulk.store import BulkUnit
 from mainspring.engines.postgres import settling, submitting, transaction
 from mainspring.engines.postgres.claiming import COMMITTED_AFTER, Floors
 from mainspring.engines.postgres.lists import look_up
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.model import Job
     from mainspring.queries.filters import JobFilter
+    from mainspring.schedules.rules import Backfill, Backfilled
     from mainspring.storage.engine import Operation
 
 Operations = TypeVar("Operations", ops.Cancel, ops.Redrive, ops.DeleteEnded)
@@ -311,29 +313,26 @@ class PostgresBulk(BulkRows):
     """The tables of operations on many jobs."""
 
     async def is_over(self, term: int) -> bool:
-        """Return whether a term has ended."""
         (is_over,) = await self._sql.first("is_over", term)
         return bool(is_over)
 
     async def jobs(self, ids: Sequence[int]) -> Mapping[int, Job]:
-        """Read jobs and lock them."""
         for statement in ("lock_live_jobs", "lock_dead_jobs"):
             await self._sql.fetch(statement, transaction.known_ids(ids))
         return await look_up(self._tx, ids)
 
     async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
-        """Run operations on jobs."""
         return await _CHANGES[type(operations[0])](self._tx, operations)
 
     async def near(self, where: JobFilter, after: int, limit: int) -> None:
         """Read nothing ahead: queries have a connection of their own."""
 
-    def schedules(self) -> PostgresScheduleUnit:
-        """Return the unit of work of schedules."""
-        return PostgresScheduleUnit(self._tx)
+    async def backfill(self, step: Backfill) -> Backfilled:
+        return await PostgresScheduleUnit(self._tx).backfill(step)
 
 
 class PostgresBulkSlice(BulkSlice):
     """The slice of operations on many jobs."""
 
-    tables = PostgresBulk
+    def unit(self, tx: Transaction) -> BulkUnit:
+        return BulkUnit(PostgresBulk(tx), self._monotonic)

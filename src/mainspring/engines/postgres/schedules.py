@@ -171,13 +171,11 @@ class PostgresGround:
 
     @property
     def lifecycle(self) -> JobLifecycle:
-        """The node's job lifecycle."""
         assert self._tx.lifecycle is not None, "a node with slices provides the ids of its jobs"
         return self._tx.lifecycle
 
     @property
     def term(self) -> int:
-        """The node's own term."""
         return self._tx.term
 
     def node(self, term: int) -> str:
@@ -189,15 +187,12 @@ class PostgresGround:
         await self._tx.nodes.load(term * TERM_SPAN for term in terms if term)
 
     def after_commit(self, function: Callable[[], object]) -> None:
-        """Call a function after the commit."""
         self._tx.after_commit(function)
 
     def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function if this attempt is rolled back."""
         self._tx.after_rollback(function)
 
     async def submit(self, new: list[Job]) -> dict[int, Found]:
-        """Store jobs."""
         return await store(self._tx, new, [0] * len(new)) if new else {}
 
 
@@ -270,11 +265,9 @@ class PostgresSchedules(PostgresGround, ScheduleRows):
     # ---- the reads of `unit` ----
 
     async def catalogue(self, *, lock: bool = False) -> Catalogue:
-        """Return all specifications."""
         return await self.enter(exclusive=lock)
 
     async def schedules(self, names: Collection[str]) -> dict[str, Stored]:
-        """Read and lock schedules."""
         await self.lock(names)
         catalogue, unread = await self.enter(), self._unread
         return {

@@ -7,8 +7,7 @@ over as soon as that term has ended.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.bulk import store
 from mainspring.bulk.rules import BulkOperation, Touched, decode_touched, operations_of, row_of
@@ -16,17 +15,13 @@ from mainspring.engines.sql.statements import LARGEST
 from mainspring.storage.engine import in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable
 
     from mainspring.engines.sql.statements import Handlers, Readers, Statements, Transaction
-    from mainspring.jobs.model import Job
-    from mainspring.queries.filters import JobFilter
-    from mainspring.schedules.rules import Backfill, Backfilled
-    from mainspring.schedules.unit import ScheduleUnit
-    from mainspring.storage.engine import Meter, Operation, Page
+    from mainspring.storage.engine import Meter, Page
 
 
-class BulkRows(ABC):
+class BulkRows:
     """`bulk.store.BulkTables` in a group. A class of each engine adds what concerns jobs, terms and schedules."""
 
     def __init__(self, tx: Any) -> None:
@@ -36,41 +31,14 @@ class BulkRows(ABC):
         """The node's own term."""
 
     async def load(self, bulk_id: int) -> BulkOperation | None:
-        """Read an operation, and lock it."""
         return await _one(self._sql, "lock_operation", bulk_id)
 
     async def save(self, bulk: BulkOperation, touched: bytes | None = None) -> None:
-        """Write an operation."""
         await self._sql.execute("save_operation", *row_of(bulk))
         if touched is not None:
             await self._sql.execute("save_operation_step", bulk.id, bulk.revision, touched)
 
-    @abstractmethod
-    async def is_over(self, term: int) -> bool:
-        """Return whether a term has ended."""
-
-    @abstractmethod
-    async def jobs(self, ids: Sequence[int]) -> Mapping[int, Job]:
-        """Read jobs, and lock them."""
-
-    @abstractmethod
-    async def perform(self, operations: Sequence[Operation]) -> Sequence[Any]:
-        """Run operations on jobs."""
-
-    @abstractmethod
-    async def near(self, where: JobFilter, after: int, limit: int) -> Page[Job] | None:
-        """Read the next jobs by a filter, if they are near."""
-
-    @abstractmethod
-    def schedules(self) -> ScheduleUnit:
-        """Return the unit of work of schedules, which fires past fire times."""
-
-    async def backfill(self, step: Backfill) -> Backfilled:
-        """Fire past fire times of a schedule."""
-        return await self.schedules().backfill(step)
-
     async def sweep(self, before_us: int, limit: int) -> int:
-        """Delete old operations."""
         deleted = await self._sql.execute("sweep_operation_steps", before_us, limit)
         if deleted < limit:
             deleted += await self._sql.execute("sweep_operations", before_us, limit - deleted)
@@ -122,7 +90,6 @@ async def _list_touched(tx: Transaction, query: store.ListTouched, meter: Meter)
 class BulkSlice:
     """The slice: ``jobs.slices.Slice``. ``monotonic`` measures steps."""
 
-    tables: ClassVar[type[BulkRows]]
     kind = store.KIND
     follows: Final = frozenset[Any]()
     writes = store.WRITES
@@ -136,7 +103,3 @@ class BulkSlice:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-
-    def unit(self, tx: Transaction) -> store.BulkUnit:
-        """Begin a unit of work."""
-        return store.BulkUnit(self.tables(tx), self._monotonic)

@@ -203,9 +203,10 @@ class ScheduleSlice:
 
     async def _find_due(self, tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
         found = await self.read_due(tx, operation)
-        due = _due(row for row in found if row[0] is not None)
+        later = found[-1][2] if found and found[-1][0] is None else None
+        due = _due(found if later is None else found[:-1])
         if len(due) < operation.rows:
-            return ops.Upcoming(due, found[-1][2] if len(found) > len(due) else None)
+            return ops.Upcoming(due, later)
         (last, last_us) = due[-1]
         following = await tx.sql.first("next_schedule", last_us, last.name)
         if following is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from mainspring.bulk.store import BulkUnit
 from mainspring.engines.sql.bulk import BulkRows, BulkSlice
 from mainspring.engines.sql.schedules import ScheduleRows, ScheduleSlice
 from mainspring.engines.sqlite import jobs, transaction
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Found
     from mainspring.queries.filters import JobFilter
     from mainspring.schedules.reconcile import Stored
+    from mainspring.schedules.rules import Backfill, Backfilled
     from mainspring.storage.engine import Page
 
 
@@ -273,7 +275,6 @@ class SqliteBulk(BulkRows):
         return term != self.term
 
     async def jobs(self, ids: Sequence[int]) -> Mapping[int, Job]:
-        """Read jobs."""
         self._jobs = _jobs(self._tx, ids)
         return self._jobs
 
@@ -283,15 +284,14 @@ class SqliteBulk(BulkRows):
         return [change(self._tx, self._jobs.get(operation.id), operation) for operation in operations]
 
     async def near(self, where: JobFilter, after: int, limit: int) -> Page[Job] | None:
-        """Read the next jobs by a filter, if they are near."""
         return near(self._tx, QueryJobs(where=where, after=after, limit=limit))
 
-    def schedules(self) -> ScheduleUnit:
-        """Return the unit of work of schedules."""
-        return ScheduleUnit(SqliteSchedules(self._tx))
+    async def backfill(self, step: Backfill) -> Backfilled:
+        return await ScheduleUnit(SqliteSchedules(self._tx)).backfill(step)
 
 
 class SqliteBulkSlice(BulkSlice):
     """The slice of operations on many jobs."""
 
-    tables = SqliteBulk
+    def unit(self, tx: Transaction) -> BulkUnit:
+        return BulkUnit(SqliteBulk(tx), self._monotonic)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mainspring.engines.sql.workflows import RunWrites, WorkflowSlice, find_alarms
-from mainspring.engines.sqlite.engine import synchronous
 from mainspring.engines.sqlite.jobs import find_job
 from mainspring.engines.sqlite.slice_transaction import SqliteGround
+from mainspring.engines.sqlite.statements import synchronous
 from mainspring.workflows.store import FindAlarms
 
 if TYPE_CHECKING:
