@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper import master, paths, recovering, waiting
+from mainspring.engines.zookeeper import master, paths, recovering
 from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.tree import Check, Done, RefreshedTree, Refused, Write
@@ -25,7 +25,7 @@ from .zookeeper.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.engines.zookeeper.optimistic import Plan
+    from mainspring.engines.zookeeper.changing import Plan
     from mainspring.engines.zookeeper.queries import LocatedJob, Name
     from mainspring.engines.zookeeper.sessions import Waiting
     from mainspring.engines.zookeeper.tree import Change
@@ -136,12 +136,12 @@ def test_a_claim_that_returns_a_task_twice_is_detected(monkeypatch: Plant) -> No
 
 
 def test_removing_the_waiters_of_all_nodes_is_detected(monkeypatch: Plant) -> None:
-    left = waiting.left
+    left = recovering.left
 
     def rude(seen: LocatedJob | None, term: int) -> Plan[bool]:
         return left(seen if seen is None else seen._replace(data={**seen.data, "waiters": [term]}), term)
 
-    monkeypatch.setattr(waiting, "left", rude)
+    monkeypatch.setattr(recovering, "left", rude)
     is_caught(by="although .* waits for it", kind=ServingWorld)
 
 

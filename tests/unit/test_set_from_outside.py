@@ -21,7 +21,7 @@ EXCEPTIONS = {
     "engines/zookeeper/ensemble_client.py: self._requests.is_connected": "the client records events of kazoo",
     "engines/zookeeper/ensemble_client.py: self._requests.refused": "the same",
     "engines/zookeeper/ensemble_client.py: self._requests.session": "the same",
-    "engines/zookeeper/ensemble_requests.py: request.is_due": "kazoo passes it to the code that writes the request",
+    "engines/zookeeper/ensemble_wiring.py: request.is_due": "kazoo passes it to the code that writes the request",
     "faces/gearman/calls.py: peer.end_watch": "state of a connection: its watch",
     "faces/gearman/decide_packets.py: peer.decisions": "state of a connection: its decisions",
     "faces/http/listener.py: self.cycle.keep_alive": "uvicorn's way to close a connection after an answer",

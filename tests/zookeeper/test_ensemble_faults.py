@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from mainspring.engines.zookeeper.ensemble_wiring import check_versions
+from mainspring.engines.zookeeper.ensemble_client import check_versions
 from mainspring.engines.zookeeper.tree import Create, Done
 from mainspring.errors import StoreUnavailableError
 from mainspring.stores import parse_zookeeper

@@ -13,8 +13,8 @@ from kazoo.exceptions import ConnectionLoss
 from tests.zookeeper.server import Ensemble
 
 from mainspring.engines.zookeeper.engine import prepare_tree
-from mainspring.engines.zookeeper.ensemble_client import KazooTree
-from mainspring.engines.zookeeper.ensemble_wiring import Answer, check_versions, make_client
+from mainspring.engines.zookeeper.ensemble_client import KazooTree, check_versions
+from mainspring.engines.zookeeper.ensemble_wiring import Answer, make_client
 from mainspring.engines.zookeeper.tree import (
     Check,
     Create,

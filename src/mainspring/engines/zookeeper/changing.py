@@ -6,30 +6,28 @@ Any node may make timed changes, and several at once do no harm: a node that has
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from mainspring.engines.zookeeper import paths, queries, records, submitting
+from mainspring.engines.zookeeper import paths, queries, records, submitting, transaction
 from mainspring.engines.zookeeper.committer import Entry, Fenced
-from mainspring.engines.zookeeper.optimistic import decide, decide_ends, end_of_waiting
-from mainspring.engines.zookeeper.sessions import Completion, Waiting
+from mainspring.engines.zookeeper.sessions import Completion, Handlers, Session, Waiting, one_by_one
 from mainspring.engines.zookeeper.submitting import live_result
-from mainspring.engines.zookeeper.tree import Create, Delete, Write
+from mainspring.engines.zookeeper.transaction import Happening, end
+from mainspring.engines.zookeeper.tree import Change, Check, Create, Delete, Node, Refusal, Write
 from mainspring.errors import StoreError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import NO_UNIQUE, State
+from mainspring.jobs.model import NO_UNIQUE, Job, State
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from mainspring.engines.zookeeper.optimistic import Plan
     from mainspring.engines.zookeeper.paths import Timed
     from mainspring.engines.zookeeper.queries import LocatedJob, TaskLocation
-    from mainspring.engines.zookeeper.sessions import Handlers, Session
-    from mainspring.engines.zookeeper.tree import Change, Node
-    from mainspring.jobs.model import Job
+
 
 RECORDS_AT_ONCE: Final = 100
 """Records read and written at once: they may be large."""
@@ -42,15 +40,112 @@ SWEEPS_REMEMBERED: Final = 50
 _SCHEDULED, _PENDING, _EXPIRED = map(int, (State.SCHEDULED, State.PENDING, State.EXPIRED))
 
 
+T = TypeVar("T")
+
+Plan = tuple[Entry | None, T]
+"""The entry to write, if any, and the outcome once it is written."""
+
+
+# ---- optimistic transactions on single jobs ----
+
+
+async def decide(
+    session: Session,
+    ids: Iterable[int],
+    plan: Callable[[int, LocatedJob | None, TaskLocation | None], Plan[T]],
+    *,
+    named: bool = False,
+    ended: Callable[[T], Job | None] = lambda _: None,
+    failed: dict[int, StoreError] | None = None,
+) -> dict[int, T]:
+    """Read jobs, call their plans and write the entries, until none has a conflict; return the outcomes of all.
+
+    A plan is pure: it gets an id and the located job; with ``named``, for a published job also the location of the task that has
+    its name. It returns the entry to write, with the versions that were read. After a conflict it is called again.
+
+    ``ended`` returns the job that ends with an outcome, if one does: the consequences of its end are written with it, or their
+    error goes into ``failed``. Raises StoreFencedError if this node may no longer write.
+    """
+    outcomes: dict[int, T] = {}
+    left = list(dict.fromkeys(ids))
+    unmarked: set[str] = set()
+    """Missing index nodes of expiries: their deletion is left out, since the job's end does not need it."""
+    while left:
+        seen = await queries.read_jobs(session, left)
+        locations = await _namesakes(session, seen) if named else {}
+        planned: list[tuple[int, T]] = []
+        happenings: list[Happening] = []
+        for job_id in left:
+            entry, outcome = plan(job_id, seen.get(job_id), locations.get(job_id))
+            if entry is None:
+                outcomes[job_id] = outcome
+                continue
+            if unmarked:
+                entry = Entry([change for change in entry.changes if change.path not in unmarked], entry.counts)
+            planned.append((job_id, outcome))
+            happenings.append(end(entry, job) if (job := ended(outcome)) is not None else Happening(entry))
+        left = []
+        verdicts = await transaction.commit(session, happenings)
+        for (job_id, outcome), verdict in zip(planned, verdicts, strict=True):
+            if verdict is None:
+                outcomes[job_id] = outcome
+            elif isinstance(verdict, Fenced):
+                raise session.over()
+            elif isinstance(verdict, StoreError):
+                assert failed is not None, "only the consequences of an end have errors"
+                failed[job_id] = verdict
+            else:
+                left.append(job_id)
+                if verdict.why is Refusal.NO_NODE and verdict.path.startswith(f"{paths.EXPIRING}/"):
+                    unmarked.add(verdict.path)
+    return outcomes
+
+
+async def _namesakes(session: Session, seen: dict[int, LocatedJob]) -> dict[int, TaskLocation]:
+    """Return the locations of the tasks that have the names of published jobs now."""
+    tasks = {}
+    for one in seen.values():
+        if one.location is None:
+            job = one.job()
+            tasks[job.id] = paths.task_name(job.function, job.unique, job.id)
+    locations = await queries.locate(session, tasks.values())
+    return {job_id: locations[task] for job_id, task in tasks.items() if task in locations}
+
+
+def note(seen: LocatedJob, waiters: Iterable[int]) -> Entry:
+    """Return the entry that stores the waiters of a job that has not ended."""
+    foreground = seen.data.get("foreground", False)
+    return Entry(
+        [Write(seen.path, live_result(seen.id, seen.data["task"], list(waiters), foreground=foreground), seen.version)]
+    )
+
+
+def unmark(job: Job, task: str) -> list[Change]:
+    """Return the deletion of the index node of a job's expiry, if there is one."""
+    return [Delete(paths.expiring(task, job.expires_us, job.id))] if job.expires_us else []
+
+
+def end_of_waiting(seen: LocatedJob, job: Job, who: str) -> tuple[Entry, Completion]:
+    """Return the entry that ends a job without a holder, and its completion; ``job`` has its final state."""
+    location = seen.location
+    assert location is not None
+    record = records.encode_job(job, seen.handle, worker=who)
+    changes: list[Change] = [
+        # Another job of the same name may replace it with the same version; the check of its result shows that.
+        Check(seen.path, seen.version),
+        Delete(location.path, location.version),
+        *unmark(job, location.task),
+        Create(paths.completed(location.task), record),
+    ]
+    counts = ((job.function, int(location.state), job.priority, -1), (job.function, job.state, job.priority, 1))
+    return Entry(changes, counts), Completion(location.task, job, record)
+
+
 # ---- Wake ----
 
 
-async def wake(session: Session, operations: Sequence[ops.Wake]) -> list[ops.Woken]:
+async def wake(session: Session, operation: ops.Wake) -> ops.Woken:
     """Make due jobs pending and expire late ones; see ``Wake``."""
-    return [await _wake(session, operation) for operation in operations]
-
-
-async def _wake(session: Session, operation: ops.Wake) -> ops.Woken:
     now_us = operation.now_us
     for path, seen_us in list(session.late.items()):
         if not 0 <= now_us - seen_us < LATE_US:
@@ -111,12 +206,13 @@ async def _expire(session: Session, now_us: int, limit: int) -> list[tuple[Job, 
         def plan(job_id: int, seen: LocatedJob | None, _: object, late: dict[int, Timed] = late) -> Plan[Expiring]:
             return expired(seen, late[job_id], now_us, session.who)
 
-        decided = await decide_ends(session, late, plan, lambda one: one.completion and one.completion.job)
+        failed: dict[int, StoreError] = {}
+        decided = await decide(session, late, plan, ended=_ended, failed=failed)
         completions = []
         over_anyway = []
         for job_id, timed in late.items():
-            one = decided[job_id]
-            if isinstance(one, StoreError) or one.late:
+            one = decided.get(job_id)
+            if one is None or one.late:
                 session.late[timed.path] = now_us
             elif one.completion is not None:
                 completions.append(one.completion)
@@ -215,12 +311,8 @@ def forgetting(path: str, version: int, job: Job, name: tuple[str, queries.Name]
     return Entry(changes, ((job.function, job.state, job.priority, -1),))
 
 
-async def sweep(session: Session, operations: Sequence[ops.Sweep]) -> list[int]:
+async def sweep(session: Session, operation: ops.Sweep) -> int:
     """Delete ended jobs; see ``Sweep``."""
-    return [await _sweep(session, operation) for operation in operations]
-
-
-async def _sweep(session: Session, operation: ops.Sweep) -> int:
     memory = session.memory(Swept)
     blocks = sorted(paths.blocks_of(await session.tree.children(paths.RESULTS)), key=paths.first_of_block)
     newest = {paths.first_of_block(block) // TERM_SPAN: block for block in blocks}
@@ -263,7 +355,7 @@ async def _sweep_block(
     not ended, or are past their retention and were left.
     """
     parent = f"{paths.RESULTS}/{block}"
-    handles = sorted(paths.handles_of(await session.tree.children(parent)))
+    handles = paths.handles_of(await session.tree.children(parent))
     first = {True: 2**63, False: 2**63}
     settled, gone = True, 0
     for start in range(0, len(handles), RECORDS_AT_ONCE):
@@ -302,10 +394,7 @@ async def _forget(session: Session, leaving: list[tuple[str, int, Job]]) -> int:
     return sum(verdict is None for verdict in verdicts)
 
 
-TIMING_HANDLERS: Handlers = {
-    ops.Wake: wake,
-    ops.Sweep: sweep,
-}
+# ---- requests of clients ----
 
 
 def rounds(ids: Sequence[int]) -> list[dict[int, int]]:
@@ -321,7 +410,29 @@ def rounds(ids: Sequence[int]) -> list[dict[int, int]]:
     return parted
 
 
-# ---- Cancel ----
+async def _each_job(
+    operations: Sequence[Any],
+    change: Callable[[dict[int, Any]], Awaitable[Mapping[int, tuple[Any, TaskLocation | None]]]],
+    session: Session,
+) -> list[Any]:
+    """Change the jobs of operations, and return the outcomes.
+
+    ``change`` gets operations by their jobs. It returns their outcomes, each with the ended task, if any, after whose publication
+    the job is changed again.
+    """
+    outcomes: dict[int, Any] = {}
+    now = asyncio.get_running_loop().time
+    until = now() + submitting.PUBLICATION_TIMEOUT
+    for places in rounds([operation.id for operation in operations]):
+        left = list(places)
+        while left:
+            changed = await change({job_id: operations[places[job_id]] for job_id in left})
+            left = []
+            for job_id, (outcome, unpublished) in changed.items():
+                outcomes[places[job_id]] = outcome
+                if unpublished is not None and await submitting.published(session, unpublished, until - now()):
+                    left.append(job_id)
+    return [outcomes[place] for place in range(len(operations))]
 
 
 class Cancelling(NamedTuple):
@@ -345,26 +456,28 @@ def cancelled(seen: LocatedJob | None, operation: ops.Cancel, who: str) -> Plan[
     return entry, Cancelling(ops.Cancelled(job, int(before)), completion)
 
 
+def _cancelled(
+    asked: dict[int, ops.Cancel], who: str, job_id: int, seen: LocatedJob | None, _: object
+) -> Plan[Cancelling]:
+    return cancelled(seen, asked[job_id], who)
+
+
+def _ended(one: Cancelling | Expiring) -> Job | None:
+    return None if one.completion is None else one.completion.job
+
+
 async def cancel(session: Session, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled | StoreError]:
     """Cancel waiting jobs; see ``Cancel``."""
-    outcomes: dict[int, ops.Cancelled | StoreError] = {}
-    for places in rounds([operation.id for operation in operations]):
-        by_id = {job_id: operations[place] for job_id, place in places.items()}
 
-        def plan(
-            job_id: int, seen: LocatedJob | None, _: object, by_id: dict[int, ops.Cancel] = by_id
-        ) -> Plan[Cancelling]:
-            return cancelled(seen, by_id[job_id], session.who)
+    async def change(asked: dict[int, ops.Cancel]) -> dict[int, tuple[ops.Cancelled | StoreError, None]]:
+        failed: dict[int, StoreError] = {}
+        plan = partial(_cancelled, asked, session.who)
+        decided = await decide(session, asked, plan, ended=_ended, failed=failed)
+        session.completions([one.completion for one in decided.values() if one.completion])
+        outcomes = {job_id: one.outcome for job_id, one in decided.items()} | failed
+        return {job_id: (outcome, None) for job_id, outcome in outcomes.items()}
 
-        decided = await decide_ends(session, places, plan, lambda one: one.completion and one.completion.job)
-        for job_id, one in decided.items():
-            outcomes[places[job_id]] = one if isinstance(one, StoreError) else one.outcome
-        ended = [one.completion for one in decided.values() if not isinstance(one, StoreError) and one.completion]
-        session.completions(ended)
-    return [outcomes[place] for place in range(len(operations))]
-
-
-# ---- Redrive ----
+    return await _each_job(operations, change, session)
 
 
 class Redriving(NamedTuple):
@@ -414,24 +527,15 @@ def redriven(seen: LocatedJob | None, location: TaskLocation | None) -> Plan[Red
 
 async def redrive(session: Session, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
     """Redrive ended jobs; see ``Redrive``."""
-    outcomes: dict[int, ops.Redriven] = {}
-    now = asyncio.get_running_loop().time
-    until = now() + submitting.PUBLICATION_TIMEOUT
-    for places in rounds([operation.id for operation in operations]):
-        left = list(places)
-        while left:
-            decided = await decide(session, left, lambda _, seen, location: redriven(seen, location), named=True)
-            session.waiting([one.waiting for one in decided.values() if one.waiting is not None])
-            left = []
-            for job_id, one in decided.items():
-                session.memory(Swept).forget(job_id)
-                outcomes[places[job_id]] = one.outcome
-                if one.rival is not None and await submitting.published(session, one.rival, until - now()):
-                    left.append(job_id)
-    return [outcomes[place] for place in range(len(operations))]
 
+    async def change(asked: dict[int, ops.Redrive]) -> dict[int, tuple[ops.Redriven, TaskLocation | None]]:
+        decided = await decide(session, asked, lambda _, seen, location: redriven(seen, location), named=True)
+        session.waiting([one.waiting for one in decided.values() if one.waiting is not None])
+        for job_id in decided:
+            session.memory(Swept).forget(job_id)
+        return {job_id: (one.outcome, one.rival) for job_id, one in decided.items()}
 
-# ---- DeleteEnded ----
+    return await _each_job(operations, change, session)
 
 
 class Deleting(NamedTuple):
@@ -455,22 +559,16 @@ def deleted(seen: LocatedJob | None, location: TaskLocation | None) -> Plan[Dele
 
 async def delete_ended(session: Session, operations: Sequence[ops.DeleteEnded]) -> list[ops.Deleted]:
     """Delete ended jobs; see ``DeleteEnded``. One that is not published yet is awaited: its end has to reach its submitters."""
-    outcomes: dict[int, ops.Deleted] = {}
-    now = asyncio.get_running_loop().time
-    until = now() + submitting.PUBLICATION_TIMEOUT
-    for places in rounds([operation.id for operation in operations]):
-        left = list(places)
-        while left:
-            decided = await decide(session, left, lambda _, seen, location: deleted(seen, location), named=True)
-            left = []
-            for job_id, one in decided.items():
-                outcomes[places[job_id]] = one.outcome
-                if one.unpublished is not None and await submitting.published(session, one.unpublished, until - now()):
-                    left.append(job_id)
-    return [outcomes[place] for place in range(len(operations))]
+
+    async def change(asked: dict[int, ops.DeleteEnded]) -> dict[int, Deleting]:
+        return await decide(session, asked, lambda _, seen, location: deleted(seen, location), named=True)
+
+    return await _each_job(operations, change, session)
 
 
 HANDLERS: Handlers = {
+    ops.Wake: one_by_one(wake),
+    ops.Sweep: one_by_one(sweep),
     ops.Cancel: cancel,
     ops.Redrive: redrive,
     ops.DeleteEnded: delete_ended,

@@ -13,9 +13,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.committer import Conflict, Entry
+from mainspring.engines.zookeeper.committer import Conflict, Entry, Verdict
 from mainspring.engines.zookeeper.records import MAX_RECORD, UNMARKED, Notice, decode_notice, encode_requests, mark_of
-from mainspring.engines.zookeeper.sessions import Waiting
+from mainspring.engines.zookeeper.sessions import Handlers, LocalMaster, Session, Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write, wait_or_timeout
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
@@ -23,9 +23,7 @@ from mainspring.jobs.model import Job, State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.records import Mark
-    from mainspring.engines.zookeeper.sessions import Handlers, LocalMaster, Session
     from mainspring.errors import StoreError
 
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from base64 import b64decode
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 import structlog
@@ -39,20 +38,7 @@ from mainspring.engines.zookeeper.tree import (
     run_loops,
 )
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
-from mainspring.events import (
-    Abandoned,
-    Ask,
-    Direct,
-    FollowLog,
-    Logged,
-    Pending,
-    Progress,
-    ProgressText,
-    Running,
-    Settled,
-    Stop,
-    StopRequested,
-)
+from mainspring.events import Message, Progress
 from mainspring.nodes.model import NodeRow
 from mainspring.sizes import CANNOT_READ
 
@@ -60,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from mainspring.engines.zookeeper.tree import Change, Node, Tree
-    from mainspring.events import Message
 
 _decode: Final = msgspec.json.Decoder(NodeRow).decode
 
@@ -75,7 +60,7 @@ async def beat(tree: Tree, who: str, row: NodeRow) -> list[NodeRow]:
 
 async def rows(tree: Tree) -> list[NodeRow]:
     """Return the rows of all live nodes; foreign data is ignored."""
-    workers = sorted(paths.workers_of(await tree.children(paths.WORKERS)))
+    workers = paths.workers_of(await tree.children(paths.WORKERS))
     drain_requested = set(await tree.children(paths.DRAINING) or ())
     found = []
     for node in await tree.get_many([paths.worker(who) for who in workers]):
@@ -144,77 +129,50 @@ async def ask_to_drain(tree: Tree, term: int, *, draining: bool) -> bool:
 
 async def leave(tree: Tree, who: str) -> None:
     """Delete a node's row, letters and requests, and its queue if it is empty; the master returns the tasks it holds."""
+    await disappear(tree, who)
+    await tree.commit([Delete(paths.wants(who))])
+    await tree.commit([Delete(paths.queue(who))])  # refused if it is not empty
+    await tree.commit([Delete(f"{paths.DRAINING}/{who.rpartition('-')[0]}")])
+
+
+async def disappear(tree: Tree, who: str) -> None:
+    """Delete a node's row and letters."""
     await tree.commit([Delete(paths.worker(who))])
     box = paths.mail(who)
     letters = await tree.children(box) or ()
     await tree.commit([*(Delete(f"{box}/{letter}") for letter in letters), Delete(box)])
-    await tree.commit([Delete(paths.wants(who))])
-    await tree.commit([Delete(paths.queue(who))])  # refused if it is not empty
-    await tree.commit([Delete(f"{paths.DRAINING}/{who.rpartition('-')[0]}")])
 
 
 log = structlog.get_logger("mainspring.zookeeper")
 
 MAX_QUEUED_BYTES: Final = 8 * 2**20
 """Bytes of queued messages; beyond that, new messages are dropped."""
-LETTER_BYTES: Final = 400_000
-"""Approximate bytes of messages in one letter, before base 64."""
-IDS_PER_MESSAGE: Final = 500
-"""Ids in one message."""
+LETTER_BYTES: Final = 500_000
+"""Approximate bytes of messages in one letter."""
 READ_AT_ONCE: Final = 50
 """Letters that are read at once."""
 
 
-def encode_message(sender: int, messages: Iterable[Message]) -> bytes:
-    """Return a letter."""
-    return records.encode(
-        {"from": sender, "messages": [[type(message).__name__.lower(), *message] for message in messages]}
-    )
+def encode_message(message: Message) -> bytes:
+    """Return a message as a letter has it."""
+    return records.encode([type(message).__name__.lower(), *message])
 
 
-def decode_message(letter: bytes) -> list[Message]:
+def encode_letter(sender: int, messages: Iterable[bytes]) -> bytes:
+    """Return a letter of encoded messages."""
+    return b'{"from":%d,"messages":[%b]}' % (sender, b",".join(messages))
+
+
+_KINDS: Final = {kind.__name__.lower(): kind for kind in get_args(Message)}
+
+
+def decode_letter(letter: bytes) -> list[Message]:
     """Return the messages of a letter; kinds that a newer version sends are left out. Raises ValueError."""
     try:
         messages = records.decode(letter)["messages"]
-        return [_READ[kind](*values) for kind, *values in messages if kind in _READ]
+        return [msgspec.convert(values, _KINDS[kind]) for kind, *values in messages if kind in _KINDS]
     except (KeyError, TypeError) as error:
         raise ValueError(f"this is no letter: {error!r}") from error
-
-
-_READ: Final[dict[str, Callable[..., Message]]] = {
-    "settled": Settled,
-    "pending": lambda functions: Pending([b64decode(function) for function in functions]),
-    "progress": lambda job, kind, first, second: Progress(job, kind, b64decode(first), b64decode(second)),
-    "progresstext": ProgressText,
-    "stop": Stop,
-    "abandoned": Abandoned,
-    "ask": Ask,
-    "direct": Direct,
-    "followlog": FollowLog,
-    "logged": Logged,
-    "stoprequested": StopRequested,
-    "running": lambda job, started_us, attempt, worker, numerator, denominator: Running(
-        job, started_us, attempt, worker, b64decode(numerator), b64decode(denominator)
-    ),
-}
-
-
-def _size(message: Message) -> int:
-    match message:
-        case Progress(_, _, first, second):
-            return 64 + len(first) + len(second)
-        case Settled(ids) | Logged(ids):
-            return 64 + 16 * len(ids)
-        case Pending(functions):
-            return 64 + sum(map(len, functions))
-        case Stop(_, reason):
-            return 64 + len(reason)
-        case ProgressText(_, text):
-            return 64 + 4 * len(text)
-        case Ask() | Abandoned() | Direct() | FollowLog() | StopRequested():
-            return 64
-        case Running():
-            return 64 + len(message.worker) + len(message.numerator) + len(message.denominator)
 
 
 class Relay:
@@ -232,7 +190,7 @@ class Relay:
         self._term = paths.term_of(who)
         self._whose = whose
         self._deliver = deliver
-        self._queue: dict[int, list[Message]] = {}
+        self._queue: dict[int, list[bytes]] = {}
         self._bytes = 0
         self._progress = 0
         """The number of progress messages that are not written yet."""
@@ -255,12 +213,12 @@ class Relay:
             self._own.append(message)
             asyncio.get_running_loop().call_soon(self._deliver_own)
             return
-        size = _size(message)
-        if self._bytes + size > MAX_QUEUED_BYTES:
+        encoded = encode_message(message)
+        if self._bytes + len(encoded) > MAX_QUEUED_BYTES:
             self.dropped += 1
             return
-        self._bytes += size
-        self._queue.setdefault(to, []).append(message)
+        self._bytes += len(encoded)
+        self._queue.setdefault(to, []).append(encoded)
         if type(message) is Progress and not self._is_over:
             self._progress += 1
             self._is_flushed.clear()
@@ -276,11 +234,6 @@ class Relay:
         own, self._own = self._own, []
         for message in own:
             self._deliver(message)
-
-    def settled(self, term: int, ids: list[int]) -> None:
-        """Send a term's node the ids of ended jobs, in as many messages as needed."""
-        for at in range(0, len(ids), IDS_PER_MESSAGE):
-            self.send(term, Settled(ids[at : at + IDS_PER_MESSAGE]))
 
     async def run(self) -> None:
         """Send and read, until cancelled."""
@@ -304,7 +257,7 @@ class Relay:
             if progress and not self._progress:
                 self._is_flushed.set()
 
-    async def _post(self, term: int, messages: list[Message]) -> None:
+    async def _post(self, term: int, messages: list[bytes]) -> None:
         who = await self._try(self._whose(term))
         if who is None:
             self.dropped += len(messages)
@@ -312,9 +265,9 @@ class Relay:
         box = paths.mail(who)
         start = size = 0
         for end, message in enumerate(messages, 1):
-            size += _size(message)
+            size += len(message)
             if size >= LETTER_BYTES or end == len(messages):
-                letter = encode_message(self._term, messages[start:end])
+                letter = encode_letter(self._term, messages[start:end])
                 # If the parent is gone, no node would read the letter.
                 await self._try(self._tree.commit([Create(f"{box}/m-", letter, sequence=True)]))
                 start, size = end, 0
@@ -370,7 +323,7 @@ class Relay:
 
     def _deliver_letter(self, letter: bytes) -> None:
         try:
-            messages = decode_message(letter)
+            messages = decode_letter(letter)
         except CANNOT_READ as error:
             log.warning("a letter could not be read", error=str(error))
             return
@@ -551,10 +504,7 @@ class ZookeeperCluster:
         """Delete the entries of a worker."""
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(LEAVE_TIMEOUT):
-                await self._tree.commit([Delete(paths.worker(who))])
-                box = paths.mail(who)
-                letters = await self._tree.children(box) or ()
-                await self._tree.commit([*(Delete(f"{box}/{letter}") for letter in letters), Delete(box)])
+                await disappear(self._tree, who)
 
     async def close(self) -> None:
         """Unregister and close, within some seconds."""

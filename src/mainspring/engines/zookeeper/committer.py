@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import structlog
@@ -141,17 +142,15 @@ class NotAttempted(NamedTuple):
     """The verdict on an entry that was not sent, because an earlier one of the same call had a conflict."""
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
     """The entries of one call, until all have a verdict."""
 
-    __slots__ = ("future", "guards", "left", "until_conflict", "verdicts")
-
-    def __init__(self, number: int, guards: Sequence[Check], future: _Future, *, until_conflict: bool) -> None:
-        self.guards = guards
-        self.until_conflict = until_conflict
-        self.verdicts: list[Verdict | NotAttempted] = [None] * number
-        self.left = number
-        self.future = future
+    guards: Sequence[Check]
+    until_conflict: bool
+    future: _Future
+    verdicts: list[Verdict | NotAttempted]
+    left: int
 
     def decide(self, place: int, verdict: Verdict | NotAttempted) -> None:
         self.verdicts[place] = verdict
@@ -222,12 +221,11 @@ class Committer:
             raise StoreError(
                 f"changes of {largest:,} bytes have to be written at once, and a server accepts {MAX_ENTRY_BYTES:,} bytes"
             )
-        request = _Request(
-            len(entries), guards, asyncio.get_running_loop().create_future(), until_conflict=until_conflict
-        )
+        loop, number = asyncio.get_running_loop(), len(entries)
+        request = _Request(guards, until_conflict, loop.create_future(), [None] * number, number)
         self._waiting.extend((request, place, entry) for place, entry in enumerate(entries))
         if self._sender is None:
-            self._sender = asyncio.get_running_loop().create_task(self._send(), name="zookeeper batches")
+            self._sender = loop.create_task(self._send(), name="zookeeper batches")
         return await request.future
 
     def fence(self) -> None:

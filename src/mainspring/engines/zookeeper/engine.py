@@ -26,14 +26,13 @@ from mainspring.engines.zookeeper import (
     sessions,
     settling,
     submitting,
-    waiting,
 )
 from mainspring.engines.zookeeper.claiming import OpenClaim
 from mainspring.engines.zookeeper.cluster import Relay
 from mainspring.engines.zookeeper.master import Master
 from mainspring.engines.zookeeper.queries import READERS
 from mainspring.engines.zookeeper.recovering import abandoned
-from mainspring.engines.zookeeper.sessions import Session
+from mainspring.engines.zookeeper.sessions import Handlers, Reader, Session, Slice
 from mainspring.engines.zookeeper.tree import Create, Done, RefreshedTree, SessionEndedError, UnknownOutcomeError, Write
 from mainspring.errors import (
     SettingsError,
@@ -43,9 +42,9 @@ from mainspring.errors import (
     StoreForeignError,
     StoreUnavailableError,
 )
-from mainspring.events import Pending
+from mainspring.events import Message, Pending
 from mainspring.features import Feature
-from mainspring.ids import Term
+from mainspring.ids import NodeId, Term
 from mainspring.jobs.store import Settle, Submit
 from mainspring.nodes.model import NodeRow
 from mainspring.quantities import format_duration
@@ -54,10 +53,7 @@ from mainspring.storage.engine import DEFERRED, Opened, Phase, Probe, plan_of, u
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from mainspring.engines.zookeeper.sessions import Handlers, Reader, Slice
     from mainspring.engines.zookeeper.tree import Tree
-    from mainspring.events import Message
-    from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
@@ -156,8 +152,6 @@ HANDLERS: Final[Handlers] = {
     **settling.HANDLERS,
     **submitting.HANDLERS,
     **changing.HANDLERS,
-    **waiting.HANDLERS,
-    **changing.TIMING_HANDLERS,
     **queries.HANDLERS,
     **claiming.HANDLERS,
     Probe: probe,

@@ -11,29 +11,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
-from kazoo.exceptions import NoNodeError
+from kazoo import exceptions
 from kazoo.protocol.serialization import Exists, GetChildren, GetData, Sync
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from mainspring.engines.zookeeper import ensemble_requests, paths
-from mainspring.engines.zookeeper.ensemble_requests import Multi, RequestQueue, SendPermit, multi, size
-from mainspring.engines.zookeeper.ensemble_wiring import check_versions, make_client
-from mainspring.engines.zookeeper.tree import Create, Done, Refusal, Refused, SessionEndedError, TooLargeError
-from mainspring.errors import SettingsError, StoreForeignError, StoreUnavailableError
+from mainspring.engines.zookeeper import paths
+from mainspring.engines.zookeeper.ensemble_wiring import (
+    Answer,
+    Multi,
+    RequestQueue,
+    SendPermit,
+    make_client,
+    multi,
+    size,
+)
+from mainspring.engines.zookeeper.tree import (
+    Create,
+    Done,
+    Node,
+    Refusal,
+    Refused,
+    SessionEndedError,
+    TooLargeError,
+    UnknownOutcomeError,
+)
+from mainspring.errors import SettingsError, StoreError, StoreForeignError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.engines.zookeeper.ensemble_wiring import Answer
-    from mainspring.engines.zookeeper.tree import Change, Node, Watch
+    from mainspring.engines.zookeeper.tree import Change, Watch
     from mainspring.stores import ZooKeeperAddress
+
 
 log = structlog.get_logger("mainspring.zookeeper")
 
@@ -108,7 +125,11 @@ class KazooTree:
 
     def _start(self) -> None:
         self._client = make_client(
-            self._address, self._requested_timeout, self._on_state, self._on_agreed, self._on_end
+            self._address,
+            self._requested_timeout,
+            self._on_state,
+            lambda client, timeout: self._post(lambda: self._agree(client, timeout)),
+            lambda client, error: self._post(lambda: self._replace(client, error)),
         )
         self._client.start_async()
 
@@ -166,7 +187,7 @@ class KazooTree:
         while True:
             answer = await self._ask(GetData(full, watcher))
             if answer is not None:
-                return ensemble_requests.node(*answer)
+                return node(*answer)
             # A read of a missing node sets no watch, `exists` does. The node may be created in between.
             if watch is None or not await self._ask(Exists(full, watcher)):
                 return None
@@ -176,7 +197,7 @@ class KazooTree:
         full = [self._full(path) for path in paths]
         answers = await self._requests.ask(lambda at: GetData(full[at], None), len(full))
         values = [_value(answer) for answer in answers]
-        return [None if value is None else ensemble_requests.node(*value) for value in values]
+        return [None if value is None else node(*value) for value in values]
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         """Return the names of a node's children; None if there is no such node."""
@@ -217,8 +238,8 @@ class KazooTree:
 
         (answer,) = await self._requests.ask(packet, 1, permit=permit)
         if answer.exception is not None:
-            raise ensemble_requests.commit_error(answer.exception)
-        return ensemble_requests.outcome(changes, answer.value, prefix)
+            raise commit_error(answer.exception)
+        return outcome(changes, answer.value, prefix)
 
     async def _ask(self, packet: Any) -> Any:
         """Return the answer to a read; None if there is no such node."""
@@ -248,12 +269,6 @@ class KazooTree:
         if client is not None:
             state, session = client.client_state, client._session_id or 0  # noqa: SLF001
             self._post(lambda: self._changed(state, session))
-
-    def _on_agreed(self, client: Any, session_timeout: float) -> None:
-        self._post(lambda: self._agree(client, session_timeout))
-
-    def _on_end(self, client: Any, error: Exception | None) -> None:
-        self._post(lambda: self._replace(client, error))
 
     # ---- its events, in the loop
 
@@ -329,9 +344,9 @@ def _value(answer: Answer) -> Any:
     """Return the value that was read; None if there is no such node."""
     if answer.exception is None:
         return answer.value
-    if isinstance(answer.exception, NoNodeError):
+    if isinstance(answer.exception, exceptions.NoNodeError):
         return None
-    raise ensemble_requests.read_error(answer.exception)
+    raise read_error(answer.exception)
 
 
 def _call(calls: Iterable[Callable[[], None]]) -> None:
@@ -341,3 +356,135 @@ def _call(calls: Iterable[Callable[[], None]]) -> None:
             each()
         except Exception:
             log.exception("a change of the ensemble could not be handled: a defect in the store's code")
+
+
+# ---- the answers of an ensemble ----
+
+
+REFUSALS: Final = {
+    exceptions.NodeExistsError: Refusal.EXISTS,
+    exceptions.NoNodeError: Refusal.NO_NODE,
+    exceptions.BadVersionError: Refusal.VERSION,
+    exceptions.NotEmptyError: Refusal.NOT_EMPTY,
+}
+NOT_SENT_ON: Final = (exceptions.NotReadOnlyCallError, exceptions.ThrottledOpError)
+"""Errors of a member that has refused a request without passing it on."""
+UNKNOWN: Final = (
+    exceptions.ConnectionLoss,
+    exceptions.ConnectionClosedError,
+    exceptions.OperationTimeoutError,
+    exceptions.SessionMovedError,
+    exceptions.SystemZookeeperError,
+)
+FOREIGN: Final = (
+    exceptions.NoAuthError,
+    exceptions.AuthFailedError,
+    exceptions.InvalidACLError,
+    exceptions.SessionClosedRequireSaslError,
+)
+
+
+def node(data: bytes | None, stat: Any) -> Node:
+    """Return a node as it was read."""
+    return Node(data or b"", stat.version, stat.mtime * 1000, stat.ephemeralOwner, stat.numChildren)
+
+
+def outcome(changes: Sequence[Change], results: Sequence[Any], prefix: str) -> Done | Refused:
+    """Return the result of a multi whose paths began with a prefix. Raises StoreError.
+
+    In a refused multi, kazoo gives RolledBackError to the changes before the refused one, RuntimeInconsistency to those after it.
+    """
+    is_refused = False
+    for at, result in enumerate(results):
+        if not isinstance(result, Exception):
+            continue
+        is_refused = True
+        if isinstance(result, (exceptions.RolledBackError, exceptions.RuntimeInconsistency)):
+            continue
+        why = REFUSALS.get(type(result))
+        if why is None:
+            raise commit_error(result)
+        return Refused(at, why)
+    if is_refused:
+        raise StoreError("the ensemble has refused a multi without naming a change")
+    return Done(
+        [
+            result[len(prefix) :] if isinstance(change, Create) else change.path
+            for change, result in zip(changes, results, strict=True)
+        ]
+    )
+
+
+def read_error(error: Exception) -> Exception:
+    """Return the port's error for a read."""
+    if isinstance(error, (StoreError, SettingsError)):
+        return error
+    if isinstance(error, exceptions.SessionExpiredError):
+        return SessionEndedError("the session has ended")
+    if isinstance(error, FOREIGN):
+        return StoreForeignError(f"the ensemble forbids the access: {_text(error)}")
+    if isinstance(error, (*UNKNOWN, *NOT_SENT_ON)):
+        return StoreUnavailableError(f"the ensemble has not answered: {_text(error)}")
+    return StoreError(f"the ensemble refuses the request: {_text(error)}")
+
+
+def commit_error(error: Exception) -> Exception:
+    """Return the port's error for a multi."""
+    if isinstance(error, UNKNOWN):
+        return UnknownOutcomeError(f"the outcome of a multi is unknown: {_text(error)}")
+    return read_error(error)
+
+
+_TEXTS: Final = {
+    exceptions.NoAuthError: "no permission",
+    exceptions.AuthFailedError: "user and password are refused",
+    exceptions.SessionClosedRequireSaslError: "it requires a user and password, or another way to log in",
+    exceptions.ConnectionLoss: "the connection was lost",
+}
+
+
+def _text(error: Exception) -> str:
+    return _TEXTS.get(type(error)) or f"{type(error).__name__} {error}".strip()
+
+
+# ---- the versions of its members ----
+
+KEEPS_WRITES: Final = (3, 9, 4)
+"""The first version known to keep acknowledged writes when a leader is killed."""
+VERSION_TIMEOUT: Final = 5.0
+"""Seconds that a member has to report its version."""
+
+
+async def check_versions(address: ZooKeeperAddress) -> None:
+    """Log a warning if a member has a version that may lose acknowledged writes."""
+    members = [f"{host}:{port}" for host, port in address.hosts]
+    versions = await asyncio.gather(*(_version(host, port) for host, port in address.hosts))
+    reported = {member: version for member, version in zip(members, versions, strict=True) if version is not None}
+    old = {member: ".".join(map(str, version)) for member, version in reported.items() if version < KEEPS_WRITES}
+    if old:
+        log.warning(
+            "a member of the ensemble has a version of ZooKeeper that may lose acknowledged jobs when a leader is killed: "
+            "update it to 3.9.4 or later",
+            versions=old,
+        )
+    if unknown := [member for member in members if member not in reported]:
+        log.info(
+            "the versions of some members are not known: they cannot be reached, or their 4lw.commands.whitelist lacks srvr",
+            members=unknown,
+        )
+
+
+async def _version(host: str, port: int) -> tuple[int, ...] | None:
+    """Return a member's version; None if it does not report one."""
+    try:
+        async with asyncio.timeout(VERSION_TIMEOUT):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"srvr")
+                answer = await reader.read(256)
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return None
+    found = re.match(rb"Zookeeper version: (\d+)\.(\d+)\.(\d+)", answer)
+    return None if found is None else tuple(map(int, found.groups()))

@@ -17,23 +17,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import select
 import threading
 import time
+from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped
+from kazoo.exceptions import (
+    ConnectionDropped,
+)
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import serialization
 from kazoo.protocol.serialization import Connect
 from kazoo.retry import KazooRetry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from mainspring.engines.zookeeper.tree import (
+    Create,
+    Delete,
+    SessionEndedError,
+    Write,
+)
+from mainspring.errors import StoreUnavailableError
+from mainspring.quantities import format_duration
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mainspring.engines.zookeeper.tree import Change
     from mainspring.stores import ZooKeeperAddress
+
 
 RECEIVE_BYTES: Final = 262_144
 PROBE_TIMEOUT: Final = 0.5
@@ -260,11 +275,6 @@ def _wait(connection: Any, event: int, timeout: float) -> bool:
 MIN_SILENCE: Final = 1.0
 """The least seconds for which a member may owe an answer, however short the sessions are: a busy machine takes as long."""
 
-KEEPS_WRITES: Final = (3, 9, 4)
-"""The first version known to keep acknowledged writes when a leader is killed."""
-VERSION_TIMEOUT: Final = 5.0
-"""Seconds that a member has to report its version."""
-
 log = structlog.get_logger("mainspring.zookeeper")
 
 
@@ -367,36 +377,201 @@ def _quiet() -> logging.Logger:
     return logger
 
 
-async def check_versions(address: ZooKeeperAddress) -> None:
-    """Log a warning if a member has a version that may lose acknowledged writes."""
-    members = [f"{host}:{port}" for host, port in address.hosts]
-    versions = await asyncio.gather(*(_version(host, port) for host, port in address.hosts))
-    reported = {member: version for member, version in zip(members, versions, strict=True) if version is not None}
-    old = {member: ".".join(map(str, version)) for member, version in reported.items() if version < KEEPS_WRITES}
-    if old:
-        log.warning(
-            "a member of the ensemble has a version of ZooKeeper that may lose acknowledged jobs when a leader is killed: "
-            "update it to 3.9.4 or later",
-            versions=old,
-        )
-    if unknown := [member for member in members if member not in reported]:
-        log.info(
-            "the versions of some members are not known: they cannot be reached, or their 4lw.commands.whitelist lacks srvr",
-            members=unknown,
-        )
+# ---- the queue of requests ----
 
 
-async def _version(host: str, port: int) -> tuple[int, ...] | None:
-    """Return a member's version; None if it does not report one."""
-    try:
-        async with asyncio.timeout(VERSION_TIMEOUT):
-            reader, writer = await asyncio.open_connection(host, port)
-            try:
-                writer.write(b"srvr")
-                answer = await reader.read(256)
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
-        return None
-    found = re.match(rb"Zookeeper version: (\d+)\.(\d+)\.(\d+)", answer)
-    return None if found is None else tuple(map(int, found.groups()))
+MAX_IN_FLIGHT: Final = 256
+"""Requests in flight at once."""
+
+
+class SendPermit:
+    """The right to send a commit. The sender or the caller that gives up acquires it, once, in any thread."""
+
+    def __init__(self) -> None:
+        self._left = deque((None,))
+
+    def acquire(self) -> bool:
+        """Acquire it; return False if it is gone."""
+        try:
+            self._left.pop()
+        except IndexError:
+            return False
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """The request of one caller, from the call to the answer: one packet, or several of the same kind."""
+
+    packet: Callable[[int], Any]
+    count: int
+    session: int
+    future: asyncio.Future[list[Answer]]
+    permit: SendPermit | None
+    _next: int = 0
+    _answers: dict[int, Answer] = field(default_factory=dict)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all its packets are sent, or it is answered."""
+        return self._next == self.count or self.future.done()
+
+    def send(self, send: Callable[[Any, Answer], None], answered: Callable[[Request, int, Answer], None]) -> None:
+        """Send its next packet. ``answered`` is called once, also if the packet cannot be made or sent."""
+        at = self._next
+        self._next += 1
+        answer = Answer(lambda answer: answered(self, at, answer))
+        try:
+            send(self.packet(at), answer)
+        except Exception as error:  # noqa: BLE001 - it goes to the caller
+            answer.set_exception(error)
+
+    def receive(self, at: int, answer: Answer) -> None:
+        """Store the answer to one of its packets."""
+        if self.future.done():
+            return  # the caller has stopped waiting
+        self._answers[at] = answer
+        if len(self._answers) == self.count:
+            self.future.set_result([self._answers[at] for at in range(self.count)])
+
+    def give_up(self) -> bool:
+        """Return whether the caller may stop waiting: always for a read; for a commit, if it will never be sent now."""
+        return self.permit is None or self.permit.acquire()
+
+    def fail(self, error: Exception) -> None:
+        """Answer it with an error."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class RequestQueue:
+    """The requests of one tree, in their order."""
+
+    def __init__(
+        self, timeout: float, send: Callable[[Any, Answer], None], post: Callable[[Callable[[], None]], None]
+    ) -> None:
+        """``timeout`` are the seconds that a read may take and any request may wait.
+
+        ``send`` gives a packet to the connection, which sets its answer in another thread; ``post`` schedules a call in the loop.
+        """
+        self.is_connected = False
+        self.session = 0
+        self.refused: Exception | None = SessionEndedError("the session has not begun")
+        """The error that every request gets; None: requests are accepted."""
+        self._timeout = timeout
+        self._send = send
+        self._post = post
+        self._waiting: deque[Request] = deque()
+        self._in_flight = 0
+
+    async def ask(
+        self,
+        packet: Callable[[int], Any],
+        count: int,
+        *,
+        permit: SendPermit | None = None,
+    ) -> list[Answer]:
+        """Send packets as soon as there is a connection, and return their answers. ``packet`` returns each when it is due.
+
+        Raises StoreUnavailableError, SessionEndedError; raises ``refused`` if it is set.
+        ``permit`` is given for a commit, which acquires it when it is sent. That is later than the call of kazoo; if the
+        connection has just been lost, as late as the next one.
+        """
+        if self.refused is not None:
+            raise self.refused
+        if not count:
+            return []
+        loop = asyncio.get_running_loop()
+        request = Request(packet, count, self.session, loop.create_future(), permit)
+        self._waiting.append(request)
+        self.pump()
+        timer = loop.call_later(self._timeout, self._expire, request)
+        try:
+            return await request.future
+        finally:
+            timer.cancel()
+
+    def pump(self) -> None:
+        """Send waiting requests, up to `MAX_IN_FLIGHT`."""
+        while self.is_connected and self._waiting and self._in_flight < MAX_IN_FLIGHT:
+            request = self._waiting[0]
+            if request.session not in {0, self.session}:
+                request.fail(SessionEndedError("the session ended before this was sent"))
+            if request.is_done:
+                self._waiting.popleft()
+                continue
+            self._in_flight += 1
+            request.send(self._send, self._on_answer)
+
+    def end(self, session: int, error: Exception) -> None:
+        """Fail the waiting requests of a session that has ended."""
+        for request in self._waiting:
+            if request.session == session:
+                request.fail(error)
+
+    def refuse(self, error: Exception) -> None:
+        """Fail all waiting and all later requests."""
+        self.refused = error
+        while self._waiting:
+            self._waiting.popleft().fail(error)
+
+    def _on_answer(self, request: Request, at: int, answer: Answer) -> None:
+        self._post(lambda: self._answered(request, at, answer))  # in kazoo's thread
+
+    def _answered(self, request: Request, at: int, answer: Answer) -> None:
+        self._in_flight -= 1
+        request.receive(at, answer)
+        self.pump()
+
+    def _expire(self, request: Request) -> None:
+        if request.give_up():  # a commit that was sent ends with its reply, or with the connection
+            waited = format_duration(self._timeout)
+            request.fail(StoreUnavailableError(f"no member of the ensemble has answered within {waited}"))
+
+
+class Multi(serialization.Transaction):  # type: ignore[misc]
+    """All changes or none.
+
+    A request that kazoo got before it noticed the end of the session would go out in the next session. So kazoo's thread calls
+    ``is_due`` directly before it sends; if that returns False, the connection is dropped instead.
+    """
+
+    is_due: Callable[[], bool]
+
+    def serialize(self) -> Any:
+        """Return the packet's content."""
+        if not self.is_due():
+            raise ConnectionDropped("a request of a session that has ended")
+        return super().serialize()
+
+
+def multi(changes: Sequence[Change], prefix: str, access: Sequence[Any], is_due: Callable[[], bool]) -> Multi:
+    """Return the request for changes whose paths get a prefix; ``access`` is for the nodes that are created."""
+    operations: list[Any] = []
+    for change in changes:
+        path = prefix + change.path
+        if isinstance(change, Create):
+            flags = change.ephemeral + 2 * change.sequence
+            operations.append(serialization.Create(path, change.data, access, flags))
+            continue
+        if change.path == "/":
+            path = prefix or "/"
+        if isinstance(change, Write):
+            operations.append(serialization.SetData(path, change.data, change.version))
+        elif isinstance(change, Delete):
+            operations.append(serialization.Delete(path, change.version))
+        else:
+            operations.append(serialization.CheckVersion(path, change.version))
+    request = Multi(operations)
+    request.is_due = is_due
+    return request
+
+
+def size(changes: Sequence[Change], prefix: str) -> int:
+    """Return the number of bytes that changes have in a packet, but for the access lists of the nodes that they create."""
+    total = 0
+    for change in changes:
+        total += len(prefix) + len(change.path) + 17
+        if isinstance(change, (Create, Write)):
+            total += len(change.data) + 4
+    return total

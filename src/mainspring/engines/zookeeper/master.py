@@ -26,10 +26,17 @@ from mainspring.engines.zookeeper.claiming import Claims
 from mainspring.engines.zookeeper.committer import RETRY_DELAY, TOTAL, Conflict, Entry, journal_data, total
 from mainspring.engines.zookeeper.master_dispatching import Dispatcher
 from mainspring.engines.zookeeper.master_index import Buckets
-from mainspring.engines.zookeeper.master_leadership import DeposedError, await_election, resign, until_deposed
 from mainspring.engines.zookeeper.queries import Name, name_after, name_of
 from mainspring.engines.zookeeper.recovering import abandoned
-from mainspring.engines.zookeeper.sessions import LocalMaster
+from mainspring.engines.zookeeper.sessions import (
+    Completion,
+    DeposedError,
+    LocalMaster,
+    Session,
+    await_election,
+    resign,
+    until_deposed,
+)
 from mainspring.engines.zookeeper.tree import (
     Create,
     Delete,
@@ -40,17 +47,15 @@ from mainspring.engines.zookeeper.tree import (
     wait_or_timeout,
 )
 from mainspring.errors import StoreFencedError, StoreUnavailableError
-from mainspring.events import Abandoned, Settled
+from mainspring.events import Abandoned, Message, Settled
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.engines.zookeeper.master_leadership import Leadership
-    from mainspring.engines.zookeeper.sessions import Completion, Session
+    from mainspring.engines.zookeeper.sessions import Leadership
     from mainspring.engines.zookeeper.tree import Change, Node
-    from mainspring.events import Message
     from mainspring.jobs.model import Job
 
 
@@ -383,7 +388,7 @@ class Waker:
         wait = (min(times) - now_us) / 1_000_000
         if wait > 0:
             return min(wait, MAX_PAUSE)
-        (woken,) = await changing.wake(self._session, [ops.Wake(now_us, BATCH)])
+        woken = await changing.wake(self._session, ops.Wake(now_us, BATCH))
         return 0.0 if woken.due or woken.expired else MAX_PAUSE
 
     async def _first(self, root: str) -> int | None:

@@ -17,24 +17,27 @@ import structlog
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.claiming import Claims
-from mainspring.engines.zookeeper.committer import Conflict, Entry
-from mainspring.engines.zookeeper.master_index import LIST_PAUSE, PRIORITY_COUNT, Buckets, Index, task_of_job
-from mainspring.engines.zookeeper.master_leadership import DeposedError
-from mainspring.engines.zookeeper.master_workers import WakeupHints, Workers
-from mainspring.engines.zookeeper.records import encode_notice, held_by, leased, mark_of
+from mainspring.engines.zookeeper.committer import Conflict, Entry, Verdict
+from mainspring.engines.zookeeper.master_index import (
+    LIST_PAUSE,
+    PRIORITY_COUNT,
+    Buckets,
+    Index,
+    OpenRequest,
+    Task,
+    Worker,
+    Workers,
+    task_of_job,
+)
+from mainspring.engines.zookeeper.records import Mark, encode_notice, held_by, leased, mark_of
+from mainspring.engines.zookeeper.sessions import DeposedError, Leadership, Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write, wait_or_timeout
-from mainspring.jobs.model import State
+from mainspring.events import Message, Pending
+from mainspring.jobs.model import Job, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mainspring.engines.zookeeper.committer import Verdict
-    from mainspring.engines.zookeeper.master_index import Task
-    from mainspring.engines.zookeeper.master_leadership import Leadership
-    from mainspring.engines.zookeeper.master_workers import OpenRequest, Worker
-    from mainspring.engines.zookeeper.records import Mark
-    from mainspring.engines.zookeeper.sessions import Waiting
-    from mainspring.jobs.model import Job
     from mainspring.jobs.store import ClaimRequest
 
 if TYPE_CHECKING:
@@ -290,6 +293,39 @@ def assignment_entry(who: str, task: Task, record: dict[str, Any], same: Sequenc
         ],
         [(task.function, State.PENDING, task.priority, -1), (task.function, State.LEASED, task.priority, 1)],
     )
+
+
+HINT_DELAY: Final = 0.05
+"""Seconds until the hint for a function that no node requests is repeated; doubled each time."""
+MAX_HINT_DELAY: Final = 5.0
+
+
+class WakeupHints:
+    """Notifies nodes of pending tasks that no node requests: at once, and then at doubling intervals.
+
+    Times are seconds of the loop's clock.
+    """
+
+    def __init__(self, send: Callable[[int, Message], None]) -> None:
+        self._send = send
+        self._due: dict[bytes, tuple[float, float]] = {}
+        """Of each function without a request: the time of the next hint, and the delay after that."""
+
+    def times(self) -> list[float]:
+        """Return the times of the next hints."""
+        return [due for due, _ in self._due.values()]
+
+    def send(self, waiting: set[bytes], workers: Iterable[Worker], now: float) -> None:
+        """Send all workers the functions that have tasks and no request: the rows report late which worker serves which."""
+        for function in self._due.keys() - waiting:
+            del self._due[function]
+        due = [function for function in waiting if self._due.get(function, (now, HINT_DELAY))[0] <= now]
+        for function in due:
+            pause = self._due.get(function, (now, HINT_DELAY))[1]
+            self._due[function] = now + pause, min(pause * 2, MAX_HINT_DELAY)
+        for worker in workers if due else ():
+            if not worker.draining:
+                self._send(worker.term, Pending(sorted(due)))
 
 
 READ_BATCH: Final = 1000

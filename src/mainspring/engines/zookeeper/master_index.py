@@ -1,7 +1,7 @@
-"""The master's index of pending tasks: their names, and the order of those that may be requested soon.
+"""The master's index of pending tasks, in the order of those that may be requested soon, and its view of the workers.
 
-It is bounded. A task that does not fit stays in the tree, and its bucket is marked for another list once there is space. So
-priority and age order only the tasks that the index contains.
+The index is bounded. A task that does not fit stays in the tree, and its bucket is marked for another list once there is
+space. So priority and age order only the tasks that the index contains.
 
 `Buckets` has the dirty buckets of a root: however many watches fire, each bucket is listed once, and then there is a pause.
 """
@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+import structlog
+
 from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.records import Notice, decode_requests
 from mainspring.jobs import rules
+from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
     from mainspring.engines.zookeeper.sessions import Session
     from mainspring.engines.zookeeper.tree import Node
     from mainspring.jobs.model import Job
+    from mainspring.jobs.store import ClaimRequest
+
 
 LIST_PAUSE: Final = 0.02
 """The least seconds between rounds of lists."""
@@ -117,16 +125,14 @@ _Item = tuple[int, int, str]
 """A task's id, which sorts items by age; how many items there were before; and the name."""
 
 
+@dataclass(slots=True, eq=False)
 class _TaskQueue:
     """The tasks of one function and one priority, the oldest first. Items of removed tasks are skipped."""
 
-    __slots__ = ("live", "order", "slots")
-
-    def __init__(self) -> None:
-        self.order: list[_Item] = []
-        self.slots: dict[int, list[_Item]] | None = None
-        """The same by hash slots, since the first request for slots."""
-        self.live = 0
+    order: list[_Item] = field(default_factory=list)
+    slots: dict[int, list[_Item]] | None = None
+    """The same by hash slots, since the first request for slots."""
+    live: int = 0
 
 
 class Index:
@@ -379,3 +385,204 @@ class Index:
             for at, item in skipped:
                 if self._live(item) is not None:
                     heapq.heappush(heaps[at], item)
+
+
+_row: Final = msgspec.json.Decoder(NodeRow).decode
+QUEUE_LIMIT: Final = 20_000
+"""Tasks in the queue of one worker: their names have to fit into one answer of the ensemble."""
+NOTICE_TASKS: Final = 300
+"""Task names in one notice. A worker that has missed more lists its queue."""
+
+log = structlog.get_logger("mainspring.zookeeper")
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A living worker."""
+
+    who: str
+    capacity: int = 0
+    """How many more tasks its queue may hold."""
+    in_flight: int = 0
+    """How many tasks are being written into its queue."""
+    leaving: bool = False
+    """It drains by itself."""
+    drain_requested: bool = False
+    """It drains by request of an operator."""
+    requests: dict[bytes, list[OpenRequest]] = field(default_factory=dict)
+    asked: int = 0
+    answered: int = 0
+    notice: Notice | None = None
+    """The last notice of this master to it."""
+
+    @property
+    def term(self) -> int:
+        """Its term."""
+        return paths.term_of(self.who)
+
+    @property
+    def draining(self) -> bool:
+        """Whether it drains."""
+        return self.leaving or self.drain_requested
+
+    @property
+    def accepts(self) -> bool:
+        """Whether it may get tasks."""
+        return self.capacity > 0 and not self.draining
+
+    def measure(self, queued: int) -> None:
+        """Compute its capacity; ``queued`` is the number of tasks in its queue."""
+        self.capacity = QUEUE_LIMIT - queued - self.in_flight
+
+    def set_requests(self, function: bytes, requests: Iterable[ClaimRequest]) -> None:
+        """Replace its open requests for a function."""
+        self.requests[function] = [OpenRequest(self, function, *request[1:]) for request in requests]
+
+    def next_notice(self, master: int, tasks: list[str]) -> Notice:
+        """Return its next notice, with the tasks that are assigned to it in the same batch."""
+        before = self.notice or Notice(master)
+        last = [*before.tasks, *tasks][-NOTICE_TASKS:]
+        self.notice = Notice(master, self.answered, before.number + len(tasks), last)
+        return self.notice
+
+
+@dataclass(slots=True, eq=False)
+class OpenRequest:
+    """A worker's request for tasks of a function, open until the worker replaces it."""
+
+    worker: Worker
+    function: bytes
+    left: int
+    slots: frozenset[int] | None = None
+    """Only tasks of these hash slots; None: all."""
+    overdue_us: int = 0
+    """Tasks that were created or due before this time fit whatever their slot."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it admits one more task."""
+        return self.left > 0 and self.worker.accepts
+
+    def fits(self, task: Task) -> bool:
+        """Return whether a task matches it."""
+        return self.slots is None or task.slot in self.slots or task.since_us < self.overdue_us
+
+
+class Workers:
+    """All living workers. `refresh` reads those that have changed."""
+
+    def __init__(self, session: Session, changed: Callable[[], None]) -> None:
+        self._session = session
+        self._changed = changed
+        self.own = Worker(session.who)
+        """The master's own node: its requests come through memory."""
+        self.living: dict[str, Worker] = {self.own.who: self.own}
+        self._stale_list = True
+        self._stale_rows = {self.own.who}
+        self._stale_requests: set[str] = set()
+        self.members_changed = asyncio.Event()
+        """A worker has started or ended: the tasks of a lost one have to be returned."""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the master's own node is the only one."""
+        return self.living.keys() <= {self.own.who}
+
+    def requests(self) -> list[OpenRequest]:
+        """Return all open requests."""
+        return [
+            request
+            for one in self.living.values()
+            for some in one.requests.values()
+            for request in some
+            if request.is_open
+        ]
+
+    def remove(self, who: str) -> None:
+        """Remove a worker that has ended before its node in the tree was read again."""
+        if self.living.pop(who, None) is not None:
+            self._stale_list = True
+            self.members_changed.set()
+            self._changed()
+
+    async def refresh(self) -> None:
+        """Read the workers, rows and requests that have changed."""
+        if self._stale_list:
+            await self._list()
+        rows, self._stale_rows = self._stale_rows & self.living.keys(), set()
+        requests, self._stale_requests = self._stale_requests & self.living.keys(), set()
+        await asyncio.gather(*map(self._read_row, rows), *map(self._read_requests, requests))
+
+    def update_own_capacity(self) -> None:
+        """Compute the capacity of this node itself."""
+        self.own.measure(len(self._session.assignments))
+
+    async def refresh_capacities(self) -> None:
+        """Read the sizes of the full queues again."""
+        self.update_own_capacity()
+        full = [one for one in self.living.values() if one.capacity <= 0 and one.requests and one is not self.own]
+        queues = [paths.queue(one.who) for one in full]
+        if queues:
+            for one, queue in zip(full, await self._session.get_many(queues), strict=True):
+                one.measure(QUEUE_LIMIT if queue is None else queue.children)
+
+    async def _list(self) -> None:
+        self._stale_list = False
+        draining, names = await asyncio.gather(
+            self._session.children(paths.DRAINING, self._on_list),
+            self._session.children(paths.WORKERS, self._on_list),
+        )
+        there = {*paths.workers_of(names), self.own.who}
+        if strangers := sorted(set(names) - there):
+            log.warning("nodes among the workers have foreign names and are ignored", names=strangers[:10])
+        gone, new = self.living.keys() - there, there - self.living.keys()
+        for who in gone:
+            del self.living[who]
+        if gone or new:  # and not for a list that a refreshed watch has asked for
+            self.members_changed.set()
+        for who in new:
+            self.living[who] = Worker(who)
+        self._stale_rows |= new
+        self._stale_requests |= new
+        for who, worker in self.living.items():
+            worker.drain_requested = who.rpartition("-")[0] in draining
+
+    def _on_list(self) -> None:
+        self._stale_list = True
+        self._changed()
+
+    async def _read_row(self, who: str) -> None:
+        def on_change() -> None:
+            self._stale_rows.add(who)
+            self._changed()
+
+        node = await self._session.get(paths.worker(who), on_change)
+        worker = self.living.get(who)
+        if node is not None and worker is not None:
+            try:
+                row = _row(node.data)
+            except ValueError:
+                log.warning("the row of a worker cannot be decoded and is ignored", path=paths.worker(who))
+                return
+            worker.leaving = row.draining
+
+    async def _read_requests(self, who: str) -> None:
+        def on_change() -> None:
+            self._stale_requests.add(who)
+            self._changed()
+
+        node = await self._session.get(paths.wants(who), on_change)
+        queue = await self._session.get(paths.queue(who))
+        worker = self.living.get(who)
+        if node is None or queue is None or worker is None:
+            return
+        worker.measure(queue.children)
+        try:
+            asked = decode_requests(node.data)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            log.warning("the requests of a worker cannot be decoded and are ignored", path=paths.wants(who))
+            return
+        worker.asked = asked.asked
+        worker.requests.clear()
+        for function, requests in asked.requests.items():
+            worker.set_requests(function, requests)

@@ -30,6 +30,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
@@ -131,24 +132,18 @@ def bucket(task: str) -> str:
     return f"{zlib.crc32(task.encode()) & 0xFF:02x}"
 
 
-def pending(task: str) -> str:
-    """Return the path of a pending task."""
-    return f"{PENDING}/{bucket(task)}/{task}"
+def _of_task(root: str, task: str) -> str:
+    return f"{root}/{bucket(task)}/{task}"
 
 
-def running(task: str) -> str:
-    """Return the path of an assigned task."""
-    return f"{RUNNING}/{bucket(task)}/{task}"
-
-
-def completed(task: str) -> str:
-    """Return the path of an ended task before its publication."""
-    return f"{COMPLETED}/{bucket(task)}/{task}"
-
-
-def name(task: str) -> str:
-    """Return the path of a task's name, which makes the task unique."""
-    return f"{NAMES}/{bucket(task)}/{task}"
+pending = partial(_of_task, PENDING)
+"""Return the path of a pending task."""
+running = partial(_of_task, RUNNING)
+"""Return the path of an assigned task."""
+completed = partial(_of_task, COMPLETED)
+"""Return the path of an ended task before its publication."""
+name = partial(_of_task, NAMES)
+"""Return the path of a task's name, which makes the task unique."""
 
 
 def minute(root: str, time_us: int) -> str:
@@ -156,14 +151,14 @@ def minute(root: str, time_us: int) -> str:
     return f"{root}/{time_us // MINUTE_US:012d}"
 
 
-def delayed(task: str, due_us: int, job_id: int) -> str:
-    """Return the path of a delayed task."""
-    return f"{minute(DELAYED, due_us)}/{due_us % MINUTE_US:08d}.{job_id}.{task}"
+def _timed(root: str, task: str, time_us: int, job_id: int) -> str:
+    return f"{minute(root, time_us)}/{time_us % MINUTE_US:08d}.{job_id}.{task}"
 
 
-def expiring(task: str, expires_us: int, job_id: int) -> str:
-    """Return the path of the index node of a task's expiry."""
-    return f"{minute(EXPIRING, expires_us)}/{expires_us % MINUTE_US:08d}.{job_id}.{task}"
+delayed = partial(_timed, DELAYED)
+"""Return the path of a delayed task, by its due time and its job's id."""
+expiring = partial(_timed, EXPIRING)
+"""Return the path of the index node of a task's expiry, by the time and its job's id."""
 
 
 class Timed(NamedTuple):
@@ -193,13 +188,8 @@ def result(job_id: int, node: str) -> str:
 
 
 # Other clients may have created nodes with other names: lists of a root's children ignore them.
-_WORKER_NAME: Final = re.compile(r".+-[0-9]{1,18}", re.DOTALL)
-_JOURNAL_NAME: Final = re.compile(r"total|.+-[0-9]{1,18}(\.[0-9]{1,18})?", re.DOTALL)
-_BLOCK_NAME: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
-_MINUTE_NAME: Final = re.compile(r"[0-9]{12}")
 _TIMED_NAME: Final = re.compile(r"([0-9]{8})\.([0-9]{1,18})\.(.+:.+)", re.DOTALL)
-_HANDLE: Final = re.compile(r"H:.+:[0-9]{1,18}", re.DOTALL)
 
 
 def worker_name(node: str, term: int) -> str:
@@ -212,29 +202,26 @@ def term_of(worker: str) -> int:
     return int(worker.rpartition("-")[2])
 
 
-def workers_of(names: Iterable[str] | None) -> list[str]:
-    """Return those of a root's children that are named like a worker."""
-    return [name for name in names or () if _WORKER_NAME.fullmatch(name)]
+def named(pattern: re.Pattern[str], names: Iterable[str] | None) -> list[str]:
+    """Return the names that match a pattern, in order."""
+    return sorted(name for name in names or () if pattern.fullmatch(name))
 
 
-def journals_of(names: Iterable[str] | None) -> list[str]:
-    """Return those of the children of ``/journals`` that are named like a journal."""
-    return [name for name in names or () if _JOURNAL_NAME.fullmatch(name)]
-
-
-def blocks_of(names: Iterable[str] | None) -> list[str]:
-    """Return those of the children of ``/results`` that are named like a block."""
-    return [name for name in names or () if _BLOCK_NAME.fullmatch(name)]
+workers_of = partial(named, re.compile(r".+-[0-9]{1,18}", re.DOTALL))
+"""Return those of a root's children that are named like a worker."""
+journals_of = partial(named, re.compile(r"total|.+-[0-9]{1,18}(\.[0-9]{1,18})?", re.DOTALL))
+"""Return those of the children of ``/journals`` that are named like a journal."""
+blocks_of = partial(named, re.compile(r"[0-9]{1,18}-[0-9]{1,18}"))
+"""Return those of the children of ``/results`` that are named like a block."""
+minutes_of = partial(named, re.compile(r"[0-9]{12}"))
+"""Return those of a root's children that are named like a minute."""
+handles_of = partial(named, re.compile(r"H:.+:[0-9]{1,18}", re.DOTALL))
+"""Return those of a block's children that are named like a handle."""
 
 
 def numbers_of(names: Iterable[str] | None) -> list[int]:
     """Return the numbers among names, in order: terms, or the blocks and times of a schedule's rows."""
     return sorted(int(name) for name in names or () if _NUMBER.fullmatch(name))
-
-
-def minutes_of(names: Iterable[str] | None) -> list[str]:
-    """Return those of a root's children that are named like a minute, in order."""
-    return sorted(name for name in names or () if _MINUTE_NAME.fullmatch(name))
 
 
 def timed_of(parent: str, names: Iterable[str] | None) -> list[Timed]:
@@ -244,41 +231,28 @@ def timed_of(parent: str, names: Iterable[str] | None) -> list[Timed]:
     return [Timed(minute_us + int(one[1]), int(one[2]), one[3], f"{parent}/{one[0]}") for one in found]
 
 
-def handles_of(names: Iterable[str] | None) -> list[str]:
-    """Return those of a block's children that are named like a handle."""
-    return [name for name in names or () if _HANDLE.fullmatch(name)]
-
-
 def id_of(handle: str) -> int:
     """Return the id in a handle."""
     return int(handle.rpartition(":")[2])
 
 
-def worker(who: str) -> str:
-    """Return the ephemeral node of a worker."""
-    return f"{WORKERS}/{who}"
+def below(root: str, child: str) -> str:
+    """Return the path of a root's child."""
+    return f"{root}/{child}"
 
 
-def queue(who: str) -> str:
-    """Return the parent of a worker's assignments."""
-    return f"{QUEUES}/{who}"
+worker = partial(below, WORKERS)
+"""Return the ephemeral node of a worker."""
+queue = partial(below, QUEUES)
+"""Return the parent of a worker's assignments."""
+wants = partial(below, WANTS)
+"""Return the path of a worker's open requests."""
+journal = partial(below, JOURNALS)
+"""Return the path of a worker's journal."""
+mail = partial(below, MAIL)
+"""Return the parent of a worker's messages."""
 
 
 def assignment(who: str, task: str) -> str:
     """Return the path of the assignment of a task to a worker."""
     return f"{QUEUES}/{who}/{task}"
-
-
-def wants(who: str) -> str:
-    """Return the path of a worker's open requests."""
-    return f"{WANTS}/{who}"
-
-
-def journal(who: str) -> str:
-    """Return the path of a worker's journal."""
-    return f"{JOURNALS}/{who}"
-
-
-def mail(who: str) -> str:
-    """Return the parent of a worker's messages."""
-    return f"{MAIL}/{who}"

@@ -12,7 +12,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.committer import RETRY_DELAY, TOTAL, total
+from mainspring.engines.zookeeper.committer import RETRY_DELAY, TOTAL, Counts, total
 from mainspring.errors import StoreCorruptError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
@@ -20,15 +20,13 @@ from mainspring.jobs.model import NO_UNIQUE, UNREADABLE_OPTIONS, Job, State
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, Find, ShowDead, ShowJob, ShowLive
 from mainspring.queries.lists import Mark, QueryJobs, ReadArguments, search
 from mainspring.sizes import CANNOT_READ
-from mainspring.storage.engine import Meter, Query
+from mainspring.storage.engine import Budget, Meter, Page, Query
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-    from mainspring.engines.zookeeper.committer import Counts
     from mainspring.engines.zookeeper.sessions import Handlers, Reader, Readers, Session
     from mainspring.engines.zookeeper.tree import Node
-    from mainspring.storage.engine import Budget, Page
 
 T = TypeVar("T")
 MAX_ROUNDS: Final = 100

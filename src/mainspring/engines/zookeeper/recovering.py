@@ -1,4 +1,6 @@
-"""The recovery of lost workers: their tasks go back to pending.
+"""The waiters of jobs, by nodes, and the recovery of lost workers: their tasks go back to pending.
+
+Foreground jobs are dropped when they have no waiters.
 
 Any node may do it, and several at once: a task goes back with the deletion of its assignment, which can happen only once. The
 lost worker cannot write any more: each of its batches checks its ephemeral node, which is gone.
@@ -6,29 +8,30 @@ lost worker cannot write any more: each of its batches checks its ephemeral node
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import structlog
 
-from mainspring.engines.zookeeper import paths, queries, records, sessions, transaction, waiting
+from mainspring.engines.zookeeper import paths, queries, records, sessions, transaction
+from mainspring.engines.zookeeper.changing import Plan, decide, note, unmark
 from mainspring.engines.zookeeper.committer import Conflict, Entry, Fenced
-from mainspring.engines.zookeeper.sessions import Waiting
+from mainspring.engines.zookeeper.queries import LocatedJob, look_up
+from mainspring.engines.zookeeper.sessions import Handlers, Session, Waiting, one_by_one
 from mainspring.engines.zookeeper.transaction import Happening
-from mainspring.engines.zookeeper.tree import Create, Delete, Refusal
+from mainspring.engines.zookeeper.tree import Change, Create, Delete, Node, Refusal, Tree, Write
 from mainspring.errors import StoreError
+from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import State
+from mainspring.jobs.model import Job, State
 from mainspring.jobs.owners import AttemptEnded
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from mainspring.engines.zookeeper.committer import Verdict
-    from mainspring.engines.zookeeper.sessions import Handlers, Session
-    from mainspring.engines.zookeeper.tree import Change, Node, Tree
-    from mainspring.jobs.model import Job
+
+T = TypeVar("T")
 
 BATCH: Final = 250
 """Tasks that are returned at once."""
@@ -54,7 +57,133 @@ class Held(NamedTuple):
         return job_id
 
 
-# ---- the rules ----
+# ---- waiters ----
+
+
+_LEASED: Final = int(State.LEASED)
+
+
+def awaited(seen: LocatedJob | None, term: int) -> Plan[Job | None]:
+    """Plan to store that clients of a node wait for a job."""
+    if seen is None:
+        return None, None
+    if seen.state.ended or term in seen.waiters:
+        return None, seen.job()
+    return note(seen, [*seen.waiters, term]), seen.job()
+
+
+async def wait(session: Session, operations: Sequence[ops.Subscribe]) -> list[dict[int, Job]]:
+    """Store the waiters, and look the jobs up; see ``Subscribe``."""
+    # One term, since a group belongs to one node; more if a term was fenced.
+    terms = {operation.term for operation in operations}
+
+    async def look(ids: Sequence[int]) -> dict[int, Job]:
+        found: dict[int, Job] = {}
+        for term in sorted(terms):
+            decided = await decide(session, ids, _of_term(awaited, term))
+            found.update({job_id: job for job_id, job in decided.items() if job is not None})
+        return found
+
+    return await look_up(operations, look)
+
+
+def _of_term(
+    plan: Callable[[LocatedJob | None, int], Plan[T]], term: int
+) -> Callable[[int, LocatedJob | None, object], Plan[T]]:
+    return lambda _, seen, __: plan(seen, term)
+
+
+def left(seen: LocatedJob | None, term: int) -> Plan[bool]:
+    """Plan to remove a node from a job's waiters; the outcome is whether the job is dropped."""
+    if seen is None or seen.location is None or seen.state.ended:
+        return None, False
+    location = seen.location
+    waiters = [one for one in seen.waiters if one != term]
+    held = location.state == State.LEASED and location.record["term"] == term
+    if waiters or not seen.data.get("foreground", False) or not (location.state < _LEASED or held):
+        return (note(seen, waiters) if len(waiters) < len(seen.waiters) else None), False
+    return dropped(seen), True
+
+
+def dropped(seen: LocatedJob) -> Entry:
+    """Return the entry that removes all traces of a job."""
+    location, job = seen.location, seen.job()
+    assert location is not None
+    name = paths.name(location.task)
+    kept = location.name.kept
+    changes: list[Change] = [
+        Delete(seen.path, seen.version),
+        Delete(name, location.name.version)
+        if kept is None
+        else Write(name, records.encode({"kept": kept}), location.name.version),
+        Delete(location.path, location.version),
+        *unmark(job, location.task),
+    ]
+    if location.assignment:
+        changes.append(Delete(location.assignment, location.assigned))
+    return Entry(changes, ((job.function, job.state, job.priority, -1),))
+
+
+async def leave(session: Session, operations: Sequence[ops.Unsubscribe]) -> list[set[int]]:
+    """Remove a node from the waiters of jobs; see ``Unsubscribe``."""
+    gone: dict[int, set[int]] = {}
+    for term, ids in _by_term(operations).items():
+        decided = await decide(session, ids, _of_term(left, term))
+        gone[term] = {job_id for job_id, is_dropped in decided.items() if is_dropped}
+        for job_id in gone[term]:
+            session.assignments.pop(job_id, None)
+    return [gone[operation.term].intersection(operation.ids) for operation in operations]
+
+
+def _by_term(operations: Sequence[ops.Subscribe] | Sequence[ops.Unsubscribe]) -> dict[int, list[int]]:
+    ids: dict[int, list[int]] = {}
+    for operation in operations:
+        ids.setdefault(operation.term, []).extend(operation.ids)
+    return ids
+
+
+async def watchers(session: Session, operations: Sequence[ops.FindSubscribers]) -> list[dict[int, list[int]]]:
+    """Return the waiters of jobs at other nodes; see ``FindSubscribers``."""
+    ids = sorted({job_id for operation in operations for job_id in operation.ids})
+    # The member that this node reads from may lag behind the one that a waiting node has written to.
+    await session.tree.sync()
+    waiters = await _waiters(session, ids)
+    return [
+        {
+            job_id: elsewhere
+            for job_id in operation.ids
+            if (elsewhere := [term for term in waiters.get(job_id, ()) if term != operation.term])
+        }
+        for operation in operations
+    ]
+
+
+async def _waiters(session: Session, ids: Sequence[int]) -> dict[int, list[int]]:
+    """Return the waiters of jobs that have not ended."""
+    await session.meet(ids)
+    loaded = [job_id for job_id in ids if job_id // TERM_SPAN in session.nodes]
+    found: dict[int, dict[str, Any]] = {}
+    nodes = await session.tree.get_many([session.result(job_id) for job_id in loaded])
+    for job_id, node in zip(loaded, nodes, strict=True):
+        data = {} if node is None else records.decode(node.data)
+        if data.get("waiters") and not records.is_published(data):
+            found[job_id] = data
+    # The publication of a completed job notifies its waiters.
+    ends = await session.tree.get_many([paths.completed(data["task"]) for data in found.values()])
+    return {
+        job_id: sorted(data["waiters"])
+        for (job_id, data), node in zip(found.items(), ends, strict=True)
+        if node is None or records.decode(node.data)["id"] != job_id
+    }
+
+
+async def drain_inbox(session: Session, operations: Sequence[ops.DrainInbox]) -> list[ops.DrainedInbox]:
+    """Return empty inboxes: users have no transactions of their own on ZooKeeper."""
+    del session
+    return [ops.DrainedInbox({}, 0, more=False) for _ in operations]
+
+
+# ---- the tasks of lost workers ----
 
 
 def given_back(who: str, held: Held) -> tuple[Entry, Waiting | None]:
@@ -85,9 +214,13 @@ def _lost(job: Job, assignment: dict[str, Any]) -> None:
     job.term = job.due_us = job.started_us = 0
 
 
-def _loss(job: Job, term: int) -> AttemptEnded:
-    """Return the notice of a lost attempt to the owner of a job, which is pending again."""
-    return AttemptEnded(job.id, Event.LOSE, term, job.attempt, 0, job.error, job.options)
+def _loss(entry: Entry, back: Waiting | None, who: str) -> Happening:
+    """Return an entry with the notice of the lost attempt to the owner of a job, which is pending again."""
+    if back is None:
+        return Happening(entry)
+    job = back.job
+    notice = AttemptEnded(job.id, Event.LOSE, paths.term_of(who), job.attempt, 0, job.error, job.options)
+    return Happening(entry, job, notice)
 
 
 def is_dropped(held: Held, living: Collection[int]) -> bool:
@@ -100,9 +233,6 @@ def is_dropped(held: Held, living: Collection[int]) -> bool:
 def is_unwanted(result: Mapping[str, Any], living: Collection[int]) -> bool:
     """Return whether a result belongs to a foreground job without waiters."""
     return bool(result.get("foreground")) and not set(result.get("waiters", ())).intersection(living)
-
-
-# ---- the recovery ----
 
 
 class Recovery:
@@ -151,11 +281,11 @@ class Recovery:
                 for one in seen.values()
                 if one.location is not None and one.location.assignment and is_unwanted(one.data, self._living)
             ]
-            self.dropped += (await self._commit([waiting.dropped(one) for one in dropping])).count(None)
+            self.dropped += (await self._commit([Happening(dropped(one)) for one in dropping])).count(None)
             gone = {one.id for one in dropping}
             helds = [held for held in helds if held.id not in gone]
         planned = [given_back(self._who, held) for held in helds]
-        verdicts = await self._commit_planned(planned)
+        verdicts = await self._commit([_loss(entry, back, self._who) for entry, back in planned])
         before = len(self.back)
         for held, (_, back), verdict in zip(helds, planned, verdicts, strict=True):
             if verdict is not None:
@@ -168,20 +298,9 @@ class Recovery:
                 log.error("an assignment without a task was deleted", worker=self._who, task=held.task)
         self._session.waiting(self.back[before:])  # at once: the first tasks are assigned while the rest follow
 
-    async def _commit(self, entries: Sequence[Entry]) -> list[Conflict | None]:
-        return self._checked(await self._session.committer.commit(entries))
-
-    async def _commit_planned(self, planned: Sequence[tuple[Entry, Waiting | None]]) -> list[Conflict | None]:
-        """Return tasks, each with the consequences of the lost attempt for its owner."""
-        term = paths.term_of(self._who)
-        happenings = [Happening(entry, back.job, _loss(back.job, term)) for entry, back in planned if back is not None]
-        returned = iter(self._checked(await transaction.commit(self._session, happenings)))
-        removed = iter(await self._commit([entry for entry, back in planned if back is None]))
-        return [next(removed if back is None else returned) for _, back in planned]
-
-    def _checked(self, verdicts: Sequence[Verdict | StoreError]) -> list[Conflict | None]:
+    async def _commit(self, happenings: Sequence[Happening]) -> list[Conflict | None]:
         checked: list[Conflict | None] = []
-        for verdict in verdicts:
+        for verdict in await transaction.commit(self._session, happenings):
             if isinstance(verdict, Fenced):
                 raise self._session.over()
             if isinstance(verdict, StoreError):
@@ -218,7 +337,7 @@ class Recovery:
                 results = [records.decode(node.data) for node in await self._tree.get_many(some) if node is not None]
                 ids = [one["id"] for one in results if not records.is_published(one) and term in one.get("waiters", ())]
                 if ids:
-                    await waiting.leave(self._session, [ops.Unsubscribe(term, ids)])
+                    await leave(self._session, [ops.Unsubscribe(term, ids)])
             if left <= 0:
                 return
 
@@ -227,14 +346,14 @@ class Recovery:
 
         The letters go last: while they exist, the worker counts as abandoned and its recovery is repeated.
         """
-        (verdict,) = await self._commit([Entry([Delete(paths.queue(self._who))])])
+        (verdict,) = await self._commit([Happening(Entry([Delete(paths.queue(self._who))]))])
         if verdict is not None and verdict.why is Refusal.NOT_EMPTY:
             return False
         await self._remove_waits()
         box = paths.mail(self._who)
         letters = await self._tree.children(box)
         places = [paths.wants(self._who), *(f"{box}/{letter}" for letter in letters or ()), box]
-        await self._commit([Entry([Delete(path)]) for path in places])  # refused if it is gone already
+        await self._commit([Happening(Entry([Delete(path)])) for path in places])  # refused if it is gone already
         return True
 
 
@@ -258,12 +377,8 @@ async def living(tree: Tree) -> list[int]:
     return [paths.term_of(who) for who in paths.workers_of(await tree.children(paths.WORKERS))]
 
 
-async def recover(session: Session, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:
+async def recover(session: Session, operation: ops.Recover) -> ops.Recovered:
     """Return the tasks of ended terms to pending; see ``Recover``."""
-    return [await _recover(session, operation) for operation in operations]
-
-
-async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
     lost = await _lost_workers(session.tree)
     if operation.of is not None:
         lost = [who for who in lost if paths.term_of(who) in operation.of]
@@ -289,4 +404,10 @@ async def _recover(session: Session, operation: ops.Recover) -> ops.Recovered:
     return ops.Recovered(len(back), ops.tally(back), more, frozenset(attempts))
 
 
-HANDLERS: Handlers = {ops.Recover: recover}
+HANDLERS: Handlers = {
+    ops.Recover: one_by_one(recover),
+    ops.Subscribe: wait,
+    ops.Unsubscribe: leave,
+    ops.FindSubscribers: watchers,
+    ops.DrainInbox: drain_inbox,
+}

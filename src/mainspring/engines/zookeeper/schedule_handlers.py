@@ -27,11 +27,12 @@ from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.zookeeper import paths, queries, schedule_places, schedule_reading, schedule_tables
-from mainspring.engines.zookeeper.schedule_reading import Specifications
+from mainspring.engines.zookeeper import paths, queries, schedule_places, schedule_tables
+from mainspring.engines.zookeeper.schedule_places import RepairMark, Specifications
 from mainspring.engines.zookeeper.schedule_tables import OldRows, Repairs, ZookeeperSchedules, most_rows
+from mainspring.engines.zookeeper.sessions import Handlers, Readers, Session, one_by_one
 from mainspring.engines.zookeeper.transaction import Transacted, transact, transact_all
-from mainspring.errors import StoreError, StoreFencedError, UsageError
+from mainspring.errors import UsageError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.owners import Ended
 from mainspring.jobs.slices import run_alone
@@ -42,10 +43,8 @@ from mainspring.schedules.codecs import fault_of
 from mainspring.schedules.unit import MIN_ROWS, NAMES_PER_STEP, ScheduleUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
-    from mainspring.engines.zookeeper.schedule_places import RepairMark
-    from mainspring.engines.zookeeper.sessions import Handlers, Readers, Session
     from mainspring.engines.zookeeper.tree import Tree
     from mainspring.storage.engine import Operation
 
@@ -53,43 +52,22 @@ CATCH_UP_TRANSACTIONS: Final = 1000
 """Transactions that bring schedules up to date before a change. Further fire times are left to the regular firing."""
 
 
-async def each(session: Session, operations: Sequence[Any], one: Callable[[Session, Any], Awaitable[Any]]) -> list[Any]:
-    """Run operations one after the other; the error of one does not affect the others."""
-    outcomes: list[Any] = []
-    for operation in operations:
-        try:
-            outcomes.append(await one(session, operation))
-        except StoreFencedError:
-            raise
-        except StoreError as error:
-            outcomes.append(error)
-    return outcomes
-
-
-async def run_writes(session: Session, operations: Sequence[Operation]) -> list[Any]:
-    """Run operations that are one transaction each."""
-    return await each(session, operations, _run_writes)
-
-
-async def _run_writes(session: Session, operation: Operation) -> Any:
+async def run_writes(session: Session, operation: Operation) -> Any:
+    """Run an operation that is one transaction."""
     return await transact(session, ZookeeperSchedules, partial(_work, operation))
 
 
-async def trigger(session: Session, operations: Sequence[ops.TriggerSchedule]) -> list[Any]:
+async def trigger(session: Session, operation: ops.TriggerSchedule) -> Any:
     """Run schedules by hand; see ``TriggerSchedule``. Schedules that other nodes have just added are included."""
     await session.retry_reads(lambda: session.memory(Specifications).now(fresh=True))
-    return await run_writes(session, operations)
+    return await run_writes(session, operation)
 
 
 # ---- firing ----
 
 
-async def fire(session: Session, operations: Sequence[ops.FireSchedules]) -> list[Any]:
+async def fire(session: Session, operation: ops.FireSchedules) -> dict[str, ops.Fired]:
     """Fire due schedules: families concurrently, each in a transaction of its own; see ``FireSchedules``."""
-    return await each(session, operations, _fire)
-
-
-async def _fire(session: Session, operation: ops.FireSchedules) -> dict[str, ops.Fired]:
     specifications = await session.retry_reads(session.memory(Specifications).now)
     began, families = asyncio.get_running_loop().time(), dict[str, list[ops.Due]]()
     for one in operation.due:
@@ -117,16 +95,12 @@ async def _work(operation: Operation, tables: ZookeeperSchedules) -> Any:
 # ---- changing ----
 
 
-async def save(session: Session, operations: Sequence[ops.SaveSchedules]) -> list[Any]:
+async def save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
     """Change schedules; see ``SaveSchedules``.
 
     More changes than fit into one multi (about 300) are checked at once, and then made in their order, some at a time. If
     another change comes in between, or the node dies, only the first of them are made.
     """
-    return await each(session, operations, _save)
-
-
-async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
     now_us = operation.now_us
     await _catch_up(session, [change.name for change in operation.changes if change.kind == "put"], now_us)
     portions = [
@@ -142,7 +116,7 @@ async def _save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
         saved = ops.Saved(saved.schedules | changed.schedules, changed.error)
     left = [change.name for change in operation.changes if change.name not in saved.schedules]
     if left:
-        found = await session.retry_reads(lambda: schedule_reading.schedules(session, left))
+        found = await session.retry_reads(lambda: schedule_places.schedules(session, left))
         now = dict.fromkeys(left) | {one.schedule.name: one for one in found}
         saved = ops.Saved(saved.schedules | now, saved.error)
     return saved
@@ -171,12 +145,12 @@ async def _catch_up(session: Session, names: Sequence[str], now_us: int) -> None
         due = await session.retry_reads(partial(_far_behind, session, left, now_us))
         if not due:
             return
-        left = set(await _fire(session, ops.FireSchedules(due, now_us)))
+        left = set(await fire(session, ops.FireSchedules(due, now_us)))
 
 
 async def _far_behind(session: Session, names: set[str], now_us: int) -> list[ops.Due]:
     """Return those of some schedules that have more due fire times than fit into one transaction."""
-    stored = await schedule_reading.schedules(session, sorted(names))
+    stored = await schedule_places.schedules(session, sorted(names))
     specifications = await session.memory(Specifications).now()
     limit = most_rows(specifications.catalogue, [one.schedule.name for one in stored])
     found = []
@@ -193,12 +167,8 @@ ROWS_PER_TRANSACTION = 50
 """Rows of one family that are repaired in one transaction."""
 
 
-async def repair(session: Session, operations: Sequence[ops.RepairSchedules]) -> list[int]:
+async def repair(session: Session, operation: ops.RepairSchedules) -> int:
     """Repair rows; see ``RepairSchedules``."""
-    return [await _repair(session, operation.now_us, operation.limit) for operation in operations]
-
-
-async def _repair(session: Session, now_us: int, limit: int) -> int:
     found = await session.retry_reads(lambda: _list_candidates(session))
     ends = await _ends(session, {one.job for one in found if one.kind == "j"})
     cache = await session.retry_reads(session.memory(Specifications).now)
@@ -209,8 +179,8 @@ async def _repair(session: Session, now_us: int, limit: int) -> int:
             families.setdefault(cache.turn(one.name), []).append(one)
     repaired = 0
     for name in sorted(families):
-        if repaired < limit:
-            repaired += await _repair_family(session, families[name], ends, now_us)
+        if repaired < operation.limit:
+            repaired += await _repair_family(session, families[name], ends, operation.now_us)
     return repaired
 
 
@@ -275,12 +245,8 @@ class ScheduleNames:
         return self._names[first : first + NAMES_PER_STEP]
 
 
-async def forget(session: Session, operations: Sequence[ops.ForgetFires]) -> list[ops.Forgotten]:
+async def forget(session: Session, operation: ops.ForgetFires) -> ops.Forgotten:
     """Drop old rows; see ``ForgetFires``."""
-    return [await _forget(session, operation) for operation in operations]
-
-
-async def _forget(session: Session, operation: ops.ForgetFires) -> ops.Forgotten:
     before_us, left = operation.before_us, operation.rows
     names = await session.retry_reads(partial(session.memory(ScheduleNames).after, operation.after))
     number, before = 0, operation.after
@@ -323,12 +289,7 @@ async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> OldRows:
         times += [time for time in old if time < before_us]
         if listed:
             blocks[block] = listed
-    found = await tree.get_many([schedule_places.row(name, time) for time in times[:limit]])
-    rows = [
-        schedule_places.decode_row(name, time, node.data).fire
-        for time, node in zip(times, found, strict=False)
-        if node is not None
-    ]
+    rows = await schedule_places.read_rows(tree, [(name, time) for time in times[:limit]])
     return OldRows(rows, blocks)
 
 
@@ -353,19 +314,19 @@ class ZookeeperScheduleSlice:
     kind = unit.KIND
     follows = unit.FOLLOWS
     handlers: Final[Handlers] = {
-        ops.SaveSchedules: save,
-        ops.Declare: run_writes,
-        ops.RepairSchedules: repair,
-        ops.FireSchedules: fire,
-        ops.TriggerSchedule: trigger,
-        ops.ForgetFires: forget,
-        ops.FindDue: schedule_reading.find_due,
+        ops.SaveSchedules: one_by_one(save),
+        ops.Declare: one_by_one(run_writes),
+        ops.RepairSchedules: one_by_one(repair),
+        ops.FireSchedules: one_by_one(fire),
+        ops.TriggerSchedule: one_by_one(trigger),
+        ops.ForgetFires: one_by_one(forget),
+        ops.FindDue: one_by_one(schedule_places.find_due),
     }
     readers: Final[Readers] = {
-        ops.ListSchedules: schedule_reading.list_schedules,
-        ListFires: schedule_reading.list_fires,
-        NewestFires: schedule_reading.read_newest_fires,
-        LastOutcomes: schedule_reading.last_outcomes,
+        ops.ListSchedules: schedule_places.list_schedules,
+        ListFires: schedule_places.list_fires,
+        NewestFires: schedule_places.read_newest_fires,
+        LastOutcomes: schedule_places.last_outcomes,
     }
 
     async def turns(self, session: Session, keys: Sequence[ops.Key]) -> list[str | None]:

@@ -22,29 +22,40 @@ Records are JSON. Bytes that are text become a string; see ``records``.
 
 from __future__ import annotations
 
+import asyncio
 import re
+import sys
 import zlib
+from bisect import bisect_right
+from functools import partial
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.committer import Entry
+from mainspring.engines.zookeeper.tree import Delete, Tree
+from mainspring.queries.lists import AMONG, LastOutcomes, ListFires, NewestFires, Stretch, newest_fires
+from mainspring.schedules import store as ops
+from mainspring.schedules.catalogue import Catalogue, leaders
 from mainspring.schedules.codecs import UNREADABLE, readable_part
 from mainspring.schedules.model import Fire, FireState, Schedule, ScheduleState
 from mainspring.schedules.parents import Join
-from mainspring.schedules.reconcile import Deployment
-from mainspring.schedules.store import Declared, Standing, standing
+from mainspring.schedules.reconcile import Deployment, Stored
+from mainspring.schedules.store import Declared, Key, Standing, standing
+from mainspring.storage.engine import Meter, Page, in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from mainspring.schedules.store import Key
+    from mainspring.engines.zookeeper.sessions import Session
+
 
 CATALOGUE: Final = f"{paths.SCHEDULES}/catalogue"
 SPECS: Final = f"{paths.SCHEDULES}/specs"
 STATES: Final = f"{paths.SCHEDULES}/states"
 DUE: Final = f"{paths.SCHEDULES}/due"
-_MINUTE_NAME: Final = re.compile(r"[0-9]{12,18}-[0-9]{1,3}")
 _DUE_NAME: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.+)", re.DOTALL)
 UNFINISHED: Final = f"{paths.SCHEDULES}/unfinished"
 REPAIRS: Final = f"{paths.SCHEDULES}/mending"
@@ -84,14 +95,16 @@ def spec(name: str) -> str:
     return f"{SPECS}/{_bucket(text)}/{text}"
 
 
-def state(name: str) -> str:
-    """Return the path of a schedule's state."""
-    return f"{STATES}/{part(name)}"
+def _of_name(root: str, name: str) -> str:
+    return f"{root}/{part(name)}"
 
 
-def fires(name: str) -> str:
-    """Return the parent of the blocks of a schedule's rows."""
-    return f"{paths.FIRES}/{part(name)}"
+state = partial(_of_name, STATES)
+"""Return the path of a schedule's state."""
+fires = partial(_of_name, paths.FIRES)
+"""Return the parent of the blocks of a schedule's rows."""
+unfinished = partial(_of_name, UNFINISHED)
+"""Return the parent of the index nodes of a schedule's unfinished rows."""
 
 
 def block(name: str, fire_us: int) -> str:
@@ -102,17 +115,6 @@ def block(name: str, fire_us: int) -> str:
 def row(name: str, fire_us: int) -> str:
     """Return the path of a row."""
     return f"{paths.FIRES}/{part(name)}/{fire_us // BLOCK_US}/{fire_us}"
-
-
-def key_of_row(path: str) -> tuple[str, int]:
-    """Return the schedule and the fire time of a `row`."""
-    _, name, _, time = path.rsplit("/", 3)
-    return name_of(name), int(time)
-
-
-def unfinished(name: str) -> str:
-    """Return the parent of the index nodes of a schedule's unfinished rows."""
-    return f"{UNFINISHED}/{part(name)}"
 
 
 def join(name: str, fire_us: int) -> str:
@@ -145,9 +147,8 @@ def due(name: str, now: ScheduleState) -> str | None:
     return f"{DUE}/{minute(now.next_us):012d}-{shard}/{now.next_us}.{now.version}.{text}"
 
 
-def minutes_of(names: Iterable[str] | None) -> list[str]:
-    """Return the children of `DUE` that are parents of a minute, without foreign nodes."""
-    return [name for name in names or () if _MINUTE_NAME.fullmatch(name)]
+minutes_of = partial(paths.named, re.compile(r"[0-9]{12,18}-[0-9]{1,3}"))
+"""Return the children of `DUE` that are parents of a minute, without foreign nodes."""
 
 
 def minute(time_us: int) -> int:
@@ -256,14 +257,11 @@ def _decode_part(data: bytes, kind: type[T], defaults: dict[str, Any], key: dict
         return readable_part(kind, fields, defaults, key), f"{error}"
 
 
-class Row:
+class Row(NamedTuple):
     """A row with the keys of the rows that have joined its job."""
 
-    __slots__ = ("fire", "joined")
-
-    def __init__(self, fire: Fire, joined: Sequence[Key] = ()) -> None:
-        self.fire = fire
-        self.joined = joined
+    fire: Fire
+    joined: Sequence[Key] = ()
 
     def encode(self) -> bytes:
         """Return it as a node's data."""
@@ -330,3 +328,268 @@ def declare(app: str, data: bytes, digest: bytes, now_us: int) -> bytes:
     new_us = max(now_us, *(times[0] + 1 for times in registered.values()), 0)
     first_us = registered.get(digest.hex(), (new_us,))[0]
     return records.encode({"app": app, "declarations": registered | {digest.hex(): [first_us, now_us]}})
+
+
+class CatalogueCache(NamedTuple):
+    """The specifications at one version of the catalogue's node. Transactions that use them check that version."""
+
+    version: int
+    catalogue: Catalogue
+    leaders: Mapping[str, str]
+
+    def turns(self, names: Collection[str]) -> list[str]:
+        """Return the schedules to lock before fire times of these are computed."""
+        return sorted({*names, *(self.leaders[name] for name in names if name in self.leaders)})
+
+    def turn(self, name: str) -> str:
+        """Return the leader of a schedule's family, or itself if it has none."""
+        return self.leaders.get(name, name)
+
+    def minds_ends(self, name: str) -> bool:
+        """Return whether the end of a run may change more than its own row."""
+        return name in self.leaders or self.catalogue.queues(name)
+
+
+class Specifications:
+    """The cached specifications of one term of a node. A stale cache shows as a conflict when a transaction writes."""
+
+    def __init__(self, session: Session) -> None:
+        self._tree: Tree = session.tree
+        self._cache = CatalogueCache(-1, Catalogue({}), {})
+        self._stale = True
+        self._lock = asyncio.Lock()
+
+    def invalidate(self) -> None:
+        """Read the catalogue before the next use."""
+        self._stale = True
+
+    async def now(self, *, fresh: bool = False) -> CatalogueCache:
+        """Return the specifications; with ``fresh`` including the latest commits."""
+        if fresh:
+            await self._tree.sync()
+            self._stale = True
+        if self._stale or self._lock.locked():  # a caller during a refresh waits for it
+            async with self._lock:
+                if self._stale:
+                    await self._refresh()
+        assert self._cache.version >= 0, "no version could be checked"
+        return self._cache
+
+    async def _refresh(self) -> None:
+        self._stale = False  # before the read: a later change sets it again
+        try:
+            node = await self._tree.get(CATALOGUE, self.invalidate)
+            assert node is not None, "the roots are there"
+            if node.version == self._cache.version:
+                return
+            before = self._cache
+            names = None if before.version < 0 else changes_since(node.data, before.version)
+            schedules: dict[str, Schedule] = {} if names is None else dict(before.catalogue.schedules)
+            unread: dict[str, str] = {} if names is None else dict(before.catalogue.unread)
+            paths = await self._all() if names is None else [spec(name) for name in sorted(names)]
+            for name in names or ():
+                schedules.pop(name, None)
+                unread.pop(name, None)
+            for path, found in zip(paths, await self._tree.get_many(paths), strict=True):
+                if found is not None:
+                    name = name_of(path.rpartition("/")[2])
+                    schedules[name], why = decode_schedule(name, found.data)
+                    if why:
+                        unread[name] = why
+            self._cache = CatalogueCache(node.version, Catalogue(schedules, unread), leaders(schedules))
+        except BaseException:
+            self._stale = True
+            raise
+
+    async def _all(self) -> list[str]:
+        buckets = [f"{SPECS}/{bucket}" for bucket in BUCKETS]
+        listed = await asyncio.gather(*map(self._tree.children, buckets))
+        return [f"{bucket}/{name}" for bucket, names in zip(buckets, listed, strict=True) for name in names or ()]
+
+
+SWEEP_MINUTES: Final = 10
+"""Minutes after which an empty parent of a minute is deleted. A schedule that is later than that creates it again."""
+AT_ONCE: Final = 50
+"""Histories that are read concurrently."""
+FIRST: Final = 8
+"""Histories whose names are read at first: often they have all rows of a page."""
+FEW: Final = 2
+"""Rows of a schedule in which its last outcome is looked for at first."""
+
+
+# ---- due schedules ----
+
+
+async def find_due(session: Session, operation: ops.FindDue) -> ops.Upcoming:
+    """Return the schedules that are due soon, minute by minute, from names only."""
+    return await session.retry_reads(partial(_find_due, session, operation.until_us, operation.rows))
+
+
+async def _find_due(session: Session, until_us: int, limit: int) -> ops.Upcoming:
+    minutes: dict[int, list[str]] = {}
+    for parent in minutes_of(await session.tree.children(DUE)):
+        minutes.setdefault(int(parent.partition("-")[0]), []).append(parent)
+    reserve = sorted(minutes)
+    latest = minute(until_us)
+    near = [minute for minute in reserve if minute <= latest]
+    listed = await _listed(session, [parent for minute in near for parent in minutes[minute]])
+    await _sweep(session, [parent for parent, found in listed.items() if not found], latest - SWEEP_MINUTES)
+    found = _newest(one for names in listed.values() for one in names)
+    first = nsmallest(limit + 1, found)
+    due = [one for one in first[:limit] if one.next_us <= until_us]
+    rest = first[len(due) :]
+    for later_minute in reserve[len(near) :]:
+        if rest:
+            break
+        later = await _listed(session, minutes[later_minute])
+        rest = sorted(one for names in later.values() for one in names)
+    return ops.Upcoming(
+        [(ops.Due(one.name, one.version), one.next_us) for one in due], rest[0].next_us if rest else None
+    )
+
+
+async def _listed(session: Session, parents: Sequence[str]) -> dict[str, list[DueName]]:
+    """List the children of some parents concurrently."""
+    found = await asyncio.gather(*(session.tree.children(f"{DUE}/{parent}") for parent in parents))
+    return {parent: due_names_of(children) for parent, children in zip(parents, found, strict=True)}
+
+
+def _newest(found: Iterable[DueName]) -> list[DueName]:
+    """Return the newest entry of each schedule: one that has moved between two lists is in both."""
+    newest: dict[str, DueName] = {}
+    for one in found:
+        if one.name not in newest or newest[one.name].version < one.version:
+            newest[one.name] = one
+    return list(newest.values())
+
+
+async def _sweep(session: Session, empty: Sequence[str], before: int) -> None:
+    """Delete empty parents of past minutes."""
+    over = [f"{DUE}/{parent}" for parent in empty if int(parent.partition("-")[0]) < before]
+    for path in over:
+        session.forget(path)
+    await session.committer.commit([Entry([Delete(path)]) for path in over])
+
+
+# ---- schedules and rows ----
+
+
+async def schedules(session: Session, names: Sequence[str]) -> list[Stored]:
+    """Return schedules by their names, including the latest commits of other nodes."""
+    catalogue = (await session.memory(Specifications).now(fresh=True)).catalogue
+    return [stored for _, stored in await _stored(session, catalogue, sorted(catalogue.schedules.keys() & set(names)))]
+
+
+async def _stored(session: Session, catalogue: Catalogue, names: Sequence[str]) -> list[tuple[str, Stored]]:
+    states = await session.tree.get_many([state(name) for name in names])
+    found: list[tuple[str, Stored]] = []
+    for name, node in zip(names, states, strict=True):
+        if node is not None:
+            now, unread = decode_state(node.data)
+            found.append((name, Stored(catalogue.schedules[name], now, catalogue.unread.get(name, "") or unread)))
+    return found
+
+
+async def list_schedules(session: Session, query: ops.ListSchedules, meter: Meter) -> Page[Stored]:
+    """List schedules by their names, including the latest commits of other nodes."""
+    catalogue = (await session.memory(Specifications).now(fresh=True)).catalogue
+    specs = catalogue.schedules
+    names = sorted(specs if query.names is None else specs.keys() & set(query.names))
+
+    async def behind(after: str | None, most: int) -> list[tuple[str, Stored]]:
+        found: list[tuple[str, Stored]] = []
+        left = names if after is None else names[bisect_right(names, after) :]
+        while left and len(found) < most:
+            some, left = left[: most - len(found)], left[most - len(found) :]
+            found += await _stored(session, catalogue, some)
+        return found
+
+    return await in_parts(query, meter, behind)
+
+
+async def list_fires(session: Session, query: ListFires, meter: Meter) -> Page[Fire]:
+    """List rows, the newest first, and load the nodes of their jobs, which are part of the handles."""
+    await session.tree.sync()
+    page = await in_parts(query, meter, partial(_history, session, query.name))
+    await session.meet([row.job for row in page.items if row.job])
+    return page
+
+
+async def read_newest_fires(session: Session, query: NewestFires, meter: Meter) -> Page[Fire]:
+    """Read the newest rows of some schedules, and load the nodes of their jobs."""
+
+    async def read(wanted: Sequence[Stretch], most: int) -> list[Fire]:
+        found: list[Fire] = []
+        number = FIRST
+        while wanted and len(found) < most:
+            some, wanted = wanted[:number], wanted[number:]
+            number = min(2 * number, AT_ONCE)
+            times = await asyncio.gather(
+                *(_times(session, one.name, one.since_us, one.before_us, query.each) for one in some)
+            )
+            keys = [(one.name, time) for one, of_one in zip(some, times, strict=True) for time in reversed(of_one)]
+            while keys and len(found) < most:
+                part, keys = keys[: most - len(found)], keys[most - len(found) :]
+                found += await read_rows(session.tree, part)
+        return found
+
+    await session.tree.sync()
+    page = await newest_fires(query, meter, read)
+    await session.meet([row.job for row in page.items if row.job])
+    return page
+
+
+async def last_outcomes(session: Session, query: LastOutcomes, meter: Meter) -> list[Fire]:
+    """Read the last outcomes of some schedules, and load the nodes of their jobs."""
+    del meter  # all their rows are fewer than a read may examine
+    await session.tree.sync()
+    found: list[Fire] = []
+    for first in range(0, len(query.names), AT_ONCE):
+        some = query.names[first : first + AT_ONCE]
+        rows = await asyncio.gather(*(_last_outcome(session, name) for name in some))
+        found += [row for row in rows if row is not None]
+    await session.meet([row.job for row in found if row.job])
+    return found
+
+
+async def _last_outcome(session: Session, name: str) -> Fire | None:
+    """Return the last outcome of a schedule, mostly of the newest row or the one before it."""
+    for number in (FEW, AMONG):
+        rows = await _history(session, name, None, number)
+        ended = next((row for _, row in rows if ops.standing(row) >= ops.Standing.ENDED), None)
+        if ended is not None or len(rows) < number:
+            break
+    return ended
+
+
+async def _times(session: Session, name: str, since_us: int, before_us: int, most: int) -> list[int]:
+    """Return the fire times of the newest rows of a stretch, the newest first, from the names of nodes alone."""
+    times: list[int] = []
+    parent = fires(name)
+    for number in reversed(paths.numbers_of(await session.tree.children(parent))):
+        if len(times) >= most or number < since_us // BLOCK_US:
+            break
+        if number <= before_us // BLOCK_US:
+            listed = paths.numbers_of(await session.tree.children(f"{parent}/{number}"))
+            times += [time for time in reversed(listed) if since_us <= time < before_us]
+    return times[:most]
+
+
+async def read_rows(tree: Tree, keys: Sequence[Key]) -> list[Fire]:
+    """Return the rows of schedules and fire times, but for those that are gone."""
+    nodes = await tree.get_many([row(*key) for key in keys])
+    return [decode_row(*key, node.data).fire for key, node in zip(keys, nodes, strict=True) if node is not None]
+
+
+async def _history(session: Session, name: str, before_us: int | None, limit: int) -> list[tuple[int, Fire]]:
+    """Return the newest rows before a time, with their fire times."""
+    rows: list[tuple[int, Fire]] = []
+    before = sys.maxsize if before_us is None else before_us
+    while len(rows) < limit:
+        wanted = limit - len(rows)
+        times = await _times(session, name, 0, before, wanted)
+        rows += [(one.fire_us, one) for one in await read_rows(session.tree, [(name, time) for time in times])]
+        if len(times) < wanted:
+            break
+        before = times[-1]  # rows that are gone by now are replaced by older ones
+    return rows

@@ -10,15 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.engines.zookeeper import schedule_places
-from mainspring.engines.zookeeper.schedule_places import Row
-from mainspring.engines.zookeeper.schedule_reading import CatalogueCache, Specifications
+from mainspring.engines.zookeeper.schedule_places import CatalogueCache, Row, Specifications
 from mainspring.engines.zookeeper.transaction import OvertakenError, Parents, ZookeeperGround
 from mainspring.engines.zookeeper.tree import Create, Delete, Refusal, Write
 from mainspring.errors import UsageError
-from mainspring.schedules.catalogue import leaders
+from mainspring.schedules.catalogue import Catalogue, leaders
 from mainspring.schedules.parents import Join
 from mainspring.schedules.reconcile import Stored
-from mainspring.schedules.store import Standing, standing
+from mainspring.schedules.store import Change, Key, Standing, standing
 from mainspring.schedules.unit import KIND
 
 if TYPE_CHECKING:
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Ended
     from mainspring.schedules import store as ops
-    from mainspring.schedules.catalogue import Catalogue
     from mainspring.schedules.model import Fire, Schedule, ScheduleState
-    from mainspring.schedules.store import Change, Key
 
 MAX_ROWS: Final = 300
 """Rows of one transaction."""

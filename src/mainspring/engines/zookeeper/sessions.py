@@ -6,39 +6,64 @@ The nodes of terms never change, so each is read once.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from mainspring.engines.zookeeper import paths
-from mainspring.engines.zookeeper.committer import RETRY_DELAY, Committer, Entry, Fenced
-from mainspring.engines.zookeeper.tree import Create, Refusal, SessionEndedError
-from mainspring.errors import StoreCorruptError, StoreFencedError, StoreUnavailableError
+from mainspring.engines.zookeeper import paths, records
+from mainspring.engines.zookeeper.committer import RETRY_DELAY, Committer, Conflict, Entry, Fenced, Verdict
+from mainspring.engines.zookeeper.tree import (
+    Change,
+    Check,
+    Create,
+    Delete,
+    Node,
+    Refusal,
+    SessionEndedError,
+    Tree,
+    Watch,
+    Write,
+)
+from mainspring.errors import StoreCorruptError, StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.ids import TERM_SPAN
+from mainspring.storage.engine import Meter, Operation, Query
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
-
-    from mainspring.engines.zookeeper.committer import Conflict
-    from mainspring.engines.zookeeper.tree import Change, Node, Tree, Watch
+    from mainspring.events import Message
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
     from mainspring.jobs.slices import JobLifecycle, SliceWork
     from mainspring.jobs.store import ClaimRequest
-    from mainspring.storage.engine import Meter, Operation, Query
 
-if TYPE_CHECKING:
-    Handler = Callable[["Session", Sequence[Any]], Awaitable[Sequence[Any]]]
-    """Gets all operations of its kind in a group, in their order, and returns their outcomes."""
-    Handlers = Mapping[type[Operation], Handler]
-    Reader = Callable[["Session", Any, Meter], Awaitable[Any]]
-    """Answers a query, within its budget."""
-    Readers = Mapping[type[Query[Any]], Reader]
 
+Handler = Callable[["Session", Sequence[Any]], Awaitable[Sequence[Any]]]
+"""Gets all operations of its kind in a group, in their order, and returns their outcomes."""
+Handlers = Mapping[type[Operation], Handler]
+Reader = Callable[["Session", Any, Meter], Awaitable[Any]]
+"""Answers a query, within its budget."""
+Readers = Mapping[type[Query[Any]], Reader]
 
 M = TypeVar("M")
 T = TypeVar("T")
 
 MAX_PARENTS: Final = 50_000
 """Existing parents in the cache. New ones come every minute; beyond this number the cache is cleared."""
+
+
+def one_by_one(handle: Callable[[Session, Any], Awaitable[Any]]) -> Handler:
+    """Return a handler that runs operations one after the other; the error of one does not affect the others."""
+
+    async def run(session: Session, operations: Sequence[Any]) -> list[Any]:
+        outcomes: list[Any] = []
+        for operation in operations:
+            try:
+                outcomes.append(await handle(session, operation))
+            except StoreFencedError:
+                raise
+            except StoreError as error:
+                outcomes.append(error)
+        return outcomes
+
+    return run
 
 
 class Completion(NamedTuple):
@@ -281,3 +306,78 @@ async def worker_of(tree: Tree, nodes: dict[int, str], term: int) -> str | None:
     await meet(tree, nodes, [term])
     node = nodes.get(term)
     return None if node is None else paths.worker_name(node, term)
+
+
+class DeposedError(Exception):
+    """This node is not the master any more: another one is, or will be."""
+
+
+class Leadership:
+    """One node's time as the master."""
+
+    def __init__(self, session: Session, version: int, send: Callable[[int, Message], None]) -> None:
+        """``version`` is that of ``/master_term`` since this node was elected."""
+        self.session = session
+        self.tree = session.tree
+        self.version = version
+        self.guard = Check(paths.MASTER_TERM, version)
+        self.send = send
+
+    async def commit(self, entries: Sequence[Entry], guards: Sequence[Check] = ()) -> list[Verdict]:
+        """Write entries as the master, and return the verdicts. While the ensemble is away, it waits.
+
+        A Fenced among them is due to one of ``guards``. Raises DeposedError if another master may be at work already.
+        """
+        verdicts = await self.session.committer.commit(entries, (self.guard, *guards))
+        for verdict in verdicts:
+            if isinstance(verdict, Fenced) and verdict.path in {self.guard.path, paths.worker(self.session.who)}:
+                raise DeposedError(f"the version of {verdict.path} is not this master's")
+        return verdicts
+
+
+async def await_election(session: Session, send: Callable[[int, Message], None]) -> Leadership:
+    """Wait until this node is the master.
+
+    Raises DeposedError or StoreFencedError if its term is over.
+    """
+    while True:
+        changed = asyncio.Event()
+        node = await session.get(paths.MASTER, changed.set)
+        if node is not None and node.owner == session.tree.session:
+            # This node's last term has ended, but its session goes on, so the node would stay.
+            await session.write(Delete(paths.MASTER, node.version))
+            continue
+        if node is not None:
+            await changed.wait()
+            continue
+        term = await session.get(paths.MASTER_TERM)
+        assert term is not None, "the roots are there"
+        who = records.encode({"worker": session.who})
+        changes: list[Change] = [Create(paths.MASTER, who, ephemeral=True), Write(paths.MASTER_TERM, who, term.version)]
+        (verdict,) = await session.committer.commit([Entry(changes)])
+        if isinstance(verdict, Fenced):
+            raise DeposedError(f"the term of {session.who} is over")
+        if verdict is None:
+            return Leadership(session, term.version + 1, send)
+
+
+async def resign(leadership: Leadership) -> None:
+    """Delete ``/master``, so that another node is elected. Raises StoreFencedError if the term is over."""
+    session = leadership.session
+    node = await session.get(paths.MASTER)
+    if node is not None and node.owner == session.tree.session:
+        await session.write(Check(paths.MASTER_TERM, leadership.version), Delete(paths.MASTER, node.version))
+
+
+async def until_deposed(leadership: Leadership) -> None:
+    """Watch ``/master``, and raise DeposedError once it is deleted or belongs to another node.
+
+    An end that is noticed too late does no harm: the master's writes are refused. Raises StoreFencedError if the term is over.
+    """
+    session = leadership.session
+    while True:
+        changed = asyncio.Event()
+        node = await session.get(paths.MASTER, changed.set)
+        if node is None or node.owner != session.tree.session or records.decode(node.data)["worker"] != session.who:
+            raise DeposedError("/master is gone, or another node's")
+        await changed.wait()

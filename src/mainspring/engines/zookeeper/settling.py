@@ -6,30 +6,26 @@ blind, unless another node holds the job, or the job is delayed and other nodes 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.zookeeper import paths, queries, records, transaction
-from mainspring.engines.zookeeper.committer import Entry, Fenced
+from mainspring.engines.zookeeper.committer import Conflict, Entry, Fenced
 from mainspring.engines.zookeeper.records import running
-from mainspring.engines.zookeeper.sessions import Completion, Waiting
+from mainspring.engines.zookeeper.sessions import Completion, Handlers, Session, Waiting
 from mainspring.engines.zookeeper.transaction import Happening
-from mainspring.engines.zookeeper.tree import ANY, Create, Delete, Refusal, Write
+from mainspring.engines.zookeeper.tree import ANY, Change, Create, Delete, Refusal, Write
 from mainspring.errors import StoreError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
-from mainspring.jobs.owners import AttemptEnded, Ended, Started
-from mainspring.jobs.rules import Event
+from mainspring.jobs.owners import AttemptEnded, Ended, Notice, Started
+from mainspring.jobs.rules import Event, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.engines.zookeeper.committer import Conflict
-    from mainspring.engines.zookeeper.sessions import Handlers, Session
-    from mainspring.engines.zookeeper.tree import Change
-    from mainspring.jobs.owners import Notice
-    from mainspring.jobs.rules import Settlement
 
 _TARGETS: Final = {event: int(rules.target(event)) for event in Event}
 _LEASED, _PENDING, _SCHEDULED, _SUCCEEDED = map(int, (State.LEASED, State.PENDING, State.SCHEDULED, State.SUCCEEDED))
@@ -63,26 +59,24 @@ def settled(settlement: Settlement, payload: bytes | None = None) -> Job:
     return job
 
 
+@dataclass(slots=True, eq=False)
 class Held:
     """A held job that is settled, with the data that its entry needs."""
 
-    __slots__ = ("assignment", "handle", "marked", "name", "payload", "record", "settlement", "task", "version")
-
-    def __init__(self, settlement: Settlement, handle: str, task: str, assignment: str, version: int | None) -> None:
-        self.settlement = settlement
-        self.handle = handle
-        self.task = task
-        self.assignment = assignment
-        self.version = version
-        """The version of the assignment; None if it has to be read."""
-        self.name: queries.Name | None = None
-        """The name, read if a job with a unique is delayed: other nodes may have written it."""
-        self.payload: bytes | None = None
-        """The payload, read if it is kept and the settlement's job has none."""
-        self.marked = settlement.job.expires_us > 0
-        """Whether its expiry has an index node."""
-        self.record = b""
-        """The record of its task after the settlement."""
+    settlement: Settlement
+    handle: str
+    task: str
+    assignment: str
+    version: int | None
+    """The version of the assignment; None if it has to be read."""
+    name: queries.Name | None = None
+    """The name, read if a job with a unique is delayed: other nodes may have written it."""
+    payload: bytes | None = None
+    """The payload, read if it is kept and the settlement's job has none."""
+    is_unmarked: bool = False
+    """Whether its expiry has no index node any more."""
+    record: bytes = b""
+    """The record of its task after the settlement."""
 
     @property
     def needs_name(self) -> bool:
@@ -112,7 +106,7 @@ def settlement_entry(held: Held, job: Job, who: str) -> Entry:
     if after >= _SUCCEEDED:
         held.record = records.encode_job(job, held.handle, worker=who)
         changes.append(Create(f"{paths.COMPLETED}/{end}", held.record))
-        if held.marked:
+        if job.expires_us and not held.is_unmarked:
             changes.append(Delete(paths.expiring(task, job.expires_us, job.id)))
     elif after == _PENDING:
         held.record = records.encode_job(job, held.handle)
@@ -254,8 +248,8 @@ class Settling:
         elif conflict.at == 1:
             self._drop(held)
             return False
-        elif held.marked and conflict.path == paths.expiring(held.task, job.expires_us, job.id):
-            held.marked = False
+        elif job.expires_us and conflict.path == paths.expiring(held.task, job.expires_us, job.id):
+            held.is_unmarked = True
         elif conflict.why is Refusal.NO_NODE:
             self.session.forget(paths.minute(paths.DELAYED, held.settlement.due_us))
         return True

@@ -7,26 +7,23 @@ of the name fails if the name is in use. Then the name is read, and the job that
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.zookeeper import paths, queries, records
-from mainspring.engines.zookeeper.committer import RETRY_DELAY, Conflict, Entry, Fenced, NotAttempted
+from mainspring.engines.zookeeper.committer import RETRY_DELAY, Conflict, Entry, Fenced, NotAttempted, Verdict
 from mainspring.engines.zookeeper.records import leased
-from mainspring.engines.zookeeper.sessions import Waiting
-from mainspring.engines.zookeeper.tree import Create, Refusal, SessionEndedError, Write
+from mainspring.engines.zookeeper.sessions import Handlers, Session, Waiting
+from mainspring.engines.zookeeper.tree import Change, Create, Refusal, SessionEndedError, Write
 from mainspring.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import NO_UNIQUE, State
+from mainspring.jobs.model import NO_UNIQUE, Job, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mainspring.engines.zookeeper.committer import Verdict
     from mainspring.engines.zookeeper.queries import Name, TaskLocation
-    from mainspring.engines.zookeeper.sessions import Handlers, Session
-    from mainspring.engines.zookeeper.tree import Change
-    from mainspring.jobs.model import Job
 
 PUBLICATION_TIMEOUT: Final = 2.0
 """Seconds to wait for the publication of a task that this node has completed: a client that submits it again has seen its end,
@@ -34,20 +31,18 @@ and expects a new job. If there is no master for so long, the job joins the comp
 _PENDING, _SCHEDULED, _LEASED = int(State.PENDING), int(State.SCHEDULED), int(State.LEASED)
 
 
+@dataclass(slots=True, eq=False)
 class NewJob:
     """A new job, with those behind it that have the same name."""
 
-    __slots__ = ("behind", "foreground", "job", "operation", "task", "waiters")
-
-    def __init__(self, job: Job, task: str, operation: int, waiter: int) -> None:
-        self.job = job
-        self.task = task
-        self.operation = operation
-        """Its place among the operations."""
-        self.waiters: tuple[int, ...] = (waiter,) if waiter else ()
-        """The terms of the nodes whose clients wait for it."""
-        self.foreground = job.foreground
-        self.behind: list[NewJob] | None = None
+    job: Job
+    task: str
+    foreground: bool
+    operation: int = 0
+    """Its place among the operations."""
+    waiters: tuple[int, ...] = ()
+    """The terms of the nodes whose clients wait for it."""
+    behind: list[NewJob] | None = None
 
     def gather(self) -> None:
         """Combine the waiters and foreground flags of all jobs that share this one."""
@@ -309,9 +304,10 @@ async def submit(session: Session, operations: Sequence[ops.Submit]) -> list[dic
     new_jobs: list[NewJob] = []
     first: dict[str, NewJob] = {}
     for place, operation in enumerate(operations):
-        waiter = operation.waiter
+        waiters = (operation.waiter,) if operation.waiter else ()
         for job in operation.jobs:
-            new = NewJob(job, paths.task_name(job.function, job.unique, job.id), place, waiter)
+            task = paths.task_name(job.function, job.unique, job.id)
+            new = NewJob(job, task, job.foreground, place, waiters)
             if job.unique != NO_UNIQUE and (other := first.setdefault(new.task, new)) is not new:
                 if other.behind is None:
                     other.behind = []

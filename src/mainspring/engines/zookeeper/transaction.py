@@ -14,25 +14,21 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper import paths, queries, records
-from mainspring.engines.zookeeper.committer import MAX_ENTRY_BYTES, RETRY_DELAY, Conflict, Entry, Fenced
-from mainspring.engines.zookeeper.sessions import Waiting
+from mainspring.engines.zookeeper.committer import MAX_ENTRY_BYTES, RETRY_DELAY, Conflict, Count, Entry, Fenced, Verdict
+from mainspring.engines.zookeeper.sessions import Session, Slice, Waiting
 from mainspring.engines.zookeeper.submitting import NewJob, joining, submission
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node, Refusal, SessionEndedError, Write
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.ids import TERM_SPAN
-from mainspring.jobs.model import State
-from mainspring.jobs.owners import Ended, owner
+from mainspring.jobs.model import Job, State
+from mainspring.jobs.owners import Ended, Notice, Owner, owner
 from mainspring.jobs.store import Found
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Sequence
 
-    from mainspring.engines.zookeeper.committer import Count, Verdict
     from mainspring.engines.zookeeper.queries import Name
-    from mainspring.engines.zookeeper.sessions import Session, Slice
     from mainspring.engines.zookeeper.tree import Change, Tree
-    from mainspring.jobs.model import Job
-    from mainspring.jobs.owners import Notice, Owner
     from mainspring.jobs.slices import JobLifecycle
 
 WRITE_ATTEMPTS: Final = 1000
@@ -204,7 +200,9 @@ class NewJobs:
         return joined
 
     async def _store(self, job: Job, task: str, name: Name | None) -> None:
-        entry, record = submission(NewJob(job, task, 0, 0), self._session.handle(job.id), self._session.who, name)
+        entry, record = submission(
+            NewJob(job, task, job.foreground), self._session.handle(job.id), self._session.who, name
+        )
         created = (
             change.path for change in entry.changes if isinstance(change, Create) and change.path.startswith(_ON_DEMAND)
         )
@@ -244,7 +242,7 @@ class NewJobs:
         seen = (await queries.read_jobs(self._session, [other.id])).get(other.id)
         if seen is None or seen.location is None or seen.location.path != location.path:
             raise OvertakenError
-        entry = joining(NewJob(job, task, 0, 0), seen.path, seen.version, seen.data)
+        entry = joining(NewJob(job, task, job.foreground), seen.path, seen.version, seen.data)
         for change in () if entry is None else entry.changes:
             self._transaction.include(change)
         self._note_owner(other)
@@ -478,11 +476,11 @@ FOLLOWING_RETRY_DELAY: Final = 0.02
 
 
 class Happening(NamedTuple):
-    """An entry, the job after its write, and the notice to the job's owner; None if it has none."""
+    """An entry, and the notice of it to its job's owner, if there may be one; the job has its state after the write."""
 
     entry: Entry
-    job: Job
-    notice: Notice | None
+    job: Job | None = None
+    notice: Notice | None = None
 
 
 def end(entry: Entry, job: Job) -> Happening:
@@ -491,7 +489,9 @@ def end(entry: Entry, job: Job) -> Happening:
 
 
 class _Followed(NamedTuple):
-    happening: Happening
+    entry: Entry
+    job: Job
+    notice: Notice
     slice: Slice
     key: Any
     """The key of the job's owner."""
@@ -499,13 +499,12 @@ class _Followed(NamedTuple):
 
 def _followed(session: Session, happening: Happening) -> _Followed | None:
     """Return the consequences of a change; None if there are none."""
-    whose = owner(happening.job.options)
-    if whose is None or happening.notice is None:
+    entry, job, notice = happening
+    whose = None if job is None or notice is None else owner(job.options)
+    one = None if whose is None else session.slices.get(whose.kind)
+    if job is None or notice is None or whose is None or one is None or type(notice) not in one.follows:
         return None
-    one = session.slices.get(whose.kind)
-    if one is None or type(happening.notice) not in one.follows:
-        return None
-    return _Followed(happening, one, whose.key)
+    return _Followed(entry, job, notice, one, whose.key)
 
 
 async def commit(session: Session, happenings: Sequence[Happening]) -> list[Verdict | StoreError]:
@@ -534,7 +533,7 @@ async def commit(session: Session, happenings: Sequence[Happening]) -> list[Verd
                 await asyncio.sleep(FOLLOWING_RETRY_DELAY)
 
     try:
-        await session.meet([one.happening.job.term * TERM_SPAN for one in found.values()])
+        await session.meet([one.job.term * TERM_SPAN for one in found.values()])
         turns = await session.retry_reads(lambda: _turns(session, found))
     except StoreFencedError:
         return [Fenced(paths.worker(session.who))] * len(happenings)
@@ -554,17 +553,14 @@ async def _turns(session: Session, found: dict[int, _Followed]) -> list[list[int
 
 
 def _transaction(one: _Followed) -> Transacted:
-    entry, job, notice = one.happening
-    assert notice is not None
-
     async def follow(ground: ZookeeperGround) -> None:
-        if State(job.state).ended:
-            ground.ends(job, one.key)
+        if State(one.job.state).ended:
+            ground.ends(one.job, one.key)
         unit = one.slice.unit(ground)
-        await unit.follow([notice])
+        await unit.follow([one.notice])
         await unit.flush()
 
-    return Transacted(one.slice.ground, follow, entry)
+    return Transacted(one.slice.ground, follow, one.entry)
 
 
 def _verdict(session: Session, outcome: Any) -> Verdict | StoreError:

@@ -15,22 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
 
 import structlog
 
 from mainspring.errors import StoreError, StoreUnavailableError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
-
-if TYPE_CHECKING:
-    Watch = Callable[[], None]
-    """Called once, on the node's thread, when the data read has changed, or may have changed unnoticed (the connection was
-    lost, the session has ended): read again."""
+Watch = Callable[[], None]
+"""Called once, on the node's thread, when the data read has changed, or may have changed unnoticed (the connection was lost, the
+session has ended): read again."""
 
 ANY = -1
 """Matches every version."""
@@ -196,6 +193,8 @@ class RefreshedTree:
     def __init__(self, tree: Tree, within: float = 0.0) -> None:
         """``within`` are the seconds after which a watch is called at the latest; 0: those of the session time-out."""
         self._tree = tree
+        self.on_session, self.get_many = tree.on_session, tree.get_many
+        self.commit, self.sync = tree.commit, tree.sync
         self._within = within
         self._places: dict[_Place, tuple[float, dict[Watch, None]]] = {}
         """The watches of each place, and the loop's time at which they are due."""
@@ -226,29 +225,13 @@ class RefreshedTree:
         """Return the seconds that the ensemble has granted."""
         return self._tree.session_timeout
 
-    def on_session(self, changed: Callable[[], None]) -> None:
-        """Call a function with each change of the connection or the session."""
-        self._tree.on_session(changed)
-
     def get(self, path: str, watch: Watch | None = None) -> Coroutine[Any, Any, Node | None]:
         """Return a node."""
         return self._tree.get(path, self._add(path, watch, of_children=False))
 
-    def get_many(self, paths: Sequence[str]) -> Coroutine[Any, Any, list[Node | None]]:
-        """Return several nodes."""
-        return self._tree.get_many(paths)
-
     def children(self, path: str, watch: Watch | None = None) -> Coroutine[Any, Any, list[str] | None]:
         """Return the names of a node's children. Its watch is called even if there is no such node."""
         return self._tree.children(path, self._add(path, watch, of_children=True))
-
-    def commit(self, changes: Sequence[Change]) -> Coroutine[Any, Any, Done | Refused]:
-        """Apply all changes, or none."""
-        return self._tree.commit(changes)
-
-    def sync(self) -> Coroutine[Any, Any, None]:
-        """Wait until all commits so far can be read here."""
-        return self._tree.sync()
 
     # ---- watches ----
 

@@ -33,7 +33,6 @@ EVERYTHING = 1_000_000
 HANDLERS: dict[type, Any] = {
     **a_session.HANDLERS,
     **changing.HANDLERS,
-    **changing.TIMING_HANDLERS,
     **ZookeeperScheduleSlice.handlers,
 }
 

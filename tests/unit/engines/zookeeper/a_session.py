@@ -12,7 +12,7 @@ from tests.conformance.suite.paging import everything
 from tests.zookeeper.driving import SLICES
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from mainspring.engines.zookeeper import changing, engine, paths, queries, records, settling, submitting, waiting
+from mainspring.engines.zookeeper import changing, engine, paths, queries, records, recovering, settling, submitting
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.records import leased
 from mainspring.engines.zookeeper.schedule_handlers import ZookeeperScheduleSlice
@@ -43,8 +43,7 @@ HANDLERS = {
     **queries.HANDLERS,
     **settling.HANDLERS,
     **submitting.HANDLERS,
-    **changing.TIMING_HANDLERS,
-    **waiting.HANDLERS,
+    **recovering.HANDLERS,
 }
 
 

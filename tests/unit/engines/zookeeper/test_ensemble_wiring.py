@@ -14,8 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kazoo.exceptions import ConnectionDropped
 
-from mainspring.engines.zookeeper.ensemble_requests import MAX_IN_FLIGHT, RequestQueue, multi
-from mainspring.engines.zookeeper.ensemble_wiring import Answer, Handler, ReadAhead, WakeupPipe
+from mainspring.engines.zookeeper.ensemble_wiring import (
+    MAX_IN_FLIGHT,
+    Answer,
+    Handler,
+    ReadAhead,
+    RequestQueue,
+    WakeupPipe,
+    multi,
+)
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Write
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.zookeeper.memory import Fate
 
-from mainspring.engines.zookeeper import master_workers, paths
+from mainspring.engines.zookeeper import master_index, paths
 from mainspring.engines.zookeeper.tree import Create, Write
 from mainspring.errors import StoreUnavailableError
 from mainspring.events import Pending, Settled
@@ -206,7 +206,7 @@ def test_a_task_that_was_listed_while_it_was_reserved_is_assigned_again() -> Non
 
 
 def test_a_full_queue_gets_no_more_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_workers, "QUEUE_LIMIT", 5)
+    monkeypatch.setattr(master_index, "QUEUE_LIMIT", 5)
 
     async def check() -> None:
         async with fleet() as nodes:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from mainspring.engines.zookeeper import master_dispatching, paths, records
 from mainspring.engines.zookeeper.master_dispatching import assign
-from mainspring.engines.zookeeper.master_index import Index, Task, task_of_job, task_of_node
-from mainspring.engines.zookeeper.master_workers import OpenRequest, Worker
+from mainspring.engines.zookeeper.master_index import Index, OpenRequest, Task, Worker, task_of_job, task_of_node
 from mainspring.engines.zookeeper.tree import Node
 from mainspring.jobs.model import Job, Priority
 
@@ -220,7 +219,7 @@ def test_several_nodes_get_the_same_number() -> None:
 def test_a_draining_or_full_worker_gets_nothing() -> None:
     index = index_of(*(task(number) for number in range(1, 10)))
     draining, full, nearly = worker("a"), worker("b", 0), worker("c", 2)
-    draining.draining = True
+    draining.leaving = True
     found = assigned_to(index, *(OpenRequest(one, b"f", 9) for one in (draining, full, nearly)))
     assert found == {"c": [1, 2]}
 

@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.master_leadership import DeposedError, await_election
+from mainspring.engines.zookeeper.sessions import DeposedError, await_election
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.errors import StoreFencedError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.zookeeper import paths, records, waiting
+from mainspring.engines.zookeeper import paths, records, recovering
 from mainspring.engines.zookeeper.sessions import Completion
 from mainspring.engines.zookeeper.tree import Create, Delete, Write
 from mainspring.events import Settled
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 async def wait(node: Member, job: Job) -> None:
     """Subscribe a node's client to a job."""
     operation = ops.Subscribe(node.session.term, [job.id])
-    await waiting.HANDLERS[ops.Subscribe](node.session, [operation])
+    await recovering.HANDLERS[ops.Subscribe](node.session, [operation])
 
 
 async def end(node: Member, job: Job, error: bytes) -> Completion:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.zookeeper.master_workers import HINT_DELAY, MAX_HINT_DELAY, WakeupHints, Worker
+from mainspring.engines.zookeeper.master_dispatching import HINT_DELAY, MAX_HINT_DELAY, WakeupHints
+from mainspring.engines.zookeeper.master_index import Worker
 from mainspring.events import Pending
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def test_all_nodes_get_a_hint() -> None:
 
 def test_a_draining_node_gets_no_hint() -> None:
     sent = SentHints()
-    sent.workers[0].draining = True
+    sent.workers[0].leaving = True
     assert sent.at(0.0) == [(2, Pending([b"f", b"g"]))]
 
 

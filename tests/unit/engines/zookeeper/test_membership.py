@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mainspring.engines.zookeeper import cluster, paths, records, recovering
 from mainspring.engines.zookeeper.committer import Entry
-from mainspring.engines.zookeeper.master_leadership import await_election
-from mainspring.engines.zookeeper.master_workers import Workers
+from mainspring.engines.zookeeper.master_index import Workers
+from mainspring.engines.zookeeper.sessions import await_election
 from mainspring.engines.zookeeper.tree import Create, Done, Write
 from mainspring.nodes.model import NodeRow
 

@@ -45,7 +45,7 @@ def test_messages_are_decoded_as_they_were_encoded() -> None:
         Logged([10]),
         Running(5, 7, 1, "w", b"1", b"\xff"),
     ]
-    assert module.decode_message(module.encode_message(7, messages)) == messages
+    assert module.decode_letter(module.encode_letter(7, map(module.encode_message, messages))) == messages
 
 
 class Ear:

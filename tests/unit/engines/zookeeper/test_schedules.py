@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.conformance.suite.paging import answer, everything
 
 from mainspring.engines.zookeeper import paths, records, schedule_places, schedule_tables
-from mainspring.engines.zookeeper.schedule_reading import Specifications
+from mainspring.engines.zookeeper.schedule_places import Specifications
 from mainspring.engines.zookeeper.tree import Create, Done
 from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs import store as job_ops
