@@ -23,7 +23,7 @@ class Feature(StrEnum):
     )
     """Limits, pauses and keys of functions."""
     LINES = "lines", "this node's store has no lines of pending jobs"
-    """Lines of pending jobs, whose first jobs can be read (`queries.jobs.FirstInLine`)."""
+    """Lines of pending jobs, whose first jobs can be read (`queries.FirstInLine`)."""
     LOGS = "logs", "this node's store keeps no logs of jobs: a store on SQLite or PostgreSQL, or in memory, does"
     """The logs of jobs (`job_logs.service`)."""
     NAMESPACES = (
@@ -40,7 +40,7 @@ class Feature(StrEnum):
     )
     """Operations on many jobs, and backfills (`bulk.store`)."""
     RECORDS = "records", "this node's store is on ZooKeeper, and shows arguments only of jobs in the node's memory"
-    """Arguments and attempts of ended jobs (`queries.jobs.Recall`)."""
+    """Arguments and attempts of ended jobs (`queries.Recall`)."""
     REQUEST_KEYS = (
         "request_keys",
         "this node's store keeps no request keys (SQLite, PostgreSQL and memory do): leave out request_key",
@@ -50,7 +50,7 @@ class Feature(StrEnum):
         "series",
         "this node's store is on ZooKeeper, which keeps no series of functions: use a store on SQLite or PostgreSQL",
     )
-    """Series of functions (`series.store`)."""
+    """Series of functions (`series`)."""
     WORKFLOWS = "workflows", "this node's store keeps no workflows: a store on SQLite or in memory does"
     """Runs of workflows: `jobs.slices.RunTransaction`, jobs with `Options.forget`, which are deleted at their end, and requests
     to stop held jobs (`jobs.store.RequestStop`)."""

@@ -29,7 +29,7 @@ from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
-from mainspring.queries.filters import JobFilter
+from mainspring.queries import JobFilter
 from tests.conformance.suite.driver import NOW, Store
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import pytest
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import State
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import JobFilter, QueryJobs
 from mainspring.storage.engine import Budget
 from tests.conformance.suite import Make, Store
 from tests.conformance.suite.driver import NOW

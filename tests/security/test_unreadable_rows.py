@@ -24,9 +24,8 @@ from mainspring.job_logs.model import Chunk, lines_of
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import UNREADABLE_JOB, UNREADABLE_OPTIONS, Job, JobFailure, State, read_options
 from mainspring.jobs.settlement_records import AttemptRecord, decode_records, encode_record
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs
-from mainspring.series.model import decode_bucket
+from mainspring.queries import JobFilter, QueryJobs
+from mainspring.series import decode_bucket
 from mainspring.sizes import PAGE
 from mainspring.storage.engine import Page
 from mainspring.workflows.model import About, decode_about

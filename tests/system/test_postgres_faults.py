@@ -19,7 +19,7 @@ from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import succeeded
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import QueryJobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

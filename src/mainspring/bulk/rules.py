@@ -19,7 +19,7 @@ from mainspring.errors import UsageError
 from mainspring.jobs.model import RUNS, UNREADABLE_JOB, UNREADABLE_OPTIONS, State
 from mainspring.jobs.rules import run_not_retried
 from mainspring.namespaces import split
-from mainspring.queries.filters import JobFilter
+from mainspring.queries import JobFilter
 from mainspring.schedules.model import FireState
 from mainspring.schedules.rules import Backfill, Backfilled
 from mainspring.sizes import CANNOT_READ

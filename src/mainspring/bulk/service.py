@@ -32,7 +32,7 @@ from mainspring.clock import to_us
 from mainspring.errors import ConflictError
 from mainspring.jobs.store import Find
 from mainspring.namespaces import Turns, places_left
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import QueryJobs
 from mainspring.storage.agenda import Pace, Steps
 from mainspring.storage.set_aside import REMEDY, Kind, SetAside
 from mainspring.workflows.model import function_text

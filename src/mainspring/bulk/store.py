@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mainspring.access.idempotency import KeyedAct
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
-    from mainspring.queries.filters import JobFilter
+    from mainspring.queries import JobFilter
     from mainspring.schedules.rules import Backfill, Backfilled
     from mainspring.storage.engine import Page, Plan
 

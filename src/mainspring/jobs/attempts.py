@@ -24,7 +24,7 @@ from mainspring.clock import to_us
 from mainspring.jobs.model import UNREADABLE, decode_failure
 from mainspring.jobs.rules import WORKER_LOST, Event, Outcome, was_tried
 from mainspring.namespaces import SEPARATOR, split
-from mainspring.series.model import (
+from mainspring.series import (
     HALF_HOUR,
     KEPT,
     MESSAGE_LIMIT,
@@ -32,11 +32,11 @@ from mainspring.series.model import (
     Bucket,
     ErrorGroup,
     Row,
+    SaveSeries,
     add_error,
     begin_of,
     oldest_kept,
 )
-from mainspring.series.store import SaveSeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -32,7 +32,7 @@ from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority
 from mainspring.namespaces import DEFAULT, namespace_of
 from mainspring.private_data import hide_secrets
-from mainspring.queries.lists import FirstInLine
+from mainspring.queries import FirstInLine
 from mainspring.server.log_writer import dropped_lines
 from mainspring.storage.set_aside import KINDS
 from mainspring.version import version

@@ -15,8 +15,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, Counts, Job, Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.nodes.model import MembershipPort, NodeRow
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import JobFilter, QueryJobs
 from mainspring.storage.engine import DEFERRED, Engine
 from mainspring.storage.reads import BUDGET
 from tests.conformance.suite.lifecycle import RecordedLifecycle

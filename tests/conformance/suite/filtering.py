@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.jobs.model import Options, State, failure
 from mainspring.jobs.rules import Event
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import JobFilter, QueryJobs
 from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NOW
 

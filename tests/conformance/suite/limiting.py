@@ -9,7 +9,7 @@ from mainspring.ids import slot_of
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, Priority, State
 from mainspring.jobs.rules import Event
-from mainspring.queries.lists import FirstInLine
+from mainspring.queries import FirstInLine
 from mainspring.resources import store as resources
 from mainspring.resources.rules import FUNCTION_POOL, FunctionLimits, Limits, Rate, pool_of
 from mainspring.storage.engine import Budget

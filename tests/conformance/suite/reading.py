@@ -8,7 +8,7 @@ from mainspring.features import Feature
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event
-from mainspring.queries.lists import FirstInLine, ReadArguments
+from mainspring.queries import FirstInLine, ReadArguments
 from tests.conformance.suite.driver import NOW, Store, done
 from tests.conformance.suite.operations import ANYTHING
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.jobs.model import Priority, Retry
 from mainspring.jobs.rules import Event
-from mainspring.queries.lists import AMONG, LastOutcomes, ListFires, NewestFires
+from mainspring.queries import AMONG, LastOutcomes, ListFires, NewestFires
 from mainspring.schedules import store as ops
 from mainspring.schedules import triggers
 from mainspring.schedules.model import FireState, Origin, Overlap

@@ -11,7 +11,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, Options
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.jobs.settlement_records import RECORDS_LIMIT, AttemptRecord, decode_records, encode_record
-from mainspring.queries.lists import Recall, Recalled
+from mainspring.queries import Recall, Recalled
 from tests.conformance.suite.driver import NOW, Store, done
 
 if TYPE_CHECKING:

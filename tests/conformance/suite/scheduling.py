@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.queries.lists import ListFires
+from mainspring.queries import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, Every, Fire, FireState, Schedule, Trigger
 from tests.conformance.suite.driver import NO_LIMIT, Store

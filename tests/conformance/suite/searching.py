@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import JobFilter, QueryJobs
 from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NOW, Store
 

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row
-from mainspring.series.store import ReadNamespaceSeries, ReadSeries, SaveSeries
+from mainspring.series import (
+    HALF_HOUR,
+    MINUTE,
+    Bucket,
+    ErrorGroup,
+    ReadNamespaceSeries,
+    ReadSeries,
+    Row,
+    SaveSeries,
+)
 from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import Make, Store
 
@@ -27,7 +35,7 @@ def row(
 
 
 class SeriesSuite:
-    """The contract of ``mainspring.series.store``."""
+    """The contract of ``mainspring.series``."""
 
     @pytest.fixture
     def make(self) -> Make:

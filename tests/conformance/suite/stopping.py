@@ -12,7 +12,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State, StopRequest
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.jobs.settlement_records import decode_records
-from mainspring.queries.lists import Recall
+from mainspring.queries import Recall
 from tests.conformance.suite.driver import NOW, done, released
 
 if TYPE_CHECKING:

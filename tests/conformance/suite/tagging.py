@@ -8,8 +8,7 @@ import pytest
 
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import JobFilter, QueryJobs
 from mainspring.storage.engine import Budget
 from tests.conformance.suite.driver import NOW, Store
 

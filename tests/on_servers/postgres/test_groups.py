@@ -12,7 +12,7 @@ from mainspring.engines.postgres import connections, writer
 from mainspring.errors import StoreError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import QueryJobs
 from mainspring.storage.engine import Operation
 
 from .a_fleet import Node, eventually, node, session

@@ -19,7 +19,7 @@ from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Counts, Job, Options, Priority, State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import QueryJobs
 
 from .a_fleet import NOW, Node, node, session
 

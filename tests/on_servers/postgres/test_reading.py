@@ -15,10 +15,9 @@ from mainspring.engines.postgres.connections import SESSION_SETTINGS
 from mainspring.engines.postgres.lists import READERS
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs import store as ops
-from mainspring.queries.lists import FirstInLine, QueryJobs
+from mainspring.queries import FirstInLine, QueryJobs
 from mainspring.schedules.store import ListSchedules
-from mainspring.series.model import MINUTE
-from mainspring.series.store import ReadNamespaceSeries
+from mainspring.series import MINUTE, ReadNamespaceSeries
 
 from .a_fleet import eventually, node, session
 from .test_jobs_plans import plan

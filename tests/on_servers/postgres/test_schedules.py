@@ -19,7 +19,7 @@ from mainspring.engines.postgres.transaction import SQL
 from mainspring.errors import StoreFencedError
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.queries.lists import ListFires
+from mainspring.queries import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Every, Fire, Overlap, Reason, Schedule
 from mainspring.schedules.service import ScheduleService

@@ -12,7 +12,7 @@ from mainspring.engines.zookeeper.tree import Delete
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, Counts, Job, Options, Priority, State
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import QueryJobs
 from tests.conformance.suite.paging import everything
 from tests.progress import Position, Progress, why_waiting
 from tests.zookeeper.memory import MemoryTree

@@ -19,8 +19,7 @@ from mainspring.api.namespaces import ShowNamespace
 from mainspring.api.request import Shared, write
 from mainspring.api.submitting import Submit
 from mainspring.jobs.store import ShowDead
-from mainspring.series.model import MINUTE
-from mainspring.series.store import ReadNamespaceSeries, ReadSeries
+from mainspring.series import MINUTE, ReadNamespaceSeries, ReadSeries
 from mainspring.server.metrics import OldestByNamespace
 
 from .a_node import Node, opened, run

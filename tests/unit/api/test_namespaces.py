@@ -20,8 +20,7 @@ from mainspring.api.submitting import JobOptions, Submit
 from mainspring.features import Feature
 from mainspring.jobs.model import Priority, State, failure
 from mainspring.nodes.model import WorkerRow
-from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
-from mainspring.series.store import SaveSeries
+from mainspring.series import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, SaveSeries, begin_of
 from mainspring.server.metrics import OldestByNamespace
 
 from .a_node import Node, opened, run

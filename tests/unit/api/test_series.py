@@ -14,8 +14,7 @@ from mainspring.api.request import ApiError, Code
 from mainspring.clock import time_of, to_us
 from mainspring.features import Feature
 from mainspring.jobs.attempts import BOUNDS
-from mainspring.series.model import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, begin_of
-from mainspring.series.store import SaveSeries
+from mainspring.series import HALF_HOUR, MINUTE, Bucket, ErrorGroup, Row, SaveSeries, begin_of
 
 from .a_node import Node, opened, run
 

@@ -13,7 +13,7 @@ from mainspring.access.caller import Caller, Grant, Role
 from mainspring.bulk import service
 from mainspring.bulk.rules import Action, BulkOperation, Outcome, Status
 from mainspring.callbacks import CallInProgress
-from mainspring.queries.lists import ListFires
+from mainspring.queries import ListFires
 from mainspring.schedules.model import Every, Overlap, Schedule
 from mainspring.schedules.store import Change, SaveSchedules
 

@@ -6,7 +6,7 @@ from mainspring.bulk import rules
 from mainspring.bulk.rules import FAILURES_KEPT, Action, BulkOperation, Outcome, Result, Spec, Status
 from mainspring.errors import UsageError
 from mainspring.jobs.model import RUNS, Job, State
-from mainspring.queries.filters import JobFilter
+from mainspring.queries import JobFilter
 
 FAILED = JobFilter(states=(State.FAILED,))
 

@@ -21,8 +21,7 @@ from mainspring.engines.memory.bulk import MemoryBulk, MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.jobs.model import Job, State
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import JobFilter, QueryJobs
 from mainspring.storage.engine import Page
 
 FAILED = JobFilter(states=(State.FAILED,))

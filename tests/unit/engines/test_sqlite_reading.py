@@ -13,7 +13,7 @@ from mainspring.engines.sqlite.queries import READERS
 from mainspring.ids import NodeId, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import QueryJobs
 from mainspring.storage.engine import Budget
 
 if TYPE_CHECKING:

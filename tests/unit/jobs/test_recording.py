@@ -9,11 +9,11 @@ from mainspring.jobs.attempts import RECORD_INTERVAL, UNKNOWN_ERROR, Attempts, E
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Job, failure
 from mainspring.jobs.rules import Event, Outcome, Settlement
-from mainspring.series.model import HALF_HOUR, MINUTE, MOST_TYPES, OTHER_TYPES, Bucket
+from mainspring.series import HALF_HOUR, MINUTE, MOST_TYPES, OTHER_TYPES, Bucket
 from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
-    from mainspring.series.store import SaveSeries
+    from mainspring.series import SaveSeries
 
 BEGIN = 1_699_999_200
 """The begin of a half hour."""

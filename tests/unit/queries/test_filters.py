@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.jobs.model import Job, Options, State, encode_options, failure
-from mainspring.queries.filters import JobFilter, matches_pattern
+from mainspring.queries import JobFilter, matches_pattern
 
 
 @pytest.mark.parametrize(

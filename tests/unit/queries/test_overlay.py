@@ -5,8 +5,7 @@ from __future__ import annotations
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.held import Held
 from mainspring.jobs.model import Job, State
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs, with_held
+from mainspring.queries import JobFilter, QueryJobs, with_held
 from mainspring.storage.engine import Page
 
 QUEUE = Dispatch().queue(b"f")

@@ -20,7 +20,7 @@ from mainspring.jobs.function_index import nobody
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.service import JobService
 from mainspring.jobs.sharing import Shared
-from mainspring.queries.lists import ListFires
+from mainspring.queries import ListFires
 from mainspring.schedules.model import Every, Fire, FireState, Schedule
 from mainspring.schedules.service import ScheduleService, first_in_line
 from mainspring.schedules.store import Change, FireSchedules, ListSchedules

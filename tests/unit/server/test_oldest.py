@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.held import FunctionQueue
-    from mainspring.queries.lists import FirstInLine
+    from mainspring.queries import FirstInLine
 
 
 class Asked(NamedTuple):

@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring import queries
 from mainspring.api.handlers.pages import number_of, numbered, rfc3339
 from mainspring.api.handlers.schedules import run_of
 from mainspring.api.request import ApiError, Code, Page, Touches
@@ -23,7 +24,6 @@ from mainspring.api.schedules import (
 from mainspring.callbacks import in_slices
 from mainspring.clock import to_us, us_of
 from mainspring.namespaces import key_of_text, name_text
-from mainspring.queries import lists as queries
 from mainspring.schedules import triggers
 from mainspring.schedules.catalogue import ComputedTimes
 from mainspring.schedules.codecs import fault_of

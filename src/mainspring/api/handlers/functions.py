@@ -42,8 +42,7 @@ from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
 from mainspring.jobs.store import CountDead, ShowDead
 from mainspring.namespaces import name_of, namespace_of
 from mainspring.nodes.model import running_by_function
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import JobFilter, QueryJobs
 from mainspring.resources import rules
 from mainspring.resources.rules import UNLIMITED, FunctionLimits, LimitSpec, encode_limits, limits_of, spec_of
 from mainspring.workflows.model import decisions_of, function_named, function_text

@@ -41,8 +41,7 @@ from mainspring.jobs.settlement_records import AttemptRecord, decode_records
 from mainspring.jobs.store import Find
 from mainspring.jobs.user_data import check_tags, decoded_result
 from mainspring.namespaces import key_of_text, name_bytes, name_text, namespace_of
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import ReadArguments, Recall, Recalled
+from mainspring.queries import JobFilter, ReadArguments, Recall, Recalled
 from mainspring.workflows.model import function_named, function_text
 
 if TYPE_CHECKING:

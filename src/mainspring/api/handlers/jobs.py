@@ -51,7 +51,7 @@ from mainspring.jobs.requests import JobChange
 from mainspring.jobs.settlement_records import decode_records, number_of
 from mainspring.jobs.user_data import is_redacted
 from mainspring.namespaces import name_bytes, name_of, namespace_of, split_text
-from mainspring.queries.lists import QueryJobs, ReadArguments, Recall, with_held
+from mainspring.queries import QueryJobs, ReadArguments, Recall, with_held
 from mainspring.workflows.model import Key, decode_about, function_named
 from mainspring.workflows.store import ShownRun
 

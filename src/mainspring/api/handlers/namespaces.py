@@ -40,9 +40,18 @@ from mainspring.jobs.attempts import BOUNDS, OUTCOMES
 from mainspring.jobs.held import FunctionQueue
 from mainspring.namespaces import name_of, namespace_of
 from mainspring.nodes.model import running_by_function
-from mainspring.series import store
-from mainspring.series.model import HALF_HOUR, KEPT, MINUTE, Bucket, ErrorGroup, add_error, begin_of, oldest_kept
-from mainspring.series.store import ReadNamespaceSeries, ReadSeries
+from mainspring.series import (
+    HALF_HOUR,
+    KEPT,
+    MINUTE,
+    Bucket,
+    ErrorGroup,
+    ReadNamespaceSeries,
+    ReadSeries,
+    add_error,
+    begin_of,
+    oldest_kept,
+)
 from mainspring.workflows.model import function_named, function_text
 
 if TYPE_CHECKING:
@@ -58,7 +67,7 @@ if TYPE_CHECKING:
     from mainspring.ids import Handles
     from mainspring.jobs.service import JobService
     from mainspring.nodes.model import NodeRow
-    from mainspring.series.model import Row
+    from mainspring.series import Row
     from mainspring.storage.reads import Reads
 
 MOST: Final = 8
@@ -489,7 +498,7 @@ class SeriesCalls:
 
     async def _rows(self, request: ReadFunctionSeries | ReadErrors, step: int) -> list[Row]:
         """Return the buckets of all nodes."""
-        query = store.ReadSeries(
+        query = ReadSeries(
             namespace=request.namespace,
             function=name_of(function_named(request.function, request.namespace)),
             step=step,

@@ -39,7 +39,7 @@ from mainspring.callbacks import in_slices
 from mainspring.clock import to_us
 from mainspring.jobs.store import Find
 from mainspring.namespaces import key_of_text, split_text
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import QueryJobs
 from mainspring.schedules.rules import past_times
 from mainspring.schedules.store import ListSchedules
 from mainspring.sizes import PAGE
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
-    from mainspring.queries.filters import JobFilter
+    from mainspring.queries import JobFilter
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.service import ScheduleService
     from mainspring.storage.reads import Reads

@@ -28,8 +28,7 @@ from mainspring.clock import to_us, us_of
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Count
 from mainspring.namespaces import ANY, name_of, namespace_of
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import JobFilter, QueryJobs
 from mainspring.sizes import PAGE
 from mainspring.storage.engine import Page as StoredPage
 from mainspring.storage.set_aside import REMEDY

@@ -47,7 +47,7 @@ from mainspring.clock import to_us, us_of
 from mainspring.errors import ConflictError, NotFoundError, UsageError
 from mainspring.features import Feature
 from mainspring.namespaces import DEFAULT, key, key_of_text, name_bytes, name_of, name_text, split_text
-from mainspring.queries.lists import ListFires
+from mainspring.queries import ListFires
 from mainspring.schedules import (
     catalogue,
     triggers,

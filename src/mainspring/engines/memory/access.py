@@ -18,7 +18,7 @@ from mainspring.access.audit import ListActs, RecordActs, Recorded, list_acts
 from mainspring.access.caller import Kind
 from mainspring.access.idempotency import OPERATIONS, ReplyOperation, Reservation, reservation_of
 from mainspring.job_logs.service import AppendLogs, ReadLogs, SweepLogs
-from mainspring.series.store import SWEEP_ROWS, ReadNamespaceSeries, ReadSeries, SaveSeries
+from mainspring.series import SWEEP_ROWS, ReadNamespaceSeries, ReadSeries, SaveSeries
 from mainspring.storage.engine import in_parts, run_synchronously
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Act
     from mainspring.engines.memory.tables import Tables
     from mainspring.job_logs.model import Chunk
-    from mainspring.series.model import Row
+    from mainspring.series import Row
     from mainspring.storage.engine import Meter, Operation, Page, Query
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.engine import Transaction
     from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.model import Job
-    from mainspring.queries.filters import JobFilter
+    from mainspring.queries import JobFilter
     from mainspring.schedules.rules import Backfill, Backfilled
     from mainspring.storage.engine import Meter, Operation, Page, Query
 

@@ -14,7 +14,7 @@ from mainspring.engines.memory.tables import Tables
 from mainspring.jobs.model import RUNS, Priority, State
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, Find, ShowDead, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
-from mainspring.queries.lists import MAX_KEYS, FirstInLine, Mark, QueryJobs, ReadArguments, Recall, Recalled, search
+from mainspring.queries import MAX_KEYS, FirstInLine, Mark, QueryJobs, ReadArguments, Recall, Recalled, search
 from mainspring.resources.store import ListLimits
 from mainspring.storage.engine import Meter, Query, in_parts
 

@@ -13,7 +13,7 @@ from mainspring.engines.memory.queries import behind_of
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
 from mainspring.namespaces import ANY, split_text
-from mainspring.queries.lists import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
+from mainspring.queries import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
 from mainspring.schedules.catalogue import Catalogue
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
     from mainspring.engines.memory.tables import Tables
-    from mainspring.queries.lists import Stretch
+    from mainspring.queries import Stretch
     from mainspring.schedules.model import Fire
     from mainspring.schedules.parents import Join
     from mainspring.schedules.reconcile import Stored

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.parents import Join
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.store import Key
-    from mainspring.series.model import Row
+    from mainspring.series import Row
     from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.claiming import Floor
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.model import Job
-    from mainspring.queries.filters import JobFilter
+    from mainspring.queries import JobFilter
     from mainspring.schedules.rules import Backfill, Backfilled
     from mainspring.storage.engine import Operation
 

@@ -35,7 +35,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State, read_options
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, ShowDead, ShowJob, ShowLive, numbered
 from mainspring.namespaces import ANY, DEFAULT
-from mainspring.queries.lists import (
+from mainspring.queries import (
     FirstInLine,
     LastOutcomes,
     Mark,
@@ -49,7 +49,7 @@ from mainspring.queries.lists import (
 from mainspring.resources.rules import decode_limits
 from mainspring.resources.store import ListLimits
 from mainspring.schedules.store import ListSchedules
-from mainspring.series.store import ReadNamespaceSeries
+from mainspring.series import ReadNamespaceSeries
 from mainspring.storage.engine import Meter, Page, Query, in_parts, unknown
 
 if TYPE_CHECKING:

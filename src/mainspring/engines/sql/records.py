@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Final
 from mainspring.engines.sql.statements import LARGEST
 from mainspring.job_logs.model import Chunk
 from mainspring.job_logs.service import AppendLogs, ReadLogs, SweepLogs
-from mainspring.series.model import Row, decode_bucket, encode_bucket
-from mainspring.series.store import SWEEP_ROWS, ReadNamespaceSeries, ReadSeries, SaveSeries
+from mainspring.series import (
+    SWEEP_ROWS,
+    ReadNamespaceSeries,
+    ReadSeries,
+    Row,
+    SaveSeries,
+    decode_bucket,
+    encode_bucket,
+)
 from mainspring.storage.engine import in_parts
 
 if TYPE_CHECKING:

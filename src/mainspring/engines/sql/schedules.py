@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.engines.sql.statements import LARGEST
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
-from mainspring.queries.lists import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
+from mainspring.queries import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
 from mainspring.schedules.codecs import decode_fire, decode_fires, decode_stored, encode
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.sql.statements import Readers, Statements, Transaction
     from mainspring.jobs.model import Job
-    from mainspring.queries.lists import Stretch
+    from mainspring.queries import Stretch
     from mainspring.schedules.model import Fire
     from mainspring.storage.engine import Meter, Operation, Page
 

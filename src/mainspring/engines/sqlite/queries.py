@@ -28,7 +28,7 @@ from mainspring.errors import StoreError
 from mainspring.jobs.model import Priority, State, read_options
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, ShowDead, ShowJob, ShowLive, numbered
 from mainspring.namespaces import DEFAULT
-from mainspring.queries.lists import MAX_KEYS, FirstInLine, Mark, QueryJobs, ReadArguments, Recall, Recalled, search
+from mainspring.queries import MAX_KEYS, FirstInLine, Mark, QueryJobs, ReadArguments, Recall, Recalled, search
 from mainspring.resources.rules import decode_limits
 from mainspring.resources.store import ListLimits
 from mainspring.storage.engine import Meter, Page, Query, in_parts, run_synchronously, unknown

@@ -19,7 +19,7 @@ from mainspring.jobs.model import RUNS, UNREADABLE_OPTIONS, read_options
 from mainspring.jobs.owners import Ended, note
 from mainspring.jobs.rules import Event
 from mainspring.jobs.store import RequestStop, Submit, Withdrawn
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import QueryJobs
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.codecs import decode_schedule, decode_stored, encode
 from mainspring.schedules.unit import ScheduleUnit
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Found
-    from mainspring.queries.filters import JobFilter
+    from mainspring.queries import JobFilter
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.rules import Backfill, Backfilled
     from mainspring.storage.engine import Page

@@ -18,7 +18,7 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, UNREADABLE_OPTIONS, Job, State
 from mainspring.jobs.store import CountDead, Counted, DeadCounted, Find, ShowDead, ShowJob, ShowLive
-from mainspring.queries.lists import Mark, QueryJobs, ReadArguments, search
+from mainspring.queries import Mark, QueryJobs, ReadArguments, search
 from mainspring.sizes import CANNOT_READ
 from mainspring.storage.engine import Budget, Meter, Page, Query
 

@@ -36,7 +36,7 @@ from mainspring.errors import UsageError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.owners import Ended
 from mainspring.jobs.slices import run_alone
-from mainspring.queries.lists import LastOutcomes, ListFires, NewestFires
+from mainspring.queries import LastOutcomes, ListFires, NewestFires
 from mainspring.schedules import rules, unit
 from mainspring.schedules import store as ops
 from mainspring.schedules.codecs import fault_of

@@ -36,7 +36,7 @@ import msgspec
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.tree import Delete, Tree
-from mainspring.queries.lists import AMONG, LastOutcomes, ListFires, NewestFires, Stretch, newest_fires
+from mainspring.queries import AMONG, LastOutcomes, ListFires, NewestFires, Stretch, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules.catalogue import Catalogue, leaders
 from mainspring.schedules.codecs import UNREADABLE, readable_part

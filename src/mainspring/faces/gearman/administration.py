@@ -23,8 +23,7 @@ from mainspring.faces.gearman.peer_io import TRANSPORT_WINDOW
 from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
 from mainspring.namespaces import name_of, namespace_of
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import JobFilter, QueryJobs
 from mainspring.wire import gearman_admin
 from mainspring.wire.gearman_protocol import original_unique
 from mainspring.workflows.model import decisions_of, function_text

@@ -13,7 +13,7 @@ from mainspring.engines.zookeeper.schedule_handlers import ZookeeperScheduleSlic
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.queries.lists import ListFires
+from mainspring.queries import ListFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import Every, Fire, FireState, Schedule
 

@@ -22,8 +22,7 @@ from mainspring.errors import StoreError
 from mainspring.ids import NodeId, Term, job_ids
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
-from mainspring.queries.filters import JobFilter
-from mainspring.queries.lists import QueryJobs
+from mainspring.queries import JobFilter, QueryJobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence

@@ -14,7 +14,7 @@ from mainspring.engines.zookeeper.tree import Create, Done
 from mainspring.errors import ConflictError, UsageError
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.rules import Event
-from mainspring.queries.lists import NewestFires
+from mainspring.queries import NewestFires
 from mainspring.schedules import store as ops
 from mainspring.schedules.model import At, Fire, FireState, Overlap, Reason, Schedule
 from mainspring.storage.engine import Budget

@@ -7,7 +7,7 @@ CREATE TABLE series (
     step      int     NOT NULL,             -- seconds
     at        bigint  NOT NULL,             -- the begin, in seconds since 1970
     term      bigint  NOT NULL,
-    bucket    bytea   NOT NULL,             -- MessagePack of mainspring.series.model.Bucket
+    bucket    bytea   NOT NULL,             -- MessagePack of mainspring.series.Bucket
     PRIMARY KEY (namespace, function, step, at, term)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 -- For the sweep.

@@ -5,7 +5,7 @@ CREATE TABLE series (
     step      INTEGER NOT NULL,             -- seconds
     at        INTEGER NOT NULL,             -- the begin, in seconds since 1970
     term      INTEGER NOT NULL,
-    bucket    BLOB    NOT NULL,             -- MessagePack of mainspring.series.model.Bucket
+    bucket    BLOB    NOT NULL,             -- MessagePack of mainspring.series.Bucket
     PRIMARY KEY (namespace, function, step, at, term)
 ) STRICT, WITHOUT ROWID;
 -- For the sweep.
