@@ -15,8 +15,8 @@ from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.function_index import Counting
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.outcomes import OutcomeReader, Waits
+from mainspring.jobs.service import Workers
 from mainspring.jobs.settlement import Ends
-from mainspring.jobs.workers import Workers
 from mainspring.wire.gearman_protocol import Type, response
 
 from .stores import SimulationError, simulate

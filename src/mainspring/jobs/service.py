@@ -1,12 +1,12 @@
 """The jobs service of one node, which the faces call: from submission to settlement.
 
 Before the node takes requests, `Startup` gives its earlier run's jobs back, and counts the waiting jobs. The first use of a
-namespace prepares the node for it (`NamespaceGate`).
+namespace prepares the node for it (`NamespaceGate`). `Workers` registers workers, and notes their readiness and their departure.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mainspring import namespaces
 from mainspring.clock import to_us
@@ -34,19 +34,18 @@ from mainspring.jobs.table import JobTable, Listeners
 from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.transactional_intake import KeyedIntake, NodeJobLifecycle
 from mainspring.jobs.user_data import ArgumentRules
-from mainspring.jobs.workers import Workers
 from mainspring.loop_shares import LoopShares
 from mainspring.storage.set_aside import SetAside
 from mainspring.turns_of_loop import LongWork, Timers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.events import Hub
     from mainspring.ids import Handles
-    from mainspring.jobs.held import FunctionQueue, Held, Worker
+    from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
     from mainspring.jobs.roots import Roots
     from mainspring.jobs.settlement import AttemptsEnded
     from mainspring.jobs.sharing import Shared
@@ -386,3 +385,130 @@ class NamespaceGate:
         if Feature.NAMESPACES in self._lacks:
             raise UsageError(Feature.NAMESPACES.refusal)
         self._listeners.expect_namespaces()
+
+
+FUNCTIONS_AT_ONCE: Final = 100
+"""The most functions that a worker leaves at once; more are left in steps."""
+
+
+class Workers:
+    """Registers workers for functions, and requeues the jobs of departed workers."""
+
+    def __init__(
+        self,
+        context: Context,
+        serving: Assigner,
+        settling: Settling,
+        foreground: Foreground,
+        functions: Functions,
+        roots: RootJobs,
+    ) -> None:
+        self._dispatch = context.dispatch
+        self._serving = serving
+        self._settling = settling
+        self._foreground = foreground
+        self._functions = functions
+        self._roots = roots
+        self._slices = context.slices
+
+    def register(self, worker: Worker, function: bytes, ability: Ability) -> None:
+        """Register a worker for a function, unless it has gone."""
+        if worker.gone:
+            return
+        if ability.limits is not None:
+            self._functions.declare(function, ability.limits)
+        self._serving.serve(self._dispatch.register(worker, function, ability))
+
+    def unregister(self, worker: Worker, function: bytes) -> None:
+        """Unregister a worker from a function; its running jobs of it go to another worker, as in Gearman."""
+        queue = self._dispatch.queues.get(function)
+        if queue is None or queue not in worker.abilities:
+            return
+        self._dispatch.unregister(worker, queue)
+        for held in list(worker.running.values()):
+            if held.queue is queue:
+                self._settling.lost(held, "its worker said CANT_DO")
+        self._serving.has_left(worker)
+        self._left(queue)
+
+    def unregister_all(self, worker: Worker, then: Callable[[], None]) -> None:
+        """Unregister a worker from all functions; ``then`` is called at the end."""
+
+        def forget() -> Iterator[None]:
+            for queue in list(worker.abilities):
+                self.unregister(worker, queue.name)
+                yield
+
+        self._forget(worker, forget(), then)
+
+    def _forget(self, worker: Worker, functions: Iterator[None], then: Callable[[], None] = lambda: None) -> None:
+        """Remove a worker from its functions, one with each step; at once if they are few."""
+        if len(worker.abilities) > FUNCTIONS_AT_ONCE:
+            self._slices.run(functions, then)
+            return
+        for _ in functions:
+            pass
+        then()
+
+    def ready(self, worker: Worker, places: int) -> None:
+        """Add to the credit of a streaming worker, and assign jobs to it; a worker that has gone gets none."""
+        if worker.gone:
+            return
+        worker.streams = True
+        worker.credit += places
+        while worker.credit > 0:
+            held = self._dispatch.grab(worker)
+            if held is None:
+                self._dispatch.offer(worker)
+                break
+            worker.credit -= 1
+            self._serving.start(held, worker)
+            worker.connection.assign(held)
+        self._serving.refill(worker)
+
+    def gone(self, worker: Worker) -> None:
+        """Remove a worker whose connection has ended."""
+        self._dispatch.leave(worker)  # first, so that it does not get its own jobs back
+        self._settling.worker_gone(worker, "its worker's connection ended")
+
+        def forget() -> Iterator[None]:
+            for queue in list(worker.abilities):
+                self._dispatch.unregister(worker, queue)
+                self._left(queue)
+                yield
+
+        self._forget(worker, forget())
+
+    def _left(self, queue: FunctionQueue) -> None:
+        """Serve a function that a worker has left, or give its jobs back if it was the last one."""
+        if queue.workers:
+            self._serving.serve(queue)
+        else:
+            self.give_back(queue)
+
+    def became_root(self, function: bytes) -> None:
+        """Begin runs for a function's jobs from now on, also for those that wait; a job that a worker has ends as before."""
+        if function in self._roots.functions:
+            return
+        self._roots.functions.add(function)
+        queue = self._dispatch.queue(function)
+        queue.is_root = True
+        for held in self._serving.waiting_apart(queue) + queue.queued():
+            if held.stored:
+                self._settling.released(held)
+            else:
+                self._foreground.begin_held(held)
+        self._serving.serve(queue)
+
+    def give_back(self, queue: FunctionQueue) -> None:
+        """Give a function's waiting jobs back to the store, because no worker here can run them."""
+        for held in self._serving.waiting_apart(queue) + queue.queued():
+            if held.stored:
+                self._settling.released(held)
+            else:
+                self._foreground.pass_on(held)
+
+    @staticmethod
+    def pass_over(worker: Worker | None, handle: bytes) -> bool:
+        """Return whether a plain worker's reports about a job are ignored, because it was cancelled while it ran."""
+        return worker is not None and handle in worker.ignored_results

@@ -296,7 +296,7 @@ def start_logging(
     assert isinstance(threshold, int), settings.level
     rendering = _rendering(settings, stream)
     context = [*([] if settings.enabled else [_drop]), structlog.contextvars.merge_contextvars, *context]
-    out = structlog.WriteLoggerFactory(cast(TextIO, sink))  # the factory only writes and flushes
+    out = structlog.WriteLoggerFactory(cast("TextIO", sink))  # the factory only writes and flushes
     structlog.configure(
         processors=[
             *context,

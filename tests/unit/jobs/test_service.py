@@ -7,7 +7,7 @@ import pytest
 from mainspring.errors import ConflictError, NotFoundError, StoreFullError
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import Job, Options, Retry, State, failure
-from mainspring.jobs.workers import FUNCTIONS_AT_ONCE
+from mainspring.jobs.service import FUNCTIONS_AT_ONCE
 
 from .a_node import Client, Node, side, unexpected
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.jobs.workers import FUNCTIONS_AT_ONCE
+from mainspring.jobs.service import FUNCTIONS_AT_ONCE
 from mainspring.wire.gearman_protocol import Type, request
 
 from .a_face import F, G, Node
