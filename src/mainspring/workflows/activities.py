@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs.model import JobFailure, decode_failure
 from mainspring.jobs.model import State as JobState
-from mainspring.workflows.decision_tasks import ensure_room, schedule_decision
+from mainspring.workflows.draft import ensure_room, schedule_decision
 from mainspring.workflows.history import (
     STEP_TIMER,
     ActivityTaskCanceled,

@@ -17,8 +17,7 @@ from mainspring import namespaces
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import CANCEL_REASON, Job, Options, StopRequest, decode_options, failure
 from mainspring.jobs.model import State as JobState
-from mainspring.workflows.decision_tasks import decision_lost, needs_decision
-from mainspring.workflows.draft import Draft
+from mainspring.workflows.draft import Draft, decision_lost, needs_decision
 from mainspring.workflows.history import encode_events
 from mainspring.workflows.model import State, Status, decision_function, encode_state
 from mainspring.workflows.observers import Changed, ended_root

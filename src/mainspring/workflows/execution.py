@@ -49,7 +49,7 @@ from mainspring.workflows import (
     other_runs,
     requests,
 )
-from mainspring.workflows.decision_tasks import (
+from mainspring.workflows.draft import (
     close,
     ensure_room,
     park,

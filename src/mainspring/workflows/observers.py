@@ -12,7 +12,7 @@ import structlog
 
 from mainspring.jobs.model import Job, failure
 from mainspring.jobs.model import State as JobState
-from mainspring.workflows.decision_tasks import warning
+from mainspring.workflows.draft import warning
 from mainspring.workflows.history import (
     WorkflowExecutionCanceled,
     WorkflowExecutionCompleted,

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from mainspring.jobs.model import failure
-from mainspring.workflows.decision_tasks import after_initiated, close, ensure_room, recorded, schedule_decision
+from mainspring.workflows.draft import after_initiated, close, ensure_room, recorded, schedule_decision
 from mainspring.workflows.history import (
     ChildWorkflowExecutionStarted,
     RequestCancelExternalWorkflowExecutionInitiated,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.workflows import execution
 from mainspring.workflows.activities import time_out_activity
-from mainspring.workflows.decision_tasks import ensure_room, retry_parked, schedule_decision, time_out_decision
+from mainspring.workflows.draft import ensure_room, retry_parked, schedule_decision, time_out_decision
 from mainspring.workflows.history import ActivityTaskStarted, TimeoutType, TimerFired
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The workflows' unit of work in one transaction: it reads runs, applies the rules, and collects the results for one write.
 
-Nothing is decided here: this is the bookkeeping between the rules (``execution``, ``timeouts``, ``decision_tasks``) and an
+Nothing is decided here: this is the bookkeeping between the rules (``execution``, ``timeouts``, ``draft``) and an
 engine's tables (``tables.RunTables``), once for all engines. The reports of deciders, alarms and parked runs are handled here;
 each other kind of operation has its module. All of them change drafts of a ``RunChanges``, which is written at the end.
 """
@@ -18,8 +18,8 @@ from mainspring.workflows import client_signals, starting, timeouts
 from mainspring.workflows.activities import canceled_before_start
 from mainspring.workflows.changes import RunChanges, RunDraft
 from mainspring.workflows.cross_run import RecordEnd
-from mainspring.workflows.decision_tasks import decision_lost, tried_by, unpark
 from mainspring.workflows.definitions import RemoveDefinition, remove_definition
+from mainspring.workflows.draft import decision_lost, tried_by, unpark
 from mainspring.workflows.execution import complete
 from mainspring.workflows.model import LATELY_US, Parked, Status
 from mainspring.workflows.outbox import record_end, run_errands

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tests.unit.workflows.drafts import BEGIN, SECOND, Run
 
 from mainspring.workflows import (
-    decision_tasks,
+    draft,
     execution,
     history,
     other_runs,
@@ -62,19 +62,19 @@ def full_run(**attributes: Any) -> Run:
 
 
 def poll(run: Run, identity: str = "decider") -> bool:
-    started: bool = run.do(decision_tasks.start_full_decision, run.state.scheduled, identity)
+    started: bool = run.do(draft.start_full_decision, run.state.scheduled, identity)
     return started
 
 
 def start(run: Run, scheduled: int) -> bool:
-    started: bool = run.do(decision_tasks.start_full_activity, scheduled, "worker")
+    started: bool = run.do(draft.start_full_activity, scheduled, "worker")
     return started
 
 
 def end(run: Run, kind: type[EventBase], scheduled: int, **attributes: object) -> bool:
     activity = run.state.activities.get(scheduled)
     started = 0 if activity is None else activity.started
-    ended: bool = run.do(decision_tasks.close_full_activity, kind, scheduled, started, **attributes)
+    ended: bool = run.do(draft.close_full_activity, kind, scheduled, started, **attributes)
     return ended
 
 
@@ -293,7 +293,7 @@ def test_a_decision_that_comes_too_late() -> None:
     assert run.recorded == ["6 DecisionTaskTimedOut"], "the task behind it is next"
     assert run.decide_full(DONE).verdict == "stale"
     poll(run)
-    assert run.do(decision_tasks.start_full_decision, 5) is False, "late but harmless"
+    assert run.do(draft.start_full_decision, 5) is False, "late but harmless"
     assert run.decide_full(DONE).verdict == "recorded"
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.workflows.drafts import Run, ended
 
 from mainspring.workflows import execution, history
-from mainspring.workflows.decision_tasks import warning
+from mainspring.workflows.draft import warning
 from mainspring.workflows.model import Limits, Status
 from mainspring.workflows.requests import ScheduleActivityTask, StartTimer
 

@@ -8,7 +8,7 @@ from tests.unit.workflows.drafts import BEGIN, JOB, Run, ended
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import AttemptEnded
 from mainspring.workflows import execution
-from mainspring.workflows.decision_tasks import MOST_LOSSES, RETRY_AFTER_US, decision_lost, needs_decision, park, unpark
+from mainspring.workflows.draft import MOST_LOSSES, RETRY_AFTER_US, decision_lost, needs_decision, park, unpark
 from mainspring.workflows.model import Parked
 from mainspring.workflows.timeouts import due_us
 

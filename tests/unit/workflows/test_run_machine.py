@@ -23,8 +23,7 @@ from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import AttemptEnded
 from mainspring.workflows import execution, history
 from mainspring.workflows.activities import activity_ended, canceled_before_start
-from mainspring.workflows.decision_tasks import decision_lost, needs_decision, unpark
-from mainspring.workflows.draft import fold
+from mainspring.workflows.draft import decision_lost, fold, needs_decision, unpark
 from mainspring.workflows.execution import complete
 from mainspring.workflows.model import UNKNOWN_BUILD, Limits, Parked, decode_state, encode_state
 from mainspring.workflows.requests import (
