@@ -70,7 +70,6 @@ from mainspring.storage.reads import Reads
 from mainspring.storage.set_aside import SetAside
 from mainspring.version import version
 from mainspring.wire.gearman_protocol import MAX_BODY
-from mainspring.workflows.observers import ProgressReports
 from mainspring.workflows.service import RootRuns, WorkflowService
 
 if TYPE_CHECKING:
@@ -228,7 +227,6 @@ async def open_node(
             set_aside=set_aside,
         )
         runs.subscribe(workflows)
-        runs.subscribe(ProgressReports(service.reports.report_root))
     schedules = ScheduleService(
         commits,
         reads,

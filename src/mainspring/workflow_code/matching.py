@@ -112,6 +112,8 @@ def matches(event: Any, decision: Any, same: Same | None = None) -> bool:
     """Return whether an event records a decision. ``same`` tells whether a recorded payload is that of the decision."""
 
     def is_same(recorded: bytes, computed: bytes) -> bool:
+        if recorded.__class__ is bytes and recorded == computed:
+            return True
         return same_payload(recorded, computed) or (same is not None and same(recorded))
 
     if (reason := _failure_of(event)) and (own := _failure_of(decision)):

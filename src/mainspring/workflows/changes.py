@@ -19,11 +19,10 @@ from mainspring.jobs.model import CANCEL_REASON, Job, Options, StopRequest, deco
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows.draft import Draft, decision_lost, needs_decision
 from mainspring.workflows.history import encode_events
-from mainspring.workflows.model import State, Status, decision_function, encode_state
+from mainspring.workflows.model import State, Status, decision_function, due_us, encode_state
 from mainspring.workflows.observers import Changed, ended_root
 from mainspring.workflows.reading import Run, Unread, events_from, folded, load
 from mainspring.workflows.tables import Block, Guarded, Snapshot, Writes, outweighs
-from mainspring.workflows.timeouts import due_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

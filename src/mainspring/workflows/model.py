@@ -17,6 +17,7 @@ a long history is not read again. Values that do not follow from events are in `
 from __future__ import annotations
 
 from enum import IntEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -422,3 +423,18 @@ def decode_state(snapshot: bytes) -> State | None:
         return _decode_state(stored.state) if stored.format == SNAPSHOT_FORMAT else None
     except (ValueError, RecursionError):  # a MsgspecError is a ValueError
         return None
+
+
+_FIRE_US: Final = attrgetter("fire_us")
+
+
+def due_us(state: State, parking: Parking | None = None) -> int:
+    """Return the earliest time at which something of a run is due; 0 if nothing is."""
+    times = [state.close_by_us, state.task_by_us, state.begin_us]
+    if state.timers:
+        times.append(min(map(_FIRE_US, state.timers.values())))
+    if state.deadlines:
+        times.append(min(state.deadlines.values()))
+    if parking is not None and not state.status:
+        times.append(parking.retry_us)
+    return min(filter(None, times), default=0)

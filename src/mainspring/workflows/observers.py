@@ -1,7 +1,7 @@
 """Observers of the changes of runs: the port of a store, and the node that follows the runs of its store by it.
 
-Clients that wait for root jobs get the progress of runs, and a result for their close. The log has lines about runs that have
-just been parked, and about histories that have become long.
+The log has lines about runs that have just been parked, and about histories that have become long. A root job ends with the close
+of its last run (`ended_root`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from mainspring.workflows.history import (
     WorkflowExecutionTerminated,
     WorkflowExecutionTimedOut,
 )
-from mainspring.workflows.model import decode_about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,30 +67,6 @@ class RunObserver(Protocol):
 
     def not_read(self, runs: Sequence[Unread]) -> None:
         """Note the runs that a committed group has left as they are, because this node cannot read them."""
-
-
-class ProgressReports:
-    """Passes the progress of runs on: at most once for each decision, because it comes with the decision's report.
-
-    ``send`` is called with the id of a root job, both numbers and the text.
-    """
-
-    def __init__(self, send: Callable[[int, bytes, bytes, str], None]) -> None:
-        self._send = send
-
-    def errands_stored(self) -> None:
-        """See `workflows.observers.RunObserver`: errands are no progress."""
-
-    def not_read(self, runs: Sequence[Unread]) -> None:
-        """See `workflows.observers.RunObserver`: such runs have no progress."""
-
-    def appended(self, runs: Sequence[Changed]) -> None:
-        """See `workflows.observers.RunObserver`."""
-        for one in runs:
-            if one.about:
-                progress = decode_about(one.about).progress
-                if progress is not None:
-                    self._send(one.root, b"%d" % progress.done, b"%d" % progress.total, progress.text)
 
 
 TERMINATED = "WorkflowTerminated"
@@ -167,11 +142,8 @@ class LongHistories:
         self._handle_of = handle_of
 
     def check(self, run: Changed) -> None:
-        """Log a run whose last transaction has made its history long."""
-        limits = self._limits
-        if run.events < limits.warn_events and run.history_bytes < limits.warn_bytes:
-            return
-        problem = warning(limits, run.events, run.history_bytes, run.new_events, run.new_bytes)
+        """Log a run with a long history, if its last transaction has made it long."""
+        problem = warning(self._limits, run.events, run.history_bytes, run.new_events, run.new_bytes)
         if problem:
             handle = self._handle_of(run.root).decode()
             _log_of_histories.warning(

@@ -23,7 +23,7 @@ from mainspring.storage.set_aside import REMEDY, Kind, SetAside
 from mainspring.workflows.decider_workers import Builds, DeciderWorkers
 from mainspring.workflows.decision_intake import CachedRuns, DecisionIntake
 from mainspring.workflows.definitions import Definitions, VersionTable
-from mainspring.workflows.model import Key, Limits, decisions_of
+from mainspring.workflows.model import Key, Limits, decisions_of, decode_about
 from mainspring.workflows.observers import LongHistories, NewlyParked
 from mainspring.workflows.outbox import ErrandLoop
 from mainspring.workflows.reading import LatestEvents
@@ -356,24 +356,34 @@ class WorkflowService:
         self._errands.stored()
 
     def appended(self, runs: Sequence[Changed]) -> None:
-        """See `workflows.observers.RunObserver`: add the alarms of the runs, count parked ones, and forget the closed ones."""
+        """See `workflows.observers.RunObserver`: report progress, add alarms, count parked runs, and forget closed ones."""
         if not self._set_aside.is_empty:
             self._set_aside.handled(RUN, [self._jobs.handles.of(one.run).decode() for one in runs])
         alarms = []
-        cached = self.cached
+        cached, limits = self.cached, self.limits
         for one in runs:
+            if one.about:
+                self._report_progress(one)
             if one.parked_us or one.was_parked:
                 self._watch.changed(one)
             if one.status:
                 cached.closed(one.run)
                 continue
             cached.appended(one.run, one.events)
-            self._long_histories.check(one)
-            self._newly_parked.check(one)
+            if one.events >= limits.warn_events or one.history_bytes >= limits.warn_bytes:
+                self._long_histories.check(one)
+            if one.parked is not None:
+                self._newly_parked.check(one)
             if one.due_us:
                 alarms.append((one.run, one.due_us))
         if alarms:
             self._alarms.written(alarms)
+
+    def _report_progress(self, run: Changed) -> None:
+        """Pass the progress of a run on: at most once for each decision, because it comes with the decision's report."""
+        progress = decode_about(run.about).progress
+        if progress is not None:
+            self._jobs.reports.report_root(run.root, b"%d" % progress.done, b"%d" % progress.total, progress.text)
 
     def not_read(self, runs: Sequence[Unread]) -> None:
         """See `workflows.observers.RunObserver`: name the runs in the log, on the overview and in the metrics."""

@@ -236,9 +236,9 @@ def unknown_version(function: bytes, version: str, versions: Collection[Definiti
     return f"no worker has registered version {version} of the workflow {name}; registered: {listed}"
 
 
-async def unknown_next_version(changes: RunChanges, found: RunDraft, decision: Decision) -> str:
-    """Return why a decision cannot continue its run in another version; empty for other decisions, and if it can."""
-    if not isinstance(decision, ContinueAsNewWorkflowExecution) or not decision.version:
+async def unknown_next_version(changes: RunChanges, found: RunDraft, decision: ContinueAsNewWorkflowExecution) -> str:
+    """Return why a decision cannot continue its run in another version; empty if it can."""
+    if not decision.version:
         return ""
     state = found.run.state
     versions = [one.version for one in await changes.tables.definitions(state.namespace, state.type)]

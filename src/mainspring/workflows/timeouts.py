@@ -32,19 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from mainspring.workflows.draft import Draft
-    from mainspring.workflows.model import OpenActivity, Parking, State
-
-
-def due_us(state: State, parking: Parking | None = None) -> int:
-    """Return the earliest time at which something of a run is due; 0 if nothing is."""
-    times = [state.close_by_us, state.task_by_us, state.begin_us]
-    if state.timers:
-        times.append(min(map(_FIRE_US, state.timers.values())))
-    if state.deadlines:
-        times.append(min(state.deadlines.values()))
-    if parking is not None and not state.status:
-        times.append(parking.retry_us)
-    return min(filter(None, times), default=0)
+    from mainspring.workflows.model import OpenActivity, State
 
 
 def unstarted_jobs(state: State, now_us: int) -> list[int]:
@@ -147,5 +135,4 @@ _TIMEOUT_TYPES: Final = {
     5: TimeoutType.SCHEDULE_TO_START,
     6: TimeoutType.START_TO_CLOSE,
 }
-_FIRE_US: Final = attrgetter("fire_us")
 _ORDER: Final = attrgetter("time_us", "order", "event")

@@ -210,7 +210,8 @@ async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> C
         return lambda: Decided("stale", CLOSED)
     if completion.job and not await _is_current(changes, found, completion):
         return lambda: Decided("stale", LOST)
-    if completion.decisions and (why := await unknown_next_version(changes, found, completion.decisions[-1])):
+    last = completion.decisions[-1] if completion.decisions else None
+    if isinstance(last, ContinueAsNewWorkflowExecution) and (why := await unknown_next_version(changes, found, last)):
         completion = completion._replace(decisions=(), steps=(), parked=Parked("missing", why))
     draft, state, row = found.draft, found.run.state, found.run.row
     if why := await changes.lacks(found, _needed(state.seen, completion)):

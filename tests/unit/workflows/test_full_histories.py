@@ -24,7 +24,7 @@ from mainspring.workflows import (
     other_runs,
 )
 from mainspring.workflows.history import ChildPolicy
-from mainspring.workflows.model import Limits, Status
+from mainspring.workflows.model import Limits, Status, due_us
 from mainspring.workflows.requests import (
     CancelTimer,
     CancelWorkflowExecution,
@@ -39,7 +39,6 @@ from mainspring.workflows.requests import (
     StartChildWorkflowExecution,
     StartTimer,
 )
-from mainspring.workflows.timeouts import due_us
 
 if TYPE_CHECKING:
     from mainspring.workflows.history import EventBase

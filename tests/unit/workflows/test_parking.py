@@ -9,8 +9,7 @@ from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import AttemptEnded
 from mainspring.workflows import execution
 from mainspring.workflows.draft import MOST_LOSSES, RETRY_AFTER_US, decision_lost, needs_decision, park, unpark
-from mainspring.workflows.model import Parked
-from mainspring.workflows.timeouts import due_us
+from mainspring.workflows.model import Parked, due_us
 
 MISMATCH = Parked("mismatch", "differs")
 LOST = AttemptEnded(JOB, "lose", 3, 1, 0, b"", None)

@@ -25,7 +25,7 @@ from mainspring.workflows import execution, history
 from mainspring.workflows.activities import activity_ended, canceled_before_start
 from mainspring.workflows.draft import decision_lost, fold, needs_decision, unpark
 from mainspring.workflows.execution import complete
-from mainspring.workflows.model import UNKNOWN_BUILD, Limits, Parked, decode_state, encode_state
+from mainspring.workflows.model import UNKNOWN_BUILD, Limits, Parked, decode_state, due_us, encode_state
 from mainspring.workflows.requests import (
     CancelTimer,
     CancelWorkflowExecution,
@@ -39,7 +39,7 @@ from mainspring.workflows.requests import (
     StartTimer,
     StepResult,
 )
-from mainspring.workflows.timeouts import due_us, ring, unstarted_jobs
+from mainspring.workflows.timeouts import ring, unstarted_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

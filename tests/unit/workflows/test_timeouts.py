@@ -6,9 +6,9 @@ from tests.unit.workflows.drafts import BEGIN, SECOND, Run, ended
 
 from mainspring.workflows import history
 from mainspring.workflows.history import TimeoutType
-from mainspring.workflows.model import Limits, Status
+from mainspring.workflows.model import Limits, Status, due_us
 from mainspring.workflows.requests import CancelTimer, ScheduleActivityTask, StartTimer
-from mainspring.workflows.timeouts import due_us, unstarted_jobs
+from mainspring.workflows.timeouts import unstarted_jobs
 
 
 def test_nothing_is_due_before_its_time() -> None:
