@@ -401,19 +401,41 @@ def run_synchronously(work: Coroutine[Any, Any, T]) -> T:
 
 
 _ENTRY: Final = re.compile(r"^-- (name|part): (\w+)\n(.*?);\s*$", re.MULTILINE | re.DOTALL)
-_PLACE: Final = re.compile(r"\{(\w+)\}")
+_PLACE: Final = re.compile(r"\{((?:[a-z]\w*\.)?[a-z]\w*(?:\s*\|[^{}]*)?)\}")
+_COLUMN: Final = re.compile(r",\s*(?![^()]*\))")
 
 
-def statements_of(text: str) -> dict[str, str]:
+def statements_of(text: str, given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the statements of a file, by name. Each follows a line ``-- name: NAME``, and ends with a semicolon.
 
-    A text after ``-- part: NAME`` replaces ``{NAME}`` in statements and in other parts. Raises KeyError for a missing part.
+    A text after ``-- part: NAME`` replaces ``{NAME}`` in statements and in other parts; ``given`` are more parts.
+    A part that is a list of columns may be changed where it stands. ``{t.NAME}`` puts the name of a table before each column,
+    ``{NAME | without a, b}`` leaves columns out, and ``{NAME | a: f(a) | b: 0}`` puts expressions in the places of columns.
+    Raises KeyError for a part that the file does not have, or a column that the part does not have.
     A comment before such a line describes what follows.
     """
     entries: list[tuple[str, str, str]] = _ENTRY.findall(text)
-    parts = {name: part for kind, name, part in entries if kind == "part"}
+    parts = {**(given or {}), **{name: part for kind, name, part in entries if kind == "part"}}
 
-    def fill(statement: str) -> str:
-        return _PLACE.sub(lambda place: fill(parts[place[1]]), statement)
+    def expand(text: str) -> str:
+        while (expanded := _PLACE.sub(lambda place: part(place[1]), text)) != text:
+            text = expanded
+        return text
 
-    return {name: fill(statement) for kind, name, statement in entries if kind == "name"}
+    def part(place: str) -> str:
+        source, *changes = re.split(r"\s*(?<!\|)\|(?!\|)\s*", place)
+        table, _, name = source.rpartition(".")
+        if not table and not changes:
+            return parts[name]
+        columns = _COLUMN.split(expand(parts[name]))
+        shown = {column: f"{table}.{column}" if table else column for column in columns}
+        for change in changes:
+            column, _, expression = change.partition(": ")
+            left_out = [] if expression else _COLUMN.split(column.removeprefix("without "))
+            replaced = {column: expression} if expression else dict.fromkeys(left_out, "")
+            if unknown := replaced.keys() - shown.keys():
+                raise KeyError(f"{name} has no {', '.join(sorted(unknown))}")
+            shown |= replaced
+        return ", ".join(shown[column] for column in columns if shown[column])
+
+    return {name: expand(statement) for kind, name, statement in entries if kind == "name"}

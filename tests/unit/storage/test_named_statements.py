@@ -25,3 +25,27 @@ def test_a_part_may_have_parts() -> None:
 def test_a_part_that_the_file_does_not_have_is_an_error() -> None:
     with pytest.raises(KeyError, match="columns"):
         statements_of("-- name: one\nSELECT {columns} FROM x;\n")
+
+
+COLUMNS = "-- part: row\na, b, f(c, d) AS e;\n-- part: rest\n{row | without b};\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "columns"),
+    [
+        ("{t.row}", "t.a, t.b, t.f(c, d) AS e"),
+        ("{row | without a, b}", "f(c, d) AS e"),
+        ("{t.row | a: s.a | b: max(b, 0), s.b}", "s.a, max(b, 0), s.b, t.f(c, d) AS e"),
+        ("{row\n    | a: {one}}", "1, b, f(c, d) AS e"),
+        ("{t.rest | a: x || y}", "x || y, t.f(c, d) AS e"),
+    ],
+)
+def test_a_list_of_columns_may_be_changed_where_it_stands(place: str, columns: str) -> None:
+    text = f"{COLUMNS}-- name: select\nSELECT {place} FROM x;\n"
+    assert statements_of(text, {"one": "1"}) == {"select": f"SELECT {columns} FROM x"}
+
+
+@pytest.mark.parametrize("place", ["{row | without c}", "{row | c: 0}"])
+def test_a_changed_column_that_the_list_does_not_have_is_an_error(place: str) -> None:
+    with pytest.raises(KeyError, match="row has no c"):
+        statements_of(f"{COLUMNS}-- name: select\nSELECT {place} FROM x;\n")

@@ -92,7 +92,7 @@ SELECT count(*) FROM folded;
 -- name: forget_terms
 UPDATE terms t SET gone = true
 WHERE t.ended AND NOT t.gone AND NOT EXISTS (SELECT FROM journal j WHERE j.term = t.term)
-    AND NOT EXISTS (SELECT FROM jobs WHERE jobs.term = t.term AND jobs.state IN (2, 3))
+    AND NOT EXISTS (SELECT FROM jobs WHERE jobs.term = t.term AND jobs.state IN ({leased}, {running}))
     AND NOT EXISTS (SELECT FROM waits w WHERE w.term = t.term);
 
 -- name: beat
@@ -123,12 +123,12 @@ DELETE FROM nodes WHERE term = $1;
 UPDATE terms SET ended = true WHERE term = $1;
 
 -- name: holds
-SELECT EXISTS (SELECT FROM jobs WHERE term = $1 AND state IN (2, 3));
+SELECT EXISTS (SELECT FROM jobs WHERE term = $1 AND state IN ({leased}, {running}));
 
 -- name: abandoned
 SELECT term FROM terms t
 WHERE t.ended AND NOT t.gone AND (
-    EXISTS (SELECT FROM jobs WHERE jobs.term = t.term AND jobs.state IN (2, 3))
+    EXISTS (SELECT FROM jobs WHERE jobs.term = t.term AND jobs.state IN ({leased}, {running}))
     OR EXISTS (SELECT FROM waits w WHERE w.term = t.term))
 ORDER BY term;
 

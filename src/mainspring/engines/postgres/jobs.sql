@@ -8,32 +8,30 @@
 
 -- ---- submissions ----
 
+-- part: new
+id, place, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited,
+    options, payload, key;
+
 -- name: submit
-INSERT INTO jobs (id, place, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited,
-    options, payload, key)
-SELECT s.id, base + s.rank, s.created_us, s.due_us, s.expires_us, coalesce(s.term, 0), s.function, s.input_size, s.state,
-    s.priority, s.slot, s.foreground, s.waited, s.options, s.payload, s.key
+INSERT INTO jobs ({new})
+SELECT {s.new | place: base + s.rank | term: coalesce(s.term, 0)}
 FROM (SELECT CASE WHEN $17 THEN nextval('places') ELSE currval('places') END << 20 AS base) AS places, unnest(
     $1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[], $8::int[], $9::smallint[],
     $10::smallint[], $11::smallint[], $12::boolean[], $13::boolean[], $14::bytea[], $15::bytea[], $16::bytea[])
-AS s (id, rank, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited, options,
-    payload, key);
+AS s ({new | place: rank});
 
 -- This waits for groups of other nodes that take or free the same uniques now. If such a group waits for this one too, the first
 -- to time out is run again: sooner than after the second until PostgreSQL checks for deadlocks.
 -- name: submit_unique
-INSERT INTO jobs (id, place, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited,
-    options, payload, key, uniq, keep)
-SELECT s.id, base + s.rank, s.created_us, s.due_us, s.expires_us, coalesce(s.term, 0), s.function, s.input_size, s.state,
-    s.priority, s.slot, s.foreground, s.waited, s.options, s.payload, s.key, s.uniq, s.keep
+INSERT INTO jobs ({new}, uniq, keep)
+SELECT {s.new | place: base + s.rank | term: coalesce(s.term, 0)}, s.uniq, s.keep
 FROM (
     SELECT CASE WHEN $19 THEN nextval('places') ELSE currval('places') END << 20 AS base, set_config('lock_timeout', '100ms', true)
 ) AS places, unnest(
     $1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[], $8::int[], $9::smallint[],
     $10::smallint[], $11::smallint[], $12::boolean[], $13::boolean[], $14::bytea[], $15::bytea[], $16::bytea[], $17::bytea[],
     $18::boolean[])
-AS s (id, rank, created_us, due_us, expires_us, term, function, input_size, state, priority, slot, foreground, waited, options,
-    payload, key, uniq, keep)
+AS s ({new | place: rank}, uniq, keep)
 ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL DO NOTHING
 RETURNING id;
 
@@ -69,6 +67,13 @@ SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]);
 
 -- ---- the ends of leases ----
 
+-- part: dead
+id, place, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
+    input_size, state, priority, slot, keep, foreground, uniq, options, error, payload, attempts;
+
+-- part: ended
+{dead | without place, slot | state: output_size | error: error, result};
+
 -- A job that no node holds has the term 0, and no settlement names it: `term` alone is the guard.
 -- name: succeed
 WITH gone AS (
@@ -77,14 +82,13 @@ WITH gone AS (
         $10::bytea[], $11::bytea[])
     AS s (id, term, attempt, suspects, started_us, ended_us, due_us, result, error, payload, record)
     WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
-    RETURNING jobs.id, s.ended_us, jobs.created_us, jobs.term, s.due_us, jobs.expires_us, s.started_us, jobs.function, s.attempt,
-        s.suspects, jobs.input_size, jobs.priority, jobs.keep, jobs.foreground, jobs.uniq, jobs.options, s.error, s.result,
-        jobs.waited, kept_payload(jobs.payload, s.payload) AS payload, appended_record(jobs.attempts, s.record) AS attempts
+    RETURNING {jobs.ended | without output_size | ended_us: s.ended_us | due_us: s.due_us | started_us: s.started_us
+        | attempt: s.attempt | suspects: s.suspects | error: s.error | result: s.result, jobs.waited
+        | payload: kept_payload(jobs.payload, s.payload) AS payload
+        | attempts: appended_record(jobs.attempts, s.record) AS attempts}
 ), stored AS (
-    INSERT INTO ended (id, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects, input_size,
-        output_size, priority, keep, foreground, uniq, options, error, result, payload, attempts)
-    SELECT id, coalesce(ended_us, 0), created_us, term, due_us, expires_us, started_us, function, attempt, suspects, input_size,
-        coalesce(length(result), 0), priority, keep, foreground, uniq, options, error, result, payload, attempts
+    INSERT INTO ended ({ended})
+    SELECT {ended | ended_us: coalesce(ended_us, 0) | output_size: coalesce(length(result), 0)}
     FROM gone
 )
 SELECT count(*), array_agg(id) FILTER (WHERE waited),
@@ -104,15 +108,12 @@ WITH gone AS (
         $10::bytea[])
     AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error, record)
     WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
-    RETURNING jobs.id, jobs.place, s.ended_us, jobs.created_us, jobs.term, s.due_us, jobs.expires_us, s.started_us, jobs.function,
-        s.attempt, s.suspects, jobs.input_size, s.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
-        jobs.options, coalesce(s.error, jobs.error) AS error, jobs.payload, jobs.waited,
-        appended_record(jobs.attempts, s.record) AS attempts
+    RETURNING {jobs.dead | ended_us: s.ended_us | due_us: s.due_us | started_us: s.started_us | attempt: s.attempt
+        | suspects: s.suspects | state: s.state | error: coalesce(s.error, jobs.error) AS error | payload: jobs.payload, jobs.waited
+        | attempts: appended_record(jobs.attempts, s.record) AS attempts}
 ), stored AS (
-    INSERT INTO dead (id, place, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
-        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload, attempts)
-    SELECT id, place, coalesce(ended_us, 0), created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
-        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload, attempts
+    INSERT INTO dead ({dead})
+    SELECT {dead | ended_us: coalesce(ended_us, 0)}
     FROM gone
 )
 SELECT id, term, waited FROM gone;
@@ -151,15 +152,14 @@ WITH picked AS MATERIALIZED (
         FROM (VALUES (0::smallint, w.high), (1::smallint, w.normal), (2::smallint, w.low)) AS level (priority, place)
         CROSS JOIN LATERAL (
             SELECT id FROM jobs
-            WHERE state = 1 AND function = w.function AND priority = level.priority AND place >= level.place
+            WHERE state = {pending} AND function = w.function AND priority = level.priority AND place >= level.place
                 AND (w.slots IS NULL OR get_bit(w.slots, slot) = 1 OR greatest(created_us, due_us) < w.overdue_us)
             ORDER BY place LIMIT w.number FOR UPDATE SKIP LOCKED) AS q
         LIMIT w.number) AS p
 )
-UPDATE jobs SET state = 2, term = $1
+UPDATE jobs SET state = {leased}, term = $1
 FROM picked WHERE jobs.id = ANY (ARRAY[picked.id])
-RETURNING jobs.id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, 0, options, error, NULL::bytea, payload, foreground, place, want;
+RETURNING {job | id: jobs.id | output_size: 0 | result: NULL::bytea}, place, want;
 
 -- From now on scans may skip everything below the first pending place.
 -- name: lowest
@@ -167,7 +167,7 @@ SELECT level.priority, q.place
 FROM unnest($2::smallint[], $3::bigint[]) AS level (priority, place)
 CROSS JOIN LATERAL (
     SELECT place FROM jobs
-    WHERE state = 1 AND function = $1 AND priority = level.priority AND place >= level.place ORDER BY place LIMIT 1) AS q;
+    WHERE state = {pending} AND function = $1 AND priority = level.priority AND place >= level.place ORDER BY place LIMIT 1) AS q;
 
 -- name: first_in_line
 SELECT f.function, min(greatest(q.created_us, q.due_us))
@@ -175,24 +175,27 @@ FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[]) AS f (function,
 CROSS JOIN LATERAL (VALUES (0::smallint, f.high), (1::smallint, f.normal), (2::smallint, f.low)) AS level (priority, place)
 CROSS JOIN LATERAL (
     SELECT created_us, due_us FROM jobs
-    WHERE state = 1 AND function = f.function AND priority = level.priority AND place >= level.place
+    WHERE state = {pending} AND function = f.function AND priority = level.priority AND place >= level.place
     ORDER BY place LIMIT 1) AS q
 GROUP BY f.function;
 
 -- name: top
 SELECT last_value << 20 FROM places;
 
+-- part: held
+id, state, function, priority, attempt, suspects, term, foreground, options;
+
 -- name: held_elsewhere
 WITH held AS MATERIALIZED (
-    SELECT id, state, function, priority, attempt, suspects, term, foreground, options
-    FROM jobs WHERE state IN (2, 3) AND term <> $1 LIMIT $2 FOR UPDATE
+    SELECT {held}
+    FROM jobs WHERE state IN ({leased}, {running}) AND term <> $1 LIMIT $2 FOR UPDATE
 )
 SELECT * FROM held ORDER BY id;
 
 -- name: held_by
 WITH held AS MATERIALIZED (
-    SELECT id, state, function, priority, attempt, suspects, term, foreground, options
-    FROM jobs WHERE state IN (2, 3) AND term = ANY ($1::bigint[]) LIMIT $2 FOR UPDATE
+    SELECT {held}
+    FROM jobs WHERE state IN ({leased}, {running}) AND term = ANY ($1::bigint[]) LIMIT $2 FOR UPDATE
 )
 SELECT * FROM held ORDER BY id;
 
@@ -201,7 +204,7 @@ WITH found AS MATERIALIZED (SELECT job_id FROM waits WHERE term = ANY ($1::bigin
 SELECT DISTINCT job_id FROM found;
 
 -- name: assign
-UPDATE jobs SET state = 3, attempt = s.attempt
+UPDATE jobs SET state = {running}, attempt = s.attempt
 FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS s (id, term, attempt)
 WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
 RETURNING jobs.id, jobs.term;
@@ -229,7 +232,7 @@ SELECT id FROM jobs WHERE id = ANY ($1::bigint[]) AND foreground ORDER BY id FOR
 -- In a new snapshot, once the rows are locked: it sees all waiting clients, and no other can begin to wait.
 -- name: drop_foreground
 DELETE FROM jobs USING unnest($1::bigint[], $2::bigint[]) AS s (id, term)
-WHERE jobs.id = ANY (ARRAY[s.id]) AND foreground AND (state < 2 OR state = 2 AND jobs.term = s.term)
+WHERE jobs.id = ANY (ARRAY[s.id]) AND foreground AND (state < {leased} OR state = {leased} AND jobs.term = s.term)
     AND NOT EXISTS (SELECT FROM waits WHERE job_id = ANY (ARRAY[s.id]))
 RETURNING jobs.id, function, state, priority;
 
@@ -241,25 +244,20 @@ SELECT job_id, term FROM waits WHERE job_id = ANY ($1::bigint[]) ORDER BY job_id
 -- name: cancel
 WITH gone AS (
     DELETE FROM jobs USING unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS s (id, ended_us, error)
-    WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.state < 2
+    WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.state < {leased}
         AND ($4::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = jobs.function AND f.namespace = $4))
-    RETURNING jobs.id, jobs.place, s.ended_us, jobs.created_us, jobs.due_us, jobs.expires_us, jobs.started_us, jobs.function,
-        jobs.attempt, jobs.suspects, jobs.input_size, jobs.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
-        jobs.options, s.error, jobs.payload, jobs.waited, jobs.attempts
+    RETURNING {jobs.dead | without term | ended_us: s.ended_us | error: s.error | payload: jobs.payload, jobs.waited}
 ), stored AS (
-    INSERT INTO dead (id, place, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
-        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload, attempts)
-    SELECT id, place, ended_us, created_us, 0, due_us, expires_us, started_us, function, attempt, suspects, input_size, 6, priority,
-        slot, keep, foreground, uniq, options, error, payload, attempts
+    INSERT INTO dead ({dead})
+    SELECT {dead | term: 0 | state: {cancelled}}
     FROM gone
 )
-SELECT id, function, 6, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, 0, attempt, suspects, input_size, 0,
-    options, error, NULL::bytea, NULL::bytea, foreground, state, waited
+SELECT {columns | state: {cancelled} | term: 0}, state, waited
 FROM gone;
 
 -- name: reschedule
 WITH waiting AS MATERIALIZED (
-    SELECT id, state, priority FROM jobs WHERE id = ANY ($1::bigint[]) AND state < 2 ORDER BY id FOR UPDATE
+    SELECT id, state, priority FROM jobs WHERE id = ANY ($1::bigint[]) AND state < {leased} ORDER BY id FOR UPDATE
 )
 UPDATE jobs
 SET state = s.state, due_us = coalesce(s.due_us, jobs.due_us), priority = coalesce(s.priority, jobs.priority),
@@ -267,12 +265,12 @@ SET state = s.state, due_us = coalesce(s.due_us, jobs.due_us), priority = coales
 FROM waiting, unnest($1::bigint[], $2::smallint[], $3::bigint[], $4::smallint[], $5::bigint[])
 AS s (id, state, due_us, priority, expires_us)
 WHERE jobs.id = ANY (ARRAY[s.id]) AND waiting.id = s.id
-RETURNING jobs.id, function, jobs.state, jobs.priority, uniq, created_us, jobs.due_us, jobs.expires_us, started_us, ended_us, term,
-    attempt, suspects, input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground, waiting.state, waiting.priority, place;
+RETURNING {columns | id: jobs.id | state: jobs.state | priority: jobs.priority | due_us: jobs.due_us | expires_us: jobs.expires_us},
+    waiting.state, waiting.priority, place;
 
 -- name: delete_ended
 WITH succeeded AS (
-    DELETE FROM ended WHERE id = ANY ($1::bigint[]) RETURNING id, function, 4::smallint AS state, priority
+    DELETE FROM ended WHERE id = ANY ($1::bigint[]) RETURNING id, function, {succeeded}::smallint AS state, priority
 ), others AS (
     DELETE FROM dead WHERE id = ANY ($1::bigint[]) RETURNING id, function, state, priority
 )
@@ -284,11 +282,13 @@ WHERE id = ANY ($1::bigint[])
     AND ($2::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = dead.function AND f.namespace = $2))
 ORDER BY id FOR UPDATE;
 
+-- part: again
+{dead | without ended_us, term, expires_us, started_us, attempt, suspects, foreground};
+
 -- name: redrive
-INSERT INTO jobs (id, place, created_us, due_us, function, input_size, state, priority, slot, keep, uniq, options, error, payload,
-    attempts)
-SELECT d.id, place, created_us, coalesce(s.due_us, d.due_us), function, coalesce(length(s.payload), input_size), s.state, priority,
-    slot, keep, uniq, options, error, coalesce(s.payload, d.payload), attempts
+INSERT INTO jobs ({again})
+SELECT {again | id: d.id | due_us: coalesce(s.due_us, d.due_us) | input_size: coalesce(length(s.payload), input_size)
+    | state: s.state | payload: coalesce(s.payload, d.payload)}
 FROM unnest($1::bigint[], $2::smallint[], $3::bigint[], $4::bytea[]) WITH ORDINALITY AS s (id, state, due_us, payload, rank)
 JOIN dead AS d ON d.id = ANY (ARRAY[s.id])
 ORDER BY function, uniq, rank
@@ -324,58 +324,53 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 -- name: expire
 WITH late AS MATERIALIZED (
     SELECT id FROM jobs
-    WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 AND expires_us <= $1
+    WHERE expires_us > 0 AND state < {leased} AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 AND expires_us <= $1
     ORDER BY expires_us, id LIMIT $3 FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM jobs USING late WHERE jobs.id = ANY (ARRAY[late.id])
-    RETURNING jobs.id, jobs.place, jobs.created_us, jobs.due_us, jobs.expires_us, jobs.started_us, jobs.function,
-        jobs.attempt, jobs.suspects, jobs.input_size, jobs.state, jobs.priority, jobs.slot, jobs.keep, jobs.foreground, jobs.uniq,
-        jobs.options, jobs.error, jobs.payload, jobs.waited, jobs.attempts
+    RETURNING {jobs.dead | without ended_us, term | payload: jobs.payload, jobs.waited}
 ), stored AS (
-    INSERT INTO dead (id, place, ended_us, created_us, term, due_us, expires_us, started_us, function, attempt, suspects,
-        input_size, state, priority, slot, keep, foreground, uniq, options, error, payload, attempts)
-    SELECT id, place, $1, created_us, 0, due_us, expires_us, started_us, function, attempt, suspects, input_size, 7, priority,
-        slot, keep, foreground, uniq, options, error, payload, attempts
+    INSERT INTO dead ({dead})
+    SELECT {dead | ended_us: $1 | term: 0 | state: {expired}}
     FROM gone
 )
-SELECT id, function, 7, priority, uniq, created_us, due_us, expires_us, started_us, $1::bigint, 0, attempt, suspects, input_size,
-    0, options, error, NULL::bytea, NULL::bytea, foreground, state, waited
+SELECT {columns | state: {expired} | ended_us: $1::bigint | term: 0}, state, waited
 FROM gone ORDER BY expires_us, id;
 
 -- name: due
 WITH ready AS MATERIALIZED (
     SELECT id, due_us FROM jobs
-    WHERE state = 0 AND due_us >= $2 AND due_us <= $1
+    WHERE state = {scheduled} AND due_us >= $2 AND due_us <= $1
     ORDER BY due_us, id LIMIT $3 FOR UPDATE SKIP LOCKED
 )
-UPDATE jobs SET state = 1 FROM ready WHERE jobs.id = ANY (ARRAY[ready.id])
+UPDATE jobs SET state = {pending} FROM ready WHERE jobs.id = ANY (ARRAY[ready.id])
 RETURNING jobs.function, jobs.priority, jobs.place, ready.due_us;
 
 -- name: next
 SELECT
-    (SELECT due_us FROM jobs WHERE state = 0 AND due_us >= $1 ORDER BY due_us LIMIT 1),
+    (SELECT due_us FROM jobs WHERE state = {scheduled} AND due_us >= $1 ORDER BY due_us LIMIT 1),
     (SELECT expires_us FROM jobs
-        WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
+        WHERE expires_us > 0 AND state < {leased} AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
 
 -- ---- reading ----
 
--- The columns of a job as `rows.stored` reads them, without result and payload.
--- part: columns
+-- The columns of a job as `rows.stored` reads them.
+-- part: job
 id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, 0, options, error, NULL::bytea, NULL::bytea, foreground;
+    input_size, output_size, options, error, result, payload, foreground;
+
+-- part: columns
+{job | output_size: 0 | result: NULL::bytea | payload: NULL::bytea};
 
 -- part: columns_of_ended
-id, function, 4 AS state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL::bytea, NULL::bytea, foreground;
+{job | state: {succeeded} AS state | result: NULL::bytea | payload: NULL::bytea};
 
 -- The same for lists, with the first bytes of the error: those of many rows must not fill the memory (`sizes.STORED_FAILURE`).
 -- part: listed
-id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, 0, options, substr(error, 1, 4096) AS error, NULL::bytea, NULL::bytea, foreground;
+{columns | error: substr(error, 1, 4096) AS error};
 
 -- part: listed_of_ended
-id, function, 4 AS state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, substr(error, 1, 4096) AS error, NULL::bytea, NULL::bytea, foreground;
+{columns_of_ended | error: substr(error, 1, 4096) AS error};
 
 -- A namespace of '' stands for all.
 -- name: find
@@ -408,24 +403,24 @@ CROSS JOIN LATERAL (
 -- The counts of unfinished jobs of some functions, read as the statement `counts` reads all.
 -- name: counts_of
 SELECT function, state, priority, sum(number)::bigint FROM (
-    SELECT function, state, priority, number FROM counts WHERE function = ANY ($1::int[]) AND state < 4
+    SELECT function, state, priority, number FROM counts WHERE function = ANY ($1::int[]) AND state < {succeeded}
     UNION ALL
     SELECT entry.* FROM terms t
     CROSS JOIN LATERAL (SELECT * FROM journal j WHERE j.term = t.term AND j.number > t.last_group OFFSET 0) AS j
     CROSS JOIN LATERAL unnest(j.functions, j.states, j.priorities, j.numbers) AS entry (function, state, priority, number)
-    WHERE NOT t.gone AND entry.state < 4 AND entry.function = ANY ($1::int[])
+    WHERE NOT t.gone AND entry.state < {succeeded} AND entry.function = ANY ($1::int[])
 ) AS parts (function, state, priority, number)
 GROUP BY function, state, priority HAVING sum(number) <> 0;
 
 -- The dead letters of some functions, read in the same way.
 -- name: dead_of
 SELECT function, sum(number)::bigint FROM (
-    SELECT function, number FROM counts WHERE function = ANY ($1::int[]) AND state = 5
+    SELECT function, number FROM counts WHERE function = ANY ($1::int[]) AND state = {failed}
     UNION ALL
     SELECT entry.function, entry.number FROM terms t
     CROSS JOIN LATERAL (SELECT * FROM journal j WHERE j.term = t.term AND j.number > t.last_group OFFSET 0) AS j
     CROSS JOIN LATERAL unnest(j.functions, j.states, j.priorities, j.numbers) AS entry (function, state, priority, number)
-    WHERE NOT t.gone AND entry.state = 5 AND entry.function = ANY ($1::int[])
+    WHERE NOT t.gone AND entry.state = {failed} AND entry.function = ANY ($1::int[])
 ) AS parts (function, number)
 GROUP BY function HAVING sum(number) > 0;
 
@@ -435,19 +430,19 @@ SELECT id, namespace, name FROM functions WHERE id > $1 ORDER BY id LIMIT $2;
 -- The counts of unfinished jobs, as the statement `counts` reads them; the next times are in a row without a function.
 -- name: read_backlog
 SELECT function, state, priority, sum(number)::bigint, NULL::bigint FROM (
-    SELECT function, state, priority, number FROM counts WHERE state < 4 AND ($4::int[] IS NULL OR function = ANY ($4))
+    SELECT function, state, priority, number FROM counts WHERE state < {succeeded} AND ($4::int[] IS NULL OR function = ANY ($4))
     UNION ALL
     SELECT entry.* FROM terms t
     CROSS JOIN LATERAL (SELECT * FROM journal j WHERE j.term = t.term AND j.number > t.last_group OFFSET 0) AS j
     CROSS JOIN LATERAL unnest(j.functions, j.states, j.priorities, j.numbers) AS entry (function, state, priority, number)
-    WHERE NOT t.gone AND entry.state < 4 AND ($4::int[] IS NULL OR entry.function = ANY ($4))
+    WHERE NOT t.gone AND entry.state < {succeeded} AND ($4::int[] IS NULL OR entry.function = ANY ($4))
 ) AS parts (function, state, priority, number)
 GROUP BY function, state, priority HAVING sum(number) > 0
 UNION ALL
 SELECT NULL, (EXISTS (SELECT FROM inbox WHERE id >= $3))::int::smallint, NULL,
-    (SELECT due_us FROM jobs WHERE state = 0 AND due_us >= $1 ORDER BY due_us LIMIT 1),
+    (SELECT due_us FROM jobs WHERE state = {scheduled} AND due_us >= $1 ORDER BY due_us LIMIT 1),
     (SELECT expires_us FROM jobs
-        WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
+        WHERE expires_us > 0 AND state < {leased} AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
 
 -- Lists are in the order of ids. Jobs are read from the newest on until enough match; if few jobs are in the requested state, the
 -- index of that state finds them sooner.
@@ -488,19 +483,19 @@ ORDER BY id DESC LIMIT $2;
 -- If few jobs are in a state, its index returns all of them sooner. If there are more, the answer is NULL: they are not sent.
 -- name: few_scheduled
 SELECT CASE WHEN count(*) <= $1 THEN coalesce(array_agg(id), '{}') END
-FROM (SELECT id FROM jobs WHERE state = 0 AND due_us > -1 LIMIT $1 + 1) AS few;
+FROM (SELECT id FROM jobs WHERE state = {scheduled} AND due_us > -1 LIMIT $1 + 1) AS few;
 
 -- name: few_pending
 SELECT CASE WHEN count(*) <= $1 THEN coalesce(array_agg(id), '{}') END
-FROM (SELECT id FROM jobs WHERE state = 1 AND function > 0 LIMIT $1 + 1) AS few;
+FROM (SELECT id FROM jobs WHERE state = {pending} AND function > 0 LIMIT $1 + 1) AS few;
 
 -- name: few_pending_of
 SELECT CASE WHEN count(*) <= $1 THEN coalesce(array_agg(id), '{}') END
-FROM (SELECT id FROM jobs WHERE state = 1 AND function = $2 LIMIT $1 + 1) AS few;
+FROM (SELECT id FROM jobs WHERE state = {pending} AND function = $2 LIMIT $1 + 1) AS few;
 
 -- name: few_held
 SELECT CASE WHEN count(*) <= $1 THEN coalesce(array_agg(id), '{}') END
-FROM (SELECT id FROM jobs WHERE state IN (2, 3) LIMIT $1 + 1) AS few;
+FROM (SELECT id FROM jobs WHERE state IN ({leased}, {running}) LIMIT $1 + 1) AS few;
 
 -- name: list_these
 SELECT {listed}
@@ -513,7 +508,7 @@ ORDER BY id DESC LIMIT $2;
 SELECT {listed_of_ended}
 FROM ended
 WHERE id < $1 AND id >= $3
-    AND ($4::smallint[] IS NULL OR 4 = ANY ($4)) AND {matches}
+    AND ($4::smallint[] IS NULL OR {succeeded} = ANY ($4)) AND {matches}
 ORDER BY id DESC LIMIT $2;
 
 -- name: list_dead
@@ -564,21 +559,21 @@ SELECT namespace, tag, job FROM next ORDER BY namespace DESC, tag DESC, job DESC
 -- than the failed ones in the same partition, and jobs that ended at odd times are in the partitions for all other times.
 -- name: sweep
 WITH old AS MATERIALIZED (
-    (SELECT 4 AS state, id, ended_us FROM ended_other WHERE ended_us < $1 ORDER BY ended_us LIMIT $3)
+    (SELECT {succeeded} AS state, id, ended_us FROM ended_other WHERE ended_us < $1 ORDER BY ended_us LIMIT $3)
     UNION ALL
-    (SELECT 6, id, ended_us FROM dead WHERE state = 6 AND ended_us < $1 ORDER BY ended_us LIMIT $3)
+    (SELECT {cancelled}, id, ended_us FROM dead WHERE state = {cancelled} AND ended_us < $1 ORDER BY ended_us LIMIT $3)
     UNION ALL
-    (SELECT 7, id, ended_us FROM dead WHERE state = 7 AND ended_us < $1 ORDER BY ended_us LIMIT $3)
+    (SELECT {expired}, id, ended_us FROM dead WHERE state = {expired} AND ended_us < $1 ORDER BY ended_us LIMIT $3)
     UNION ALL
-    (SELECT 5, id, ended_us FROM dead_other WHERE state = 5 AND ended_us < $2 ORDER BY ended_us LIMIT $3)
+    (SELECT {failed}, id, ended_us FROM dead_other WHERE state = {failed} AND ended_us < $2 ORDER BY ended_us LIMIT $3)
     LIMIT $3
 ), succeeded AS (
     DELETE FROM ended_other AS e USING old
-    WHERE old.state = 4 AND e.id = ANY (ARRAY[old.id]) AND e.ended_us = old.ended_us
-    RETURNING e.function, 4::smallint AS state, e.priority
+    WHERE old.state = {succeeded} AND e.id = ANY (ARRAY[old.id]) AND e.ended_us = old.ended_us
+    RETURNING e.function, {succeeded}::smallint AS state, e.priority
 ), others AS (
     DELETE FROM dead AS d USING old
-    WHERE old.state > 4 AND d.id = ANY (ARRAY[old.id]) AND d.ended_us = old.ended_us
+    WHERE old.state > {succeeded} AND d.id = ANY (ARRAY[old.id]) AND d.ended_us = old.ended_us
     RETURNING d.function, d.state, d.priority
 ), shown AS (
     DELETE FROM aliases WHERE created_us < $1 AND NOT EXISTS (SELECT FROM jobs WHERE jobs.id = ANY (ARRAY[job_id]))
@@ -589,6 +584,9 @@ GROUP BY function, state, priority;
 
 -- ---- the inbox ----
 
+-- part: submission
+id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload;
+
 -- The oldest rows, up to a number and up to a number of bytes; the first one always. `length` reads no payload.
 -- name: take_inbox
 WITH locked AS MATERIALIZED (
@@ -598,21 +596,21 @@ WITH locked AS MATERIALIZED (
     WHERE total - size = 0 OR total <= $3
 )
 DELETE FROM inbox USING picked WHERE inbox.id = ANY (ARRAY[picked.id])
-RETURNING inbox.id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload;
+RETURNING {submission | id: inbox.id};
 
 -- name: take_from_inbox
 DELETE FROM inbox WHERE id = ANY ($1::bigint[])
-RETURNING id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload;
+RETURNING {submission};
 
 -- name: peek_inbox
-SELECT id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, ''::bytea, length(payload)
+SELECT {submission | payload: ''::bytea}, length(payload)
 FROM inbox WHERE id = ANY ($1::bigint[]) AND ($2::text = '' OR namespace = $2);
 
 -- name: refuse_submissions
 WITH gone AS (
     DELETE FROM refused_submissions WHERE number <= (SELECT max(number) - 1000 FROM refused_submissions)
 )
-INSERT INTO refused_submissions (id, namespace, function, uniq, priority, created_us, due_us, expires_us, options, payload, reason)
+INSERT INTO refused_submissions ({submission}, reason)
 SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::bytea[], $5::smallint[], $6::bigint[], $7::bigint[], $8::bigint[],
     $9::bytea[], $10::bytea[], $11::text[]);
 

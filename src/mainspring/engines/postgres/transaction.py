@@ -17,6 +17,7 @@ import msgspec
 
 from mainspring import namespaces
 from mainspring.engines.sql import statements
+from mainspring.engines.sql.statements import STATES, Values
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, State, counted_as, decode_options, encode_options
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from asyncpg import Connection, Record
 
-    from mainspring.engines.sql.statements import Values
     from mainspring.jobs.owners import Notices
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.slices import JobLifecycle
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def load_statements(file: str) -> dict[str, str]:
     """Return the statements of a file, by name."""
-    return statements_of(files(__package__).joinpath(file).read_text("utf-8"))
+    return statements_of(files(__package__).joinpath(file).read_text("utf-8"), STATES)
 
 
 _ENGINE_SQL = load_statements("engine.sql")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from mainspring.jobs.model import State
 from mainspring.storage.engine import Operation, Query, statements_of
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ Readers: TypeAlias = dict[type[Query[Any]], Reader]
 Dialect: TypeAlias = Mapping[str, Callable[..., str]]
 """The text of each part with arguments, by its name."""
 
+STATES: Final = {state.name.lower(): f"{state}" for state in State}
+"""The parts of statements with the states of jobs, such as ``{pending}``."""
+
 _CALL: Final = re.compile(r"\{(\w+)\(([^)]*)\)\}")
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 
@@ -87,4 +91,4 @@ def load(package: str, names: Iterable[str], dialect: Dialect, *, parameter: str
     shared, own = files(__package__), files(package)
     texts = [one.read_text("utf-8") for name in names for one in (shared / name, own / name) if one.is_file()]
     text = _CALL.sub(lambda call: dialect[call[1]](*re.split(r",\s*", call[2])), "\n".join(texts))
-    return statements_of(_PARAMETER.sub(rf"{parameter}\1", text) if parameter else text)
+    return statements_of(_PARAMETER.sub(rf"{parameter}\1", text) if parameter else text, STATES)

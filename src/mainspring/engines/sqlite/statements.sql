@@ -17,51 +17,66 @@ SELECT term, node FROM terms;
 
 -- No job has the id 0, and no function the number 0. SQLite would not write a change that changes nothing.
 -- name: probe
-INSERT INTO jobs (id, function, state, priority, created_us) VALUES (0, 0, 1, 1, 0);
+INSERT INTO jobs (id, function, state, priority, created_us) VALUES (0, 0, {pending}, 1, 0);
 
 -- name: probed
 DELETE FROM jobs WHERE id = 0;
 
+-- The columns of a job as `rows.stored` reads them.
+-- part: job
+id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
+    input_size, output_size, options, error, result, payload, key;
+
+-- part: columns
+{job | result: NULL | payload: NULL};
+
+-- The same for lists, with the first bytes of the error: those of many rows must not fill the memory (`sizes.STORED_FAILURE`).
+-- part: listed
+{columns | error: substr(error, 1, 4096)};
+
+-- part: new
+{job | without started_us, ended_us, attempt, suspects, output_size, error, result | uniq: uniq, keep};
+
 -- name: submit
-INSERT INTO jobs (id, function, state, priority, uniq, keep, created_us, due_us, expires_us, term, input_size, options, payload, key)
+INSERT INTO jobs ({new})
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: submit_unique
-INSERT INTO jobs (id, function, state, priority, uniq, keep, created_us, due_us, expires_us, term, input_size, options, payload, key)
+INSERT INTO jobs ({new})
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL AND state < 4 DO NOTHING;
+ON CONFLICT (function, uniq) WHERE uniq IS NOT NULL AND state < {succeeded} DO NOTHING;
 
 -- name: tag
 INSERT INTO tags (namespace, tag, job) VALUES (?, ?, ?);
 
 -- name: live
-SELECT id, state, attempt FROM jobs WHERE function = ? AND uniq = ? AND state < 4;
+SELECT id, state, attempt FROM jobs WHERE function = ? AND uniq = ? AND state < {succeeded};
 
 -- name: live_anywhere
 SELECT j.id, j.state, j.attempt FROM functions AS f
-CROSS JOIN jobs AS j INDEXED BY live ON j.function = f.id AND j.uniq = ?1 AND j.uniq IS NOT NULL AND j.state < 4
+CROSS JOIN jobs AS j INDEXED BY live ON j.function = f.id AND j.uniq = ?1 AND j.uniq IS NOT NULL AND j.state < {succeeded}
 WHERE f.namespace = ?2
 LIMIT 1;
 
 -- name: kept
 SELECT id, state, attempt FROM jobs
-WHERE function = ? AND uniq = ? AND keep = 1 AND state = 4 AND ended_us > ?
+WHERE function = ? AND uniq = ? AND keep = 1 AND state = {succeeded} AND ended_us > ?
 ORDER BY ended_us DESC LIMIT 1;
 
 -- name: settle
 UPDATE jobs
 SET state = ?1, attempt = ?2, suspects = ?3, due_us = ?4, started_us = ?5, ended_us = ?6, output_size = ?7, result = ?8,
-    error = ifnull(?9, iif(?1 = 4, NULL, error)), term = ?10, payload = iif(?1 = 4 AND ?13 IS NOT NULL, nullif(?13, x''), payload),
+    error = ifnull(?9, iif(?1 = {succeeded}, NULL, error)), term = ?10, payload = iif(?1 = {succeeded} AND ?13 IS NOT NULL, nullif(?13, x''), payload),
     attempts = iif(?14 IS NULL, attempts, iif(length(attempts) + length(?14) <= 32768, attempts, '') || ?14)
-WHERE id = ?11 AND term = ?12 AND state BETWEEN 2 AND 3;
+WHERE id = ?11 AND term = ?12 AND state BETWEEN {leased} AND {running};
 
 -- A success that leaves its payload and has no record, as most have: few values, and a short text, which apsw hashes for each row.
 -- name: settle_typical
-UPDATE jobs SET state=4, attempt=?, suspects=?, due_us=?, started_us=?, ended_us=?, output_size=?, result=?, error=NULL
-WHERE id=? AND term=? AND state BETWEEN 2 AND 3;
+UPDATE jobs SET state={succeeded}, attempt=?, suspects=?, due_us=?, started_us=?, ended_us=?, output_size=?, result=?, error=NULL
+WHERE id=? AND term=? AND state BETWEEN {leased} AND {running};
 
 -- name: settle_forgotten
-DELETE FROM jobs WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;
+DELETE FROM jobs WHERE id = ? AND term = ? AND state BETWEEN {leased} AND {running};
 
 -- name: delete
 DELETE FROM jobs WHERE id = ?;
@@ -69,26 +84,26 @@ DELETE FROM jobs WHERE id = ?;
 -- name: held_elsewhere
 SELECT id, state, function, priority, attempt, suspects, term, options, stopping IS NOT NULL
 FROM jobs INDEXED BY queue
-WHERE state BETWEEN 2 AND 3 AND term <> ? AND state BETWEEN 1 AND 3 AND term >= 0;
+WHERE state BETWEEN {leased} AND {running} AND term <> ? AND state BETWEEN {pending} AND {running} AND term >= 0;
 
 -- If no job has a key, this is the order of age; versions with keys claim by key instead.
 -- name: claim
-UPDATE jobs SET state = 2, term = ?
+UPDATE jobs SET state = {leased}, term = ?
 WHERE id IN (
     SELECT id FROM jobs INDEXED BY queue
-    WHERE state = 1 AND function = ? AND state BETWEEN 1 AND 3 AND term >= 0
+    WHERE state = {pending} AND function = ? AND state BETWEEN {pending} AND {running} AND term >= 0
     ORDER BY priority, key, id LIMIT ?)
-RETURNING id, priority, uniq, created_us, due_us, expires_us, started_us, attempt, suspects, input_size, options, error, payload, key;
+RETURNING {job | without function, state, ended_us, term, output_size, result};
 
 -- name: assign
-UPDATE jobs SET state = 3, attempt = ? WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;
+UPDATE jobs SET state = {running}, attempt = ? WHERE id = ? AND term = ? AND state BETWEEN {leased} AND {running};
 
 -- name: cancel
-UPDATE jobs SET state = 6, ended_us = ?, error = ? WHERE id = ? AND state < 2;
+UPDATE jobs SET state = {cancelled}, ended_us = ?, error = ? WHERE id = ? AND state < {leased};
 
 -- name: request_stop
 UPDATE jobs SET stopping = ?1
-WHERE id = ?2 AND (?3 IS NULL OR term = ?3) AND state BETWEEN 2 AND 3 AND term >= 0
+WHERE id = ?2 AND (?3 IS NULL OR term = ?3) AND state BETWEEN {leased} AND {running} AND term >= 0
 RETURNING id;
 
 -- name: stopping
@@ -98,55 +113,45 @@ SELECT id, stopping FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND s
 UPDATE OR IGNORE jobs
 SET state = ?2, attempt = 0, suspects = 0, started_us = 0, ended_us = 0, expires_us = 0, term = 0, due_us = iif(?3, ?3, due_us),
     stopping = NULL, payload = ifnull(?4, payload), input_size = iif(?4 IS NULL, input_size, ?5)
-WHERE id = ?1 AND state > 4 AND term >= 0
+WHERE id = ?1 AND state > {succeeded} AND term >= 0
 RETURNING id;
 
 -- name: reschedule
 UPDATE jobs
 SET state = ?2, due_us = ifnull(?3, due_us), priority = ifnull(?4, priority), expires_us = ifnull(?5, expires_us)
-WHERE id = ?1 AND state < 2;
+WHERE id = ?1 AND state < {leased};
 
 -- name: expire
-UPDATE jobs SET state = 7, ended_us = ? WHERE id = ?;
+UPDATE jobs SET state = {expired}, ended_us = ? WHERE id = ?;
 
 -- name: late
 SELECT id, state FROM jobs INDEXED BY expiring
-WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536 AND expires_us <= ?
+WHERE expires_us > 0 AND state < {leased} AND attempt = 0 AND suspects < 65536 AND expires_us <= ?
 ORDER BY expires_us LIMIT ?;
 
 -- name: due
-UPDATE jobs SET state = 1
-WHERE id IN (SELECT id FROM jobs INDEXED BY due WHERE state = 0 AND due_us <= ? ORDER BY due_us LIMIT ?)
+UPDATE jobs SET state = {pending}
+WHERE id IN (SELECT id FROM jobs INDEXED BY due WHERE state = {scheduled} AND due_us <= ? ORDER BY due_us LIMIT ?)
 RETURNING function, priority;
 
 -- name: next_due
-SELECT min(due_us) FROM jobs INDEXED BY due WHERE state = 0;
+SELECT min(due_us) FROM jobs INDEXED BY due WHERE state = {scheduled};
 
 -- name: next_expiry
 SELECT min(expires_us) FROM jobs INDEXED BY expiring
-WHERE expires_us > 0 AND state < 2 AND attempt = 0 AND suspects < 65536;
+WHERE expires_us > 0 AND state < {leased} AND attempt = 0 AND suspects < 65536;
 
 -- name: sweep_succeeded
 DELETE FROM jobs
-WHERE id IN (SELECT id FROM jobs INDEXED BY succeeded WHERE state = 4 AND term >= 0 AND ended_us < ? ORDER BY ended_us LIMIT ?)
+WHERE id IN (SELECT id FROM jobs INDEXED BY succeeded WHERE state = {succeeded} AND term >= 0 AND ended_us < ? ORDER BY ended_us LIMIT ?)
 RETURNING function, state, priority;
 
 -- name: sweep_unsuccessful
 DELETE FROM jobs
 WHERE id IN (
     SELECT id FROM jobs INDEXED BY unsuccessful
-    WHERE state > 4 AND term >= 0 AND state = ? AND ended_us < ? ORDER BY ended_us LIMIT ?)
+    WHERE state > {succeeded} AND term >= 0 AND state = ? AND ended_us < ? ORDER BY ended_us LIMIT ?)
 RETURNING function, state, priority;
-
--- The columns of a job as `rows.stored` reads them, without result and payload.
--- part: columns
-id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key;
-
--- The same for lists, with the first bytes of the error: those of many rows must not fill the memory (`sizes.STORED_FAILURE`).
--- part: listed
-id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, substr(error, 1, 4096), NULL, NULL, key;
 
 -- name: find
 SELECT {columns}
@@ -159,8 +164,7 @@ FROM jobs WHERE id = ?1 AND (SELECT namespace FROM functions WHERE functions.id 
 
 -- A job whose row is on one page, or on few: what is behind the payload, such as the key, is found by a way through all of its pages.
 -- name: find_short
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key
+SELECT {columns}
 FROM jobs
 WHERE id = ?1 AND input_size + output_size < 16384
     AND (?2 = '' OR (SELECT namespace FROM functions WHERE functions.id = jobs.function) = ?2);
@@ -208,22 +212,22 @@ ORDER BY t.job DESC LIMIT ?2;
 -- queries would have to get the interpreter again.
 -- name: few_scheduled
 SELECT count(*), json_group_array(id) FROM (
-    SELECT id FROM jobs INDEXED BY due WHERE state = 0 LIMIT ?3
+    SELECT id FROM jobs INDEXED BY due WHERE state = {scheduled} LIMIT ?3
 );
 
 -- name: few_queued
 SELECT count(*), json_group_array(id) FROM (
-    SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND term >= 0 AND state = ?1 LIMIT ?3
+    SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN {pending} AND {running} AND term >= 0 AND state = ?1 LIMIT ?3
 );
 
 -- name: few_queued_of
 SELECT count(*), json_group_array(id) FROM (
-    SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN 1 AND 3 AND term >= 0 AND state = ?1 AND function = ?2 LIMIT ?3
+    SELECT id FROM jobs INDEXED BY queue WHERE state BETWEEN {pending} AND {running} AND term >= 0 AND state = ?1 AND function = ?2 LIMIT ?3
 );
 
 -- name: few_unsuccessful
 SELECT count(*), json_group_array(id) FROM (
-    SELECT id FROM jobs INDEXED BY unsuccessful WHERE state > 4 AND term >= 0 AND state = ?1 LIMIT ?3
+    SELECT id FROM jobs INDEXED BY unsuccessful WHERE state > {succeeded} AND term >= 0 AND state = ?1 LIMIT ?3
 );
 
 -- name: few_roots
@@ -248,21 +252,21 @@ ORDER BY id DESC LIMIT ?2;
 -- name: first_in_line
 WITH RECURSIVE keys (key, number) AS (
     SELECT (SELECT key FROM jobs INDEXED BY queue
-        WHERE state = 1 AND state BETWEEN 1 AND 3 AND term >= 0 AND function = ?1 AND priority = ?2 AND key > x''
+        WHERE state = {pending} AND state BETWEEN {pending} AND {running} AND term >= 0 AND function = ?1 AND priority = ?2 AND key > x''
         ORDER BY key LIMIT 1), 1
     UNION ALL
     SELECT (SELECT key FROM jobs INDEXED BY queue
-        WHERE state = 1 AND state BETWEEN 1 AND 3 AND term >= 0 AND function = ?1 AND priority = ?2 AND key > keys.key
+        WHERE state = {pending} AND state BETWEEN {pending} AND {running} AND term >= 0 AND function = ?1 AND priority = ?2 AND key > keys.key
         ORDER BY key LIMIT 1), number + 1
     FROM keys WHERE keys.key IS NOT NULL AND number < ?3)
 SELECT * FROM (
     SELECT max(created_us, due_us) FROM jobs INDEXED BY queue
-    WHERE state = 1 AND state BETWEEN 1 AND 3 AND term >= 0 AND function = ?1 AND priority = ?2 AND key IS NULL
+    WHERE state = {pending} AND state BETWEEN {pending} AND {running} AND term >= 0 AND function = ?1 AND priority = ?2 AND key IS NULL
     ORDER BY id LIMIT 1)
 UNION ALL
 SELECT (
     SELECT max(created_us, due_us) FROM jobs INDEXED BY queue
-    WHERE state = 1 AND state BETWEEN 1 AND 3 AND term >= 0 AND function = ?1 AND priority = ?2 AND key = keys.key
+    WHERE state = {pending} AND state BETWEEN {pending} AND {running} AND term >= 0 AND function = ?1 AND priority = ?2 AND key = keys.key
     ORDER BY id LIMIT 1)
 FROM keys WHERE keys.key IS NOT NULL;
 
@@ -270,26 +274,26 @@ FROM keys WHERE keys.key IS NOT NULL;
 SELECT function, state, priority, number FROM counts WHERE number <> 0;
 
 -- name: counts_of
-SELECT state, priority, number FROM counts WHERE function = ? AND state < 4 AND number <> 0;
+SELECT state, priority, number FROM counts WHERE function = ? AND state < {succeeded} AND number <> 0;
 
 -- One row has all numbers: after each row, the thread of the queries would have to get the interpreter again.
 -- name: dead_of
 SELECT json_group_array(json_array(function, number)) FROM (
     SELECT function, sum(number) AS number FROM counts
-    WHERE function IN (SELECT value FROM json_each(?)) AND state = 5
+    WHERE function IN (SELECT value FROM json_each(?)) AND state = {failed}
     GROUP BY function HAVING sum(number) > 0
 );
 
 -- name: dead_after
 SELECT count(*), max(id), json_group_array(json_array(id, number)) FILTER (WHERE number > 0) FROM (
-    SELECT id, (SELECT sum(number) FROM counts WHERE function = functions.id AND state = 5) AS number
+    SELECT id, (SELECT sum(number) FROM counts WHERE function = functions.id AND state = {failed}) AS number
     FROM functions WHERE id > ? ORDER BY id LIMIT ?
 );
 
 -- name: counts_after
 SELECT f.id, f.namespace, f.name, c.state, c.priority, c.number
 FROM (SELECT id, namespace, name FROM functions WHERE id > ? ORDER BY id LIMIT ?) AS f
-LEFT JOIN counts AS c ON c.function = f.id AND c.state < 4 AND c.number <> 0
+LEFT JOIN counts AS c ON c.function = f.id AND c.state < {succeeded} AND c.number <> 0
 ORDER BY f.id;
 
 -- name: count
@@ -301,31 +305,28 @@ ON CONFLICT (function, state, priority) DO UPDATE SET number = number + excluded
 UPDATE jobs SET started_us = ?, payload = NULL WHERE id = ?;
 
 -- name: pending
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, payload, key
+SELECT {job | result: NULL}
 FROM jobs INDEXED BY queue
-WHERE state = 1 AND function = ? AND state BETWEEN 1 AND 3 AND term >= 0
+WHERE state = {pending} AND function = ? AND state BETWEEN {pending} AND {running} AND term >= 0
 ORDER BY priority, key, id LIMIT ?;
 
 -- name: waiting
-SELECT id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, payload, key
-FROM jobs WHERE id = ? AND state < 2;
+SELECT {job | result: NULL}
+FROM jobs WHERE id = ? AND state < {leased};
 
 -- name: take
-UPDATE jobs SET state = 3, term = -1, attempt = 0, started_us = ?, payload = NULL, error = NULL WHERE id = ?;
+UPDATE jobs SET state = {running}, term = -1, attempt = 0, started_us = ?, payload = NULL, error = NULL WHERE id = ?;
 
 -- name: end_root
 UPDATE jobs SET state = ?, attempt = 1, ended_us = ?, output_size = ?, result = ?, error = ?
-WHERE id = ? AND state = 3 AND term = -1
-RETURNING id, function, state, priority, uniq, created_us, due_us, expires_us, started_us, ended_us, term, attempt, suspects,
-    input_size, output_size, options, error, NULL, NULL, key;
+WHERE id = ? AND state = {running} AND term = -1
+RETURNING {columns};
 
 -- name: forget_root
-DELETE FROM jobs WHERE id = ? AND state > 3 AND term = -1 RETURNING function, state, priority;
+DELETE FROM jobs WHERE id = ? AND state > {running} AND term = -1 RETURNING function, state, priority;
 
 -- name: withdraw
-DELETE FROM jobs WHERE id = ? AND state < 4 RETURNING id, term, state, function, priority;
+DELETE FROM jobs WHERE id = ? AND state < {succeeded} RETURNING id, term, state, function, priority;
 
 -- name: is_held
-SELECT 1 FROM jobs WHERE id = ? AND term = ? AND state BETWEEN 2 AND 3;
+SELECT 1 FROM jobs WHERE id = ? AND term = ? AND state BETWEEN {leased} AND {running};
