@@ -13,7 +13,7 @@ import pytest
 import mainspring
 from mainspring import api, errors
 from mainspring.api.request import Code, Request
-from mainspring.client.app_client import AppClient
+from mainspring.app import AppClient
 from mainspring.client.job import Job
 from mainspring.client.options import Retry
 from mainspring.client.run import Run

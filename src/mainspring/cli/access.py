@@ -22,8 +22,7 @@ from mainspring.api.access import (
     WhoAmI,
 )
 from mainspring.api.request import PAGE_LIMIT
-from mainspring.cli.calls import items, print_answer
-from mainspring.cli.declared import NOTHING, Given, takes
+from mainspring.cli.calls import NOTHING, Given, items, print_answer, takes
 from mainspring.cli.display import EXIT_DONE, print_fields, print_json, print_rows, print_table
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
 from mainspring.namespaces import DEFAULT

@@ -347,3 +347,11 @@ def explain(error: BaseException) -> str:
 def print_error(text: str, *, stream: TextIO | None = None) -> None:
     """Write an error line, with control characters escaped: parts of the text may come from clients and workers."""
     print(f"mainspring: {printable(text)}", file=sys.stderr if stream is None else stream, flush=True)
+
+
+def progress_text(progress: Mapping[str, Any] | None) -> str | None:
+    """Return a report of progress as text, such as ``30 of 100: resizing``; None for none."""
+    if progress is None:
+        return None
+    numbers = f"{progress['done']:,} of {progress['total']:,}"
+    return f"{numbers}: {progress['text']}" if progress["text"] else numbers

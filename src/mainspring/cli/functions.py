@@ -16,8 +16,7 @@ from mainspring.api.functions import (
     ResumeFunction,
     ShowFunction,
 )
-from mainspring.cli.calls import call, check_exists, items, print_answer
-from mainspring.cli.declared import NOTHING, Given, takes
+from mainspring.cli.calls import NOTHING, Given, call, check_exists, items, print_answer, takes
 from mainspring.cli.display import EXIT_DONE, print_fields, print_json, print_table
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 from mainspring.quantities import format_rate

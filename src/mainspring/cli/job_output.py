@@ -13,8 +13,7 @@ from cyclopts import Parameter
 
 from mainspring.api.jobs import FollowLogs, ReadJobLogs
 from mainspring.api.workflows import ShowRun
-from mainspring.cli.calls import call
-from mainspring.cli.declared import NOTHING, Given, takes
+from mainspring.cli.calls import NOTHING, Given, call, takes
 from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
 from mainspring.cli.operations import Handle  # noqa: TC001 - cyclopts reads the annotations
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain

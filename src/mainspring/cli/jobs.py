@@ -24,8 +24,17 @@ from mainspring.api.jobs import (
     WatchJobs,
 )
 from mainspring.api.request import JobCriteria
-from mainspring.cli.calls import ListSearch, arguments_of, call, print_answer
-from mainspring.cli.declared import NOTHING, Given, add_made, send_each, takes
+from mainspring.cli.calls import (
+    NOTHING,
+    Given,
+    ListSearch,
+    add_made,
+    arguments_of,
+    call,
+    print_answer,
+    send_each,
+    takes,
+)
 from mainspring.cli.display import (
     AS_AGE,
     EXIT_DONE,
@@ -36,6 +45,7 @@ from mainspring.cli.display import (
     print_json,
     print_rows,
     printable,
+    progress_text,
     with_durations,
 )
 from mainspring.cli.job_output import follow, handle_of, logs
@@ -47,7 +57,6 @@ from mainspring.cli.operations import (
     takes_selection,
 )
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Cursor, Json, ServerOptions, plain
-from mainspring.cli.run_views import progress_text
 from mainspring.cli.submit import write_result
 from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.user_data import check_tags

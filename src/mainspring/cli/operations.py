@@ -24,8 +24,7 @@ from mainspring.api.operations import (
     StartOperation,
 )
 from mainspring.api.request import JobCriteria
-from mainspring.cli.calls import ListSearch, call, items, print_answer
-from mainspring.cli.declared import NOTHING, Given, takes
+from mainspring.cli.calls import NOTHING, Given, ListSearch, call, items, print_answer, takes
 from mainspring.cli.display import (
     EXIT_DONE,
     EXIT_FAILED,

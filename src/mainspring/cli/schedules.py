@@ -26,8 +26,18 @@ from mainspring.api.schedules import (
     ShowSchedule,
     TriggerSchedule,
 )
-from mainspring.cli.calls import ListSearch, arguments_of, call, items, name_argument, no_worker, print_answer
-from mainspring.cli.declared import NOTHING, Given, takes
+from mainspring.cli.calls import (
+    NOTHING,
+    Given,
+    ListSearch,
+    arguments_of,
+    call,
+    items,
+    name_argument,
+    no_worker,
+    print_answer,
+    takes,
+)
 from mainspring.cli.display import (
     AS_AGE,
     EXIT_DONE,

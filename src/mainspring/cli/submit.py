@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from mainspring.api.submitting import JobOptions
-from mainspring.cli.calls import name_argument, no_worker
-from mainspring.cli.declared import NOTHING, Given, takes
+from mainspring.cli.calls import NOTHING, Given, name_argument, no_worker, takes
 from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
 from mainspring.cli.job_output import follow_job, view_of, waiting_for, write_outcome
 from mainspring.cli.options import (

@@ -20,14 +20,22 @@ from mainspring.api.workflows import (
     UnparkAllRuns,
     UnparkRun,
 )
-from mainspring.cli.calls import call, print_answer
-from mainspring.cli.declared import NOTHING, Given, takes
+from mainspring.cli.calls import NOTHING, Given, call, print_answer, takes
 from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
 from mainspring.cli.job_output import handle_of
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, args_of, plain
-from mainspring.cli.run_views import follow_run, print_run
 from mainspring.cli.submit import write_result
-from mainspring.cli.workflow_reading import Key, export, history, list_runs, replay, versions, workers
+from mainspring.cli.workflow_reading import (
+    Key,
+    export,
+    follow_run,
+    history,
+    list_runs,
+    print_run,
+    replay,
+    versions,
+    workers,
+)
 from mainspring.errors import MainspringError, UsageError
 
 if TYPE_CHECKING:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from mainspring.client.inside import announced
 from mainspring.client.outcomes import CLOSED_WITHOUT_REASON, EventBuffer, explain, no_answer_error, not_ended_error
-from mainspring.client.request_limits import Deadlines
 from mainspring.client.session import (
     CONNECT_TIMEOUT,
     RECONNECT_TIMEOUT,
@@ -36,6 +35,44 @@ if TYPE_CHECKING:
     from mainspring.client.session import PendingReply, SubmitBatch, Wait
 
 T = TypeVar("T")
+
+
+_RESOLUTION: Final = 0.001
+"""Seconds by which a loop may call too early."""
+
+
+class Deadlines:
+    """The deadlines of requests under way, with one timer for all of them: nearly all requests are answered before theirs."""
+
+    def __init__(self) -> None:
+        self._all: dict[asyncio.Future[bool], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, answered: asyncio.Future[bool], seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Set the result of a future of the running loop to False after some seconds, unless it is done."""
+        self._all[answered] = at = loop.time() + seconds
+        if self._timer is None or at < self._timer.when():
+            self._call_at(at, loop)
+
+    def remove(self, answered: asyncio.Future[bool]) -> None:
+        """Forget a future."""
+        del self._all[answered]
+
+    def _call_at(self, at: float, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _RESOLUTION
+        for answered, at in self._all.items():
+            if at <= until and not answered.done():
+                answered.set_result(False)
+        left = [at for at in self._all.values() if at > until]
+        if left:
+            self._call_at(min(left), loop)
 
 
 class AsyncClient:

@@ -1,4 +1,7 @@
-"""The clients of one App: a blocking client for all threads of the process, and an asyncio client for each event loop."""
+"""The clients of one App: a blocking client for all threads of the process, and an asyncio client for each event loop.
+
+Their limit of the wait for the answer to a request comes from an argument or from the environment.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,14 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.client import environment
 from mainspring.client.aio import AsyncClient
 from mainspring.client.blocking import Client
+from mainspring.client.environment import REQUEST_TIMEOUT_VARIABLE
 from mainspring.client.inside import check_may_block, check_outside
+from mainspring.client.options import seconds
 from mainspring.client.session import REQUEST_TIMEOUT, token_of_environment
+from mainspring.errors import SettingsError, UsageError
 from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:
@@ -18,10 +25,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.client.environment import Address
+    from mainspring.client.options import Duration
+
 
 _IN_WORKFLOW: Final = (
     "submit with `f.submit(…)`, wait with `await job`, or do it in a step, `await workflow.step(f, …)`"
 )
+
+
+def check_limit(value: Duration, what: str) -> float:
+    """Return a limit in seconds. Raises UsageError for a wrong one."""
+    limit = seconds(value, what)
+    if limit == 0:
+        raise UsageError(f"{what} is 0, and no request is answered in no time: give a longer one, such as '10s'")
+    return limit
+
+
+def limit_or_default(given: float | None) -> float:
+    """Return a limit; if it is None, MAINSPRING_REQUEST_TIMEOUT; if that is empty, the default. Raises SettingsError."""
+    if given is not None:
+        return given
+    text = environment.variable(REQUEST_TIMEOUT_VARIABLE)
+    if not text:
+        return REQUEST_TIMEOUT
+    try:
+        return check_limit(text, REQUEST_TIMEOUT_VARIABLE)
+    except UsageError as error:
+        raise SettingsError(str(error)) from None
 
 
 class _Settings(NamedTuple):

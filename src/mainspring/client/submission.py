@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Type
 
 import msgspec
 
+from mainspring.client.connections import check_limit
 from mainspring.client.inside import ActivityCall, workflow_calls
 from mainspring.client.job import Job, SubmittedJob, check_handle
 from mainspring.client.json_types import encode_json
@@ -30,7 +31,6 @@ from mainspring.client.options import (
 )
 from mainspring.client.outcomes import Submitted
 from mainspring.client.payload import sorted_arguments
-from mainspring.client.request_limits import check_limit
 from mainspring.client.session import Request
 from mainspring.errors import PayloadError, UsageError
 from mainspring.namespaces import DEFAULT

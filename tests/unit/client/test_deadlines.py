@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mainspring.client.request_limits import Deadlines
+from mainspring.client.aio import Deadlines
 
 
 @pytest.mark.parametrize("seconds", [(3600.0, 0.01), (0.01, 3600.0), (0.02, 0.01)])
